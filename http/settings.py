@@ -44,7 +44,8 @@ class MediaRules:
     @property
     def names(self) -> str:
         """What the model takes, for a message."""
-        return " and ".join(["text", *self.most])
+        kinds = ["text", *self.most]
+        return f"{', '.join(kinds[:-1])} and {kinds[-1]}"
 
 
 def media_rules(config: Config, model: ModelInfo, body_bytes: int) -> MediaRules | None:

@@ -3,9 +3,9 @@ a renderer.
 
 A Prepare is a hint. What is to be done stands with the slot (shm/media/arena.py) and in the frontend's inbox
 (shm/media/inbox.py), until this actor has said there that it is done: so a successor finds all that is not. It works
-on one picture at a time, in its own turns, while others are fetched by a thread (fetch.py). One that it dies of three
-times, or stands still over, costs its own request (runtime/in_flight.py). What is processed stays in the arena, and is
-found again by a digest of its bytes.
+on one picture at a time, or a part of a film, in its own turns, while others are fetched by a thread (fetch.py). One
+that it dies of three times, or stands still over, costs its own request (runtime/in_flight.py). What is processed stays
+in the arena, and is found again by a digest of its bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
 from ..options.config import Config
-from ..protocol.media import PIXELS, MediaTensor, PreparedMedia
+from ..protocol.media import FRAMES, PIXELS, MediaSource, MediaTensor, PreparedMedia
 from ..protocol.messages import Failed, ForgetMedia, MediaForgotten, Prepare, ToMedia, frontend_of_call
 from ..runtime.in_flight import CALL, GivenUp, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
@@ -31,7 +31,7 @@ from ..telemetry.gauges import MediaGauge
 from .fetch import Fetcher, check_url, too_long
 from .processors import Processed, make_processors, without_torch
 from .refused import MediaRefused
-from .requests import GONE, Part, Pending, digest_of, read_request
+from .requests import GONE, Part, Pending, Work, digest_of, read_request
 
 ROOM_S = 20.0  # what a request waits for memory, which running ones have
 POLL_S = 0.05  # between two looks for what nobody tells: a client that has gone, memory that is free again
@@ -115,7 +115,7 @@ class MediaActor(Actor):
         return POLL_S if ready is None or ready.waits_since is not None else 0.0
 
     def do_work(self) -> int:
-        """One picture, of the request that came first of those whose bytes are all here."""
+        """One picture, or a part of a film, of the request that came first of those whose bytes are all here."""
         done = self._drop_unwanted()
         pending = next(self._ready(), None)
         if pending is not None:
@@ -177,25 +177,54 @@ class MediaActor(Actor):
         return 0
 
     def _make(self, pending: Pending, part: Part) -> bool:
-        """The part's entry, found or made; False if there is no room for it now."""
-        data, most = part.read(self.inbox, pending.owner, pending.place), self.context.config.max_media_bytes
-        if len(data) > most and part.source.form != PIXELS:
-            raise too_long(most)
-        digest, now = digest_of(part.source, data, self.settings), time.monotonic_ns()
-        entry = self.entries.find(digest, now)
-        if pending.waits_since is None:
-            self._count(MediaGauge.QUERIES)
-            self._count(MediaGauge.HITS, entry is not None)
+        """The part's entry, found or made, or one step towards it; False if there is no room for it now."""
+        work = part.work or self._begin(pending, part)
+        now = time.monotonic_ns()
+        entry = self.entries.find(work.digest, now)
         if entry is None:
-            processed = self.processors[part.source.modality].process(data, part.source)
-            self._check_length(processed)
-            entry = self._store(part, digest, processed, now)
+            if work.processed is None:
+                work.processed = next(work.steps)
+                if work.processed is None:
+                    self._let_others_go_first(pending)
+                    return True
+                self._check_length(work.processed)
+            entry = self._store(part, work.digest, work.processed, now)
             if entry is None:
                 return False
-        part.entry = entry
+        part.entry, part.work = entry, None
         part.prepared = self._describe(self.entries.description(entry))
-        self.entries.pin(one.entry for one in pending.parts if one.entry is not None)
+        self._pin()
         return True
+
+    def _begin(self, pending: Pending, part: Part) -> Work:
+        """What is to be made of a part."""
+        data, most = part.read(self.inbox, pending.owner, pending.place), self.context.config.max_media_bytes
+        if len(data) > most and part.source.form not in (PIXELS, FRAMES):
+            raise too_long(most)
+        digest = digest_of(part.source, data, self.settings)
+        self._count(MediaGauge.QUERIES)
+        self._count(MediaGauge.HITS, self.entries.find(digest, time.monotonic_ns()) is not None)
+        part.work = Work(digest, self._steps(data, part.source))
+        return part.work
+
+    def _steps(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
+        """Of the modality's processor, when they are asked for."""
+        made = self.processors[source.modality].process(data, source)
+        if isinstance(made, Processed):
+            yield made
+        else:
+            yield from made
+
+    def _let_others_go_first(self, pending: Pending) -> None:
+        """A film takes many turns, and pictures of others need not wait for the last of them."""
+        del self._pending[pending.owner]
+        self._pending[pending.owner] = pending
+        self._pin()
+
+    def _pin(self) -> None:
+        """What is made for requests that wait for more stays."""
+        parts = (part for pending in self._pending.values() for part in pending.parts)
+        self.entries.pin(part.entry for part in parts if part.entry is not None)
 
     def _store(self, part: Part, digest: bytes, processed: Processed, now: int) -> Entry | None:
         names = list(processed.arrays)
@@ -224,9 +253,9 @@ class MediaActor(Actor):
         """All of its pictures are there: these slots have them, and a renderer goes on."""
         entries = [part.entry for part in pending.parts if part.entry is not None]
         self.entries.hold(pending.refs, entries)
-        self.entries.pin(())
         self.context.post_alone(pending.request.renderer, pending.message())  # type: ignore[arg-type]
         self._forget(pending)
+        self._pin()
         self._told.append(pending)
 
     def _refuse(self, pending: Pending, part: Part, error: MediaRefused) -> None:
@@ -235,8 +264,8 @@ class MediaActor(Actor):
         self._end(pending, error, part.source.field)
 
     def _end(self, pending: Pending, error: MediaRefused, field: str | None) -> None:
-        self.entries.pin(())
         self._forget(pending)
+        self._pin()
         self._told.append(pending)
         message = f"{field}: {error}" if field else str(error)
         if pending.is_call:
@@ -288,7 +317,7 @@ def import_early() -> None:
 
 def import_late(config: Config) -> None:
     """All modules of this package: who tries new code wants to know whether it can be had."""
-    for name in ("addresses", "expansion", "fetch", "headers", "pictures", "processors", "requests"):
+    for name in ("addresses", "expansion", "fetch", "films.processor", "headers", "pictures", "processors", "requests"):
         importlib.import_module(f".{name}", __package__)
 
 

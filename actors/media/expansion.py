@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol.media import IMAGE
+from ..protocol.media import IMAGE, VIDEO
 
 
 @dataclass(frozen=True)
 class Told:
     """All that an expansion may depend on."""
 
-    outputs: Mapping[str, Any]  # of the image processor, for one picture
+    outputs: Mapping[str, Any]  # of the processor, for one picture or film
     processor: Mapping[str, Any]  # processor_config.json, as far as the model has it
     sizes: Mapping[str, Any]  # the image processor's own settings
     config: Mapping[str, Any]  # config.json
@@ -158,7 +158,32 @@ def _smolvlm(told: Told, token: str) -> str:
     return f"{tiles}\n{last}"
 
 
+def _qwen_film(told: Told, token: str) -> str:
+    return token * (int(told.outputs["video_grid_thw"].prod()) // int(told.outputs["settings"]["merge_size"]) ** 2)
+
+
+def _qwen_timed_film(told: Told, token: str) -> str:
+    """Each temporal patch with the time between the first and the last of its frames."""
+    settings, film = told.outputs["settings"], told.outputs["film"]
+    time, (_, high, wide) = settings["temporal_patch_size"], told.outputs["video_grid_thw"][0].tolist()
+    begin, end = told.token("vision_start_token", "<|vision_start|>"), told.token("vision_end_token", "<|vision_end|>")
+    indices = film.indices + film.indices[-1:] * (-len(film.indices) % time)
+    seconds = [index / film.fps for index in indices]
+    one = f"{begin}{token * (high * wide // settings['merge_size'] ** 2)}{end}"
+    middles = [(seconds[at] + seconds[at + time - 1]) / 2 for at in range(0, len(seconds), time)]
+    return "".join(f"<{middle:.1f} seconds>{one}" for middle in middles)
+
+
+def _internvl_film(told: Told, token: str) -> str:
+    begin, end = told.token("start_image_token", "<img>"), told.token("end_image_token", "</img>")
+    one = f"{begin}{token * int(told.processor.get('image_seq_length') or 256)}{end}"
+    return "\n".join(f"Frame{number + 1}: {one}" for number in range(len(told.outputs["pixel_values"])))
+
+
 _QWEN = Expansion("<|image_pad|>", "image_token", ("<|image_pad|>", "image_token"), _qwen)
+_QWEN_PAD = ("<|video_pad|>", "video_token")
+_QWEN_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_film)
+_QWEN_TIMED_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_timed_film)
 _LLAVA = ("<image>", "image_token")
 
 
@@ -171,7 +196,8 @@ def _tiled(told: Told) -> dict[str, Any]:
 
 
 EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type and the modality
-    **{name: {IMAGE: _QWEN} for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")},
+    **{name: {IMAGE: _QWEN, VIDEO: _QWEN_FILM} for name in ("qwen2_vl", "qwen2_5_vl")},
+    **{name: {IMAGE: _QWEN, VIDEO: _QWEN_TIMED_FILM} for name in ("qwen3_vl", "qwen3_vl_moe")},
     "gemma3": {IMAGE: Expansion("<start_of_image>", "boi_token", ("<image_soft_token>", "image_token"), _gemma3)},
     "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, _llava_arguments)},
     "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next)},
@@ -179,7 +205,8 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
     "internvl": {
         IMAGE: Expansion(
             "<IMG_CONTEXT>", "context_image_token", ("<IMG_CONTEXT>", "context_image_token"), _internvl, _cropped
-        )
+        ),
+        VIDEO: Expansion("<video>", "video_token", ("<IMG_CONTEXT>", "context_image_token"), _internvl_film),
     },
     "idefics3": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
     "smolvlm": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},

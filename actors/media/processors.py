@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,13 +21,17 @@ from ..model.info import ModelInfo, read_json
 from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
 from ..options.config import Config, ConfigError
 from ..options.media import PROCESSING, processor_kwargs
-from ..protocol.media import AUDIO, IMAGE, PIXELS, MediaSource
+from ..protocol.media import AUDIO, IMAGE, PIXELS, VIDEO, MediaSource
 from .expansion import EXPANSIONS, Expansion, Told
 from .pictures import Pictures
 from .refused import MediaRefused
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 NESTED = ("extra_special_tokens", "model_specific_special_tokens")
 PROCESSOR_FILE = "processor_config.json"
+STANDS_FOR = {IMAGE: "pictures", VIDEO: "films", AUDIO: "sounds"}
 
 
 @dataclass(frozen=True)
@@ -44,18 +48,46 @@ class Processed:
 class Processor(Protocol):
     """Of one modality."""
 
-    def process(self, data: bytes, source: MediaSource) -> Processed:
-        """MediaRefused says what is wrong with the bytes."""
+    def process(self, data: bytes, source: MediaSource) -> Processed | Iterator[Processed | None]:
+        """What becomes of it, or steps until it is there. MediaRefused says what is wrong with the bytes."""
 
 
 def make_processors(config: Config, model: ModelInfo) -> dict[str, Processor]:
     """Those of all modalities that the model takes, by their names."""
     made: dict[str, Processor] = {}
     if IMAGE in model.media:
-        made[IMAGE] = ImageProcessor(config, model)
+        made[IMAGE] = images = ImageProcessor(config, model)
+        if VIDEO in model.media:
+            made[VIDEO] = importlib.import_module(".films.processor", __package__).make_processor(config, model, images)
     if AUDIO in model.media:
         made[AUDIO] = importlib.import_module(".sound", __package__).make_processor(config, model)
     return made
+
+
+def told_of(model: ModelInfo) -> Told:
+    """What the model's files say."""
+    folder = Path(model.folder)
+    processor = read_json(folder / PROCESSOR_FILE, missing_ok=True)
+    return Told({}, processor, {}, read_json(folder / "config.json"), named_tokens(model))
+
+
+class Marks:
+    """What stands for something in a prompt."""
+
+    def __init__(self, model: ModelInfo, told: Told, modality: str) -> None:
+        self.expansion: Expansion = EXPANSIONS[told.config["model_type"]][modality]
+        named: dict[str, Any] = {**told.processor, **told.tokens}
+        self.placeholder = str(named.get(self.expansion.name) or self.expansion.placeholder)
+        default, name = self.expansion.embedded
+        self.embedded = str(named.get(name) or default)
+        token = load_tokenizer(model).token_to_id(self.embedded)
+        if token is None:
+            raise ConfigError(f"model: its tokenizer has no {self.embedded}, which stands for {STANDS_FOR[modality]}")
+        self.token = token
+
+    def processed(self, arrays: dict[str, np.ndarray], text: str) -> Processed:
+        """With these tensors, and this text."""
+        return Processed(arrays, self.placeholder, text, self.token, text.count(self.embedded))
 
 
 class ImageProcessor:
@@ -63,34 +95,28 @@ class ImageProcessor:
 
     def __init__(self, config: Config, model: ModelInfo) -> None:
         self._pictures = Pictures(config)
-        folder = Path(model.folder)
-        self._process = load_image_processor(folder, processor_kwargs(config))
-        values = read_json(folder / "config.json")
-        self._expansion: Expansion = EXPANSIONS[values["model_type"]][IMAGE]
-        tokens = named_tokens(model)
-        processor = read_json(folder / PROCESSOR_FILE, missing_ok=True)
-        sizes = self._process.to_dict()
-        self._told = Told({}, processor, sizes, values, tokens)
-        self._arguments = self._expansion.arguments(self._told)
-        named: dict[str, Any] = {**processor, **tokens}
-        self._placeholder = str(named.get(self._expansion.name) or self._expansion.placeholder)
-        default, name = self._expansion.embedded
-        self._embedded = str(named.get(name) or default)
-        token = load_tokenizer(model).token_to_id(self._embedded)
-        if token is None:
-            raise ConfigError(f"model: its tokenizer has no {self._embedded}, which stands for pictures")
-        self._token = token
+        self._process = load_image_processor(Path(model.folder), processor_kwargs(config))
+        self._told = replace(told_of(model), sizes=self._process.to_dict())
+        self._marks = Marks(model, self._told, IMAGE)
+        self._arguments = self._marks.expansion.arguments(self._told)
 
     def process(self, data: bytes, source: MediaSource) -> Processed:
+        """See Processor."""
         picture = self._pictures.from_pixels(data, source.width) if source.form == PIXELS else self._pictures.read(data)
+        outputs = self.outputs(picture)
+        text = self._marks.expansion.text(replace(self._told, outputs=outputs), self._marks.embedded)
+        arrays = {name: np.asarray(value) for name, value in outputs.items() if isinstance(value, np.ndarray)}
+        return self._marks.processed(arrays, text)
+
+    def outputs(self, picture: Image, **changes: Any) -> Mapping[str, Any]:
+        """transformers' processor's, of one picture."""
         try:
-            outputs = self._process(images=[picture], return_tensors="np", **self._arguments)
+            found: Mapping[str, Any] = self._process(
+                images=[picture], return_tensors="np", **{**self._arguments, **changes}
+            )
         except (ValueError, ZeroDivisionError, OverflowError) as error:  # a side of it is too long for the other
             raise MediaRefused(f"the model's processor does not take it: {str(error)[:200]}") from None
-        text = self._expansion.text(replace(self._told, outputs=outputs), self._embedded)
-        count = text.count(self._embedded)
-        arrays = {name: np.asarray(value) for name, value in outputs.items() if isinstance(value, np.ndarray)}
-        return Processed(arrays, self._placeholder, text, self._token, count)
+        return found
 
 
 def load_image_processor(folder: Path, changes: dict[str, Any]) -> Any:

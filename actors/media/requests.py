@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -12,12 +13,22 @@ from actorserve.shm.layout import HASH_BYTES
 from actorserve.shm.media.entries import Entry
 from actorserve.shm.media.inbox import MediaInbox
 
-from ..protocol.media import BASE64, MediaSource, PreparedMedia
+from ..protocol.media import BASE64, FRAMES, PIXELS, MediaSource, PreparedMedia
 from ..protocol.messages import MediaRequest, Render
 from .fetch import Fetched, Fetcher
+from .processors import Processed
 from .refused import MediaRefused
 
 HEAD = 8  # bytes of a record that say how long its request is; behind it come the bytes of its sources
+
+
+@dataclass
+class Work:
+    """What is being made of a part: a film takes many turns."""
+
+    digest: bytes
+    steps: Iterator[Processed | None]
+    processed: Processed | None = None
 
 
 @dataclass
@@ -29,6 +40,7 @@ class Part:
     fetched: Fetched | None = None
     prepared: PreparedMedia | None = None
     entry: Entry | None = None
+    work: Work | None = None
 
     @property
     def has_come(self) -> bool:
@@ -41,10 +53,13 @@ class Part:
         data = inbox.read(owner, record, self.place, self.source.length)
         if data is None:
             raise MediaRefused("the client has gone", GONE)
-        if self.source.form != BASE64:
+        if self.source.form not in (BASE64, FRAMES):
             return data
+        plain = data.translate(URL_SAFE, WHITE)
+        if self.source.form == FRAMES:
+            return plain
         try:
-            return binascii.a2b_base64(data.translate(URL_SAFE, WHITE), strict_mode=True)
+            return binascii.a2b_base64(plain, strict_mode=True)
         except binascii.Error as error:
             raise MediaRefused(f"its base64 is wrong: {error}.") from None
 
@@ -101,5 +116,6 @@ def read_request(inbox: MediaInbox, owner: int, place: int) -> tuple[MediaReques
 
 def digest_of(source: MediaSource, data: bytes, settings: bytes) -> bytes:
     """The same for the same bytes that are processed in the same way."""
-    told = f"{source.modality} {source.form if source.width else ''} {source.width} ".encode()
+    form = source.form if source.form in (PIXELS, FRAMES) else ""
+    told = f"{source.modality} {form} {source.width} ".encode()
     return blake2b(told + settings + b"\0" + data, digest_size=HASH_BYTES).digest()

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..protocol.media import IMAGE
+from ..protocol.media import IMAGE, VIDEO
 
 MODALITIES: dict[str, tuple[str, ...]] = {
-    "qwen2_vl": (IMAGE,),
-    "qwen2_5_vl": (IMAGE,),
-    "qwen3_vl": (IMAGE,),
-    "qwen3_vl_moe": (IMAGE,),
+    "qwen2_vl": (IMAGE, VIDEO),
+    "qwen2_5_vl": (IMAGE, VIDEO),
+    "qwen3_vl": (IMAGE, VIDEO),
+    "qwen3_vl_moe": (IMAGE, VIDEO),
     "gemma3": (IMAGE,),
     "llava": (IMAGE,),
     "llava_next": (IMAGE,),
     "mistral3": (IMAGE,),
-    "internvl": (IMAGE,),
+    "internvl": (IMAGE, VIDEO),
     "idefics3": (IMAGE,),
     "smolvlm": (IMAGE,),
 }

@@ -39,7 +39,7 @@ class MediaSource(msgspec.Struct, array_like=True, frozen=True, gc=False):
     field: str  # its place in the request
     url: str = ""  # http, https or file
     data: bytes = b""  # until it is in the inbox
-    form: str = ""  # of the bytes: BASE64 of a file, FILE, or a picture's pixels, as PIXELS
+    form: str = ""  # of the bytes: BASE64 of a file, FILE, a picture's pixels as PIXELS, or a film's FRAMES
     width: int = 0  # of PIXELS
     offset: int = 0  # in the inbox's record
     length: int = 0
@@ -47,6 +47,7 @@ class MediaSource(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 BASE64, FILE, PIXELS = "base64", "file", "RGB"
+FRAMES = "frames"  # of a film: pictures in base64, with commas between them
 
 
 class PreparedMedia(msgspec.Struct, array_like=True, frozen=True, gc=False):

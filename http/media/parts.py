@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.options.media import MOST_MEDIA
-from actorserve.actors.protocol.media import AUDIO, BASE64, IMAGE, VIDEO, MediaSource
+from actorserve.actors.protocol.media import AUDIO, BASE64, FRAMES, IMAGE, VIDEO, MediaSource
 
 from ..errors import ApiError, bad_request
 from ..openai.schemas import ChatMessage, ContentPart
@@ -27,6 +27,7 @@ URLS = {  # types of parts, with the modality and the field that has the address
 INPUT_AUDIO = "input_audio"
 KNOWN = (*URLS, INPUT_AUDIO)
 DATA = re.compile(r"data:[^,]{0,200}?(;base64)?,", re.IGNORECASE)
+LIST_OF_FRAMES = re.compile(r"data:(video|image)/jpe?g[;,]", re.IGNORECASE)  # of a film
 ADDRESS = re.compile(r"https?://[^\s]", re.IGNORECASE)
 LONGEST_URL = 8192  # characters of an address that is fetched
 LONGEST_UUID = 256
@@ -64,7 +65,8 @@ def source_of_url(modality: str, url: str | None, field: str, local_files: bool,
         found = DATA.match(url)
         if found is None or found[1] is None:
             raise bad_request(f"{field}: a data: address is data:TYPE;base64,DATA here.", field)
-        return _in_base64(modality, url[found.end() :], field, uuid)
+        listed = modality == VIDEO and LIST_OF_FRAMES.match(url)
+        return _in_base64(modality, url[found.end() :], field, uuid, FRAMES if listed else BASE64)
     if url[:7].lower() == "file://":
         if not local_files:
             text = "files of the server are read only where it was started with --allowed-local-media-path."
@@ -107,10 +109,10 @@ def _uuid(part: MediaFields, path: str) -> str:
     return uuid
 
 
-def _in_base64(modality: str, text: str, field: str, uuid: str) -> MediaSource:
+def _in_base64(modality: str, text: str, field: str, uuid: str, form: str = BASE64) -> MediaSource:
     if not text.isascii():
         raise bad_request(f"{field}: its base64 has characters that are none of it.", field)
-    return MediaSource(modality, field, data=text.encode(), form=BASE64, uuid=uuid)
+    return MediaSource(modality, field, data=text.encode(), form=form, uuid=uuid)
 
 
 def check_counts(sources: Sequence[MediaSource], rules: MediaRules, field: str) -> None:

@@ -14,6 +14,7 @@ import torch  # noqa: F401  # before transformers, which would believe for all o
 from actorserve.actors.frontend.media import MediaGate
 from actorserve.actors.media import actor, requests
 from actorserve.actors.media.actor import MediaActor
+from actorserve.actors.media.films import limits
 from actorserve.actors.model.info import ModelInfo, resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import BASE64, FILE, MediaSource, PreparedMedia
@@ -34,6 +35,7 @@ from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.layout import generation_of, slot_of
 from actorserve.shm.media import arena, entries
 from tests.shm.aborting import aborted
+from tests.support.models.films import film
 from tests.support.models.vision import picture, vision_folder
 
 PARAMS = msgspec.msgpack.encode(Generation(Sampling(1), request_id="name"))
@@ -347,3 +349,37 @@ def test_a_record_of_another_life_of_the_frontend_is_not_read(bench: Bench) -> N
     bench.run()
     assert [message.refs for message in bench.rendered()] == [[new]]
     assert old != new
+
+
+def film_source(data: bytes) -> MediaSource:
+    return MediaSource("video", PART, data=data, form=FILE)
+
+
+def test_a_film_takes_many_turns_and_pictures_need_not_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PART_S", 0.0)
+    [slow] = bench.ask(source(4), film_source(film(10)))
+    [quick] = bench.ask(source(1), source(2))
+    turns = 1
+    while bench.turn() or bench.media._pending:
+        turns += 1
+    assert [message.refs for message in bench.rendered()] == [[quick], [slow]] and turns > 20
+
+
+def test_a_film_is_begun_again_by_a_successor(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PART_S", 0.0)
+    data = film(10)
+    bench.ask(film_source(data))
+    bench.run()
+    [wanted] = bench.rendered()
+    bench.media.entries.forget()
+    pixels = bench.pixels(wanted.media[0])
+    [ref] = bench.ask(film_source(data))
+    for _ in range(6):
+        bench.turn()
+    assert bench.media._pending[ref].parts[0].work is not None
+    bench.restart()
+    bench.run()
+    [message] = bench.rendered()
+    assert message.refs == [ref] and message.media[0].text == wanted.media[0].text
+    assert np.array_equal(bench.pixels(message.media[0]), pixels)
+    assert message.media[0].digest == wanted.media[0].digest

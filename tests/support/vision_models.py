@@ -55,6 +55,7 @@ class Family(NamedTuple):
     pixels: dict[str, Any]  # preprocessor_config.json
     tokenizer: dict[str, str] = {}  # attributes of the tokenizer that the processor reads
     options: dict[str, Any] = {}  # processor_config.json
+    film: str = ""  # what the chat template writes for a film
 
 
 def _qwen(kind: str, processor: str, text: dict[str, Any], vision: dict[str, Any], pixels: dict[str, Any]) -> Family:
@@ -66,7 +67,8 @@ def _qwen(kind: str, processor: str, text: dict[str, Any], vision: dict[str, Any
         )
     )
     place = "<|vision_start|><|image_pad|><|vision_end|>"
-    return Family({"model_type": kind}, text, vision, QWEN_MARKS, named, place, processor, {**QWEN_PIXELS, **pixels})
+    own = {"model_type": kind}, text, vision, QWEN_MARKS, named, place, processor, {**QWEN_PIXELS, **pixels}
+    return Family(*own, film=place.replace("image", "video"))
 
 
 FAMILIES: dict[str, Family] = {
@@ -186,6 +188,7 @@ FAMILIES: dict[str, Family] = {
             **{"video_token": "<video>"},
         },
         {"image_seq_length": 4},
+        film="<video>\n",
     ),
     "smolvlm": Family(
         {"model_type": "smolvlm", "scale_factor": 2},
@@ -253,6 +256,7 @@ def _write_template(folder: Path, own: Family) -> None:
         "{% for message in messages %}<|im_start|>{{ message.role }}\n"
         "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
         f"{{% if part.type in ('image', 'image_url') %}}{own.place.replace(chr(10), chr(92) + 'n')}"
+        f"{{% elif part.type == 'video' %}}{own.film.replace(chr(10), chr(92) + 'n')}"
         "{% elif part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     ).replace("\\n", "{{ '\\n' }}")

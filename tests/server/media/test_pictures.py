@@ -10,6 +10,7 @@ import httpx2 as httpx
 import openai
 import pytest
 
+from tests.support.models.films import film
 from tests.support.models.vision import picture
 from tests.support.server import Server
 
@@ -112,6 +113,26 @@ def test_anthropics_blocks(client: httpx.Client, ask: Ask) -> None:
     assert refused.status_code == 400 and "messages[0].content[0].source.url" in refused.text
 
 
+def film_at(url: str) -> dict[str, object]:
+    return {"type": "video_url", "video_url": {"url": url}}
+
+
+def test_films_are_files_or_lists_of_frames(ask: Ask, folder: Path) -> None:
+    """Two frames are a temporal patch, of (60 / 8) * (40 / 8) tokens in whole patches."""
+    alone = prompt_tokens(ask("What?"))
+    whole = film(7, 60, 40)
+    (folder / "film.mp4").write_bytes(whole)
+    by_file = prompt_tokens(ask(film_at(f"file://{folder}/film.mp4"), "What?"))
+    assert by_file == prompt_tokens(ask(film_at(data_url(whole, "video/mp4")), "What?"))
+    assert (by_file - alone - 2) % 4 == 0 and by_file - alone - 2 >= 4 * 35
+    frames = ",".join(data_url(picture(60, 40, seed)).partition(",")[2] for seed in range(7))
+    assert prompt_tokens(ask(film_at(f"data:video/jpeg;base64,{frames}"), "What?")) == by_file
+    wrong = ask("And", film_at(data_url(whole[:700], "video/mp4")))
+    assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "messages[0].content[1].video_url"
+    private = ask(film_at("http://169.254.169.254/film.mp4"))
+    assert private.status_code == 400 and "no public address" in private.text
+
+
 def test_a_file_of_the_server_where_that_is_allowed(ask: Ask, folder: Path, tmp_path: Path) -> None:
     (folder / "a picture.png").write_bytes(picture(60, 40))
     (tmp_path / "other.png").write_bytes(picture(60, 40))
@@ -145,8 +166,12 @@ def _url() -> dict[str, str]:
         (at("data:image/png;base64,%%%"), 400, "its base64 is wrong"),
         (at("data:image/png;base64,AAAA"), 400, "no picture that is known"),
         ({"type": "input_image", "file_id": "file-1"}, 400, "files are not kept here"),
-        ({"type": "video_url", "video_url": {"url": "https://example.com/x.mp4"}}, 400, "takes text and image only"),
-        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, 400, "takes text and image only"),
+        ({"type": "audio_url", "audio_url": {"url": "https://x.com/x.wav"}}, 400, "takes text, image and video only"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+            400,
+            "takes text, image and video only",
+        ),
         ({"type": "file", "file": {"file_id": "f"}}, 400, "not a part of type 'file'"),
     ],
 )

@@ -16,6 +16,11 @@ import openai
 import pytest
 import torch
 
+from actorserve.actors.media.processors import make_processors
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.media import MediaSource
+from tests.support.models.films import film
 from tests.support.server import Server
 from tests.support.vision_models import FAMILIES, Prompt, Reference, checkpoint, picture
 
@@ -99,6 +104,42 @@ def test_the_same_picture_hits_and_another_misses(seeing: Seeing) -> None:
     assert cached(10) >= 32
     assert cached(13) < 16
     check(seeing, [10, 4])
+
+
+def shown_film(data: bytes) -> dict[str, Any]:
+    return {
+        "type": "video_url",
+        "video_url": {"url": f"data:video/mp4;base64,{base64.b64encode(data).decode()}"},
+    }
+
+
+def test_a_film_and_a_picture(seeing: Seeing) -> None:
+    """Texts are transformers', of the tensors that a media actor makes; the same film hits, another misses."""
+    folder = seeing.name
+    config = Config(model=folder)
+    model = resolve_model(Config(model=folder, worker="scripted"))
+    for data, cached in ((film(9, seed=1), False), (film(9, seed=1), True), (film(9, seed=2), False)):
+        given = messages([1])
+        given[0]["content"].insert(0, shown_film(data))
+        answer = seeing.client().chat.completions.create(
+            model=folder,
+            messages=given,
+            max_tokens=ANSWER,
+            temperature=0,
+            extra_body={"ignore_eos": True, "return_token_ids": True},
+        )
+        ids = answer.model_extra["prompt_token_ids"]  # type: ignore[index]
+        steps: Any = make_processors(config, model)["video"].process(data, MediaSource("video", ""))
+        made = next(one for one in steps if one is not None)
+        token = seeing.reference.model.config.video_token_id
+        assert ids.count(token) == made.count
+        kinds = torch.tensor([[2 if one == token else int(one == seeing.reference.place) for one in ids]])
+        inputs = seeing.reference.pixels(picture(1, *SIZES[1])) | {"mm_token_type_ids": kinds}
+        inputs |= {name: torch.from_numpy(value) for name, value in made.arrays.items()}
+        wanted = seeing.reference.generate(Prompt(ids, [], inputs), ANSWER)
+        assert answer.choices[0].model_extra["token_ids"] == wanted  # type: ignore[index]
+        details = answer.usage.prompt_tokens_details if answer.usage else None
+        assert bool(details and (details.cached_tokens or 0) >= 32) == cached
 
 
 def test_embeddings_are_made_anew_after_a_reset(seeing: Seeing) -> None:

@@ -1,0 +1,176 @@
+"""Films to the tensors that a model takes, and what is written for them in the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...model.info import ModelInfo, read_json
+from ...options.config import Config
+from ...options.media import media_reading, processor_kwargs
+from ...protocol.media import FRAMES, VIDEO, MediaSource
+from ..expansion import Told
+from ..pictures import Pictures
+from ..processors import PROCESSOR_FILE, ImageProcessor, Marks, Processed, told_of
+from ..refused import MediaRefused
+from .frames import FileFrames, Film, Frames, ListedFrames
+from .grids import ABSENT, Grid, frame_numbers, grid_of, patches_of
+from .limits import in_parts
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+FILES = ("video_preprocessor_config.json", "preprocessor_config.json")
+NESTED = "video_processor"  # of processor_config.json
+BYTES = 4  # of a number
+
+
+class FilmProcessor:
+    """Of one family."""
+
+    def __init__(self, config: Config, model: ModelInfo, told: Told) -> None:
+        self._pictures = Pictures(config)
+        self._pixels, self._most_bytes = config.max_media_pixels, config.media_memory_bytes
+        self._most_tokens = model.max_model_len
+        self._reading = media_reading(config).video
+        self._told = told
+        self._marks = Marks(model, told, VIDEO)
+
+    def process(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
+        """In small steps: None until it is there."""
+        return in_parts(self._steps(self._frames(data, source)))
+
+    def _frames(self, data: bytes, source: MediaSource) -> Frames:
+        if source.form == FRAMES:
+            return ListedFrames(data, self._reading, self._pictures)
+        return FileFrames(data, self._reading, self._pixels)
+
+    def _steps(self, frames: Frames) -> Iterator[Processed | None]:
+        made: list[np.ndarray] = []
+        size, grid = (0, 0), Grid(0, 0, 0)
+        for shown in frames.steps():
+            yield None
+            if shown is None:
+                continue
+            assert frames.film is not None
+            if not made:
+                size = shown.size
+                grid = self.begin(frames.film, shown)
+            elif shown.size != size:
+                raise MediaRefused("its frames are not all of one size.")
+            made.append(self.numbers(shown, grid))
+        assert frames.film is not None
+        yield self._whole(self.finish(frames.film, made, grid))
+
+    def begin(self, film: Film, first: Image) -> Grid:
+        """What its frames become; MediaRefused if that is too much."""
+        raise NotImplementedError
+
+    def numbers(self, shown: Image, grid: Grid) -> np.ndarray:
+        """Of one frame."""
+        raise NotImplementedError
+
+    def finish(self, film: Film, made: list[np.ndarray], grid: Grid) -> dict[str, Any]:
+        """The processor's outputs: arrays are kept."""
+        raise NotImplementedError
+
+    def check(self, tokens: int, size: int) -> None:
+        """So many tokens and bytes would become of it."""
+        if tokens >= self._most_tokens:
+            raise MediaRefused(
+                f"it takes {tokens} tokens of the {self._most_tokens} that the model takes; fewer frames take less "
+                '(--media-io-kwargs \'{"video": {"num_frames": N}}\').'
+            )
+        if size > self._most_bytes:
+            text = f"processed it takes {size} bytes of the {self._most_bytes} that --media-memory-bytes gives."
+            raise MediaRefused(text, 413)
+
+    def _whole(self, outputs: dict[str, Any]) -> Processed:
+        text = self._marks.expansion.text(replace(self._told, outputs=outputs), self._marks.embedded)
+        arrays = {name: value for name, value in outputs.items() if isinstance(value, np.ndarray)}
+        return self._marks.processed(arrays, text)
+
+
+class GridFilms(FilmProcessor):
+    """Qwen-VL's: patches of two frames each, of a size that follows from the film's."""
+
+    def __init__(self, config: Config, model: ModelInfo, told: Told) -> None:
+        super().__init__(config, model, told)
+        self._by_film = told.config["model_type"].startswith("qwen3")
+        self._timed = told.config["model_type"] == "qwen2_5_vl"
+        self.settings = film_settings(Path(model.folder), told, processor_kwargs(config))
+
+    def begin(self, film: Film, first: Image) -> Grid:
+        """See FilmProcessor."""
+        count = len(film.indices)
+        grid = grid_of(count, first.height, first.width, self.settings, self._by_film)
+        tokens = int(np.prod(grid.patches(self.settings))) // self.settings["merge_size"] ** 2
+        self.check(tokens, BYTES * 3 * grid.frames * grid.height * grid.width)
+        return grid
+
+    def numbers(self, shown: Image, grid: Grid) -> np.ndarray:
+        """See FilmProcessor."""
+        return frame_numbers(shown, grid, self.settings)
+
+    def finish(self, film: Film, made: list[np.ndarray], grid: Grid) -> dict[str, Any]:
+        """See FilmProcessor."""
+        padded = np.stack(made + made[-1:] * (grid.frames - len(made)))
+        outputs: dict[str, Any] = {
+            "pixel_values_videos": patches_of(padded, self.settings),
+            "video_grid_thw": np.array([grid.patches(self.settings)], np.int64),
+            "film": film,
+            "settings": self.settings,
+        }
+        if self._timed:
+            seconds = self.settings["temporal_patch_size"] / film.sampled_fps
+            outputs["second_per_grid_ts"] = np.array([seconds], np.float32)
+        return outputs
+
+
+class PictureFilms(FilmProcessor):
+    """InternVL's: each frame is a picture that is not divided."""
+
+    def __init__(self, config: Config, model: ModelInfo, told: Told, images: ImageProcessor) -> None:
+        super().__init__(config, model, told)
+        self._images = images
+
+    def begin(self, film: Film, first: Image) -> Grid:
+        """See FilmProcessor."""
+        count = int(self._told.processor.get("image_seq_length") or 256)
+        none = Grid(len(film.indices), 0, 0)
+        self.check(count * len(film.indices), BYTES * len(film.indices) * self.numbers(first, none).size)
+        return none
+
+    def numbers(self, shown: Image, grid: Grid) -> np.ndarray:
+        """See FilmProcessor."""
+        return np.asarray(self._images.outputs(shown, crop_to_patches=False)["pixel_values"])
+
+    def finish(self, film: Film, made: list[np.ndarray], grid: Grid) -> dict[str, Any]:
+        """See FilmProcessor."""
+        return {"pixel_values": np.concatenate(made)}
+
+
+def film_settings(folder: Path, told: Told, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model's files say of films, and where they do not what transformers takes."""
+    kind = "qwen3_vl" if told.config["model_type"].startswith("qwen3") else "qwen2_vl"
+    given: dict[str, Any] = read_json(folder / PROCESSOR_FILE, missing_ok=True).get(NESTED) or {}
+    for name in FILES:
+        given = given or read_json(folder / name, missing_ok=True)
+    found = {**ABSENT[kind], **{name: value for name, value in {**given, **changes}.items() if value is not None}}
+    size = dict(found["size"])
+    for bound, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+        if bound in found:
+            size[edge] = found[bound]
+    return {**found, "size": size}
+
+
+def make_processor(config: Config, model: ModelInfo, images: ImageProcessor) -> FilmProcessor:
+    """Of the model's family."""
+    told = told_of(model)
+    if told.config["model_type"] == "internvl":
+        return PictureFilms(config, model, told, images)
+    return GridFilms(config, model, told)

@@ -1,0 +1,77 @@
+"""What the worker computes of films: the logits of transformers' whole model, wherever prompts are cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actorserve.actors.protocol.media import IMAGE, VIDEO, MediaItem
+from tests.support.vision_models import FAMILIES, Prompt, Reference, Source, checkpoint, picture
+from tests.worker.driver import Sequence, config_for, make_runner
+
+from .test_pictures import ANSWER, TEXT, Seeing, assert_same
+
+GRID = (3, 4, 6)  # patches of time, height and width; four of a time are one
+NUMBERS = 3 * 2 * 4 * 4  # of a patch
+
+
+def film_of(family: str) -> dict[str, Any]:
+    """Tensors of a film at random."""
+    numbers = np.random.default_rng(7)
+    if family == "internvl":
+        return {"pixel_values": numbers.standard_normal((3, 3, 16, 16), np.float32)}
+    found: dict[str, Any] = {"pixel_values_videos": numbers.standard_normal((int(np.prod(GRID)), NUMBERS), np.float32)}
+    found["video_grid_thw"] = np.array([GRID])
+    return found | ({"second_per_grid_ts": np.array([1.5], np.float32)} if family == "qwen2_5_vl" else {})
+
+
+def parts_of(family: str, token: int) -> list[list[int]]:
+    """The film's tokens: those of all times together, or each with a text before."""
+    if family in ("qwen2_vl", "qwen2_5_vl"):
+        return [[token] * 18]
+    one = 4 if family == "internvl" else 6
+    return [[30 + number, 31, *[token] * one] for number in range(GRID[0])]
+
+
+def with_film(reference: Reference, family: str) -> tuple[Prompt, list[Any]]:
+    """A film behind a picture, and (modality, start, length, tensors) of each."""
+    config = reference.model.config
+    token = reference.place if family == "internvl" else int(config.video_token_id)
+    plain = reference.prompt(TEXT[:4], picture(3, 24, 32), TEXT[4:8])
+    shown = [part for parts in parts_of(family, token) for part in parts]
+    first = len(plain.ids) + shown.index(token)
+    ids = plain.ids + shown + TEXT
+    last = len(plain.ids) + len(shown)
+    tensors = film_of(family)
+    inputs = {name: value for name, value in plain.inputs.items() if name != "mm_token_type_ids"}
+    given = {name: torch.from_numpy(value) for name, value in tensors.items()}
+    if family == "internvl":
+        inputs["pixel_values"] = torch.cat([inputs["pixel_values"], given["pixel_values"]])
+    else:
+        kinds = [2 if one == token else int(one == reference.place) for one in ids]
+        inputs |= given | {"mm_token_type_ids": torch.tensor([kinds])}
+    (_, start, length, of_picture) = plain.pictures[0]
+    items = [(IMAGE, start, length, of_picture), (VIDEO, first, last - first, tensors)]
+    return Prompt(ids, [], inputs), items
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if FAMILIES[family].film])
+def test_logits_are_those_of_the_whole_model_wherever_films_are_cut(family: str, tmp_path: Path) -> None:
+    folder = checkpoint(family, tmp_path)
+    reference = Reference(family, folder)
+    prompt, items = with_film(reference, family)
+    source = Source()
+    source.of_slot[0] = [
+        MediaItem(kind, bytes([number]) * 16, start, length, [source._tensor(*one) for one in tensors.items()])
+        for number, (kind, start, length, tensors) in enumerate(items)
+    ]
+    driver = Seeing(make_runner(config_for(folder, device="cpu"), source=source), budget=9, preempt=0.2, seed=2)
+    sequence = Sequence(prompt.ids, ANSWER)
+    driver.spans[id(sequence.prompt)] = [(start, start + length) for _, start, length, _ in items]
+    tokens, _ = driver.run([sequence, Sequence(TEXT * 2, ANSWER)])
+    assert_same(reference, prompt, tokens, driver.logits[0])
+    assert driver.cuts
