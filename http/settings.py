@@ -40,6 +40,9 @@ class MediaRules:
     most: dict[str, int]  # of each modality that the model takes, in one prompt
     body_bytes: int  # the longest body with all of them; without, it is --max-body-bytes
     local_files: bool  # file:// addresses are taken
+    embeds: bool = False  # embeddings are taken in the place of pictures
+    changes: tuple[str, ...] = ()  # of `mm_processor_kwargs`, what requests may have
+    pixels: int = 0  # that a picture may have
 
     @property
     def names(self) -> str:
@@ -54,7 +57,9 @@ def media_rules(config: Config, model: ModelInfo, body_bytes: int) -> MediaRules
         return None
     limits = media_limits(config)
     most = {modality: min(MOST_MEDIA, limits.most(modality)) for modality in model.media}
-    return MediaRules(most, body_bytes, config.allowed_local_media_path is not None)
+    changes, pixels = tuple(model.media_changes), config.max_media_pixels
+    local = config.allowed_local_media_path is not None
+    return MediaRules(most, body_bytes, local, config.enable_mm_embeds, changes, pixels)
 
 
 @dataclass(frozen=True)

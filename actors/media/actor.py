@@ -17,13 +17,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from actorserve.shm.media.arena import ENTRIES
 from actorserve.shm.media.entries import Entry, MediaEntries, TooLarge
 from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
 from ..options.config import Config
-from ..protocol.media import FRAMES, PIXELS, MediaSource, MediaTensor, PreparedMedia
+from ..protocol.media import CACHED, EMBEDS, FRAMES, PIXELS, MediaSource, MediaTensor, PreparedMedia
 from ..protocol.messages import Failed, ForgetMedia, MediaForgotten, Prepare, ToMedia, frontend_of_call
 from ..runtime.in_flight import CALL, GivenUp, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
@@ -31,7 +32,7 @@ from ..telemetry.gauges import MediaGauge
 from .fetch import Fetcher, check_url, too_long
 from .processors import Processed, make_processors, without_torch
 from .refused import MediaRefused
-from .requests import GONE, Part, Pending, Work, digest_of, read_request
+from .requests import GONE, Part, Pending, Work, digest_of, name_of, read_request
 
 ROOM_S = 20.0  # what a request waits for memory, which running ones have
 POLL_S = 0.05  # between two looks for what nobody tells: a client that has gone, memory that is free again
@@ -61,6 +62,8 @@ class MediaActor(Actor):
         self._describe = msgspec.msgpack.Decoder(PreparedMedia).decode
         self._pending: dict[int, Pending] = {}  # by ref or call, in the order in which they came
         self._told: list[Pending] = []  # posted, and not in the lanes yet
+        described = (self._describe(self.entries.description(entry)) for entry in self.entries.all())
+        self._names = {one.name: one.digest for one in described if one.name}  # digests, by what clients call them
         self._find_pending()
 
     # --- what is to be done --------------------------------------------------------------------------------------
@@ -80,6 +83,7 @@ class MediaActor(Actor):
                 self._take(message)
             case ForgetMedia():
                 count = self.entries.forget()
+                self._names.clear()
                 self.context.log.info("%d processed pictures are forgotten", count)
                 self.context.post(f"frontend-{frontend_of_call(message.call)}", MediaForgotten(message.call))
 
@@ -198,18 +202,40 @@ class MediaActor(Actor):
 
     def _begin(self, pending: Pending, part: Part) -> Work:
         """What is to be made of a part."""
-        data, most = part.read(self.inbox, pending.owner, pending.place), self.context.config.max_media_bytes
-        if len(data) > most and part.source.form not in (PIXELS, FRAMES):
+        source, most = part.source, self.context.config.max_media_bytes
+        name = name_of(source, pending.request)
+        if source.form == CACHED:
+            return self._named(part, name)
+        data = part.read(self.inbox, pending.owner, pending.place)
+        if len(data) > most and source.form not in (PIXELS, FRAMES, EMBEDS):
             raise too_long(most)
-        digest = digest_of(part.source, data, self.settings)
+        digest = digest_of(source, data, self.settings)
+        if name:
+            self._remember(name, digest)
         self._count(MediaGauge.QUERIES)
         self._count(MediaGauge.HITS, self.entries.find(digest, time.monotonic_ns()) is not None)
-        part.work = Work(digest, self._steps(data, part.source))
+        part.work = Work(digest, self._steps(data, source), name)
         return part.work
+
+    def _named(self, part: Part, name: bytes) -> Work:
+        """What was sent before under this name. There are no bytes of which it could be made again."""
+        digest = self._names.get(name)
+        self._count(MediaGauge.QUERIES)
+        if digest is None or self.entries.find(digest, time.monotonic_ns()) is None:
+            raise MediaRefused(f"nothing with the uuid {part.source.uuid!r} is kept (any more); send it with its data.")
+        self._count(MediaGauge.HITS)
+        return Work(digest, iter(()))
+
+    def _remember(self, name: bytes, digest: bytes) -> None:
+        """The latest names, no more of them than entries: who died knew them by the entries' descriptions."""
+        self._names.pop(name, None)
+        self._names[name] = digest
+        if len(self._names) > ENTRIES:
+            del self._names[next(iter(self._names))]
 
     def _steps(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
         """Of the modality's processor, when they are asked for."""
-        made = self.processors[source.modality].process(data, source)
+        made = self.processors[EMBEDS if source.form == EMBEDS else source.modality].process(data, source)
         if isinstance(made, Processed):
             yield made
         else:
@@ -235,7 +261,8 @@ class MediaActor(Actor):
                 for name, offset in zip(names, offsets, strict=True)
             ]
             told = processed.placeholder, processed.text, processed.token, processed.count
-            return msgspec.msgpack.encode(PreparedMedia(part.source.modality, digest, *told, tensors))
+            name = part.work.name if part.work is not None else b""
+            return msgspec.msgpack.encode(PreparedMedia(part.source.modality, digest, *told, tensors, name))
 
         try:
             return self.entries.make(digest, [processed.arrays[name] for name in names], describe, now)
@@ -317,7 +344,17 @@ def import_early() -> None:
 
 def import_late(config: Config) -> None:
     """All modules of this package: who tries new code wants to know whether it can be had."""
-    for name in ("addresses", "expansion", "fetch", "films.processor", "headers", "pictures", "processors", "requests"):
+    for name in (
+        "addresses",
+        "embeds",
+        "expansion",
+        "fetch",
+        "films.processor",
+        "headers",
+        "pictures",
+        "processors",
+        "requests",
+    ):
         importlib.import_module(f".{name}", __package__)
 
 

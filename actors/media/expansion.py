@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..protocol.media import IMAGE, VIDEO
+from .refused import MediaRefused
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,31 @@ class Expansion:
     embedded: tuple[str, str]  # the token in whose places embeddings go, in the same way
     text: Callable[[Told, str], str]  # what is written for one picture, with that token
     arguments: Callable[[Told], dict[str, Any]] = lambda told: {}  # with which the image processor is called
+    embeds: Callable[[Told, str, int], str] | None = None  # what is written for so many embeddings, if it can be told
+    grid: bool = False  # beside embeddings the grid of their patches must be there
+
+
+def _one_by_one(told: Told, token: str, count: int) -> str:
+    """Nothing but a token for each embedding."""
+    return token * count
+
+
+def _llava_embeds(told: Told, token: str, count: int) -> str:
+    if _has_pixtral(told):
+        raise MediaRefused("this model's pictures have rows, which embeddings do not tell apart.")
+    return token * count
+
+
+def _between_marks(told: Told, token: str, count: int) -> str:
+    """Of InternVL."""
+    begin, end = told.token("start_image_token", "<img>"), told.token("end_image_token", "</img>")
+    return f"{begin}{token * count}{end}"
+
+
+def _gemma3_embeds(told: Told, token: str, count: int) -> str:
+    if count != _gemma3_count(told):
+        raise MediaRefused(f"it has {count} embeddings; this model's pictures have {_gemma3_count(told)}.")
+    return _gemma3_one(told, token)
 
 
 def _qwen(told: Told, token: str) -> str:
@@ -45,10 +71,17 @@ def _qwen(told: Told, token: str) -> str:
     return token * int(int(grid.prod()) // int(told.sizes["merge_size"]) ** 2)
 
 
-def _gemma3(told: Told, token: str) -> str:
+def _gemma3_count(told: Told) -> int:
+    return int(told.processor.get("image_seq_length") or told.config.get("mm_tokens_per_image") or 256)
+
+
+def _gemma3_one(told: Told, token: str) -> str:
     begin, end = told.token("boi_token", "<start_of_image>"), told.token("eoi_token", "<end_of_image>")
-    count = int(told.processor.get("image_seq_length") or told.config.get("mm_tokens_per_image") or 256)
-    one = f"\n\n{begin}{token * count}{end}\n\n"
+    return f"\n\n{begin}{token * _gemma3_count(told)}{end}\n\n"
+
+
+def _gemma3(told: Told, token: str) -> str:
+    one = _gemma3_one(told, token)
     crops = int(told.outputs["num_crops"][0])
     if not crops:
         return one
@@ -180,7 +213,9 @@ def _internvl_film(told: Told, token: str) -> str:
     return "\n".join(f"Frame{number + 1}: {one}" for number in range(len(told.outputs["pixel_values"])))
 
 
-_QWEN = Expansion("<|image_pad|>", "image_token", ("<|image_pad|>", "image_token"), _qwen)
+_QWEN = Expansion(
+    "<|image_pad|>", "image_token", ("<|image_pad|>", "image_token"), _qwen, embeds=_one_by_one, grid=True
+)
 _QWEN_PAD = ("<|video_pad|>", "video_token")
 _QWEN_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_film)
 _QWEN_TIMED_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_timed_film)
@@ -198,13 +233,22 @@ def _tiled(told: Told) -> dict[str, Any]:
 EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type and the modality
     **{name: {IMAGE: _QWEN, VIDEO: _QWEN_FILM} for name in ("qwen2_vl", "qwen2_5_vl")},
     **{name: {IMAGE: _QWEN, VIDEO: _QWEN_TIMED_FILM} for name in ("qwen3_vl", "qwen3_vl_moe")},
-    "gemma3": {IMAGE: Expansion("<start_of_image>", "boi_token", ("<image_soft_token>", "image_token"), _gemma3)},
-    "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, _llava_arguments)},
-    "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next)},
+    "gemma3": {
+        IMAGE: Expansion(
+            "<start_of_image>", "boi_token", ("<image_soft_token>", "image_token"), _gemma3, embeds=_gemma3_embeds
+        )
+    },
+    "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, _llava_arguments, embeds=_llava_embeds)},
+    "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next, embeds=_one_by_one)},
     "mistral3": {IMAGE: Expansion("[IMG]", "image_token", ("[IMG]", "image_token"), _pixtral, _pixtral_arguments)},
     "internvl": {
         IMAGE: Expansion(
-            "<IMG_CONTEXT>", "context_image_token", ("<IMG_CONTEXT>", "context_image_token"), _internvl, _cropped
+            "<IMG_CONTEXT>",
+            "context_image_token",
+            ("<IMG_CONTEXT>", "context_image_token"),
+            _internvl,
+            _cropped,
+            embeds=_between_marks,
         ),
         VIDEO: Expansion("<video>", "video_token", ("<IMG_CONTEXT>", "context_image_token"), _internvl_film),
     },

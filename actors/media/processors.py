@@ -15,13 +15,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from ..model.info import ModelInfo, read_json
+from ..model.media import OF_FILMS
 from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
 from ..options.config import Config, ConfigError
 from ..options.media import PROCESSING, processor_kwargs
-from ..protocol.media import AUDIO, IMAGE, PIXELS, VIDEO, MediaSource
+from ..protocol.media import AUDIO, EMBEDS, IMAGE, PIXELS, VIDEO, MediaSource
 from .expansion import EXPANSIONS, Expansion, Told
 from .pictures import Pictures
 from .refused import MediaRefused
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NESTED = ("extra_special_tokens", "model_specific_special_tokens")
+BOUNDS = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}  # other names of sizes, in pixels
 PROCESSOR_FILE = "processor_config.json"
 STANDS_FOR = {IMAGE: "pictures", VIDEO: "films", AUDIO: "sounds"}
 
@@ -53,10 +56,12 @@ class Processor(Protocol):
 
 
 def make_processors(config: Config, model: ModelInfo) -> dict[str, Processor]:
-    """Those of all modalities that the model takes, by their names."""
+    """Those of all modalities that the model takes, by their names, and that of given embeddings."""
     made: dict[str, Processor] = {}
     if IMAGE in model.media:
         made[IMAGE] = images = ImageProcessor(config, model)
+        if config.enable_mm_embeds:
+            made[EMBEDS] = importlib.import_module(".embeds", __package__).GivenEmbeddings(config, model)
         if VIDEO in model.media:
             made[VIDEO] = importlib.import_module(".films.processor", __package__).make_processor(config, model, images)
     if AUDIO in model.media:
@@ -103,10 +108,18 @@ class ImageProcessor:
     def process(self, data: bytes, source: MediaSource) -> Processed:
         """See Processor."""
         picture = self._pictures.from_pixels(data, source.width) if source.form == PIXELS else self._pictures.read(data)
-        outputs = self.outputs(picture)
+        outputs = self.outputs(picture, **self._changes(source))
         text = self._marks.expansion.text(replace(self._told, outputs=outputs), self._marks.embedded)
         arrays = {name: np.asarray(value) for name, value in outputs.items() if isinstance(value, np.ndarray)}
         return self._marks.processed(arrays, text)
+
+    def _changes(self, source: MediaSource) -> dict[str, Any]:
+        """What the request wants to be different."""
+        asked = msgspec.json.decode(source.changes) if source.changes else {}
+        found = {name: value for name, value in asked.items() if name not in (*OF_FILMS, *BOUNDS)}
+        if edges := {edge: asked[name] for name, edge in BOUNDS.items() if name in asked}:
+            found["size"] = {**dict(self._process.size), **found.get("size", {}), **edges}
+        return found
 
     def outputs(self, picture: Image, **changes: Any) -> Mapping[str, Any]:
         """transformers' processor's, of one picture."""

@@ -13,7 +13,7 @@ from actorserve.shm.layout import HASH_BYTES
 from actorserve.shm.media.entries import Entry
 from actorserve.shm.media.inbox import MediaInbox
 
-from ..protocol.media import BASE64, FRAMES, PIXELS, MediaSource, PreparedMedia
+from ..protocol.media import BASE64, EMBEDS, FRAMES, PIXELS, MediaSource, PreparedMedia
 from ..protocol.messages import MediaRequest, Render
 from .fetch import Fetched, Fetcher
 from .processors import Processed
@@ -28,6 +28,7 @@ class Work:
 
     digest: bytes
     steps: Iterator[Processed | None]
+    name: bytes = b""
     processed: Processed | None = None
 
 
@@ -114,8 +115,15 @@ def read_request(inbox: MediaInbox, owner: int, place: int) -> tuple[MediaReques
     return request, [Part(source, HEAD + size + source.offset) for source in request.sources]
 
 
+def name_of(source: MediaSource, request: MediaRequest) -> bytes:
+    """What a uuid stands for, among requests that may share what is computed; nothing without one."""
+    salt = request.message.cache_salt if isinstance(request.message, Render) else ""
+    told = f"{source.modality} {len(salt)} {salt} {source.uuid} ".encode() + source.changes
+    return blake2b(told, digest_size=HASH_BYTES).digest() if source.uuid else b""
+
+
 def digest_of(source: MediaSource, data: bytes, settings: bytes) -> bytes:
     """The same for the same bytes that are processed in the same way."""
-    form = source.form if source.form in (PIXELS, FRAMES) else ""
-    told = f"{source.modality} {form} {source.width} ".encode()
+    form = source.form if source.form in (PIXELS, FRAMES, EMBEDS) else ""
+    told = f"{source.modality} {form} {source.width} ".encode() + source.changes
     return blake2b(told + settings + b"\0" + data, digest_size=HASH_BYTES).digest()

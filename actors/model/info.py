@@ -16,7 +16,7 @@ from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
 from .generation import end_tokens, sampling_defaults
 from .gguf.folder import SOURCES, check_header, model_folder
-from .media import modalities_of
+from .media import changes_of, modalities_of
 from .memory.machine import may_have_gpu
 from .names import check_folder, find_folder
 from .pooling.choice import pools, read_pooling
@@ -55,6 +55,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     pooling: PoolingSpec | None = None  # where it makes no texts
     encoder: EncoderSpec | None = None  # where a part of its own reads the prompt
     media: list[str] = []  # what it takes beside texts: pictures, films, sounds
+    media_changes: list[str] = []  # what requests may change of how these are processed
     vision: VisionSpec | None = None  # where it sees pictures
 
 
@@ -144,6 +145,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         pooling=pooling,
         encoder=encoder,
         media=_media(config, whole, vision is not None) if pooling is None else [],
+        media_changes=changes_of(whole.values),
         vision=vision,
     )
 

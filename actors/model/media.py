@@ -22,7 +22,21 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "idefics3": (IMAGE,),
     "smolvlm": (IMAGE,),
 }
+OF_FILMS = ("fps", "num_frames")
+IN_PIXELS = ("size", "min_pixels", "max_pixels", *OF_FILMS)
+CHANGES: dict[str, tuple[str, ...]] = {  # what a request may change of how its pictures are processed
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), IN_PIXELS),
+    "gemma3": ("do_pan_and_scan", "pan_and_scan_max_num_crops"),
+    "internvl": ("crop_to_patches", "min_patches", "max_patches", *OF_FILMS),
+    "idefics3": ("do_image_splitting",),
+    "smolvlm": ("do_image_splitting",),
+}
 WHOLE = "ForConditionalGeneration"  # ends the name of an architecture that has all its parts
+
+
+def changes_of(values: dict[str, Any]) -> list[str]:
+    """Fields of `mm_processor_kwargs` that requests may have."""
+    return list(CHANGES.get(str(values.get("model_type")), ()))
 
 
 def modalities_of(values: dict[str, Any], architecture: str) -> list[str]:

@@ -309,6 +309,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         str | None,
         Meta(description="for the model's own processor of pictures, if not as its files say: JSON"),
     ] = None
+    enable_mm_embeds: Annotated[
+        bool,
+        Meta(description="requests may give embeddings in the place of pictures (image_embeds): for trusted clients"),
+    ] = False
     # engine
     dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
     quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "auto"

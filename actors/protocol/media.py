@@ -39,14 +39,17 @@ class MediaSource(msgspec.Struct, array_like=True, frozen=True, gc=False):
     field: str  # its place in the request
     url: str = ""  # http, https or file
     data: bytes = b""  # until it is in the inbox
-    form: str = ""  # of the bytes: BASE64 of a file, FILE, a picture's pixels as PIXELS, or a film's FRAMES
+    form: str = ""  # of the bytes: BASE64 of a file, FILE, a picture's pixels as PIXELS, FRAMES, EMBEDS, or CACHED
     width: int = 0  # of PIXELS
     offset: int = 0  # in the inbox's record
     length: int = 0
-    uuid: str = ""  # the client's own name for it
+    uuid: str = ""  # the client's own name for it, by which it is found again
+    changes: bytes = b""  # JSON: how the model's processor shall treat it, if not as ever
 
 
 BASE64, FILE, PIXELS = "base64", "file", "RGB"
+EMBEDS = "embeds"  # JSON of tensors in base64: embeddings that the client has made
+CACHED = "cached"  # nothing but a uuid
 FRAMES = "frames"  # of a film: pictures in base64, with commas between them
 
 
@@ -60,3 +63,4 @@ class PreparedMedia(msgspec.Struct, array_like=True, frozen=True, gc=False):
     token: int  # the id in `text` in whose places embeddings go
     count: int  # of that
     tensors: list[MediaTensor]
+    name: bytes = b""  # by which clients find it again, of a uuid

@@ -12,7 +12,7 @@ from actorserve.actors.protocol.media import MediaSource
 from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
 from ..errors import bad_request
-from ..media.parts import check_modality, check_text_size, is_media, take_media
+from ..media.parts import check_modality, check_text_size, checked_changes, is_media, take_media
 from ..openai.schemas import ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
 from ..settings import MediaRules, Settings
 from .fields.decoding import decode
@@ -26,7 +26,9 @@ TOOL_NAME = re.compile(r"[\w.:-]{1,128}")
 
 def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatPrompt:
     """The conversation, checked. `settings` say which pictures and sounds it may have; without them, none."""
-    messages, media = check_messages(request.messages, settings.media if settings is not None else None)
+    messages, media = check_messages(
+        request.messages, settings.media if settings is not None else None, request.mm_processor_kwargs
+    )
     tools_of(request)
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
@@ -75,8 +77,13 @@ def tools_of(request: ChatRequest) -> list[ChatTool]:
     return tools
 
 
-def check_messages(raw: msgspec.Raw, rules: MediaRules | None = None) -> tuple[bytes, list[MediaSource]]:
-    """(the messages as the client sent them, if they are what they should be; pictures and sounds taken out)."""
+def check_messages(
+    raw: msgspec.Raw, rules: MediaRules | None = None, changes: dict[str, Any] | None = None
+) -> tuple[bytes, list[MediaSource]]:
+    """(the messages as the client sent them, if they are what they should be; pictures and sounds taken out).
+    `changes`: how these are to be processed.
+    """
+    told = checked_changes(changes, rules)
     body = bytes(raw)
     messages = decode(list[ChatMessage], body, "messages")
     if not messages:
@@ -89,7 +96,7 @@ def check_messages(raw: msgspec.Raw, rules: MediaRules | None = None) -> tuple[b
         for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
             _check_part(part, f"messages[{index}].content[{number}]", rules)
     if rules is not None and any(is_media(part) for message in messages for part in message.content or ()):
-        return take_media(body, messages, rules)
+        return take_media(body, messages, rules, told)
     return body, []
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.options.media import MOST_MEDIA
-from actorserve.actors.protocol.media import AUDIO, BASE64, FRAMES, IMAGE, VIDEO, MediaSource
+from actorserve.actors.protocol.media import AUDIO, BASE64, CACHED, EMBEDS, FRAMES, IMAGE, VIDEO, MediaSource
 
 from ..errors import ApiError, bad_request
+from ..generation.fields.decoding import decode
 from ..openai.schemas import ChatMessage, ContentPart
 from ..settings import MediaRules
-from .schemas import MediaFields
+from .schemas import ProcessorChanges
 
 URLS = {  # types of parts, with the modality and the field that has the address
     "image_url": (IMAGE, "image_url"),
@@ -24,8 +25,9 @@ URLS = {  # types of parts, with the modality and the field that has the address
     "video_url": (VIDEO, "video_url"),
     "audio_url": (AUDIO, "audio_url"),
 }
-INPUT_AUDIO = "input_audio"
-KNOWN = (*URLS, INPUT_AUDIO)
+INPUT_AUDIO, IMAGE_EMBEDS = "input_audio", "image_embeds"
+KNOWN = (*URLS, INPUT_AUDIO, IMAGE_EMBEDS)
+CHANGES = "mm_processor_kwargs"
 DATA = re.compile(r"data:[^,]{0,200}?(;base64)?,", re.IGNORECASE)
 LIST_OF_FRAMES = re.compile(r"data:(video|image)/jpe?g[;,]", re.IGNORECASE)  # of a film
 ADDRESS = re.compile(r"https?://[^\s]", re.IGNORECASE)
@@ -39,8 +41,11 @@ def is_media(part: ContentPart | str) -> bool:
     return not isinstance(part, str) and part.type in KNOWN
 
 
-def take_media(body: bytes, messages: Sequence[ChatMessage], rules: MediaRules) -> tuple[bytes, list[MediaSource]]:
+def take_media(
+    body: bytes, messages: Sequence[ChatMessage], rules: MediaRules, changes: bytes = b""
+) -> tuple[bytes, list[MediaSource]]:
     """(the messages' JSON with `{"type": "image"}` and the like in the places of parts that are media, these in order).
+    `changes`: how their request wants them processed.
 
     ApiError 400 names the part that cannot be.
     """
@@ -54,7 +59,26 @@ def take_media(body: bytes, messages: Sequence[ChatMessage], rules: MediaRules) 
             sources.append(source)
             plain[index]["content"][number] = {"type": source.modality}
     check_counts(sources, rules, "messages")
+    if changes:
+        sources = [msgspec.structs.replace(source, changes=changes) for source in sources]
     return msgspec.json.encode(plain), sources
+
+
+def checked_changes(given: dict[str, Any] | None, rules: MediaRules | None) -> bytes:
+    """`mm_processor_kwargs` of a request, as JSON; none of it is empty."""
+    if not given:
+        return b""
+    if rules is None:
+        raise bad_request(f"{CHANGES}: this model takes text only.", CHANGES)
+    found = decode(ProcessorChanges, msgspec.json.encode(given), CHANGES)
+    for name in found.__struct_fields__:
+        if getattr(found, name) is not None and name not in rules.changes:
+            known = ", ".join(rules.changes) or "nothing of it"
+            raise bad_request(f"{CHANGES}.{name} means nothing to this model; it knows {known}.", f"{CHANGES}.{name}")
+    if found.largest() > rules.pixels:
+        text = f"{CHANGES}: at most {rules.pixels} pixels are taken (--max-media-pixels)."
+        raise bad_request(text, CHANGES)
+    return msgspec.json.encode(found)
 
 
 def source_of_url(modality: str, url: str | None, field: str, local_files: bool, uuid: str = "") -> MediaSource:
@@ -79,6 +103,8 @@ def source_of_url(modality: str, url: str | None, field: str, local_files: bool,
 
 
 def _source(part: ContentPart, path: str, rules: MediaRules) -> MediaSource:
+    if part.type == IMAGE_EMBEDS:
+        return _embeds(part, path, rules)
     modality, name = URLS.get(part.type, (AUDIO, INPUT_AUDIO))
     check_modality(modality, part.type, path, rules)
     field = f"{path}.{part.leaf or name}"
@@ -86,13 +112,35 @@ def _source(part: ContentPart, path: str, rules: MediaRules) -> MediaSource:
         raise bad_request(f"{field}: files are not kept here: send an address, or data:.", field)
     uuid = _uuid(part, path)
     if name == INPUT_AUDIO:
+        if part.input_audio is None and uuid:
+            return _cached(modality, field, uuid)
         if part.input_audio is None:
             raise bad_request(f"{field} is missing.", field)
         return _in_base64(AUDIO, part.input_audio.data, field, uuid)
     given = getattr(part, name)
-    return source_of_url(
-        modality, given if isinstance(given, str | None) else given.url, field, rules.local_files, uuid
-    )
+    url = given if isinstance(given, str | None) else given.url
+    if not url and uuid:
+        return _cached(modality, field, uuid)
+    return source_of_url(modality, url, field, rules.local_files, uuid)
+
+
+def _cached(modality: str, field: str, uuid: str) -> MediaSource:
+    """What was sent before, under this name."""
+    return MediaSource(modality, field, form=CACHED, uuid=uuid)
+
+
+def _embeds(part: ContentPart, path: str, rules: MediaRules) -> MediaSource:
+    """Embeddings in the place of a picture."""
+    check_modality(IMAGE, part.type, path, rules)
+    field, uuid, given = f"{path}.{IMAGE_EMBEDS}", _uuid(part, path), part.image_embeds
+    if not rules.embeds:
+        raise bad_request(f"{field}: embeddings are taken where the server has --enable-mm-embeds.", field)
+    if not given and uuid:
+        return _cached(IMAGE, field, uuid)
+    if not given:
+        raise bad_request(f"{field} is missing.", field)
+    tensors = {IMAGE_EMBEDS: given} if isinstance(given, str) else given
+    return MediaSource(IMAGE, field, data=msgspec.json.encode(tensors), form=EMBEDS, uuid=uuid)
 
 
 def check_modality(modality: str, kind: str, path: str, rules: MediaRules | None) -> None:
@@ -102,8 +150,9 @@ def check_modality(modality: str, kind: str, path: str, rules: MediaRules | None
         raise bad_request(f"{path}: this model takes {taken}, not a part of type {kind!r}.", path)
 
 
-def _uuid(part: MediaFields, path: str) -> str:
-    uuid = part.uuid or ""
+def _uuid(part: ContentPart, path: str) -> str:
+    nested = getattr(part, URLS.get(part.type, ("", INPUT_AUDIO))[1])
+    uuid = part.uuid or getattr(nested, "uuid", None) or ""
     if len(uuid) > LONGEST_UUID:
         raise bad_request(f"{path}.uuid has more than {LONGEST_UUID} characters.", f"{path}.uuid")
     return uuid

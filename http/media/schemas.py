@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 
 class MediaUrl(msgspec.Struct):
@@ -20,6 +23,37 @@ class InputAudio(msgspec.Struct):
     format: str | None = None
 
 
+Embeds = str | dict[str, str] | None  # base64 of a tensor that torch.save has written, or several by name
+
+
+class PixelBounds(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Of pictures, in pixels."""
+
+    shortest_edge: Annotated[int, Meta(ge=1)]
+    longest_edge: Annotated[int, Meta(ge=1)]
+
+
+class ProcessorChanges(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`mm_processor_kwargs` of a request, by transformers' names. Which of them a model knows: actors/model/media.py"""
+
+    size: PixelBounds | None = None
+    min_pixels: Annotated[int, Meta(ge=1)] | None = None
+    max_pixels: Annotated[int, Meta(ge=1)] | None = None
+    do_pan_and_scan: bool | None = None
+    pan_and_scan_max_num_crops: Annotated[int, Meta(ge=1, le=16)] | None = None
+    crop_to_patches: bool | None = None
+    min_patches: Annotated[int, Meta(ge=1, le=64)] | None = None
+    max_patches: Annotated[int, Meta(ge=1, le=64)] | None = None
+    do_image_splitting: bool | None = None
+    fps: Annotated[float, Meta(gt=0, le=60)] | None = None
+    num_frames: Annotated[int, Meta(ge=1, le=768)] | None = None
+
+    def largest(self) -> int:
+        """Of all that it says of pixels."""
+        bounds = (self.size.shortest_edge, self.size.longest_edge) if self.size else ()
+        return max(*bounds, self.min_pixels or 0, self.max_pixels or 0)
+
+
 class MediaFields(msgspec.Struct, kw_only=True):
     """Of a content's part: by its type one of them is there."""
 
@@ -27,6 +61,7 @@ class MediaFields(msgspec.Struct, kw_only=True):
     video_url: MediaUrl | str | None = None
     audio_url: MediaUrl | str | None = None
     input_audio: InputAudio | None = None
+    image_embeds: Embeds = None
     file_id: str | None = None
     uuid: str | None = None
     detail: str | None = None

@@ -134,6 +134,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template: str | None = None
     echo: bool | None = None
+    mm_processor_kwargs: Object | None = None  # ProcessorChanges
 
     functions: list[Object] | None = None
     function_call: Any = None

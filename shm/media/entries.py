@@ -96,6 +96,10 @@ class MediaEntries:
             entry.used = self._arena.words[self._arena.entry_word(entry.number) + USED] = now
         return entry
 
+    def all(self) -> list[Entry]:
+        """Those that can be found."""
+        return list(self._by_digest.values())
+
     def description(self, entry: Entry) -> bytes:
         """What was said of it when it was made."""
         return self._arena.map[entry.offset : entry.offset + entry.described]

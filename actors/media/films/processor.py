@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from ...model.info import ModelInfo, read_json
+from ...model.media import OF_FILMS
 from ...options.config import Config
 from ...options.media import media_reading, processor_kwargs
 from ...protocol.media import FRAMES, VIDEO, MediaSource
 from ..expansion import Told
 from ..pictures import Pictures
-from ..processors import PROCESSOR_FILE, ImageProcessor, Marks, Processed, told_of
+from ..processors import BOUNDS, PROCESSOR_FILE, ImageProcessor, Marks, Processed, told_of
 from ..refused import MediaRefused
 from .frames import FileFrames, Film, Frames, ListedFrames
 from .grids import ABSENT, Grid, frame_numbers, grid_of, patches_of
@@ -42,7 +45,15 @@ class FilmProcessor:
 
     def process(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
         """In small steps: None until it is there."""
-        return in_parts(self._steps(self._frames(data, source)))
+        own = self.changed(msgspec.json.decode(source.changes)) if source.changes else self
+        return in_parts(own._steps(own._frames(data, source)))
+
+    def changed(self, changes: dict[str, Any]) -> FilmProcessor:
+        """One that does as a request wants."""
+        own = copy(self)
+        told = {name: changes[name] for name in OF_FILMS if name in changes}
+        own._reading = msgspec.structs.replace(self._reading, **told)
+        return own
 
     def _frames(self, data: bytes, source: MediaSource) -> Frames:
         if source.form == FRAMES:
@@ -102,7 +113,14 @@ class GridFilms(FilmProcessor):
         super().__init__(config, model, told)
         self._by_film = told.config["model_type"].startswith("qwen3")
         self._timed = told.config["model_type"] == "qwen2_5_vl"
-        self.settings = film_settings(Path(model.folder), told, processor_kwargs(config))
+        self.settings: dict[str, Any] = film_settings(Path(model.folder), told, processor_kwargs(config))
+
+    def changed(self, changes: dict[str, Any]) -> GridFilms:
+        """See FilmProcessor."""
+        own = super().changed(changes)
+        assert isinstance(own, GridFilms)
+        own.settings = {**self.settings, "size": bounded(self.settings["size"] | changes.get("size", {}), changes)}
+        return own
 
     def begin(self, film: Film, first: Image) -> Grid:
         """See FilmProcessor."""
@@ -161,11 +179,12 @@ def film_settings(folder: Path, told: Told, changes: Mapping[str, Any]) -> dict[
     for name in FILES:
         given = given or read_json(folder / name, missing_ok=True)
     found = {**ABSENT[kind], **{name: value for name, value in {**given, **changes}.items() if value is not None}}
-    size = dict(found["size"])
-    for bound, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
-        if bound in found:
-            size[edge] = found[bound]
-    return {**found, "size": size}
+    return {**found, "size": bounded(found["size"], found)}
+
+
+def bounded(size: Mapping[str, int], values: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes with what the values say of them by other names."""
+    return {**size, **{edge: values[name] for name, edge in BOUNDS.items() if name in values}}
 
 
 def make_processor(config: Config, model: ModelInfo, images: ImageProcessor) -> FilmProcessor:

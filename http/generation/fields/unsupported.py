@@ -97,6 +97,7 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "parallel_tool_calls": (None, True),
     "spaces_between_special_tokens": (*NOTHING, True),
 }
+OF_CHATS = frozenset({"mm_processor_kwargs"})  # which are built for these alone
 INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some of chat's fields, and not all of them
     ResponsesRequest: responses.NAMES,
     MessagesRequest: anthropic.NAMES,
@@ -123,7 +124,11 @@ class GenerateRaw(msgspec.Struct):
 def check_built(request: msgspec.Struct) -> None:
     """The same for fields that a struct has, so that their types are looked at, too."""
     for field in request.__struct_fields__:
-        if field in NOT_BUILT and _asks(getattr(request, field), NOT_BUILT[field]):
+        if (
+            field in NOT_BUILT
+            and not (field in OF_CHATS and isinstance(request, ChatRequest))
+            and _asks(getattr(request, field), NOT_BUILT[field])
+        ):
             raise bad_request(f"{field} is not supported by this server yet.", field)
 
 

@@ -33,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(model: Path, folder: Path) -> Iterator[Server]:
     options = ("--worker", "scripted", "--max-num-seqs", "8", "--admin-api-key", "master", "--max-restarts", "1000")
     limits = ("--limit-mm-per-prompt", '{"image": 3}', "--allowed-local-media-path", str(folder))
-    with Server(str(model), *options, *limits, "--media-fetch-timeout", "2", "--max-media-pixels", "1M") as running:
+    with Server(
+        str(model), *options, *limits, "--enable-mm-embeds", "--media-fetch-timeout", "2", "--max-media-pixels", "1M"
+    ) as running:
         yield running
 
 

@@ -113,6 +113,43 @@ def test_anthropics_blocks(client: httpx.Client, ask: Ask) -> None:
     assert refused.status_code == 400 and "messages[0].content[0].source.url" in refused.text
 
 
+def test_a_picture_is_found_again_by_its_uuid(ask: Ask, client: httpx.Client) -> None:
+    first = prompt_tokens(ask({**shown(60), "uuid": "my picture"}, "What?"))
+    again = {"type": "image_url", "image_url": None, "uuid": "my picture"}
+    answer = ask(again, "What?")
+    assert prompt_tokens(answer) == first and answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32
+    assert prompt_tokens(ask({"type": "image_url", "image_url": {"uuid": "my picture"}}, "What?")) == first
+    for other in ({**again, "uuid": "another"}, {**again, "type": "video_url", "image_url": None}):
+        unknown = ask("And", other)
+        assert unknown.status_code == 400 and "send it with its data" in unknown.text
+        assert unknown.json()["error"]["param"].startswith("messages[0].content[1].")
+    assert client.post("/reset_mm_cache", headers={"X-Api-Key": "master"}).status_code == 200
+    assert ask(again).status_code == 400
+
+
+def test_a_request_says_how_its_pictures_are_processed(ask: Ask, client: httpx.Client) -> None:
+    one = prompt_tokens(ask("What?")) + 2
+    assert prompt_tokens(ask(shown(70), "What?")) == one + TOKENS
+    assert prompt_tokens(ask(shown(70), "What?", mm_processor_kwargs={"max_pixels": 1024})) == one + 12
+    size = {"shortest_edge": 64, "longest_edge": 512}
+    assert prompt_tokens(ask(shown(70), "What?", mm_processor_kwargs={"size": size})) == one + 6
+    assert prompt_tokens(ask(shown(70), "What?", mm_processor_kwargs={})) == one + TOKENS
+    few = {"num_frames": 2}
+    whole = film_at(data_url(film(20, 60, 40), "video/mp4"))
+    assert prompt_tokens(ask(whole, "What?")) > 4 * prompt_tokens(ask(whole, "What?", mm_processor_kwargs=few))
+    for wrong, said in (
+        ({"max_pixels": 1 << 30}, "--max-media-pixels"),
+        ({"crop_to_patches": True}, "mm_processor_kwargs.crop_to_patches means nothing to this model"),
+        ({"return_tensors": "pt"}, "mm_processor_kwargs"),
+        ({"size": {"shortest_edge": 1}}, "mm_processor_kwargs.size.longest_edge is missing"),
+        ("large", "mm_processor_kwargs"),
+    ):
+        refused = ask(shown(70), mm_processor_kwargs=wrong)
+        assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.text
+    body = {"prompt": "x", "mm_processor_kwargs": {"max_pixels": 1024}}
+    assert client.post("/v1/completions", json=body).status_code == 400
+
+
 def film_at(url: str) -> dict[str, object]:
     return {"type": "video_url", "video_url": {"url": url}}
 

@@ -43,7 +43,17 @@ class Seeing(NamedTuple):
 def serve(family: str, root: Path, *options: str) -> Iterator[Seeing]:
     folder = checkpoint(family, root)
     reference = Reference(family, folder)
-    limits = ("--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--max-num-seqs", "8")
+    limits = (
+        "--enable-mm-embeds",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "512",
+        "--max-num-seqs",
+        "8",
+    )
     with Server(str(folder), *limits, "--admin-api-key", "master", "--max-restarts", "1000", *options) as server:
         yield Seeing(server, reference, str(folder))
 
@@ -104,6 +114,32 @@ def test_the_same_picture_hits_and_another_misses(seeing: Seeing) -> None:
     assert cached(10) >= 32
     assert cached(13) < 16
     check(seeing, [10, 4])
+
+
+def test_embeddings_in_the_place_of_a_picture(seeing: Seeing) -> None:
+    """The texts are those of the picture, of which transformers' tower has made them."""
+    client, seed = seeing.client(), 7
+    wanted = ask(client, seeing.name, [seed])
+    pixels = seeing.reference.pixels(picture(seed, *SIZES[seed % 3]))
+    with torch.inference_mode():
+        features = seeing.reference.model.model.get_image_features(**pixels)
+    deepstack = [torch.cat(list(part)) for part in features.deepstack_features]
+    rows = torch.cat([torch.cat(list(features.pooler_output)), *deepstack], -1)
+    given = messages([seed])
+    tensors = {"image_embeds": saved(rows), "image_grid_thw": saved(pixels["image_grid_thw"])}
+    given[0]["content"][1] = {"type": "image_embeds", "image_embeds": tensors}
+    more = {"ignore_eos": True, "return_token_ids": True}
+    answer = client.chat.completions.create(
+        model=seeing.name, messages=given, max_tokens=ANSWER, temperature=0, extra_body=more
+    )
+    assert answer.model_extra["prompt_token_ids"] == wanted.model_extra["prompt_token_ids"]  # type: ignore[index]
+    assert answer.choices[0].model_extra["token_ids"] == wanted.choices[0].model_extra["token_ids"]  # type: ignore[index]
+
+
+def saved(tensor: torch.Tensor) -> str:
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def shown_film(data: bytes) -> dict[str, Any]:
