@@ -374,6 +374,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     prefix_cache_per_client: Annotated[
         bool, Meta(description="use only those of requests with the same API key, so that none tells of another's")
     ] = False
+    kv_offload: Annotated[
+        str | None,
+        Meta(
+            description="where KV blocks are kept beside the workers' memory, to be found after a restart and by other "
+            "servers: host:SIZE, folder:PATH:SIZE, or both with a comma between them; on a CPU"
+        ),
+    ] = None
     max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
     max_num_encoder_input_tokens: Annotated[
         Positive | None,
@@ -503,6 +510,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return 2 * self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
 
     @property
+    def offloads(self) -> bool:
+        """Are KV blocks kept beside the workers' memory?"""
+        return self.kv_offload is not None
+
+    @property
     def engines(self) -> int:
         """That this server has room for."""
         if self.data_parallel_rank is not None:
@@ -553,6 +565,10 @@ def make_config(values: dict[str, object]) -> Config:
     from .lora import check_lora  # likewise
 
     check_lora(config)
+    if config.kv_offload is not None:
+        from .kv_offload import check_tiers  # likewise
+
+        check_tiers(config)
     if config.speculative_config is not None:
         from .speculative import read_speculative
 
@@ -601,6 +617,7 @@ def _check_stages(config: Config) -> None:
     for option, given in (
         ("--speculative-config", config.speculative_config not in (None, "none")),
         ("--enable-lora", config.enable_lora),
+        ("--kv-offload", config.offloads),
     ):
         if given:
             raise ConfigError(

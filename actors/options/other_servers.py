@@ -234,8 +234,10 @@ REFUSED = {  # reason: names
     "--limit-mm-per-prompt '{\"image\": 0}' refuses pictures": "--language-model-only",
     "pictures stand where the client puts them": "--interleave-mm-strings",
     "--runner and --convert say what a model is for, and --pooler-config how it pools": "--task --pooling",
-    "KV memory stays where the model is": "--cpu-offload-gb --swap-space --kv-offloading-size --kv-offloading-backend "
-    "--enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache --kv-offload -cram --cache-ram",
+    "weights and running sequences stay where the model is": "--cpu-offload-gb --swap-space",
+    "--kv-offload host:SIZE or folder:PATH:SIZE keeps KV blocks elsewhere, too": "--kv-offloading-size "
+    "--kv-offloading-backend --enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache -cram "
+    "--cache-ram",
     "--kv-cache-memory-bytes sets the KV memory": "--num-gpu-blocks-override --max-total-tokens",
     "--kv-cache-dtype sets the type of keys and values together": "-ctk --cache-type-k -ctv --cache-type-v",
     "a GGUF file is named as the model: the file itself, or ORGANISATION/NAME:TYPE of the hub": "--hf-file -hff "

@@ -35,6 +35,8 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "journals.response_journal",
     "kv_map.layout",
     "kv_map.pause",
+    "kv_tier.arena",
+    "kv_tier.blocks",
     "media.arena",
     "media.entries",
     "media.inbox",
@@ -92,7 +94,7 @@ def _places(system: System) -> list[object]:
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
         *(system.table_offset, system.table_sizes, system.kv_map_offsets, system.kv_map_sizes),
         *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.sounds),
-        *(system.slots_per_frontend, system.media, system.media_inbox, system.accounts),
+        *(system.slots_per_frontend, system.media, system.media_inbox, system.accounts, system.kv_tier),
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
     ]

@@ -17,15 +17,17 @@ from typing import Any, Literal
 from ..telemetry.gauges import (
     FRONTEND_KEPT,
     MEDIA_KEPT,
+    PORTER_KEPT,
     SCHEDULER_KEPT,
     WORKER_KEPT,
     FrontendGauge,
     MediaGauge,
+    PorterGauge,
     SchedulerGauge,
     WorkerGauge,
 )
 from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
-from ..telemetry.metrics import FRONTEND_METRICS, MEDIA_METRICS, SCHEDULER_METRICS, Metric
+from ..telemetry.metrics import FRONTEND_METRICS, MEDIA_METRICS, PORTER_METRICS, SCHEDULER_METRICS, Metric
 from ..telemetry.startup import StartPhase
 from . import messages
 
@@ -63,6 +65,7 @@ class ActorKind:
     # how many, and what they say to each other
     count: str = ""  # the option that says how many there are; one if there is none
     only_with: str = ""  # the field of ModelInfo without which there are none
+    only_if: str = ""  # the field of Config without which there are none
     group: bool = False  # all act as one: they share the lanes that lead here, die together and are replaced together
     by_engine: bool = False  # each engine has its own, and lanes between such kinds stay within one; those of a kind to
     # itself lead to the other engines
@@ -124,7 +127,13 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         actor="actorserve.actors.scheduler.actor:SchedulerActor",
         by_engine=True,
         receives=messages.ToScheduler,
-        sends=(Sends("worker"), Sends("detokenizer"), Sends("frontend"), Sends("scheduler", small=True)),
+        sends=(
+            Sends("worker"),
+            Sends("detokenizer"),
+            Sends("frontend"),
+            Sends("scheduler", small=True),
+            Sends("porter"),
+        ),
         restart_order=3,
         changeable=frozenset({"max_num_batched_tokens", "scheduling_policy"}),
         gauges=SchedulerGauge,
@@ -132,6 +141,20 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         metrics=SCHEDULER_METRICS,
         histograms=scheduler_histograms,
         requests="all",
+    ),
+    ActorKind(
+        name="porter",
+        module="actorserve.actors.porter.actor",
+        actor="actorserve.actors.porter.actor:PorterActor",
+        only_if="offloads",
+        receives=messages.ToPorter,
+        sends=(Sends("scheduler"),),
+        restart_order=3,
+        restart_help="prompts are computed meanwhile that would have been found",
+        gauges=PorterGauge,
+        kept=PORTER_KEPT,
+        metrics=PORTER_METRICS,
+        needed=False,
     ),
     ActorKind(
         name="detokenizer",

@@ -315,8 +315,24 @@ class Abort(Message, frozen=True, tag=72):
     every: bool = False
 
 
+class Fetched(Message, frozen=True, tag=113):
+    """Porter → scheduler: the first of the blocks of this Fetch are in these slots, which stay until it is settled."""
+
+    number: int
+    packed_slots: bytes
+
+
+class BlocksLoaded(Message, frozen=True, tag=114):
+    """Worker → scheduler: it has copied them."""
+
+    number: int
+    rank: int  # of the member of a group
+
+
 ToScheduler = (
     Admit
+    | Fetched
+    | BlocksLoaded
     | Pause
     | Resume
     | Abort
@@ -339,6 +355,24 @@ ToScheduler = (
 )
 
 
+# --- to the porter -----------------------------------------------------------------------------------------------
+
+
+class Fetch(Message, frozen=True, tag=110):
+    """Scheduler → porter: have these blocks ready; answered by Fetched with the same number, or not in time."""
+
+    engine: int
+    number: int
+    keys: bytes  # block hashes, one behind the other
+
+
+class ForgetTiers(Message, frozen=True, tag=111):
+    """Scheduler → porter: nothing that is kept now is to be found again. It may be done twice."""
+
+
+ToPorter = Fetch | ForgetTiers
+
+
 # --- to the worker -----------------------------------------------------------------------------------------------
 
 
@@ -359,7 +393,15 @@ class DropAdapter(Message, frozen=True, tag=64):
     adapter: int
 
 
-ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter | LookAtSleep | CallMethod
+class LoadBlocks(Message, frozen=True, tag=112):
+    """Scheduler → worker: copy slots of the KV tier into blocks; answered by BlocksLoaded of each of a group."""
+
+    number: int
+    packed_blocks: bytes
+    packed_slots: bytes
+
+
+ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter | LookAtSleep | CallMethod | LoadBlocks
 
 
 # --- to the detokenizer ------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map.layout import kv_map_bytes
+from actorserve.shm.kv_tier.arena import TierSizes
 from actorserve.shm.layout import CACHE_LINE, PAGE, whole
 from actorserve.shm.media.arena import CHUNK, ArenaSizes
 from actorserve.shm.rings.mailbox import mailbox_bytes
@@ -29,6 +30,7 @@ from ..accounts.account import BOOK_BYTES, MOST_ACCOUNTS
 from ..model.info import ModelInfo
 from ..model.memory.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
+from ..options.kv_offload import read_tiers
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
 from .kinds import KINDS, OWN_TEMPLATE, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
 from .request import BY_TOKEN
@@ -299,6 +301,12 @@ class System:
         return self.slots, encoder.speech.mels * encoder.speech.frames
 
     @property
+    def kv_tier(self) -> TierSizes | None:
+        """Of the KV blocks that are kept in the host's memory."""
+        tiers = read_tiers(self.config)
+        return None if tiers is None else TierSizes(len(self.engines), tiers.memory_bytes)
+
+    @property
     def recent(self) -> tuple[int, int]:
         """(regions, bytes of each): what frontends must find again by keys."""
         return self.config.frontends, RECENT_BYTES
@@ -342,7 +350,7 @@ class System:
 
 def _count(kind: ActorKind, config: Config, model: ModelInfo) -> int:
     """How many actors of this kind there are, in an engine if they are of engines."""
-    if kind.only_with and not getattr(model, kind.only_with):
+    if (kind.only_with and not getattr(model, kind.only_with)) or (kind.only_if and not getattr(config, kind.only_if)):
         return 0
     return int(getattr(config, kind.count)) if kind.count else 1
 

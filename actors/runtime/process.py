@@ -22,6 +22,7 @@ import msgspec
 
 from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.rings.mailbox import Inbox, Outbox, wake
 from actorserve.shm.rings.ring import Consumer, Producer
@@ -116,6 +117,11 @@ class Context:
         """Features of sounds, of a model that listens, as renderers write them and the worker reads them."""
         sizes = self.system.sounds
         return None if sizes is None else Vectors(self.files["sounds"], *sizes)
+
+    def kv_tier(self) -> TierArena | None:
+        """KV blocks that are kept in the host's memory; None without --kv-offload."""
+        sizes = self.system.kv_tier
+        return None if sizes is None else TierArena(self.files["kv_tier"], sizes)
 
     def _outbox(self, lane: Lane) -> Outbox:
         first, *others = [(self.system.mailbox_offsets[name], self.eventfds[name]) for name in lane.readers]

@@ -6,6 +6,7 @@ schedulers of other engines (recovery/handover.py).
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 
@@ -26,8 +27,10 @@ from ..protocol.messages import (
     AdapterRead,
     Admit,
     Advance,
+    BlocksLoaded,
     CacheReset,
     Cancel,
+    Fetched,
     Finish,
     Hello,
     LoadAdapter,
@@ -58,7 +61,9 @@ from .policy.plan_timing import PlanTiming
 from .recovery.handover import Handover
 from .recovery.takeover import Contradiction
 from .scheduler import Scheduler
+from .tiers.lanes import TierLanes
 
+ADAPTER_BITS = 44  # of the number of a first load
 PLANNED, APPLIED = int(EventKind.PLANNED), int(EventKind.APPLIED)  # an attribute of an enumeration is slow to come by
 
 
@@ -99,6 +104,7 @@ class SchedulerActor(Actor):
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
+        self.tiers = TierLanes(context, self.scheduler) if context.config.offloads else None
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
         members = len(system.workers_of(context.spec.engine))
@@ -153,6 +159,8 @@ class SchedulerActor(Actor):
                 self._step_failed(message)
             case LoadAdapter() | UnloadAdapter() | AdapterRead():
                 self._change_adapters(message)
+            case Fetched() | BlocksLoaded() if self.tiers is not None:
+                self.tiers.handle(message)
 
     def _change_adapters(self, message: LoadAdapter | UnloadAdapter | AdapterRead) -> None:
         adapters = self.scheduler.adapters
@@ -195,6 +203,8 @@ class SchedulerActor(Actor):
         try:
             with self.context.in_flight.hold(ref):
                 self.scheduler.admit(ref)
+                if self.tiers is not None:
+                    self.tiers.fetches.admitted(ref)
                 if self.handover is not None:
                     self.handover.admitted(ref)
             log_debug(self.context.log, "%s was admitted", self.context.table, ref)
@@ -346,6 +356,8 @@ class SchedulerActor(Actor):
         done = 0 if self.handover is None or self.administration.is_parked else self._give_away(self.handover)
         if self.handover is not None and self.handover.share():
             self.gauges.write()
+        if self.tiers is not None:
+            done += self.tiers.turn(self._workers)
         while not self._holds() and (step := self.scheduler.plan()) is not None:
             self._post_to_workers(step)
             planned = self.scheduler.in_flight[-1]
@@ -353,6 +365,8 @@ class SchedulerActor(Actor):
             done += 1
         done += self._tell_paused(self.scheduler.pause.drained(len(self.scheduler.batch), self.scheduler.waiting))
         done += self._turn_administration() + self._post_adapters() + self._post_moved()
+        if self.tiers is not None:
+            self.wait_s = self.tiers.sooner(self.wait_s)
         self.gauges.write_progress()
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
@@ -400,6 +414,8 @@ def _adapters(context: Context) -> Adapters | None:
         return None
     limits = AdapterLimits(config.max_loras, config.adapters_in_memory(), config.tensor_parallel_size)
     registry = AdapterRegistryWriter(context.segment, offset)
+    if config.offloads and not registry.seeded:  # blocks outlive the server: another one's ids are never the same
+        registry.begin_behind(secrets.randbits(ADAPTER_BITS))
     return Adapters(registry, limits, context.table, [(one.name, one.path) for one in read_modules(config)])
 
 

@@ -26,11 +26,11 @@ def check_sequences(lifecycle: Lifecycle, batch: RunningBatch, table: RequestTab
         assert slot_of(sequence.ref) == sequence.slot and generation_of(sequence.ref) > 0
 
 
-def check_blocks(batch: RunningBatch, pool: BlockPool, kv: KVMap) -> None:
-    """Blocks are held by those who run, and the KV map says what a successor is to know."""
+def check_blocks(batch: RunningBatch, pool: BlockPool, kv: KVMap, fetched: Iterable[list[int]] = ()) -> None:
+    """Blocks are held by those who run, or `fetched`; the KV map says what a successor is to know."""
     running = batch.running()
     windows = [blocks for sequence in running for blocks in sequence.window_blocks]
-    pool.check_integrity([*(sequence.blocks for sequence in running), *windows])
+    pool.check_integrity([*(sequence.blocks for sequence in running), *windows, *fetched])
     if not pool.count:  # the map is still a predecessor's
         return
     assert sorted(kv.holders()) == sorted(sequence.ref for sequence in running), "the KV map has other holders"

@@ -8,7 +8,7 @@ then room for drafts of rows that decode (scheduler/policy/speculation.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class Planner:
         self.preemptions = 0
         self.preempted: list[int] = []  # refs, until they are recorded
         self.adapters: Adapters | None = None  # without which there are none
+        self.loading: Set[int] = frozenset()  # refs whose blocks are being fetched
         self.drains = False  # none begins that has not begun before
         self.drafts = 0  # that a row of the next step may have
         self.chunk_size: Callable[[int], int] = lambda decoding: (
@@ -345,7 +346,10 @@ class Planner:
     def _next_waiting(self) -> Sequence | None:
         if self.drains:
             return self.waiting.first_begun()
-        return self.waiting.first() if self.adapters is None else self.adapters.first(self.waiting)
+        if self.adapters is None:
+            return self.waiting.first(self.loading)
+        sequence = self.adapters.first(self.waiting)
+        return None if sequence is not None and sequence.ref in self.loading else sequence
 
     def _start(self, sequence: Sequence, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""

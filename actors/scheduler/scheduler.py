@@ -48,6 +48,7 @@ from .recovery.takeover import Takeover, read_map
 from .results import Results
 from .sequence import Sequence
 from .sleep import SleepControl
+from .tiers.fetches import Fetches
 from .waiting import WaitingQueue
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs in each stage, the next waits behind them
@@ -92,6 +93,7 @@ class Scheduler:
         self.layout = KVLayout()  # of the worker
         self.pause = PauseControl(kv.pause)
         self.sleep = SleepControl(kv.sleep)
+        self.tiers: Fetches | None = None  # of --kv-offload
         self._start_engine(0)
 
     @property
@@ -108,6 +110,8 @@ class Scheduler:
 
     def _start_engine(self, num_blocks: int) -> None:
         limits = self.limits
+        if self.tiers is not None:
+            self.tiers.end()
         self.step = 0
         self.in_flight: deque[PlannedStep] = deque()
         self._told: tuple[PlannedStep | None, Step] = None, Step.make(0, 0, [], [], [])  # the last one
@@ -128,6 +132,9 @@ class Scheduler:
         self.planner.adapters = self.adapters
         if self.adapters is not None:
             self.adapters.batch = self.batch
+        if self.tiers is not None:
+            self.tiers.begin()
+            self.planner.loading = self.tiers.loading
 
     def begin_epoch(self, epoch: int, num_blocks: int, worker: int = 0, layout: KVLayout | None = None) -> None:
         """A worker without KV contents: every running sequence waits and is computed again from its log."""
@@ -337,6 +344,8 @@ class Scheduler:
         predecessor's map, which is changed alike.
         """
         self.prefix_resets += 1
+        if self.tiers is not None:
+            self.tiers.forget()
         dropped = self.prefix.forget()
         self.batch.withhold()
         if recompute_running:
@@ -351,5 +360,5 @@ class Scheduler:
         """AssertionError says which invariant does not hold. For tests, and when idle in debug."""
         self.batch.check_integrity()
         check_sequences(self.lifecycle, self.batch, self.table)
-        check_blocks(self.batch, self.pool, self.kv)
+        check_blocks(self.batch, self.pool, self.kv, () if self.tiers is None else self.tiers.held())
         check_snapshots(self.in_flight, self.prefix.snapshots)

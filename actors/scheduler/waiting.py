@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Container
 
 from .sequence import Sequence
 
@@ -29,8 +30,10 @@ class WaitingQueue:
         self._members[sequence.ref] = sequence
         heapq.heappush(self._heap, (*self.rank(sequence), sequence.ref))
 
-    def first(self) -> Sequence | None:
-        """The next to run; it stays in the queue."""
+    def first(self, but: Container[int] = ()) -> Sequence | None:
+        """The next to run; it stays in the queue. `but` these refs."""
+        if but:
+            return min((one for ref, one in self._members.items() if ref not in but), key=self.rank, default=None)
         while self._heap:
             sequence = self._members.get(self._heap[0][2])
             if sequence is not None:

@@ -44,6 +44,8 @@ class SchedulerGauge(IntEnum):
     ACCEPTED_AT_7 = 29
     PREFIX_RESETS = 30  # of the prefix cache, on an operator's word
     SNAPSHOTS = 31  # of states of sequences, that were made
+    TIER_TOKENS = 32  # of prompts, whose KV was fetched from the tiers
+    TIER_LATE = 33  # fetches that were waited for in vain
 
 
 class FrontendGauge(IntEnum):
@@ -78,10 +80,33 @@ class MediaGauge(IntEnum):
     HELD = 6  # bytes of that memory that running requests have
 
 
+class PorterGauge(IntEnum):
+    """Written by the porter."""
+
+    BLOCKS = 0  # that are kept in the host's memory
+    MEMORY_BYTES = 1  # that they take
+    FOLDER_BYTES = 2  # that all files in the folder take, as far as is known
+    QUERIES = 3  # blocks that were asked for
+    HITS_HOST = 4  # and were in the host's memory
+    HITS_FOLDER = 5  # and were read from the folder
+    STORED = 6  # blocks copied out of workers' memory
+    WRITTEN = 7  # files
+    WRITE_ERRORS = 8
+    BAD_FILES = 9  # that were not what their names said
+    EVICTED = 10  # files that had to make room
+    FETCHING = 11  # fetches under way
+
+
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     *(SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE),
     SchedulerGauge.STEPS,
 }
 FRONTEND_KEPT = frozenset[int]({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM})
+PORTER_KEPT = frozenset[int](
+    {
+        *(PorterGauge.QUERIES, PorterGauge.HITS_HOST, PorterGauge.HITS_FOLDER, PorterGauge.STORED),
+        *(PorterGauge.WRITTEN, PorterGauge.WRITE_ERRORS, PorterGauge.BAD_FILES, PorterGauge.EVICTED),
+    }
+)
 MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED, MediaGauge.HELD}
 WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

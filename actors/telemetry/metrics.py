@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from .gauges import FrontendGauge, MediaGauge
+from .gauges import FrontendGauge, MediaGauge, PorterGauge
 from .gauges import SchedulerGauge as Gauge
 
 
@@ -55,6 +55,8 @@ SCHEDULER_METRICS = (
         "Drafted tokens that were accepted",
         Gauge.ACCEPTED_TOKENS,
     ),
+    Metric("counter", "actorserve:kv_tier_tokens", "Tokens whose KV came from the tiers", Gauge.TIER_TOKENS),
+    Metric("counter", "actorserve:kv_tier_late", "Fetches from the tiers that took too long", Gauge.TIER_LATE),
 )
 FRONTEND_METRICS = (
     Metric("gauge", "actorserve:media_inbox_bytes", "Pictures that wait to be processed", FrontendGauge.MEDIA_INBOX),
@@ -67,4 +69,18 @@ MEDIA_METRICS = (
     Metric("gauge", "actorserve:media_memory_held_bytes", "The part of it that running requests have", MediaGauge.HELD),
     Metric("counter", "actorserve:media_fetched", "Pictures and sounds fetched from addresses", MediaGauge.FETCHED),
     Metric("counter", "actorserve:media_refused", "Requests refused for their pictures or sounds", MediaGauge.REFUSED),
+)
+PORTER_METRICS = (
+    Metric("gauge", "actorserve:kv_tier_blocks", "KV blocks kept in the host's memory", PorterGauge.BLOCKS),
+    Metric("gauge", "actorserve:kv_tier_memory_bytes", "Memory that they take", PorterGauge.MEMORY_BYTES),
+    Metric("gauge", "actorserve:kv_tier_folder_bytes", "Files of the folder for KV blocks", PorterGauge.FOLDER_BYTES),
+    Metric("counter", "actorserve:kv_tier_queries", "KV blocks asked for", PorterGauge.QUERIES),
+    Metric("counter", "actorserve:kv_tier_hits_host", "KV blocks found in the host's memory", PorterGauge.HITS_HOST),
+    Metric("counter", "actorserve:kv_tier_hits_folder", "KV blocks read from the folder", PorterGauge.HITS_FOLDER),
+    Metric("counter", "actorserve:kv_tier_stored", "KV blocks copied out of workers' memory", PorterGauge.STORED),
+    Metric("counter", "actorserve:kv_tier_written", "Files of KV blocks that were written", PorterGauge.WRITTEN),
+    Metric("counter", "actorserve:kv_tier_write_errors", "Files that could not be", PorterGauge.WRITE_ERRORS),
+    Metric("counter", "actorserve:kv_tier_bad_files", "Files that held something else", PorterGauge.BAD_FILES),
+    Metric("counter", "actorserve:kv_tier_evicted", "Files removed to make room", PorterGauge.EVICTED),
+    Metric("gauge", "actorserve:kv_tier_fetching", "Fetches under way", PorterGauge.FETCHING),
 )

@@ -29,8 +29,10 @@ from ..options.speculative import count_drafts
 from ..protocol.administration import CallMethod, LookAtSleep
 from ..protocol.messages import (
     AdapterRead,
+    BlocksLoaded,
     DropAdapter,
     Hello,
+    LoadBlocks,
     Message,
     ReadAdapter,
     ResetEncoderCache,
@@ -54,9 +56,11 @@ if TYPE_CHECKING:
     import torch
 
     from ..protocol.wire import Numbers
+    from .cpu.decoder import Decoder
     from .lora.resident import ResidentAdapters
     from .pipeline.link import Stage
     from .tensor_parallel import TensorParallelGroup
+    from .tier import TierReader
     from .vision.rows import VisionRows
 
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
@@ -92,6 +96,7 @@ class WorkerActor(Actor):
         self.runner = runner
         self.blocks = blocks
         self.tokens = blocks * context.config.block_size if tokens is None else tokens
+        self.tier: TierReader | None = None  # of --kv-offload
         self.vision: VisionRows | None = None  # of a model that sees pictures
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
@@ -114,6 +119,9 @@ class WorkerActor(Actor):
                 self._look_at_sleep()
             case CallMethod():
                 self.context.post(self._scheduler, self._methods.call(message))
+            case LoadBlocks() if self.tier is not None:
+                self.tier.load(message)
+                self.context.post(self._scheduler, BlocksLoaded(message.number, self.context.spec.index))
             case ReadAdapter() if self.adapters is not None:
                 self.adapters.read(message.adapter, message.path)
             case DropAdapter() if self.adapters is not None:
@@ -407,6 +415,8 @@ def _start_on_cpu(context: Context) -> WorkerActor:
         return StageWorkerActor(context, stage, *said)
     actor = (SpeculativeWorkerActor if drafter else WorkerActor)(context, *said)
     actor.vision = vision
+    if config.offloads:
+        actor.tier = _offload(context, kept, model, plain)
     return actor
 
 
@@ -416,6 +426,20 @@ def _engines_beside(context: Context) -> int:
         return context.config.engines
     workers = context.system.of_kind("worker")
     return max(1, len({one.engine for one in workers if not context.board.is_parked(one.position)}))
+
+
+def _offload(context: Context, kept: KeptMemory, model: Decoder, plain: bool) -> TierReader | None:
+    """--kv-offload, of memory whose blocks are all that there is to a prefix."""
+    from .cpu.memory.kv_memory import kv_type
+    from .tier import make_reader
+
+    config, group = context.config, (context.spec.index, context.config.tensor_parallel_size)
+    if not plain:
+        if _speaks_for_all(context):
+            context.log.warning("--kv-offload: it has no effect with a model or drafts that keep more than blocks")
+        return None
+    exact = config.threads if model.batch_invariant else None
+    return make_reader(context, kept, model.kv, kv_type(config, model), str(model.dtype), group, exact)
 
 
 def _find_memory(

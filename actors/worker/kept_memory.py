@@ -1,10 +1,10 @@
 """KV memory that outlives its worker: a memory file of the supervisor's, which the next life of the worker maps, too.
 
-Layout: a header page (magic, then the first life whose memory this is, blocks, digest), behind it the pools as they are
-taken, each in whole pages. The worker alone writes it. Whether what lies there is what the KV map says is for the
-scheduler to judge, by two numbers: all lives from `since` on have written here and nowhere else, so a map that is
-about one of them is about this memory. What a death leaves half written are tokens that no map calls computed, and
-blocks that no prefix finds (shm/kv_map/map.py).
+Layout: a header page (magic, then the first life whose memory this is, blocks, digest; for who copies blocks a
+description, shm/kv_tier/blocks.py), behind it the pools as they are taken, each in whole pages. The worker alone writes
+it. Whether what lies there is what the KV map says is for the scheduler to judge, by two numbers: all lives from
+`since` on have written here and nowhere else, so a map that is about one of them is about this memory. What a death
+leaves half written are tokens that no map calls computed, and blocks that no prefix finds (shm/kv_map/map.py).
 
 A life goes on with what it finds if the digest is that of its own model, options and code; otherwise, and where there
 is nothing, the file is emptied, and this life is the first. The magic is stored last: a life that dies before has begun
@@ -18,16 +18,14 @@ import os
 from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
-from struct import Struct
 
 import msgspec
 
+from actorserve.shm.kv_tier.blocks import HEADER, MAGIC
 from actorserve.shm.layout import PAGE, whole
 
 from ..options.config import Config
 
-HEADER = Struct("<8sQQ32s")
-MAGIC = b"ACTKV\0\0\1"
 NO_DIFFERENCE = ("log_level", "debug")  # options
 CODE = ("worker", "model", "../kernels/cpu")  # folders beside this package's, whose files say what the numbers mean
 
@@ -37,7 +35,8 @@ class KeptMemory:
 
     def __init__(self, fd: int, digest: bytes, life: int) -> None:
         """`life`: which one this is of the group."""
-        self._fd, self._digest, self._life = fd, digest, life
+        self.fd, self._digest, self._life = fd, digest, life
+        self.taken: list[tuple[int, mmap.mmap]] = []  # where each begins
         self._end = PAGE
         self.since = self.blocks = 0  # the first life whose memory this is, and its size; 0: it is nobody's
         if os.fstat(fd).st_size >= PAGE:
@@ -47,24 +46,26 @@ class KeptMemory:
 
     def begin(self, blocks: int) -> None:
         """Nothing is kept from here on: it is this life's memory, of so many blocks, all zeros."""
-        os.ftruncate(self._fd, 0)
-        os.ftruncate(self._fd, PAGE)
+        os.ftruncate(self.fd, 0)
+        os.ftruncate(self.fd, PAGE)
         self.since, self.blocks = self._life, blocks
         record = HEADER.pack(MAGIC, self.since, blocks, self._digest)
-        os.pwrite(self._fd, record[len(MAGIC) :], len(MAGIC))
-        os.pwrite(self._fd, MAGIC, 0)
+        os.pwrite(self.fd, record[len(MAGIC) :], len(MAGIC))
+        os.pwrite(self.fd, MAGIC, 0)
 
     def forget(self) -> None:
         """It is nobody's."""
-        os.ftruncate(self._fd, 0)
+        os.ftruncate(self.fd, 0)
         self.since = self.blocks = 0
 
     def take(self, size: int) -> mmap.mmap:
         """The next bytes, the same in each life, which all take alike. They take memory when they are written."""
         start, self._end = self._end, self._end + whole(size, PAGE)
-        if os.fstat(self._fd).st_size < self._end:
-            os.ftruncate(self._fd, self._end)
-        return mmap.mmap(self._fd, size, offset=start)
+        if os.fstat(self.fd).st_size < self._end:
+            os.ftruncate(self.fd, self._end)
+        taken = mmap.mmap(self.fd, size, offset=start)
+        self.taken.append((start, taken))
+        return taken
 
 
 def digest_of(config: Config, folder: str, *more: object) -> bytes:

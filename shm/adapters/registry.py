@@ -150,6 +150,10 @@ class AdapterRegistryWriter(AdapterRegistry):
         self._set(adapter, state)
         return adapter
 
+    def begin_behind(self, loads: int) -> None:
+        """The first load has a number above this: another than in servers whose blocks it may meet."""
+        self._words[self._header + LOADS] = loads
+
     def set_state(self, adapter: int, state: AdapterState) -> None:
         """Of a load that is there."""
         self._set(adapter, state)

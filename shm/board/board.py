@@ -3,7 +3,7 @@
 Layout of an actor's block, in words:
     line 0      incarnation, start (ns), how the life before ended, order, parked          the supervisor
     line 1      incarnation << 32 | state, pid, heartbeat (ns), in_flight, tries, given up     the actor
-    lines 2..5  GAUGES general words, whose names are not known here     the actor
+    lines 2..6  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
 The exceptions are for its successor: `in_flight` names what an actor works on, `tries` how many lives have begun that;
 and the general words that count: a successor goes on from where its predecessor died.
@@ -30,7 +30,7 @@ from ..segment import Segment
 
 INCARNATION, STARTED, ENDED, ORDER, PARKED = 0, 1, 2, 3, 4
 STATE, PID, HEARTBEAT, IN_FLIGHT, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
-FIRST_GAUGE, GAUGES = 16, 32
+FIRST_GAUGE, GAUGES = 16, 40
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
 
 

@@ -7,6 +7,7 @@ Layout, from the region's offset; who writes what, and when, stands in map.py.
     a block   hash: 16 bytes, then of all blocks cached: a byte
     a snapshot of states   likewise
     index     ENTRIES uint32 for each of its groups (index.py)
+    a block   version: a word; of all blocks, behind all else
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class KVMapPlaces(NamedTuple):
     snapshot_hashes: int
     saved: int
     entries: int
+    versions: int
     end: int
 
 
@@ -57,7 +59,8 @@ def kv_map_places(
     saved = snapshot_hashes + snapshots * HASH_BYTES
     index = whole(saved + snapshots, CACHE_LINE) if groups else saved + snapshots
     areas = tables, hashes, cached, snapshot_hashes, saved, index
-    return KVMapPlaces(offset, held, computed, told, stale, *areas, index + groups * ENTRIES * BLOCK_BYTES)
+    versions = whole(index + groups * ENTRIES * BLOCK_BYTES, WORD_BYTES)
+    return KVMapPlaces(offset, held, computed, told, stale, *areas, versions, versions + blocks * WORD_BYTES)
 
 
 def kv_map_bytes(slots: int, sequence_blocks: int, blocks: int, snapshots: int = 0, groups: int = 0) -> int:

@@ -12,6 +12,7 @@ leaves behind, and for that the order in which one thread stores is enough. Wher
               stale: generation that held its blocks when the cache was reset: no prefix is to be found in them
               table: int32, the blocks in the order of the tokens
     a block   cached (a byte): its 16-byte hash is valid, and so are its contents
+              version: how often it has ceased to be cached; larger before the flag goes (reader.py)
     a snapshot of states (where the worker's model has some)   cached: likewise
     index     for other actors' looks alone, where there is one (index.py)
 Knows neither why a block is held nor what a hash is made of.
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..fence import store_fence
 from ..layout import HASH_BYTES, LOW32
 from .index import IndexWriter
 from .layout import BLOCKS, HEADER_WORDS, TAKEOVERS, WORKER, kv_map_bytes, kv_map_places
@@ -39,25 +41,33 @@ Ints = NDArray[np.int64]
 class CachedKeys:
     """Which of some numbered things are found again, each by a hash: a block by its prefix, a snapshot by its own."""
 
-    def __init__(self, memory: mmap.mmap, hashes: int, flags: int, count: int) -> None:
-        """At these offsets of `memory`."""
+    def __init__(self, memory: mmap.mmap, hashes: int, flags: int, count: int, versions: int | None = None) -> None:
+        """At these offsets of `memory`. `versions` of those that somebody else reads."""
         self.count = count
         self._memory, self._hashes = memory, hashes
         self.flags: NDArray[np.uint8] = np.ndarray(count, np.uint8, memory, flags)
+        self._versions: Ints | None = None if versions is None else np.ndarray(count, np.int64, memory, versions)
 
     def cache(self, index: int, key: bytes) -> None:
         """Its contents are final and found by `key`; it was not cached."""
         start = self._hashes + HASH_BYTES * index
         self._memory[start : start + HASH_BYTES] = key
-        self.flags[index] = 1
+        store_fence()
+        self.flags[index] = 1  # SYNC: kv_map.cached, pairs with CachedBlocks.look
 
     def uncache(self, index: int) -> None:
         """It may be written again. To be stored before it is given away."""
+        if self._versions is not None:
+            self._versions[index] += 1  # SYNC: kv_map.version, pairs with CachedBlocks.holds
+            store_fence()
         self.flags[index] = 0
 
     def reset_cache(self) -> int:
         """Nothing is found any more; returns how many were."""
         found = int(np.count_nonzero(self.flags))
+        if self._versions is not None:
+            self._versions += 1
+            store_fence()
         self.flags.fill(0)
         return found
 
@@ -92,7 +102,7 @@ class KVMap:
         self._announced: Ints = np.ndarray(slots, np.int64, memory, places.told)
         self._stale: Ints = np.ndarray(slots, np.int64, memory, places.stale)
         self._tables: NDArray[np.int32] = np.ndarray((slots, sequence_blocks), np.int32, memory, places.tables)
-        self._keys = CachedKeys(memory, places.hashes, places.cached, blocks)
+        self._keys = CachedKeys(memory, places.hashes, places.cached, blocks, places.versions)
         self.snapshots = CachedKeys(memory, places.snapshot_hashes, places.saved, snapshots)
         at = places.entries, places.hashes
         self._index = IndexWriter(memory, at, self._keys.flags, groups) if groups else None

@@ -38,12 +38,16 @@ class PrefixCache:
 
     def match(self, sequence: Sequence) -> list[int]:
         """The cached blocks of a sequence's longest computed prefix; one token at least is left to compute."""
+        blocks = self.pool.match(self.keys(sequence))
+        return blocks[: self._usable(sequence, len(blocks))]
+
+    def keys(self, sequence: Sequence) -> list[bytes]:
+        """Of all blocks that `match` may find; what is not cacheable has none."""
         if not self.enabled or not sequence.cacheable:
             return []
         full = (sequence.num_tokens - 1) // self.block_size
         self._hash_up_to(sequence, full)
-        blocks = self.pool.match(sequence.hashes[:full])
-        return blocks[: self._usable(sequence, len(blocks))]
+        return sequence.hashes[:full]
 
     def _usable(self, sequence: Sequence, count: int) -> int:
         """How many of the first `count` blocks can be gone on behind: with all that windows and states need, and in no

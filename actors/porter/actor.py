@@ -1,0 +1,295 @@
+"""The porter: it keeps KV blocks beside the workers' memory (--kv-offload), and does all reading and writing for that.
+
+What workers have computed it finds by itself: it looks through the KV maps for blocks that have been cached since the
+last time, and copies them into its arena (shm/kv_tier/arena.py) and from there into the folder. So nobody waits for
+it, no message is lost with it, and what it has not come to when a block is given away is not kept.
+
+A scheduler that wants blocks asks by Fetch, and is told which slots of the arena the first of them are in; a worker
+copies them from there. The porter writes to no KV memory: whenever it dies, or stands still over a slow disk, there is
+nothing half written that anybody uses. Its threads (folder.py) touch files alone. The arena is left to its successor.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from actorserve.shm.rings.mailbox import wake
+
+from ..options.kv_offload import read_tiers
+from ..protocol.block_hash import HASH_BYTES
+from ..protocol.messages import Fetch, Fetched, ForgetTiers, ToPorter
+from ..protocol.wire import pack
+from ..runtime.process import IDLE_S, Actor, Context, run
+from ..telemetry.gauges import PORTER_KEPT
+from ..telemetry.gauges import PorterGauge as Gauge
+from .fingerprint import make_fingerprint, model_identity
+from .folder import FolderTier, Kind, Reading
+from .host import HostTier
+from .memory import EngineMemory
+
+BUSY_S, QUIET_S = 0.02, 0.2  # between two looks at the KV maps, where something has changed, and where not
+TURN_BYTES = 8 << 20  # that are copied in one turn, so that who asks is answered soon
+ANSWER_S = 0.4  # a fetch is answered with what is there; its scheduler waits a little longer (scheduler/tiers/)
+MOST_UNSAVED = 1 << 14  # blocks in memory that wait to be written
+
+
+@dataclass(slots=True)
+class Pending:
+    """A Fetch whose blocks are read from the folder."""
+
+    fetch: Fetch
+    slots: list[int]
+    keys: list[bytes]
+    reading: Reading
+    deadline: float
+    taken: int = 0  # of what was read
+
+
+class PorterActor(Actor):
+    """The one of a server."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        arena, tiers = context.kv_tier(), read_tiers(context.config)
+        assert arena is not None and tiers is not None, "there is no porter without --kv-offload"
+        self.host = HostTier(arena)
+        self.folder: FolderTier | None = None
+        self._eventfd = context.eventfds[context.name]
+        if tiers.folder is not None:
+            self.folder = FolderTier(Path(tiers.folder), tiers.folder_bytes, self._wake, context.log)
+        self.engines = [EngineMemory(context, engine) for engine in context.system.engines]
+        self.kind: Kind | None = None  # what is kept now; None: it is not known, or not ready
+        self._identity: bytes | None = None
+        self._fingerprints: list[Kind | None] = [None] * len(self.engines)
+        self._changed: deque[tuple[int, int]] = deque()  # (engine, block) that may have to be copied
+        self._unsaved: deque[bytes] = deque()  # keys of blocks that the folder does not have
+        self._pending: list[Pending] = []
+        self._forgotten: list[int] = []  # wishes that a thread has done
+        self._look_at = 0.0
+        before = context.board.gauges(context.spec.position)
+        self._base = {gauge: before[gauge] if gauge in PORTER_KEPT else 0 for gauge in Gauge}
+        self._counted = dict.fromkeys(Gauge, 0)
+        threading.Thread(target=self._identify, daemon=True).start()
+
+    def _wake(self) -> None:
+        """Of its own loop, by a thread."""
+        wake(self._eventfd)
+
+    def _identify(self) -> None:
+        """Large files are read for it, so a thread does it."""
+        kept = None if self.folder is None else self.folder.root
+        try:
+            self._identity = model_identity(self.context.model.folder, kept)
+        except OSError as error:
+            self.context.log.error("no KV blocks are kept: the model's files cannot be read: %s", error)
+        self._wake()
+
+    # --- what is kept --------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Find out what the engines' blocks mean; what means something else than the first one's is left alone."""
+        for engine, memory in enumerate(self.engines):
+            if memory.look() or (memory.parts and self._fingerprints[engine] is None):
+                self._fingerprints[engine] = self._kind_of(memory)
+        kind = next((kind for kind in self._fingerprints if kind is not None), None)
+        if kind is None or kind == self.kind:
+            return
+        self.kind = None
+        if not self.host.format(kind.fingerprint, kind.size):
+            return
+        self.kind = kind
+        slots, name = self.host.arena.count, kind.fingerprint.hex()[:16]
+        self.context.log.info("KV blocks of %d bytes are kept as %s, up to %d in memory", kind.size, name, slots)
+        if self.folder is not None and (wish := self.host.arena.to_forget):
+            self._forget_files(self.folder, kind, wish)
+
+    def _kind_of(self, memory: EngineMemory) -> Kind | None:
+        if self._identity is None or not memory.parts:
+            return None
+        meanings = [part.meaning for part in memory.parts]
+        fingerprint = make_fingerprint(self._identity, self.context.config, meanings)
+        return Kind(fingerprint, memory.block_bytes)
+
+    def _forget_files(self, folder: FolderTier, kind: Kind, wish: int) -> None:
+        folder.forget(kind, lambda: self._forgotten.append(wish))
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def handle(self, message: ToPorter) -> None:
+        """It may come twice."""
+        self._meet()
+        match message:
+            case Fetch():
+                self._fetch(message)
+            case ForgetTiers():
+                self._forget()
+
+    def _fetch(self, fetch: Fetch) -> None:
+        keys = [fetch.keys[start : start + HASH_BYTES] for start in range(0, len(fetch.keys), HASH_BYTES)]
+        self._count(Gauge.QUERIES, len(keys))
+        if self.kind is None or self._fingerprints[fetch.engine] != self.kind:
+            self._answer(fetch, [])
+            return
+        slots = self._in_memory(fetch, keys)
+        self._count(Gauge.HITS_HOST, len(slots))
+        left = keys[len(slots) :]
+        if not left or self.folder is None or not self.folder.answers:
+            self._answer(fetch, slots)
+            return
+        reading = self.folder.read(self.kind, left)
+        self._pending.append(Pending(fetch, slots, left, reading, time.monotonic() + ANSWER_S))
+
+    def _in_memory(self, fetch: Fetch, keys: list[bytes]) -> list[int]:
+        """The slots of the first of these blocks, which are leased for it."""
+        slots: list[int] = []
+        for key in keys:
+            slot = self.host.find(key)
+            if slot is None:
+                break
+            self.host.arena.lease(slot, fetch.engine, fetch.number)
+            slots.append(slot)
+        return slots
+
+    def _answer(self, fetch: Fetch, slots: list[int]) -> None:
+        self.context.post(self.context.system.schedulers[fetch.engine], Fetched(fetch.number, pack(slots)))
+
+    def _forget(self) -> None:
+        self.host.forget()
+        self._unsaved.clear()
+        for pending in self._pending:
+            pending.reading.wanted = False
+            self._answer(pending.fetch, [])
+        self._pending.clear()
+        if self.folder is not None:
+            self.host.arena.ask_to_forget()
+            if self.kind is not None:
+                self._forget_files(self.folder, self.kind, self.host.arena.to_forget)
+
+    # --- turns ---------------------------------------------------------------------------------------------------
+
+    def do_work(self) -> int:
+        """Answer what has been read, copy what has been computed, write what is not saved."""
+        while self._forgotten:
+            self.host.arena.has_forgotten(self._forgotten.pop())
+        done = self._go_on()
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._meet()
+            for engine, memory in enumerate(self.engines):
+                self._changed += ((engine, block) for block in memory.map.changed())
+            self._look_at = now + (BUSY_S if self._changed or self._unsaved else QUIET_S)
+        copied = self._copy() if self.kind is not None else 0
+        written = self._save()
+        self._tell()
+        more = bool(self._changed and self.kind) or (self._unsaved and written)
+        self.wait_s = 0.001 if more and (copied or written) else min(IDLE_S, max(0.001, self._look_at - now))
+        if self._pending:
+            self.wait_s = min(self.wait_s, BUSY_S)
+        return done + copied + written
+
+    def _go_on(self) -> int:
+        """With fetches from the folder."""
+        done, now = 0, time.monotonic()
+        for pending in list(self._pending):
+            ended = pending.reading.done or now >= pending.deadline
+            while pending.taken < len(pending.reading.blocks):
+                if not self._take_in(pending):
+                    ended = True
+                    break
+                done += 1
+            if ended:
+                pending.reading.wanted = False
+                self._pending.remove(pending)
+                self._answer(pending.fetch, pending.slots)
+                done += 1
+        return done
+
+    def _take_in(self, pending: Pending) -> bool:
+        """One block that was read; False if it cannot be kept."""
+        data, key = pending.reading.blocks[pending.taken], pending.keys[pending.taken]
+        if pending.reading.kind != self.kind:
+            return False
+        slot = self.host.find(key)
+        if slot is None:
+            if (slot := self._put(key, data)) is None:
+                return False
+            self._count(Gauge.HITS_FOLDER, 1)
+        self.host.arena.lease(slot, pending.fetch.engine, pending.fetch.number)
+        pending.slots.append(slot)
+        pending.reading.blocks[pending.taken] = b""
+        pending.taken += 1
+        return True
+
+    def _put(self, key: bytes, data: bytes) -> int | None:
+        slot = self.host.take()
+        if slot is None:
+            return None
+        self.host.arena.empty(slot)[:] = data
+        self.host.put(slot, key)
+        return slot
+
+    def _copy(self) -> int:
+        """Blocks that have been cached since the last look."""
+        assert self.kind is not None
+        copied, left = 0, TURN_BYTES
+        while self._changed and left > 0:
+            engine, block = self._changed.popleft()
+            memory = self.engines[engine]
+            found = memory.map.look(block)
+            if found is None or self._fingerprints[engine] != self.kind:
+                continue
+            if found[1] in self.host:
+                continue
+            slot = self.host.take()
+            if slot is None:
+                memory.map.again(block)
+                continue
+            left -= self.kind.size
+            key = memory.copy(block, self.host.arena.empty(slot))
+            if key is None or key in self.host:
+                self.host.give_back(slot)
+                continue
+            self.host.put(slot, key)
+            copied += 1
+            if self.folder is not None and not self.folder.has(self.kind, key) and len(self._unsaved) < MOST_UNSAVED:
+                self._unsaved.append(key)
+        self._count(Gauge.STORED, copied)
+        return copied
+
+    def _save(self) -> int:
+        """Give the folder what it does not have, as much as it takes now."""
+        written = 0
+        while self._unsaved and self.kind is not None and self.folder is not None and self.folder.takes:
+            key = self._unsaved.popleft()
+            slot = self.host.find(key)
+            if slot is not None:
+                self.folder.write(self.kind, key, bytes(self.host.arena.data(slot)))
+                written += 1
+        return written
+
+    # --- what is said --------------------------------------------------------------------------------------------
+
+    def _count(self, gauge: Gauge, number: int) -> None:
+        self._counted[gauge] += number
+
+    def _tell(self) -> None:
+        counted, status = self._counted, self.context.status
+        counted[Gauge.BLOCKS] = len(self.host)
+        counted[Gauge.MEMORY_BYTES] = len(self.host) * (0 if self.kind is None else self.kind.size)
+        counted[Gauge.FETCHING] = len(self._pending)
+        if self.folder is not None:
+            counts = self.folder.counts
+            counted[Gauge.FOLDER_BYTES], counted[Gauge.WRITTEN] = counts.bytes, counts.written
+            counted[Gauge.WRITE_ERRORS], counted[Gauge.BAD_FILES] = counts.errors, counts.bad
+            counted[Gauge.EVICTED] = counts.evicted
+        for gauge, number in counted.items():
+            status.set_gauge(gauge, self._base[gauge] + number)
+
+
+def main(context: Context) -> None:
+    """Run the porter until it is told to stop."""
+    run(PorterActor(context), context)

@@ -1,0 +1,153 @@
+"""Files of blocks: what is not whole, or not what its name says, is not there; what cannot be written is no error."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.porter import folder as folder_module
+from actorserve.actors.porter.files import HEAD, BadFile, place_of, read_block, write_block
+from actorserve.actors.porter.folder import FolderTier, Kind
+from actorserve.actors.porter.sweep import Swept, measure, sweep
+
+PRINT, OTHER = bytes(range(32)), bytes(32)
+KEY, DATA = bytes(range(16)), bytes(range(256)) * 20
+LOG = logging.getLogger("porter")
+WAIT_S = 60.0
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Threads do it when they come to it."""
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.002)
+
+
+def test_a_block_comes_back_as_it_was(tmp_path: Path) -> None:
+    assert read_block(tmp_path, PRINT, KEY, len(DATA)) is None
+    size = write_block(tmp_path, PRINT, KEY, DATA)
+    assert read_block(tmp_path, PRINT, KEY, len(DATA)) == DATA
+    assert size == place_of(tmp_path, PRINT, KEY).stat().st_size
+    assert read_block(tmp_path, OTHER, KEY, len(DATA)) is None
+    assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".kv"]
+
+
+@pytest.mark.parametrize("length", [0, 1, HEAD.size - 1, HEAD.size, HEAD.size + 1, HEAD.size + len(DATA) - 1])
+def test_a_torn_file_is_none(tmp_path: Path, length: int) -> None:
+    write_block(tmp_path, PRINT, KEY, DATA)
+    place = place_of(tmp_path, PRINT, KEY)
+    place.write_bytes(place.read_bytes()[:length])
+    with pytest.raises(BadFile):
+        read_block(tmp_path, PRINT, KEY, len(DATA))
+
+
+@pytest.mark.parametrize("at", [0, 7, 8, 40, 56, 64, 95, HEAD.size, HEAD.size + 999, HEAD.size + len(DATA) - 1])
+def test_a_garbled_file_is_none(tmp_path: Path, at: int) -> None:
+    write_block(tmp_path, PRINT, KEY, DATA)
+    place = place_of(tmp_path, PRINT, KEY)
+    garbled = bytearray(place.read_bytes())
+    garbled[at] ^= 1
+    place.write_bytes(garbled)
+    with pytest.raises(BadFile):
+        read_block(tmp_path, PRINT, KEY, len(DATA))
+
+
+def test_a_foreign_file_is_none(tmp_path: Path) -> None:
+    """Of another fingerprint, key or size, or longer than it says: under a name that is not its own."""
+    place = place_of(tmp_path, PRINT, KEY)
+    for fingerprint, key, data in ((OTHER, KEY, DATA), (PRINT, bytes(16), DATA), (PRINT, KEY, DATA[:-1])):
+        write_block(tmp_path, fingerprint, key, data)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place_of(tmp_path, fingerprint, key).replace(place)
+        with pytest.raises(BadFile):
+            read_block(tmp_path, PRINT, KEY, len(DATA))
+    write_block(tmp_path, PRINT, KEY, DATA)
+    with place.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(BadFile):
+        read_block(tmp_path, PRINT, KEY, len(DATA))
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(DATA) // 2, hard))
+    try:
+        with pytest.raises(OSError, match="large"):
+            write_block(tmp_path, PRINT, KEY, DATA)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_the_folder_is_kept_within_its_size(tmp_path: Path) -> None:
+    import os
+
+    sizes = [write_block(tmp_path, PRINT if n % 2 else OTHER, bytes([n]) * 16, DATA) for n in range(10)]
+    for number in range(10):
+        os.utime(place_of(tmp_path, PRINT if number % 2 else OTHER, bytes([number]) * 16), (number, number))
+    left = tmp_path / "left.part"
+    left.write_bytes(b"of one who has died")
+    os.utime(left, (1, 1))
+    limit = 6 * sizes[0]
+    assert sweep(tmp_path, limit) == Swept(5 * sizes[0], 5)
+    assert measure(tmp_path) == 5 * sizes[0] and not left.exists()
+    assert read_block(tmp_path, PRINT, bytes([9]) * 16, len(DATA)) == DATA, "the last used stay"
+    assert read_block(tmp_path, OTHER, bytes([4]) * 16, len(DATA)) is None
+    assert sweep(tmp_path, limit) == Swept(5 * sizes[0], 0)
+
+
+def test_a_folder_reads_chains_and_forgets(tmp_path: Path) -> None:
+    woken, kind = threading.Event(), Kind(PRINT, len(DATA))
+    tier = FolderTier(tmp_path, 1 << 30, woken.set, LOG)
+    keys = [bytes([n]) * 16 for n in range(5)]
+    for key in (*keys[:2], keys[3]):
+        tier.write(kind, key, DATA)
+    until(lambda: tier.has(kind, keys[3]))
+    assert tier.counts.written == 3
+    reading = tier.read(kind, keys)
+    until(lambda: reading.done)
+    assert reading.blocks == [DATA, DATA] and woken.is_set(), "it ends at the first that is not there"
+    place_of(tmp_path, PRINT, keys[1]).write_bytes(b"torn")
+    reading = tier.read(kind, keys)
+    until(lambda: reading.done)
+    assert reading.blocks == [DATA] and tier.counts.bad == 1 and not place_of(tmp_path, PRINT, keys[1]).exists()
+    done = threading.Event()
+    tier.forget(kind, done.set)
+    assert done.wait(WAIT_S)
+    reading = tier.read(kind, keys)
+    until(lambda: reading.done)
+    assert not reading.blocks and not measure(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_no_error() -> None:
+    kind = Kind(PRINT, len(DATA))
+    tier = FolderTier(Path("/proc/actorserve-kv"), 1 << 30, lambda: None, LOG)
+    tier.write(kind, KEY, DATA)
+    until(lambda: tier.counts.errors > 0)
+    assert not tier.takes, "it is tried again later"
+    reading = tier.read(kind, [KEY])
+    until(lambda: reading.done)
+    assert not reading.blocks
+
+
+def test_a_folder_that_stands_still_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    def stand_still(*args: object) -> None:
+        goes_on.wait(WAIT_S)
+
+    monkeypatch.setattr(folder_module, "read_block", stand_still)
+    monkeypatch.setattr(folder_module, "STALLED_S", 0.0)
+    tier = FolderTier(tmp_path, 1 << 30, lambda: None, LOG)
+    assert tier.answers
+    readings = [tier.read(Kind(PRINT, 8), [KEY]) for _ in range(folder_module.READERS)]
+    until(lambda: not tier.answers)
+    goes_on.set()
+    until(lambda: all(reading.done for reading in readings) and tier.answers)

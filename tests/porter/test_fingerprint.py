@@ -1,0 +1,91 @@
+"""Whatever changes the meaning of a block changes its fingerprint, and nothing else does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorserve.actors.options.config import make_config
+from actorserve.actors.porter import fingerprint
+from actorserve.actors.porter.fingerprint import make_fingerprint, model_identity
+
+OTHERWISE: dict[str, Any] = {
+    "dtype": "bfloat16", "quantization": "int8", "model_impl": "transformers", "deterministic": True,
+    "load_format": "dummy", "seed": 3, "max_model_len": 64, "kv_cache_dtype": "int8", "block_size": 16,
+    "tensor_parallel_size": 2, "enable_expert_parallel": True, "cpu_kernels": "torch", "trust_remote_code": True,
+    "mm_processor_kwargs": {"a": 1}, "media_io_kwargs": {"video": {"num_frames": 3}}, "max_media_pixels": 4096,
+}  # fmt: skip
+SAME: dict[str, Any] = {
+    "max_num_seqs": 3,
+    "port": 1234,
+    "kv_offload": "host:4Mi",
+    "log_level": "debug",
+    "max_num_batched_tokens": 99,
+}
+
+
+def of(identity: bytes = b"model", workers: tuple[bytes, ...] = (b"a",), **options: object) -> bytes:
+    return make_fingerprint(identity, make_config(dict(options)), workers)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"rope_theta": 10000}')
+    (folder / "model.safetensors").write_bytes(bytes(1000))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize("name", fingerprint.OPTIONS)
+def test_each_option_counts(name: str) -> None:
+    assert of(**{name: OTHERWISE[name]}) != of()
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_others_do_not(name: str) -> None:
+    assert of(**{name: SAME[name]}) == of()
+
+
+def test_the_model_and_the_workers_count() -> None:
+    found = {of(), of(b"other"), of(workers=(b"b",)), of(workers=(b"a", b"a"))}
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_the_models_files_count_by_their_contents(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    monkeypatch.setattr(fingerprint, "LARGE", 100 if large else 1 << 30)
+    kept, weights = tmp_path / "kept", model / "model.safetensors"
+    first = model_identity(str(model), kept)
+    assert (kept / fingerprint.DIGESTS).exists() == large
+    (model / "tokenizer.json").write_text("[]")  # blocks are known by token ids
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in model.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    assert model_identity(str(model), kept) == model_identity(str(copy), kept) == first
+    weights.write_bytes(bytes(999) + b"\1")
+    os.utime(weights, (1, 1))
+    second = model_identity(str(model), kept)
+    (model / "config.json").write_text('{"rope_theta": 500000}')
+    assert len({first, second, model_identity(str(model), kept)}) == 3
+
+
+def test_of_the_hubs_cache_names_are_taken(model: Path, tmp_path: Path) -> None:
+    """A file there is a link to one that is named by its contents' digest: it need not be read."""
+    (tmp_path / "blobs").mkdir()
+    weights = model / "model.safetensors"
+    weights.unlink()
+    found = set()
+    for name in ("0" * 64, "1" * 64):
+        (tmp_path / "blobs" / name).write_bytes(b"weights")
+        weights.unlink(missing_ok=True)
+        weights.symlink_to(tmp_path / "blobs" / name)
+        found.add(model_identity(str(model), tmp_path))
+    assert len(found) == 2

@@ -1,0 +1,186 @@
+"""KV blocks outlive the server: found after kill -9 of all of it, by other engines and other servers, or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from tests.support.client import http_client
+from tests.support.server import Server
+
+PROMPTS = [f"Document {n}: " + " ".join(f"word{n * 7 + k}" for k in range(60)) for n in range(5)]
+ASKED: dict[str, Any] = {"max_tokens": 24, "ignore_eos": True, "temperature": 0.9, "seed": 5}
+ADMIN = {"Authorization": "Bearer key"}
+WAIT_S = 60.0
+BLOCKS = 5 * 5  # of 32 tokens, at least
+
+
+def ask(client: httpx.Client, prompt: str) -> tuple[str, int, int]:
+    """The text, how many tokens the prompt has, and how many of them were cached."""
+    answer = client.post("/v1/completions", json={**ASKED, "prompt": prompt}).json()
+    usage = answer["usage"]
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return answer["choices"][0]["text"], usage["prompt_tokens"], cached
+
+
+def ask_all(client: httpx.Client) -> tuple[list[str], float]:
+    """The texts, and which share of the tokens that can be cached were."""
+    answers = [ask(client, prompt) for prompt in PROMPTS]
+    able = sum((tokens - 1) // 32 * 32 for _, tokens, _ in answers)
+    return [text for text, _, _ in answers], sum(cached for _, _, cached in answers) / able
+
+
+def metric(client: httpx.Client, name: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"actorserve:kv_tier_{name}"))
+
+
+def until(true: Callable[[], bool]) -> None:
+    """The porter does it when it comes to it."""
+    end = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < end, "it does not come"
+        time.sleep(0.02)
+
+
+def launch(folder: Path, *options: str) -> Server:
+    return Server("--threads", "1", "--debug", "--kv-offload", f"folder:{folder}:1Gi", *options)
+
+
+def stored(client: httpx.Client, blocks: int) -> None:
+    """The porter has so many."""
+    until(lambda: metric(client, "blocks{") >= blocks)
+
+
+def saved(client: httpx.Client) -> None:
+    """All blocks of the prompts are in the folder."""
+    stored(client, BLOCKS)
+    kept = metric(client, "stored_total")
+    until(lambda: metric(client, "written_total") >= kept)
+
+
+def fill(folder: Path, *options: str) -> list[str]:
+    """Texts of a server that is killed then."""
+    with launch(folder, *options) as server, http_client(server) as client:
+        texts, share = ask_all(client)
+        assert share == 0
+        saved(client)
+        server.signal(signal.SIGKILL)
+        server.wait()
+    return texts
+
+
+def test_prefixes_outlive_the_server(tmp_path: Path) -> None:
+    """Also when the porter dies; a reset takes them all away."""
+    texts = fill(tmp_path)
+    with launch(tmp_path, "--admin-api-key", "key") as server, http_client(server) as client:
+        assert ask_all(client) == (texts, 1.0)
+        assert metric(client, "tokens_total") > 0
+        os.kill(server.pids()["porter"], signal.SIGKILL)
+        assert ask_all(client) == (texts, 1.0)
+        server.wait_for("porter is up", since_start=True)
+        client.post("/reset_prefix_cache", headers=ADMIN).raise_for_status()
+        until(lambda: not list(tmp_path.glob("*/*/*.kv")))
+        assert ask_all(client)[0] == texts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["torn", "garbled", "swapped", "missing"])
+def test_damaged_files_are_not_there(tmp_path: Path, damage: str) -> None:
+    texts = fill(tmp_path)
+    files = sorted(tmp_path.glob("*/*/*.kv"))
+    for file, other in zip(files, [*files[1:], files[0]], strict=True):
+        data = bytearray(file.read_bytes())
+        data[-9] ^= 255
+        match damage:
+            case "torn":
+                os.truncate(file, len(data) // 2)
+            case "garbled":
+                file.write_bytes(data)
+            case "swapped":
+                file.write_bytes(other.read_bytes())
+            case _:
+                file.unlink()
+    with launch(tmp_path) as server, http_client(server) as client:
+        found, share = ask_all(client)
+        assert found == texts and share < 0.2
+        assert damage == "missing" or metric(client, "bad_files_total") > 0
+
+
+@pytest.mark.slow
+def test_two_servers_share_a_folder(tmp_path: Path) -> None:
+    with launch(tmp_path) as one, http_client(one) as first, launch(tmp_path) as two, http_client(two) as second:
+        texts, _ = ask_all(first)
+        saved(first)
+        assert ask_all(second) == (texts, 1.0)
+        assert ask_all(first) == (texts, 1.0)
+
+
+OTHERS = {
+    "dtype": ("--dtype", "bfloat16"),
+    "quantisation": ("--quantization", "int8"),
+    "type of KV memory": ("--kv-cache-dtype", "int8"),
+    "block size": ("--block-size", "16"),
+    "group": ("--tensor-parallel-size", "2"),
+    "layers": ("--model-impl", "transformers"),
+    "length": ("--max-model-len", "1024"),
+}
+
+
+@pytest.mark.slow
+def test_whatever_changes_a_block_finds_none(tmp_path: Path) -> None:
+    fill(tmp_path)
+    for name, options in OTHERS.items():
+        with Server("--threads", "1", *options) as alone, http_client(alone) as client:
+            texts, _ = ask_all(client)
+        with launch(tmp_path, *options) as server, http_client(server) as client:
+            found, share = ask_all(client)
+            assert (found, share) == (texts, 0.0), name
+            saved(client)
+        with launch(tmp_path, *options) as server, http_client(server) as client:
+            assert ask_all(client) == (texts, 1.0), f"{name}: but its own"
+
+
+@pytest.mark.slow
+def test_engines_share_what_is_in_memory() -> None:
+    options = ("--threads", "1", "--debug", "--data-parallel-size", "2", "--kv-offload", "host:256Mi")
+    with Server(*options) as server, http_client(server) as client:
+        texts, _ = ask_all(client)
+        stored(client, BLOCKS)
+        for rank in "01":
+            client.headers["X-data-parallel-rank"] = rank
+            assert ask_all(client) == (texts, 1.0)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
+    """A file system of 1 MiB, where that can be mounted; and a folder that cannot be made."""
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", tmp_path], capture_output=True)
+    try:
+        for folder in (tmp_path, Path("/proc/actorserve-kv")):
+            with launch(folder) as server, http_client(server) as client:
+                texts, _ = ask_all(client)
+                assert ask_all(client) == (texts, 1.0)
+                if folder != tmp_path or mounted.returncode == 0:
+                    until(lambda client=client: metric(client, "write_errors_total") > 0)  # type: ignore[misc]
+                assert server.output.count("cannot be written to") <= 1
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+@pytest.mark.slow
+def test_the_folder_keeps_its_size(tmp_path: Path) -> None:
+    with Server("--threads", "1", "--kv-offload", f"folder:{tmp_path}:1Mi") as server, http_client(server) as client:
+        texts, _ = ask_all(client)
+        until(lambda: metric(client, "evicted_total") > 0 or sum(f.stat().st_size for f in tmp_path.rglob("*.kv")) > 0)
+        assert ask_all(client)[0] == texts
+        until(lambda: sum(file.stat().st_size for file in tmp_path.rglob("*.kv")) <= 1.2 * (1 << 20))
