@@ -111,8 +111,8 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         start_s=3600.0,  # it may download
         computes=True,
         restart_order=4,
-        restart_help="all of them, and the scheduler: running requests pause while the weights load, and are computed "
-        "again",
+        restart_help="all of an engine at once: running requests go on in another engine; if there is none, they pause "
+        "while the weights load",
         changeable=frozenset(
             "dtype quantization deterministic kv_cache_dtype kv_cache_memory_bytes kv_cache_memory_fraction "
             "gpu_memory_utilization enforce_eager cudagraph_capture_sizes threads cpu_kernels scripted_step_ms".split()

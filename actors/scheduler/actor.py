@@ -103,6 +103,7 @@ class SchedulerActor(Actor):
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
+        self._greeted = False  # the worker was asked to say that it is there, or need not be
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
         self.tiers = TierLanes(context, self.scheduler) if context.config.offloads else None
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
@@ -114,6 +115,7 @@ class SchedulerActor(Actor):
     def _greet(self) -> None:
         """Let the worker say that it is there, now or, if its engine is parked, when it is ready."""
         if self.handover is None or not self.handover.is_parked:
+            self._greeted = True
             self._post_to_workers(Hello())
 
     def _post_to_workers(self, message: Message) -> None:
@@ -294,7 +296,7 @@ class SchedulerActor(Actor):
         """While there is no worker, or it is about to end, others go on with what is here."""
         alone = handover.is_alone
         if not alone and not handover.leaves:
-            if self.worker and not self.scheduler.pool.count:  # it was let go of, and is wanted now
+            if not (self._greeted or self.scheduler.pool.count):  # it was let go of, and is wanted now
                 self.worker = 0
                 self._greet()
             return 0
@@ -302,6 +304,7 @@ class SchedulerActor(Actor):
             if alone:
                 self._lose_worker(handover.was_replaced())
             self.scheduler.end_epoch(self._next_epoch())  # what the worker has still said counts no more
+            self._greeted = False
             self.gauges.write()
             wake(self.context.eventfds["supervisor"])  # which may wait for this
         given = handover.give_all()

@@ -84,6 +84,20 @@ class Parking:
         for engine in engines:
             self._supervisor.output.say(f"engine {engine} is parked ({describe_parked(self.reasons(engine))})")
 
+    async def leave(self, engine: int) -> None:
+        """What runs there goes on in other engines, if one serves, since its workers or its scheduler are about to be
+        replaced; if none takes it, it pauses. To be followed by `join`.
+        """
+        if any(self.serves(other) for other in self._supervisor.system.engines if other != engine):
+            for child in self._workers(engine):
+                self._supervisor.memory.park(child.spec, child.parked | Parked.RESTART)
+            await self._supervisor.changes.until(lambda: self._is_left(engine), LEAVE_S)
+
+    def join(self, engine: int) -> None:
+        """It takes part again, as soon as it can."""
+        for child in self._workers(engine):
+            self._mark(child, child.parked)
+
     def _is_left(self, engine: int) -> bool:
         """Its scheduler has let go of the workers, and of all sequences with them; or they are gone already."""
         supervisor = self._supervisor

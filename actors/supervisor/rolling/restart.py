@@ -6,8 +6,10 @@ which costs no request; the next one's turn comes when the successor is ready. A
 replaced by one of the template and the options from before, and the restart ends there. Only the deaths of such
 successors are counted as crashes.
 
-Workers share the model, so all of them are replaced at once. The scheduler stays, and computes what runs again as after
-a death; that it was no death the worker's successor tells it (WorkerReady), so that no request is blamed.
+Workers share the model, so all of an engine are replaced at once. The scheduler stays, and computes what runs again as
+after a death; that it was no death the worker's successor tells it (WorkerReady), so that no request is blamed. Where
+there are several engines, what runs in the one whose turn it is goes on in the others before anyone is ended
+(engines/parking.py), and the next one's turn comes when this one serves again.
 """
 
 from __future__ import annotations
@@ -211,13 +213,31 @@ class Rolling:
             child.with_others, child.group = True, list(batch)
             child.use_templates(fresh)
             child.config = configs.get(child, child.config)
-        await self._end_all(batch)
-        came = await self._supervisor.changes.until(lambda: all(self._is_replaced(child) for child in batch), start_s)
+        came = await self._give_way(batch, start_s)
         if self._failure:
             how = "the one before it serves again" if came else "nor did the one before it come up again"
             raise OperationStopped(f"{self._failure}; {how}")
         if not came:
             raise OperationStopped(f"{names_of(batch)}: no successor was ready after {start_s:.0f} s")
+
+    async def _give_way(self, batch: Sequence[Child], start_s: float) -> bool:
+        """Old ones go, new ones come; False if these are not ready in time. Where they are an engine's, and there are
+        others, what runs goes on there meanwhile.
+        """
+        parking, until = self._supervisor.parking, self._supervisor.changes.until
+        engine = batch[0].spec.engine
+        leaves = batch[0].traits.by_engine and not parking.reasons(engine)
+        try:
+            if leaves:
+                await parking.leave(engine)
+            await self._end_all(batch)
+            if leaves and batch[0].traits.computes:
+                parking.join(engine)  # its successor is not to be let go of
+            came = await until(lambda: all(self._is_replaced(child) for child in batch), start_s)
+        finally:
+            if leaves:
+                parking.join(engine)
+        return came and (not leaves or await until(lambda: parking.serves(engine), start_s))
 
     async def _end_all(self, batch: Sequence[Child]) -> None:
         """The first in order, others at once; all, if the server ends meanwhile: it needs the successors to drain."""

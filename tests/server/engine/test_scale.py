@@ -149,3 +149,34 @@ async def test_a_worker_that_dies_while_its_engine_is_added_is_started_again(ser
         os.kill(pid, signal.SIGKILL)
         assert (await asked)["engines"] == 2
         assert (await scale(session, 1))["engines"] == 1
+
+
+async def ask_again(session: aiohttp.ClientSession, number: int, over: asyncio.Event) -> bool:
+    """One stream after the other, until it is over; are all what they are to be?"""
+    right = True
+    while not over.is_set():
+        right = await read(session, number, asyncio.Event()) and right
+    return right
+
+
+@pytest.mark.parametrize("kind", ["worker", "scheduler"])
+async def test_a_restart_of_engines_lets_requests_go_on_in_others(server: Server, kind: str) -> None:
+    async with http_session(server) as session:
+        await scale(session, 2)
+        over = asyncio.Event()
+        clients = [asyncio.create_task(ask_again(session, number, over)) for number in range(6)]
+        seen = len(server.output.splitlines())
+        done = await asyncio.to_thread(command, server, "restart", kind)
+        over.set()
+        assert done.returncode == 0, done.stderr
+        assert all(await asyncio.gather(*clients))
+        said = server.output.splitlines()[seen:]
+        for engine in range(2):
+            gives = next(
+                at for at, line in enumerate(said) if f"scheduler@{engine} " in line and "go on elsewhere" in line
+            )
+            ends = next(at for at, line in enumerate(said) if f"{kind}@{engine} ended" in line)
+            assert gives < ends
+        first_serves = next(at for at, line in enumerate(said) if f"{kind}@0 is up" in line)
+        assert first_serves < next(at for at, line in enumerate(said) if f"{kind}@1 ended" in line)
+        assert not any(actor.parked for actor in look(server).actors if actor.name == "worker@1")
