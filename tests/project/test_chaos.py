@@ -38,3 +38,11 @@ def test_with_two_engines_nobody_waits_for_a_worker_to_load() -> None:
     table = run("--data-parallel-size", "2", "--signals", "kill -9", "--faults", "25", "--streams", "24")
     assert "| kill -9 | 5 | 5 | 5 | 5 | 5 |" in table and "| 0 | 0 |" in table and "| none |" in table
     assert "behind a fault of a worker" in table
+
+
+@pytest.mark.slow
+def test_engines_come_and_go_and_are_restarted_under_load() -> None:
+    """Also beside deaths of those that hold the streams."""
+    options = ("--max-data-parallel-size", "3", "--seconds", "30", "--streams", "12", "--faults", "10")
+    table = run(*options, "--commands", "scale 3", "restart worker", "scale 1", "--actors", "frontend", "scheduler")
+    assert "| 0 | 0 |" in table and "| none |" in table and "times scale 3" in table
