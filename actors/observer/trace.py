@@ -19,7 +19,13 @@ from ..telemetry.trace_events import EventKind, read_counts, read_queues
 from .attach import Attached
 
 POINT_US = 0.5  # length of a slice that only holds the end of an arrow
-HOWS = {Ended.NEVER: "", Ended.DIED: "died", Ended.HUNG: "hung, and was killed", Ended.REPLACED: "was replaced"}
+HOWS = {
+    Ended.NEVER: "",
+    Ended.DIED: "died",
+    Ended.HUNG: "hung, and was killed",
+    Ended.REPLACED: "was replaced",
+    Ended.OUTSIDE: "was killed or stopped from outside",
+}
 SPANS = {EventKind.TURN: "turn", EventKind.STEP: "step", EventKind.FLUSH: "flush", EventKind.RENDERING: "rendering"}
 
 Entry = dict[str, Any]

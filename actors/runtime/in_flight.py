@@ -31,6 +31,10 @@ class Ended(IntEnum):
     DIED = 1
     HUNG = 2  # it was killed: its loop did not turn, and it was busy
     REPLACED = 3  # it was told to
+    OUTSIDE = 4  # somebody else killed or stopped it
+
+
+NO_REQUEST = (Ended.REPLACED, Ended.OUTSIDE)  # ends of which none that was worked on is the cause
 
 
 def request_name(table: RequestTable, ref: int) -> RequestName:

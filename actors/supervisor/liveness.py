@@ -52,6 +52,18 @@ class Liveness:
         used, queued = cpu_seconds(self._pid) - self._cpu, queued_seconds(self._pid) - self._queued
         return used >= max(LEAST * self.still_s, BUSY * (self.still_s - queued))
 
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal (SIGSTOP), or a debugger."""
+        stat = _read(f"/proc/{self._pid}/stat") or ""
+        return stat.rpartition(")")[2][1:2] in ("T", "t")
+
+
+def oom_kills() -> int | None:
+    """Processes that the kernel has killed for want of memory, of all of this machine; None if it does not say."""
+    lines = (_read("/proc/vmstat") or "").splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process; 0 if it is gone, NaN if no descriptor is left to look."""

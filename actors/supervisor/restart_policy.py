@@ -48,9 +48,12 @@ class Death(msgspec.Struct, frozen=True, kw_only=True):
     last_line: str = ""  # of its output
     hung: str = ""  # why the supervisor killed it, if it did
     was_busy: bool = False  # it burned CPU while its loop stood still
+    from_outside: bool = False  # somebody else killed or stopped it, for reasons of his own
 
     def how(self, wanted: bool) -> Ended:
         """What the successor is told. `wanted`: it was to be replaced; if it failed all the same, it was not that."""
+        if self.from_outside and not wanted:
+            return Ended.OUTSIDE
         if self.hung:
             return Ended.HUNG if self.was_busy else Ended.DIED
         in_order = self.returncode in (0, -signal.SIGTERM, -signal.SIGKILL)

@@ -252,7 +252,7 @@ class Supervisor:
                 continue
             child.liveness.look(self.memory.board.snapshot(child.spec.position))
             if reason := why_hung(child, self.system.config):
-                child.was_busy = child.liveness.was_busy
+                child.was_busy, child.was_stopped = child.liveness.was_busy, child.liveness.is_stopped
             elif child.traits.has_clients:
                 reason = why_useless(self.connections.in_want_s(child.name), self.system.config)
             if reason:

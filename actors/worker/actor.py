@@ -42,7 +42,7 @@ from ..protocol.messages import (
 )
 from ..protocol.request import Rendition
 from ..protocol.step import KVLayout, Step, StepDone
-from ..runtime.in_flight import Ended, log_debug
+from ..runtime.in_flight import NO_REQUEST, log_debug
 from ..runtime.process import RENEW, Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
 from ..telemetry.startup import StartPhase
@@ -154,7 +154,8 @@ class WorkerActor(Actor):
         return count_drafts(self.context.config)
 
     def _report_ready(self) -> None:
-        replaced = self.context.board.ended(self.context.spec.position) == Ended.REPLACED
+        board, members = self.context.board, self.context.system.workers_of(self.context.spec.engine)
+        replaced = all(board.ended(member.position) in NO_REQUEST for member in members)
         own = self.context.incarnation
         there = [] if self.adapters is None else self.adapters.there
         since = (

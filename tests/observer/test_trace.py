@@ -119,7 +119,9 @@ def test_after_a_death_both_lives_are_there(own: Server) -> None:
     own_events = [entry for entry in entries if entry["tid"] == tid]
     (born,) = [entry for entry in own_events if entry["name"] == "born (life 2)"]
     (last,) = [entry for entry in own_events if entry["name"] == "last sign of life 1"]
-    assert born["args"] == {"life": 2, "the one before": "died"} and last["ts"] < born["ts"]
+    assert (
+        born["args"] == {"life": 2, "the one before": "was killed or stopped from outside"} and last["ts"] < born["ts"]
+    )
     steps = [entry for entry in own_events if entry.get("cat") == "step"]
     old, new = ([step for step in steps if (step["ts"] > born["ts"]) == after] for after in (False, True))
     assert len(old) > 20 and new[0]["args"]["step"] == 1 and new[0]["args"]["tokens"] > 20

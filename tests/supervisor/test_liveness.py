@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -75,6 +76,19 @@ def test_busy_is_told_from_stopped() -> None:
     for _ in range(2000):
         stopped.look(seen(1))
     assert not stopped.was_busy
+
+
+def test_who_was_stopped_by_a_signal_is_seen() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            liveness = Liveness(process.pid)
+            seen_running = liveness.is_stopped
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            seen_stopped = liveness.is_stopped
+        finally:
+            process.kill()
+    assert (seen_running, seen_stopped, liveness.is_stopped) == (False, True, False)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 
 from ...engines.routing import Router
 from ...protocol.messages import Admit, Message
-from ...runtime.in_flight import Ended
+from ...runtime.in_flight import NO_REQUEST
 from ...runtime.process import Context
 from ..scheduler import Scheduler
 from ..sequence import Sequence
@@ -105,9 +105,11 @@ class Handover:
         return not all(map(board.is_ready, self._workers))
 
     def was_replaced(self) -> bool:
-        """The worker that was met has ended since it was told to: no request is to blame."""
+        """The worker that was met has ended since it was told to, or killed by somebody: no request is to blame. Of a
+        group one that ends by itself takes the others along.
+        """
         board = self._context.board
-        return any(board.is_parked(one) or board.ended(one) == Ended.REPLACED for one in self._workers)
+        return all(board.is_parked(one) or board.ended(one) in NO_REQUEST for one in self._workers)
 
     def give_all(self) -> dict[int, int]:
         """All sequences go to engines that can compute them; how many went to which. None, while there is no such."""

@@ -16,7 +16,7 @@ import msgspec
 from actorserve.shm.board.board import Parked
 
 from ..connections.descriptors import close_all
-from ..liveness import Liveness
+from ..liveness import Liveness, oom_kills
 from ..output import Lines, Output
 from ..restart_policy import WITHIN_S, Death, Intensity
 from .spawn import ACTOR_COMMAND, Process, start_cold
@@ -55,7 +55,7 @@ class Child:
         self.waits = False  # it is dead, and started again once the rest of its group is, too
         self.group: list[Child] = [self]  # those that are started again together, itself included
         self.hung = ""  # why it is being killed, if its loop stood still
-        self.was_busy = False
+        self.was_busy = self.was_stopped = False  # while its loop stood still
         self.restarts = -1
         self.config: Config | None = None  # of its next lives, where that is not the server's
         self.process: Process | None = None
@@ -66,6 +66,7 @@ class Child:
         self._lines: Lines | None = None
         self._pending_signal: signal.Signals | None = None  # came before there was a process
         self._began = 0.0
+        self._oom_kills: int | None = None  # of the machine, when this life began
         self._last_line = b""
 
     @property
@@ -103,7 +104,8 @@ class Child:
             close_all(read_end, write_end)
             raise
         self.process, self.liveness, self._pending_signal = None, None, None
-        self.up, self.hung, self.was_busy = False, "", False
+        self.up, self.hung, self.was_busy, self.was_stopped = False, "", False, False
+        self._oom_kills = oom_kills()
         self.restarts += 1
         self._began = time.monotonic()
         self._last_line = b""
@@ -175,8 +177,16 @@ class Child:
                 last_line=self._last_line.decode(errors="replace"),
                 hung=self.hung,
                 was_busy=self.was_busy,
+                from_outside=self.was_stopped or self._was_killed(returncode),
             )
         )
+
+    def _was_killed(self, returncode: int) -> bool:
+        """By somebody who sent it a signal: not by the kernel, for what it did, nor for its hanging."""
+        asked = -returncode in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        kills = oom_kills()
+        by_hand = returncode == -signal.SIGKILL and kills is not None and kills == self._oom_kills
+        return not self.hung and (asked or by_hand)
 
 
 def memory_file(content: bytes) -> int:

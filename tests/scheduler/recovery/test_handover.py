@@ -296,10 +296,11 @@ def test_a_suspicion_goes_along(servers: Servers) -> None:
     assert not servers.table.finish(neighbour)
 
 
-def test_a_worker_that_was_replaced_blames_nobody(servers: Servers) -> None:
+@pytest.mark.parametrize("how", [Ended.REPLACED, Ended.OUTSIDE])
+def test_a_worker_that_was_replaced_or_killed_by_somebody_blames_nobody(servers: Servers, how: Ended) -> None:
     first, second = servers.engines
     ref = servers.submit(0)
-    first.kill_worker(Ended.REPLACED)
+    first.kill_worker(how)
     first.turn()
     servers.deliver()
     assert second.refs == {ref} and not second.actor.scheduler.suspects
