@@ -23,6 +23,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "launch": "serve a model",
     "run": "start a server and chat with it in the terminal",
     "chat": "chat in the terminal with a running server",
+    "route": "send requests to several servers, and go on elsewhere when one dies",
     "run-batch": "answer a file of requests in OpenAI's batch format",
     "systemd-unit": "print a unit that runs the server under systemd",
     "check": "say what would be loaded and how much fits, without starting",

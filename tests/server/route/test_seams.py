@@ -44,6 +44,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "echo": (TEXT, {**ONCE, **WARM, "echo": True}),
     "by twos": (TEXT, {**ONCE, **WARM, "stream_interval": 3}),
 }  # fmt: skip
+QUICK = ["three choices", "two prompts", "penalties", "stop strings", "chat logprobs", "schema", "required tool"]
 FEW = 2  # seams of each case that are tried in a quick run
 
 
@@ -63,7 +64,7 @@ def seams_of(path: str, fields: dict[str, Any], server: Server, most: int) -> in
     return len(cuts)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", QUICK)
 def test_a_stream_goes_on_at_its_token(demo_server: Server, name: str) -> None:
     seams_of(*CASES[name], demo_server, FEW)
 

@@ -1,0 +1,93 @@
+"""What a router has to know of a request: its model, whether it streams, and what it has in common with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import msgspec
+
+BLOCK = 256  # bytes of a body's text that are looked for together
+MOST_BLOCKS = 1024
+MOVABLE = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/completions",
+        "/v1/messages",
+        "/inference/v1/generate",
+    }
+)
+
+
+class Fields(msgspec.Struct):
+    """Of a body, whatever API it is of. What is of another type is for the replica to refuse."""
+
+    model: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    stream: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    system: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    tools: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    prompt: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    token_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+decode = msgspec.json.Decoder(Fields).decode
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request."""
+
+    method: str
+    path: str  # with its query
+    headers: Mapping[str, str]  # for the replica
+    body: bytes
+    model: str = ""
+    moves: bool = False  # another replica can go on with its stream
+    key: str = ""  # of requests that belong to one replica
+    prefix: list[bytes] = field(default_factory=list)  # a hash for each block of its text and all before it
+    size: int = 0  # bytes of its text
+
+
+def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, json: bool) -> Asked:
+    """`json`: the body is said to be that."""
+    key = headers.get("Idempotency-Key", "")
+    if not (json and body):
+        return Asked(method, path, headers, body, key=key, size=len(body))
+    try:
+        body.decode()
+        fields = decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return Asked(method, path, headers, body, key=key, size=len(body))
+    parts = (fields.system, fields.tools, fields.messages, fields.prompt, fields.input, fields.token_ids)
+    text = b"\0".join(map(bytes, parts))
+    return Asked(
+        method,
+        path,
+        headers,
+        body,
+        model=_model(bytes(fields.model)),
+        moves=method == "POST" and path.partition("?")[0] in MOVABLE and bytes(fields.stream) == b"true",
+        key=key,
+        prefix=blocks_of(bytes(fields.model) + b"\0" + text.rstrip(b"\0")),
+        size=len(text),
+    )
+
+
+def _model(raw: bytes) -> str:
+    try:
+        return msgspec.json.decode(raw, type=str) if raw else ""
+    except msgspec.MsgspecError:
+        return ""
+
+
+def blocks_of(text: bytes) -> list[bytes]:
+    """A hash for each whole block, of all up to its end."""
+    made, state = [], blake2b(digest_size=8)
+    for start in range(0, min(len(text) // BLOCK, MOST_BLOCKS) * BLOCK, BLOCK):
+        state.update(text[start : start + BLOCK])
+        made.append(state.copy().digest())
+    return made

@@ -1,0 +1,27 @@
+"""The router's own errors, in OpenAI's form."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+TYPES = {401: "authentication_error", 403: "authentication_error", 503: "service_unavailable_error"}
+
+
+class RouteError(Exception):
+    """An answer that is an error of the router's."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param = status, message, param
+
+
+def error_response(error: RouteError) -> web.Response:
+    """As clients read it."""
+    kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    body = {"message": error.message, "type": kind, "param": error.param, "code": error.status}
+    response = web.json_response({"error": body}, status=error.status)
+    if error.status == 503:
+        response.headers["Retry-After"] = "1"
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response

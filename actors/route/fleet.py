@@ -1,0 +1,88 @@
+"""All replicas, and which of them a request goes to: where most of its prompt was computed, as far as load allows.
+
+A cost in tokens: those of the prompt that were not seen there, 16 for each request that it has, and 0.3 of what waits
+to be computed. A heavier term of load would send prompts away from where they are known, a lighter one would send all
+to one replica. What was seen where is a guess by what was sent, and forgotten when a replica comes back from a death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+
+from .asked import BLOCK, Asked
+from .replica import Replica
+
+BYTES_A_TOKEN = 4
+TOKENS_A_REQUEST = 16
+PENDING = 0.3
+MOST_BLOCKS = 200_000  # that are remembered
+
+
+class Fleet:
+    """`changed` is set when a replica may be chosen that could not before."""
+
+    def __init__(self, addresses: Iterable[str]) -> None:
+        self.replicas = [Replica(address) for address in addresses]
+        self.changed = asyncio.Event()
+        self._seen: OrderedDict[bytes, int] = OrderedDict()  # hash of a block: a bit for each replica
+        self._turn = 0
+        self.looked = self.found = 0  # bytes of prompts; and of them, those that were known where they went
+
+    def find(self, address: str) -> Replica | None:
+        return next((replica for replica in self.replicas if replica.address == address.rstrip("/")), None)
+
+    def choose(self, asked: Asked, but: Collection[Replica] = ()) -> Replica | None:
+        """The one that costs least; None while none takes it."""
+        able = [index for index, one in enumerate(self.replicas) if one not in but and one.takes(asked.model)]
+        if (
+            not able and asked.model
+        ):  # a name that nobody tells of, such as an adapter that is loaded when it is asked for
+            able = [index for index, one in enumerate(self.replicas) if one not in but and one.takes("")]
+        if not able:
+            return None
+        if asked.key:
+            return self.replicas[max(able, key=lambda index: self._rank(asked.key, index))]
+        known = self._known(asked.prefix)
+        self._turn += 1
+        chosen = min(able, key=lambda index: (self._cost(asked, index, known), (index - self._turn) % len(able)))
+        self.looked += asked.size
+        self.found += min(asked.size, known.get(chosen, 0))
+        self._remember(asked.prefix, chosen)
+        return self.replicas[chosen]
+
+    def forget(self, replica: Replica) -> None:
+        """It may have lost what it knew."""
+        mask = ~(1 << self.replicas.index(replica))
+        for block in self._seen:
+            self._seen[block] &= mask
+
+    def _rank(self, key: str, index: int) -> bytes:
+        """The same replica for a key as long as it is there, whoever else comes or goes."""
+        return hashlib.blake2b(f"{key}\0{self.replicas[index].address}".encode(), digest_size=8).digest()
+
+    def _known(self, prefix: list[bytes]) -> dict[int, int]:
+        """For replicas that have seen the begin of this prompt: so many bytes of it."""
+        known: dict[int, int] = {}
+        left = (1 << len(self.replicas)) - 1
+        for count, block in enumerate(prefix, 1):
+            left &= self._seen.get(block, 0)
+            if not left:
+                break
+            for index in range(len(self.replicas)):
+                if left >> index & 1:
+                    known[index] = count * BLOCK
+        return known
+
+    def _cost(self, asked: Asked, index: int, known: dict[int, int]) -> float:
+        replica = self.replicas[index]
+        fresh = max(0, asked.size - known.get(index, 0)) + PENDING * replica.pending
+        return fresh / BYTES_A_TOKEN + TOKENS_A_REQUEST * replica.load
+
+    def _remember(self, prefix: list[bytes], index: int) -> None:
+        for block in prefix:
+            self._seen[block] = self._seen.pop(block, 0) | 1 << index
+        while len(self._seen) > MOST_BLOCKS:
+            self._seen.popitem(last=False)

@@ -1,0 +1,106 @@
+"""Looks at each replica again and again, on a connection of its own each time, so that no frozen one is asked twice.
+
+Refused: nobody listens there. It is sent nothing, but streams that it may still end, in a drain, are left to it. Silent
+for the detection limit: it is frozen, or cut off, and what it was doing goes on elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import aiohttp
+import msgspec
+
+from .fleet import Fleet
+from .metrics import RouterMetrics
+from .replica import Replica
+from .settings import RouteSettings
+
+MODELS_S = 10.0  # between two looks at the names of a replica's models
+MOST_ANSWER = 1 << 20  # bytes of an answer to a probe
+log = logging.getLogger("route")
+
+
+class Prober:
+    """One loop a replica."""
+
+    def __init__(
+        self, fleet: Fleet, settings: RouteSettings, session: aiohttp.ClientSession, metrics: RouterMetrics
+    ) -> None:
+        """`session` keeps no connection."""
+        self._fleet, self._settings, self._session, self._metrics = fleet, settings, session, metrics
+        key = settings.replica_api_key or (settings.api_keys[0] if settings.api_keys else None)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for replica in self._fleet.replicas:
+                group.create_task(self._watch(replica))
+
+    async def _watch(self, replica: Replica) -> None:
+        heard, models_at = time.monotonic(), 0.0
+        while True:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(self._settings.detection_limit - self._settings.probe_interval / 2):
+                    status, _ = await self._get(replica, "/ready")
+                    self._set(replica, status == 200, "ready" if status == 200 else f"not ready ({status})")
+                    heard = time.monotonic()
+                    if status == 200 and heard >= models_at:
+                        replica.models, models_at = await self._models(replica), heard + MODELS_S
+                    if status == 200:
+                        replica.told_load = await self._load(replica)
+            except TimeoutError:
+                self._silent(replica, time.monotonic() - heard)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                log.debug("%s: %s", replica.address, error)
+                self._set(replica, False, "refused")
+                models_at = 0.0
+            await asyncio.sleep(max(0.0, began + self._settings.probe_interval - time.monotonic()))
+
+    def _silent(self, replica: Replica, seconds: float) -> None:
+        if seconds < self._settings.detection_limit - self._settings.probe_interval:
+            return  # it has said that it is ready, and was slow to say the rest
+        self._set(replica, False, f"silent for {seconds:.1f} s")
+        if (count := replica.leave()) > 0:
+            log.warning("%s is silent: %d requests go on elsewhere", replica.address, count)
+
+    def _set(self, replica: Replica, up: bool, state: str) -> None:
+        if up != replica.is_up:
+            log.log(logging.INFO if up else logging.WARNING, "%s: %s", replica.address, state)
+            self._metrics.up.labels(replica.address).set(up)
+        if up and not replica.is_up:
+            self._fleet.forget(replica)
+            self._fleet.changed.set()
+        replica.is_up, replica.state = up, state
+
+    async def _get(self, replica: Replica, path: str) -> tuple[int, bytes]:
+        async with self._session.get(replica.address + path, headers=self._headers) as response:
+            body = await response.content.read(MOST_ANSWER)
+            while not response.content.at_eof() and len(body) < MOST_ANSWER:
+                body += await response.content.read(MOST_ANSWER - len(body))
+            return response.status, body
+
+    async def _models(self, replica: Replica) -> frozenset[str] | None:
+        status, body = await self._get(replica, "/v1/models")
+        if status != 200:
+            return None  # a key is asked for that we have not: each model may be there
+        return _names(body)
+
+    async def _load(self, replica: Replica) -> int:
+        status, body = await self._get(replica, "/load")
+        return _number(body) if status == 200 else 0
+
+
+def _names(body: bytes) -> frozenset[str]:
+    found = msgspec.json.decode(body, type=dict[str, object]).get("data")
+    cards = found if isinstance(found, list) else []
+    return frozenset(str(card["id"]) for card in cards if isinstance(card, dict) and "id" in card)
+
+
+def _number(body: bytes) -> int:
+    found = msgspec.json.decode(body, type=dict[str, object]).get("server_load")
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,191 @@
+"""One client's request: whom it is sent to, and whom next.
+
+Before anything of an answer is out it is sent again: when the replica cannot be reached, breaks off, is lost, or
+answers 502, 503 or 504. An answer that is not streamed is held until it is whole. A stream of the API's own goes on at
+its next token elsewhere (streams.py); any other stream breaks off with its replica. No request is tried more often than
+--retries says, so that one of which servers die does not take all of them along.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from uuid import uuid4
+
+import aiohttp
+from aiohttp import web
+
+from .asked import Asked, understand
+from .errors import RouteError
+from .fleet import Fleet
+from .metrics import RouterMetrics
+from .replica import Replica, ReplicaLost
+from .settings import RouteSettings
+from .streams import ClientGone, ClientStream, Streams, reason_of
+from .trail import ORIGIN, Trail, TrailError
+from .upstream import GATEWAY, Failed, Upstream, Whole, read_whole, sent_headers
+
+STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")
+KNOWN_BY_ONE = "/v1/responses/"  # what is kept is at the replica that made it
+log = logging.getLogger("route")
+
+
+class Held:
+    """Bytes that are held for a second try, of all requests together."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, size: int) -> None:
+        if size > self._left:
+            raise RouteError(503, "The router holds as much as it takes (--max-held-mib). Try again soon.")
+        self._left -= size
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+
+
+@dataclass
+class Passage:
+    """What of a stream is out."""
+
+    client: ClientStream | None = None
+    trail: Trail | None = None
+    request_id: str = ""
+
+
+class Proxy:
+    """Answers what is not the router's own."""
+
+    def __init__(self, fleet: Fleet, settings: RouteSettings, upstream: Upstream, metrics: RouterMetrics) -> None:
+        self._fleet, self._settings, self._upstream, self._metrics = fleet, settings, upstream, metrics
+        self._streams = Streams(fleet, settings, upstream, metrics)
+        self._held = Held(settings.max_held_bytes)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """A request of a client, up to the end of its answer."""
+        body = await self._read(request)
+        try:
+            json = "json" in request.headers.get("Content-Type", "json")
+            headers = sent_headers(request.headers, request.remote, self._settings.replica_api_key)
+            asked = understand(request.method, request.path_qs, headers, body, json)
+            if request.path.startswith(KNOWN_BY_ONE):
+                return await self._find(request, asked)
+            return await self._answer(request, asked)
+        finally:
+            self._held.give_back(len(body))
+
+    async def _read(self, request: web.Request) -> bytes:
+        """The body, which is held until the answer is out."""
+        most, parts, size = self._settings.max_body_bytes, [], 0
+        try:
+            async for part in request.content.iter_any():
+                size += len(part)
+                if size > most:
+                    size -= len(part)
+                    raise RouteError(413, f"The body has more than the {most} bytes of --max-body-mib.")
+                self._held.take(len(part))
+                parts.append(part)
+        except BaseException:
+            self._held.give_back(sum(map(len, parts)))
+            raise
+        return b"".join(parts)
+
+    async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+        began, avoid, last = time.monotonic(), list[Replica](), None
+        passage = Passage()
+        for attempt in range(self._settings.retries + 1):
+            replica = await self._streams.another(asked, avoid, began)
+            if replica is None:
+                break
+            try:
+                return await replica.run(self._ask(request, asked, replica, passage))
+            except ClientGone:
+                assert passage.client is not None
+                return passage.client.response
+            except (Failed, ReplicaLost) as error:
+                reason, answer = reason_of(error), error.answer if isinstance(error, Failed) else None
+            if passage.client is not None:
+                return await self._rest(passage, asked, replica, reason)
+            last = answer or last
+            if attempt < self._settings.retries:
+                self._metrics.retries.labels(reason).inc()
+                log.warning("%s %s is sent again: %s (%s)", request.method, request.path, replica.address, reason)
+            avoid.append(replica)
+            if last is not None and not self._fleet.choose(asked, avoid):
+                break  # all that could be asked have said what they have to say
+        if last is not None:
+            return web.Response(status=last.status, headers=last.headers, body=last.body)
+        raise RouteError(503, "No replica can take this request now. Try again soon.")
+
+    async def _ask(self, request: web.Request, asked: Asked, replica: Replica, passage: Passage) -> web.StreamResponse:
+        """The answer of one replica, passed on."""
+        began = time.monotonic()
+        async with self._upstream.ask(replica, asked) as head:
+            self._metrics.heads.observe(time.monotonic() - began)
+            if head.headers.get("Content-Type", "").startswith(STREAMS) and head.status == 200:
+                return await self._stream(request, head, passage)
+            whole = await self._whole(head)
+        if whole.status in GATEWAY:
+            raise Failed(f"status {whole.status}", whole)
+        return web.Response(status=whole.status, headers=whole.headers, body=whole.body)
+
+    async def _whole(self, head: aiohttp.ClientResponse) -> Whole:
+        size = head.content_length or 0
+        self._held.take(size)
+        try:
+            return await read_whole(head, self._settings.max_held_bytes)
+        finally:
+            self._held.give_back(size)
+
+    async def _stream(self, request: web.Request, head: aiohttp.ClientResponse, passage: Passage) -> web.StreamResponse:
+        if (origin := head.headers.get(ORIGIN)) is not None:
+            try:
+                passage.trail = Trail(origin)
+            except TrailError as error:
+                raise Failed(str(error)) from None
+        passage.request_id = head.headers.get("X-Request-Id") or uuid4().hex
+        client = passage.client = ClientStream(request, head)
+        await client.begin()
+        if passage.trail is None:
+            await self._streams.copy(client, head)
+        else:
+            await self._streams.follow(client, head, passage.trail)
+        await client.end()
+        return client.response
+
+    async def _rest(self, passage: Passage, asked: Asked, replica: Replica, reason: str) -> web.StreamResponse:
+        """Of a stream that has broken off."""
+        assert passage.client is not None
+        if passage.trail is None:
+            self._metrics.broken.inc()
+            log.error("request %s breaks off: %s (%s)", passage.request_id, replica.address, reason)
+            passage.client.break_off()
+            return passage.client.response
+        try:
+            await self._streams.go_on(passage.client, asked, passage.trail, passage.request_id, replica, reason)
+        except ClientGone:
+            log.debug("the client of request %s has gone", passage.request_id)
+        return passage.client.response
+
+    async def _find(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+        """What one replica keeps: all are asked, until one has it."""
+        found: Whole | None = None
+        for replica in [one for one in self._fleet.replicas if one.is_up]:
+            try:
+                answer = await replica.run(self._ask(request, asked, replica, Passage()))
+            except ReplicaLost:
+                continue
+            except Failed as error:
+                found = found or error.answer
+                continue
+            except ClientGone:
+                raise ConnectionResetError from None
+            if answer.status != 404:
+                return answer
+            assert isinstance(answer, web.Response) and isinstance(answer.body, bytes)
+            found = Whole(answer.status, answer.headers, answer.body)
+        if found is None:
+            raise RouteError(503, "No replica can take this request now. Try again soon.")
+        return web.Response(status=found.status, headers=found.headers, body=found.body)

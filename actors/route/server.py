@@ -1,0 +1,218 @@
+"""The router's process: its own paths, its keys, its start and its end. It keeps nothing that matters: another one
+beside it, or after it, does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from .errors import RouteError, error_response
+from .fleet import Fleet
+from .metrics import RouterMetrics
+from .prober import Prober
+from .proxy import Proxy
+from .settings import RouteSettings
+from .upstream import Upstream
+from .websockets import pass_socket
+
+LOOK_S = 0.05  # between two looks at what is left of a drain
+HEAD_BYTES = 64 << 10
+log = logging.getLogger("route")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of POST /drain."""
+
+    replica: str | None = None  # its address; None: the router itself
+    move: bool = False  # what runs there goes on elsewhere at once
+    undo: bool = False  # it is sent requests again
+
+
+class Router:
+    """All of one router."""
+
+    def __init__(self, settings: RouteSettings) -> None:
+        self.settings = settings
+        self.fleet = Fleet(settings.replicas)
+        self.metrics = RouterMetrics(self.fleet)
+        self.ends = asyncio.Event()
+        self.draining = False
+        self.in_flight = 0
+        self._keys = [key.encode() for key in settings.api_keys]
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout)
+        limits: dict[str, Any] = {"max_line_size": HEAD_BYTES, "max_field_size": HEAD_BYTES, "read_bufsize": 256 << 10}
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10.0)
+        self._session = aiohttp.ClientSession(
+            timeout=timeout, connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(), **limits
+        )
+        fresh = aiohttp.TCPConnector(limit=0, force_close=True)
+        self._probes = aiohttp.ClientSession(timeout=timeout, connector=fresh, cookie_jar=aiohttp.DummyCookieJar())
+        self._prober = Prober(self.fleet, settings, self._probes, self.metrics)
+        self._proxy = Proxy(self.fleet, settings, Upstream(settings, self._session), self.metrics)
+        self._own: dict[tuple[str, str], Handler] = {
+            ("GET", "/health"): self._health,
+            ("GET", "/livez"): self._health,
+            ("GET", "/ready"): self._ready,
+            ("GET", "/readyz"): self._ready,
+            ("GET", "/metrics"): self._metrics_text,
+            ("POST", "/drain"): self._drain,
+        }
+
+    def app(self) -> web.Application:
+        """All paths lead to one handler."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    async def run(self, announce: Callable[[str], None]) -> None:
+        """Serve until `ends` is set, and then until what runs has ended, or time is up."""
+        prober = asyncio.create_task(self._prober.run())
+        runner = web.AppRunner(
+            self.app(),
+            handler_cancellation=True,
+            access_log=None,
+            max_line_size=HEAD_BYTES,
+            max_field_size=HEAD_BYTES,
+            shutdown_timeout=1.0,
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self.settings.host, self.settings.port)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+            await self._until_the_end(prober)
+            await site.stop()
+        finally:
+            prober.cancel()
+            await asyncio.gather(prober, return_exceptions=True)
+            await runner.cleanup()
+            await self._session.close()
+            await self._probes.close()
+
+    async def _until_the_end(self, prober: asyncio.Task[None]) -> None:
+        end = asyncio.create_task(self.ends.wait())
+        await asyncio.wait([prober, end], return_when=asyncio.FIRST_COMPLETED)
+        end.cancel()
+        if prober.done():
+            prober.result()  # a mistake of ours, which ends the router
+        self.draining = True
+        log.info("the router ends: %d requests are left", self.in_flight)
+        over = asyncio.get_running_loop().time() + self.settings.shutdown_timeout
+        while self.in_flight and asyncio.get_running_loop().time() < over:
+            await asyncio.sleep(LOOK_S)
+        if self.in_flight:
+            log.warning("time is up: %d requests are cut off", self.in_flight)
+
+    def stop(self) -> None:
+        """The first time: drain. The second: at once."""
+        if self.ends.is_set():
+            self.in_flight = 0
+        self.ends.set()
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        own = self._own.get((request.method, request.path))
+        try:
+            if own is not None:
+                return await own(request)
+            self._check_key(request, self._keys)
+            return await self._counted(request)
+        except RouteError as error:
+            self.metrics.requests.labels(str(error.status)).inc()
+            return error_response(error)
+
+    async def _counted(self, request: web.Request) -> web.StreamResponse:
+        self.in_flight += 1
+        try:
+            if request.headers.get("Upgrade", "").lower() == "websocket":
+                return await pass_socket(request, self.fleet, self._session, self.settings.replica_api_key)
+            response = await self._proxy.handle(request)
+            if self.draining and not response.prepared:
+                response.force_close()
+            self.metrics.requests.labels(str(response.status)).inc()
+            return response
+        finally:
+            self.in_flight -= 1
+
+    def _check_key(self, request: web.Request, keys: list[bytes]) -> None:
+        if not keys:
+            return
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        sent = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
+        given = sent.encode(errors="replace")
+        if not any([hmac.compare_digest(given, key) for key in keys]):
+            raise RouteError(401, "Incorrect or missing API key.")
+
+    # --- the router's own paths ----------------------------------------------------------------------------------
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        replicas = {
+            one.address: "draining" if one.draining else one.state if one.takes("") or not one.is_up else "shut"
+            for one in self.fleet.replicas
+        }
+        able = sum(one.takes("") for one in self.fleet.replicas)
+        status = "draining" if self.draining else "not ready" if not able else "ready"
+        if status == "ready" and able < len(self.fleet.replicas):
+            status = "degraded"
+        good = status in ("ready", "degraded")
+        return web.json_response({"status": status, "replicas": replicas}, status=200 if good else 503)
+
+    async def _metrics_text(self, request: web.Request) -> web.Response:
+        body, kind = self.metrics.text()
+        return web.Response(body=body, headers={"Content-Type": kind})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        if self.settings.admin_api_key is None:
+            raise RouteError(404, "Not Found: POST /drain (--admin-api-key opens it)")
+        self._check_key(request, [self.settings.admin_api_key.encode()])
+        raw = await request.content.read(HEAD_BYTES)
+        try:
+            asked = msgspec.json.decode(raw or b"{}", type=DrainRequest)
+        except msgspec.MsgspecError as error:
+            raise RouteError(400, f"The body cannot be read: {error}") from None
+        if asked.replica is None:
+            if asked.move or asked.undo:
+                raise RouteError(400, "move and undo go with replica.", "move" if asked.move else "undo")
+            self.stop()
+            return web.json_response({"status": "draining", "in_flight": self.in_flight})
+        replica = self.fleet.find(asked.replica)
+        if replica is None:
+            raise RouteError(400, f"replica: it must be one of {', '.join(self.settings.replicas)}.", "replica")
+        if asked.move and asked.undo:
+            raise RouteError(400, "move does not go with undo.", "move")
+        replica.draining = not asked.undo
+        if asked.undo:
+            self.fleet.changed.set()
+        moved = replica.leave() if asked.move else 0
+        status = "draining" if replica.draining else "ready"
+        return web.json_response({"status": status, "in_flight": replica.in_flight, "moved": moved})
+
+
+async def _serve(settings: RouteSettings, announce: Callable[[str], None]) -> None:
+    router = Router(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, router.stop)
+    await router.run(announce)
+
+
+def serve(settings: RouteSettings, announce: Callable[[str], None]) -> None:
+    """Until SIGTERM or SIGINT, and what follows; OSError where it cannot listen."""
+    import uvloop
+
+    uvloop.run(_serve(settings, announce))

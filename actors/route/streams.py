@@ -1,0 +1,146 @@
+"""Streams on their way through: passed on as they come, and gone on with elsewhere when their replica is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable
+
+import aiohttp
+from aiohttp import web
+
+from .asked import Asked
+from .fleet import Fleet
+from .metrics import RouterMetrics
+from .replica import Replica, ReplicaLost
+from .settings import RouteSettings
+from .trail import ORIGIN, Trail, TrailError
+from .upstream import GATEWAY, Failed, Upstream, passed_headers, read_whole, settle
+
+STALL_S = 25.0  # a client that takes nothing for so long is cut off, before a replica cuts off the router
+MOST_ERROR = 1 << 20  # bytes of an error's body
+GO_ON = "/go_on"
+log = logging.getLogger("route")
+
+
+class ClientGone(Exception):
+    """Nobody reads the answer."""
+
+
+class ClientStream:
+    """What the client gets."""
+
+    def __init__(self, request: web.Request, head: aiohttp.ClientResponse) -> None:
+        self._request = request
+        self.response = web.StreamResponse(status=head.status, headers=passed_headers(head.headers))
+
+    async def begin(self) -> None:
+        if self._request.version >= (1, 1):
+            self.response.enable_chunked_encoding()
+        await self._patiently(self.response.prepare(self._request))
+
+    async def write(self, data: bytes) -> None:
+        await self._patiently(self.response.write(data))
+
+    async def end(self) -> None:
+        await self._patiently(self.response.write_eof())
+
+    def break_off(self) -> None:
+        """What the client has is not whole, and it shall see that."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    async def _patiently(self, work: Awaitable[object]) -> None:
+        try:
+            async with asyncio.timeout(STALL_S):
+                await work
+        except TimeoutError:
+            self.break_off()
+            raise ClientGone from None
+        except (ConnectionError, aiohttp.ClientConnectionResetError):
+            raise ClientGone from None
+
+
+class Streams:
+    """Copies streams."""
+
+    def __init__(self, fleet: Fleet, settings: RouteSettings, upstream: Upstream, metrics: RouterMetrics) -> None:
+        self._fleet, self._settings, self._upstream, self._metrics = fleet, settings, upstream, metrics
+
+    async def copy(self, client: ClientStream, head: aiohttp.ClientResponse) -> None:
+        """One that cannot go on elsewhere. Failed where it breaks off."""
+        try:
+            async for data in head.content.iter_any():
+                await client.write(data)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Failed(type(error).__name__) from error
+        await client.end()
+
+    async def follow(self, client: ClientStream, head: aiohttp.ClientResponse, trail: Trail) -> None:
+        """One with a trail, up to its end, which is the client's. Failed where it breaks off before."""
+        try:
+            async for data in head.content.iter_any():
+                passed, pieces = trail.feed(data)
+                if passed:
+                    await client.write(passed)
+                self._metrics.pieces += pieces
+        except (aiohttp.ClientError, OSError, TimeoutError, TrailError) as error:
+            if not trail.closed:
+                raise Failed(str(error) if isinstance(error, TrailError) else type(error).__name__) from error
+        if not trail.closed:
+            raise Failed("its end is missing")
+
+    async def go_on(
+        self, client: ClientStream, asked: Asked, trail: Trail, request_id: str, lost: Replica, reason: str
+    ) -> None:
+        """Elsewhere, up to the end."""
+        left, avoid, cut_at = self._settings.retries, [lost], time.monotonic()
+        while not trail.closed:
+            trail.drop_rest()
+            replica = await self.another(asked, avoid, cut_at)
+            if replica is None or left == 0:
+                log.error("request %s breaks off: %s, and nobody goes on with it", request_id, reason)
+                self._metrics.broken.inc()
+                client.break_off()
+                return
+            left -= 1
+            self._metrics.moves.labels(reason).inc()
+            log.warning("request %s goes on at %s: %s (%s)", request_id, replica.address, lost.address, reason)
+            try:
+                await replica.run(self._at(client, replica, asked, trail, request_id, cut_at))
+            except (Failed, ReplicaLost) as error:
+                lost, reason, cut_at = replica, reason_of(error), time.monotonic()
+                avoid = [lost]
+        await client.end()
+
+    async def _at(
+        self, client: ClientStream, replica: Replica, asked: Asked, trail: Trail, request_id: str, cut_at: float
+    ) -> None:
+        path, _, query = asked.path.partition("?")
+        body = trail.go_on(path, asked.body, request_id)
+        target = f"{GO_ON}?{query}" if query else GO_ON
+        async with self._upstream.ask(replica, asked, target, body) as head:
+            if head.status in GATEWAY or head.status == 500:
+                raise Failed(f"status {head.status}")
+            if head.status != 200 or ORIGIN not in head.headers:
+                whole = await read_whole(head, MOST_ERROR)
+                log.error("%s does not go on: %d %r", replica.address, whole.status, whole.body[:500])
+                raise Failed(f"status {whole.status}")
+            self._metrics.gaps.observe(time.monotonic() - cut_at)
+            await self.follow(client, head, trail)
+
+    async def another(self, asked: Asked, avoid: list[Replica], since: float) -> Replica | None:
+        """One that takes it, as soon as there is one; at last also one to be avoided. None when patience is over."""
+        while True:
+            left = since + self._settings.patience - time.monotonic()
+            replica = self._fleet.choose(asked, avoid) or self._fleet.choose(asked)
+            if replica is not None or left <= 0:
+                return replica
+            await settle(self._fleet.changed, left)
+
+
+def reason_of(error: Failed | ReplicaLost) -> str:
+    """As a label and in logs: no text of a replica's."""
+    reason = error.reason if isinstance(error, Failed) else "lost"
+    return reason if len(reason) < 60 and reason.isascii() else "other"

@@ -1,0 +1,363 @@
+"""The router before replicas that tests play: who is asked and who next, what is passed on, what goes on elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from tests.support.routers import END, Answer, FakeReplica, Routed, breaks_off, event, routed, status, stream
+
+STREAM: dict[str, Any] = {"stream": True}
+
+
+def asked_of(routed: Routed) -> list[int]:
+    """How many requests each replica has had."""
+    return [len(replica.seen) for replica in routed.replicas]
+
+
+# --- whole answers -------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_goes_through_with_its_heads() -> None:
+    async with routed(1) as made:
+        made.replicas[0].answer = status(418, X_Of_Replica="1", X_Actorserve_Origin="hidden", Retry_After="7")
+        heads = {"X-Request-Id": "mine", "Authorization": "Bearer k", "X-Actorserve-Trail": "1", "Connection": "x-hop"}
+        async with made.session.put("/any/path?a=b%20c", data=b"\x00raw", headers={**heads, "X-Hop": "1"}) as answer:
+            assert (answer.status, answer.headers["X-Of-Replica"], answer.headers["Retry-After"]) == (418, "1", "7")
+            assert "X-Actorserve-Origin" not in answer.headers
+        method, path, seen, body = made.replicas[0].seen[0]
+        assert (method, path, body) == ("PUT", "/any/path?a=b%20c", b"\x00raw")
+        assert (seen["X-Request-Id"], seen["Authorization"]) == ("mine", "Bearer k")
+        assert seen["X-Forwarded-For"] == "127.0.0.1"
+        assert "X-Actorserve-Trail" not in seen and "X-Hop" not in seen
+
+
+@pytest.mark.parametrize("failure", [breaks_off, status(502), status(503), status(504)])
+async def test_who_cannot_answer_is_not_the_last_to_be_asked(failure: Answer) -> None:
+    async with routed() as made:
+        made.replicas[0].answer = failure
+        for _ in range(4):
+            assert await made.ask() == (200, b'{"by": "b"}')
+        assert asked_of(made)[1] == 4
+
+
+async def test_what_all_refuse_is_told_as_the_last_has_said_it() -> None:
+    async with routed() as made:
+        for replica in made.replicas:
+            replica.answer = status(503, Retry_After="9")
+        code, body = await made.ask()
+        assert (code, json.loads(body)) == (503, {"error": {"code": 503}})
+        assert asked_of(made) == [1, 1]
+
+
+@pytest.mark.parametrize("code", [400, 404, 422, 429, 500, 501])
+async def test_what_a_replica_means_is_not_asked_again(code: int) -> None:
+    async with routed() as made:
+        for replica in made.replicas:
+            replica.answer = status(code)
+        assert (await made.ask())[0] == code
+        assert sum(asked_of(made)) == 1
+
+
+async def test_a_request_of_which_replicas_die_is_not_tried_for_ever() -> None:
+    async with routed(3, retries=1) as made:
+        for replica in made.replicas:
+            replica.answer = breaks_off
+        code, body = await made.ask()
+        assert code == 503 and "No replica" in json.loads(body)["error"]["message"]
+        assert sum(asked_of(made)) == 2
+
+
+async def test_after_errors_in_a_row_a_replica_is_left_alone() -> None:
+    async with routed() as made:
+        made.replicas[0].answer = status(500)
+        codes = [(await made.ask(prompt=str(index)))[0] for index in range(12)]
+        assert codes.count(500) == 3 == asked_of(made)[0]
+
+
+async def test_a_frozen_replica_is_seen_and_its_whole_answers_are_had_elsewhere() -> None:
+    async with routed() as made:
+        gate = asyncio.Event()
+        for replica in made.replicas:
+            replica.answer = stuck(replica, gate)
+        waiting = asyncio.create_task(made.ask())
+        await made.until(lambda: sum(asked_of(made)) == 1)
+        first = asked_of(made).index(1)
+        thawed = made.replicas[first].frozen = asyncio.Event()
+        other = made.replicas[1 - first]
+        other.answer = other.named
+        assert await waiting == (200, json.dumps({"by": other.name}).encode())
+        thawed.set()
+        made.replicas[first].frozen = None
+        gate.set()
+        await made.until(lambda: all(one.is_up for one in made.router.fleet.replicas))
+
+
+def stuck(replica: FakeReplica, gate: asyncio.Event) -> Answer:
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        await gate.wait()
+        return await replica.named(request, body)
+
+    return answer
+
+
+# --- streams -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_goes_through_without_its_trail() -> None:
+    async with routed(1) as made:
+        made.replicas[0].answer = stream(b":t b\n\n", event("one", 3, 1, 5), b": keep-alive\n\n:t k\n\n", END)
+        assert await made.ask(**STREAM) == (200, b'data: "one"\n\n: keep-alive\n\ndata: [DONE]\n\n')
+        assert made.replicas[0].seen[0][2]["X-Actorserve-Trail"] == "1"
+
+
+@pytest.mark.parametrize("rest", [b"", b'data: "tw', event("two", 6, 2, 6)[:-3]])
+async def test_a_stream_that_breaks_off_goes_on_elsewhere(rest: bytes) -> None:
+    async with routed() as made:
+        for replica in made.replicas:
+            replica.answer = goes_on_from(b":t b\n\n", event("one", 3, 1, 5), rest)
+        code, body = await made.ask(**STREAM, n=1)
+        assert (code, body) == (200, b'data: "one"\n\ndata: "two"\n\ndata: [DONE]\n\n')
+        paths = [seen[1] for replica in made.replicas for seen in replica.seen]
+        assert sorted(paths) == ["/go_on", "/v1/completions"]
+        asked = next(json.loads(seen[3]) for one in made.replicas for seen in one.seen if seen[1] == "/go_on")
+        assert asked["choices"] == [{"characters": 3, "ended": False, "tokens": [5]}]
+        assert (asked["path"], asked["begun"], asked["request_id"]) == ("/v1/completions", True, "named")
+        assert json.loads(asked["body"])["prompt"] == "x"
+
+
+def goes_on_from(*pieces: bytes) -> Answer:
+    """Breaks off behind these; goes on with the rest."""
+
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        if request.path == "/go_on":
+            return await stream(event("two", 6, 2, 6), END)(request, body)
+        return await stream(*pieces, breaks=True)(request, body)
+
+    return answer
+
+
+async def test_where_nobody_goes_on_the_client_sees_that_it_is_not_whole() -> None:
+    async with routed(retries=2) as made:
+        for replica in made.replicas:
+            replica.answer = stream(event("one", 3, 1, 5), breaks=True)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await made.ask(**STREAM)
+        assert sum(asked_of(made)) == 3
+
+
+async def test_a_stream_waits_for_a_replica_that_comes_back() -> None:
+    async with routed(1) as made:
+        (replica,) = made.replicas
+        replica.answer = goes_on_from(event("one", 3, 1, 5))
+        port = int(replica.address.rpartition(":")[2])
+
+        async def dies(request: web.Request, body: bytes) -> web.StreamResponse:
+            replica.answer = goes_on_from()
+            asyncio.get_running_loop().create_task(replica.stop())
+            return await stream(event("one", 3, 1, 5), gate=asyncio.Event())(request, body)
+
+        replica.answer = dies
+        waiting = asyncio.create_task(made.ask(**STREAM))
+        await made.until(lambda: not made.router.fleet.replicas[0].is_up)
+        await replica.start(port)
+        assert (await waiting)[1].endswith(b'data: "two"\n\ndata: [DONE]\n\n')
+
+
+async def test_a_stream_without_a_trail_breaks_off() -> None:
+    async with routed() as made:
+        for replica in made.replicas:
+            replica.answer = stream(b"data: 1\n\n", breaks=True, trail=False)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await made.ask("/v1/responses", **STREAM)
+        assert sum(asked_of(made)) == 1
+
+
+async def test_a_client_that_leaves_ends_the_request_at_its_replica() -> None:
+    async with routed(1) as made:
+        ended = asyncio.Event()
+
+        async def endless(request: web.Request, body: bytes) -> web.StreamResponse:
+            try:
+                return await stream(event("one", 3, 1, 5), gate=asyncio.Event())(request, body)
+            finally:
+                ended.set()
+
+        made.replicas[0].answer = endless
+        response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
+        assert await response.content.readany() == b'data: "one"\n\n'
+        response.close()
+        await asyncio.wait_for(ended.wait(), 20)
+        await made.until(lambda: made.router.in_flight == 0)
+        assert len(made.replicas[0].seen) == 1
+
+
+# --- who is asked --------------------------------------------------------------------------------------------------
+
+
+async def test_prompts_go_where_they_begin_alike() -> None:
+    async with routed(3) as made:
+        prompts = [letter * 3000 for letter in "abcdefghi"]
+        for _ in range(4):
+            for prompt in prompts:
+                await made.ask(prompt=prompt + str(_))
+        for replica in made.replicas:
+            begins = {json.loads(seen[3])["prompt"][0] for seen in replica.seen}
+            assert len(replica.seen) == 4 * len(begins) == 12
+
+
+async def test_a_key_goes_to_one_replica() -> None:
+    async with routed(3) as made:
+        for index in range(6):
+            heads = {"Idempotency-Key": "same"}
+            await (await made.session.post("/v1/completions", json={"prompt": f"{index}" * 999}, headers=heads)).read()
+        assert sorted(asked_of(made)) == [0, 0, 6]
+
+
+async def test_a_model_is_asked_for_where_it_is() -> None:
+    async with routed() as made:
+        made.replicas[0].models = ["other"]
+        made.router.fleet.replicas[0].models = frozenset(["other"])
+        for _ in range(3):
+            await made.ask(model="other")
+        assert asked_of(made) == [3, 0]
+        assert (await made.ask(model="nobody"))[0] == 200  # that it is not there, a replica says
+
+
+async def test_a_response_is_found_where_it_is_kept() -> None:
+    async with routed() as made:
+        made.replicas[0].answer = status(404)
+        async with made.session.get("/v1/responses/resp_1") as answer:
+            assert await answer.json() == {"by": "b"}
+        made.replicas[1].answer = status(404)
+        async with made.session.delete("/v1/responses/resp_1") as answer:
+            assert answer.status == 404
+
+
+# --- its own paths, keys and bounds ----------------------------------------------------------------------------------
+
+
+async def test_it_says_who_is_there() -> None:
+    async with routed() as made:
+        made.replicas[0].ready = 503
+        await made.until(lambda: not made.router.fleet.replicas[0].is_up)
+        async with made.session.get("/ready") as answer:
+            told = await answer.json()
+            assert (answer.status, told["status"]) == (200, "degraded")
+            assert set(told["replicas"].values()) == {"not ready (503)", "ready"}
+        made.replicas[1].ready = 503
+        await made.until(lambda: not made.router.fleet.replicas[1].is_up)
+        async with made.session.get("/ready") as answer:
+            assert answer.status == 503
+        async with made.session.get("/health") as answer:
+            assert answer.status == 200
+        async with made.session.get("/metrics") as answer:
+            text = await answer.text()
+            assert f'actorserve_router_replica_up{{replica="{made.replicas[0].address}"}} 0.0' in text
+
+
+async def test_a_drained_replica_gets_nothing_and_may_give_away_what_it_has() -> None:
+    async with routed() as made:
+        gate = asyncio.Event()
+
+        async def begins(request: web.Request, body: bytes) -> web.StreamResponse:
+            if request.path == "/go_on":
+                return await stream(event("two", 6, 2, 6), END)(request, body)
+            return await stream(event("one", 3, 1, 5), gate=gate)(request, body)
+
+        for replica in made.replicas:
+            replica.answer = begins
+        response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
+        assert await response.content.readany() == b'data: "one"\n\n'
+        first = made.replicas[asked_of(made).index(1)]
+        heads = {"Authorization": "Bearer admin"}
+        asked = {"replica": first.address, "move": True}
+        async with made.session.post("/drain", json=asked, headers=heads) as answer:
+            assert (await answer.json())["moved"] == 1
+        assert await response.read() == b'data: "two"\n\ndata: [DONE]\n\n'
+        async with made.session.post("/drain", json={"replica": first.address, "undo": True}, headers=heads) as answer:
+            assert (await answer.json())["status"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "code"),
+    [
+        ({"replica": "http://nobody"}, "admin", 400),
+        ({"replicas": "x"}, "admin", 400),
+        ({"move": True}, "admin", 400),
+        ({}, "wrong", 401),
+    ],
+)
+async def test_a_drain_that_cannot_be(body: object, key: str, code: int) -> None:
+    async with routed(1) as made:
+        async with made.session.post("/drain", json=body, headers={"Authorization": f"Bearer {key}"}) as answer:
+            assert answer.status == code
+        assert not made.router.ends.is_set()
+
+
+async def test_in_a_drain_what_runs_ends() -> None:
+    async with routed(1) as made:
+        gate = asyncio.Event()
+        made.replicas[0].answer = stream(event("one", 3, 1, 5), END, gate=gate)
+        response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
+        async with made.session.post("/drain", headers={"Authorization": "Bearer admin"}) as answer:
+            assert await answer.json() == {"status": "draining", "in_flight": 1}
+        gate.set()
+        assert (await response.read()).endswith(b"[DONE]\n\n")
+        await asyncio.wait_for(made.running, 20)
+
+
+async def test_keys_of_its_own() -> None:
+    async with routed(1, api_keys=["k"], replica_api_key="inner", admin_api_key=None) as made:
+        assert (await made.ask())[0] == 401
+        heads = {"X-Api-Key": "k"}
+        async with made.session.get("/v1/any", headers=heads) as answer:
+            assert answer.status == 200
+        seen = made.replicas[0].seen[0][2]
+        assert seen["Authorization"] == "Bearer inner" and "X-Api-Key" not in seen
+        async with made.session.post("/drain", headers=heads) as answer:
+            assert answer.status == 404
+
+
+async def test_bodies_are_bounded() -> None:
+    async with routed(1, max_body_bytes=1000, max_held_bytes=1500) as made:
+        assert (await made.ask(prompt="x" * 2000))[0] == 413
+        gate = asyncio.Event()
+        made.replicas[0].answer = stuck(made.replicas[0], gate)
+        first = asyncio.create_task(made.ask(prompt="x" * 900))
+        await made.until(lambda: asked_of(made) == [1])
+        assert (await made.ask(prompt="x" * 900))[0] == 503
+        gate.set()
+        assert (await first)[0] == 200
+        assert (await made.ask(prompt="x" * 900))[0] == 200
+
+
+async def test_web_sockets_go_through_and_end_with_either_side() -> None:
+    async def echo(request: web.Request, body: bytes) -> web.StreamResponse:
+        socket = web.WebSocketResponse(protocols=("realtime",))
+        await socket.prepare(request)
+        async for message in socket:
+            if message.data == "end":
+                await socket.close(code=4001)
+            else:
+                await (socket.send_str if isinstance(message.data, str) else socket.send_bytes)(message.data)
+        return socket
+
+    async with routed(1) as made:
+        made.replicas[0].answer = echo
+        async with made.session.ws_connect("/v1/realtime?model=tiny", protocols=("realtime",)) as socket:
+            assert socket.protocol == "realtime"
+            await socket.send_str("one")
+            await socket.send_bytes(b"\x01")
+            assert (await socket.receive_str(), await socket.receive_bytes()) == ("one", b"\x01")
+            await socket.send_str("end")
+            assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE and socket.close_code == 4001
+        made.replicas[0].answer = status(403)
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await made.session.ws_connect("/v1/realtime")
+        assert refused.value.status == 403

@@ -1,0 +1,44 @@
+"""The options of `actorserve route`: what cannot be is told by its name, before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.route.settings import MIB, add_arguments, read_settings
+
+GOOD = ("--replicas", "http://a:8000, https://b/")
+
+
+def read(*words: str) -> object:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return read_settings(parser.parse_args(words))
+
+
+def test_addresses_are_trimmed() -> None:
+    settings = read(*GOOD, "--max-body-mib", "2")
+    assert settings.replicas == ["http://a:8000", "https://b"]  # type: ignore[attr-defined]
+    assert settings.max_body_bytes == 2 * MIB  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--replicas", ""), "--replicas"),
+        (("--replicas", "a:8000"), "--replicas"),
+        (("--replicas", "ftp://a"), "--replicas"),
+        (("--replicas", "http://a:99999"), "--replicas"),
+        (("--replicas", "http://a,http://a/"), "each address once"),
+        ((*GOOD, "--retries", "-1"), "--retries"),
+        ((*GOOD, "--probe-interval", "0"), "--probe-interval"),
+        ((*GOOD, "--detection-limit", "0.1"), "--detection-limit"),
+        ((*GOOD, "--breaker-errors", "0"), "--breaker-errors"),
+        ((*GOOD, "--api-key", "k", "--admin-api-key", "k"), "--admin-api-key"),
+    ],
+)
+def test_what_cannot_be_is_told(words: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        read(*words)

@@ -1,0 +1,168 @@
+"""A router before replicas that tests play, all in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from actorserve.actors.route.server import Router
+from actorserve.actors.route.settings import MIB, RouteSettings
+
+SETTINGS = RouteSettings(
+    replicas=[],
+    host="127.0.0.1",
+    port=0,
+    api_keys=[],
+    admin_api_key="admin",
+    replica_api_key=None,
+    probe_interval=0.02,
+    detection_limit=1.0,
+    connect_timeout=5.0,
+    retries=3,
+    patience=5.0,
+    breaker_errors=3,
+    breaker_seconds=60.0,
+    shutdown_timeout=20.0,
+    max_body_bytes=MIB,
+    max_held_bytes=4 * MIB,
+    log_level="debug",
+)
+Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
+ORIGIN = "00000000000000aa.6553f100.7.1"
+
+
+class FakeReplica:
+    """Answers as it is told to; `seen`: (method, path, headers, body) of all but probes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ready = 200
+        self.models = ["tiny"]
+        self.seen: list[tuple[str, str, Any, bytes]] = []
+        self.answer: Answer = self.named
+        self.frozen: asyncio.Event | None = None
+        self.runner: web.AppRunner | None = None
+        self.address = ""
+
+    async def start(self, port: int = 0) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", port).start()
+        self.address = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        if self.runner is not None:
+            runner, self.runner = self.runner, None
+            await runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if self.frozen is not None:
+            await self.frozen.wait()
+        probes = {"/ready": {}, "/v1/models": {"data": [{"id": one} for one in self.models]}, "/load": {}}
+        if request.method == "GET" and request.path in probes:
+            return web.json_response(probes[request.path], status=self.ready)
+        body = await request.read()
+        self.seen.append((request.method, request.path_qs, request.headers, body))
+        return await self.answer(request, body)
+
+    async def named(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        return web.json_response({"by": self.name})
+
+
+def status(code: int, **headers: str) -> Answer:
+    """An answer with nothing but this."""
+
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.json_response({"error": {"code": code}}, status=code, headers=named)
+
+    return answer
+
+
+async def breaks_off(request: web.Request, body: bytes) -> web.StreamResponse:
+    """Before anything is said."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def stream(*pieces: bytes, breaks: bool = False, trail: bool = True, gate: asyncio.Event | None = None) -> Answer:
+    """A stream of these; with `gate`, it waits for that behind the last."""
+
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Request-Id": "named"})
+        if trail:
+            response.headers["X-Actorserve-Origin"] = ORIGIN
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+        if gate is not None:
+            await gate.wait()
+        if breaks and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    return answer
+
+
+def event(text: str, characters: int, tokens: int, *ids: int, ended: bool = False) -> bytes:
+    """A piece of a stream."""
+    state = f"{characters:x}-{tokens:x}{'x' * ended}"
+    return f"data: {json.dumps(text)}\n\n:t 0 {state} {','.join(map(str, ids))}\n\n".encode()
+
+
+END = b"data: [DONE]\n\n:t e\n\n"
+
+
+@dataclass
+class Routed:
+    """A running router, its replicas, and a client."""
+
+    router: Router
+    replicas: list[FakeReplica]
+    session: aiohttp.ClientSession
+    running: asyncio.Task[None]
+
+    async def ask(self, path: str = "/v1/completions", **fields: Any) -> tuple[int, bytes]:
+        async with self.session.post(path, json={"model": "tiny", "prompt": "x", **fields}) as response:
+            return response.status, await response.read()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """The router's view of its replicas is by probes: nothing else tells when it has changed."""
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def routed(count: int = 2, **options: Any) -> AsyncIterator[Routed]:
+    """So many replicas, all seen by the router."""
+    replicas = [FakeReplica(chr(ord("a") + index)) for index in range(count)]
+    async with AsyncExitStack() as stack:
+        for replica in replicas:
+            await replica.start()
+            stack.push_async_callback(replica.stop)
+        settings = {**{name: getattr(SETTINGS, name) for name in SETTINGS.__dataclass_fields__}, **options}
+        settings["replicas"] = [replica.address for replica in replicas]
+        router = Router(RouteSettings(**settings))
+        at: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        running = asyncio.create_task(router.run(at.set_result))
+        session = aiohttp.ClientSession(await at, timeout=aiohttp.ClientTimeout(total=30))
+        made = Routed(router, replicas, session, running)
+        try:
+            await made.until(lambda: all(one.is_up for one in router.fleet.replicas))
+            yield made
+        finally:
+            await session.close()
+            router.stop()
+            router.stop()
+            await running
