@@ -352,7 +352,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     from .models.weights import files_bytes, load_decoder
     from .pipeline.actor import StageWorkerActor
     from .pipeline.runner import make_stage_runner
-    from .pipeline.start import join_stage, plan_worker_memory
+    from .pipeline.start import describe_stage, join_stage, plan_worker_memory
     from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
 
     context.phase_ends(StartPhase.IMPORTS)
@@ -378,7 +378,8 @@ def _start_on_cpu(context: Context) -> WorkerActor:
         vision = make_vision(config, context.model, model, media_source(context))
     context.phase_ends(StartPhase.WEIGHTS)
     seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
-    log.info("%s in %s loaded in %.1f s, threads: %d", context.model.architecture, dtype, seconds, threads)
+    name = f"{context.model.architecture}{describe_stage(model)}"
+    log.info("%s in %s loaded in %.1f s, threads: %d", name, dtype, seconds, threads)
     if model.batch_invariant:
         log.info("a token has the same bits in every batch (--threads has to stay %d)", threads)
     drafter = load_drafter(config, context.model, group) or drafter_by_itself(config, model)

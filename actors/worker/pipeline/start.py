@@ -21,6 +21,15 @@ def join_stage(context: Context, meeting_fd: int, life: int) -> Stage | None:
     return Stage(stages, size, context.spec.index, meeting_fd, life, config.step_timeout)
 
 
+def describe_stage(model: Decoder) -> str:
+    """What the log says behind the model's name; nothing of one that is whole."""
+    if not isinstance(model, StageModel):
+        return ""
+    first, link = model.shape.first_layer, model.link
+    end = first + model.shape.layers
+    return f", stage {link.index + 1} of {link.count}: layers {first} to {end - 1}"
+
+
 def plan_worker_memory(config: Config, model: Decoder, max_length: int, beside: int) -> tuple[KVMemory, KVMemory]:
     """(this worker's, the same of all stages together): by the second all have as many blocks."""
     if not isinstance(model, StageModel):

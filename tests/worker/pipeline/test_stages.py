@@ -26,7 +26,9 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.pipeline.link import Arriving
 from actorserve.actors.worker.pipeline.runner import EarlyStageRunner, make_stage_runner
+from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import VOCABULARY
+from tests.support.models.gguf_files import convert
 
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner
 
@@ -130,6 +132,20 @@ def test_stages_say_what_one_says(checkpoints: Folders, kind: str) -> None:
 @pytest.mark.parametrize("options", [{"quantization": "int8"}, {"deterministic": True}])
 def test_whatever_the_weights_are_kept_in(checkpoints: Folders, options: dict[str, object]) -> None:
     check_alike(checkpoints("llama"), 2, **options)
+
+
+@pytest.mark.usefixtures("native_kernels")
+@pytest.mark.parametrize("form", ["Q4_K", "F16"])
+def test_gguf_files_by_kernels_of_our_own(
+    checkpoints: Folders, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights in 4 bits are multiplied as they are; what a step computes at once is a stage's layers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_with_kernels(tmp_path / "cache")))
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 3, "initializer_range": 0.15}
+    folder = checkpoints("llama", **sizes)
+    convert(folder, tmp_path / "model.gguf", lambda name: form)
+    check_alike(tmp_path / "model.gguf", 2)
+    check_alike(folder, 2)
 
 
 def test_a_stage_has_its_own_weights_and_layers(checkpoints: Folders) -> None:
