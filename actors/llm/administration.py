@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..frontend.engine import FrontendEngine
-from .engine import LLMEngine
+from ..frontend.rpc import CALL_S
+from .engine import FrontendThread
+from .inside import InProcess
+from .link import HostLink
 
 LONGEST_S = 3600.0  # weights may have to be loaded
 WAIT_S = 300  # that a prompt waits through a sleep
@@ -15,10 +19,52 @@ PARTS = ("weights", "kv_cache")
 class AdministrationMethods:
     """What LLM inherits of them."""
 
-    _engine: LLMEngine
+    _engine: FrontendThread
+
+    _link: HostLink | InProcess
 
     def _check_usable(self) -> None:
         raise NotImplementedError
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """What a method of the workers returns in each, by its name (protocol/administration.py: METHODS, and those of
+        `worker_extension_cls`); with `in_process`, also a function, which is given the worker's actor first.
+        """
+        self._check_usable()
+        if not isinstance(method, str):
+            return self._in_worker(lambda worker: method(worker, *args, **(kwargs or {})))
+        given = list(args), dict(kwargs or {}), timeout
+        limit = 2 * (timeout or CALL_S)
+        return self._engine.ask(
+            lambda to: to.administration.call_workers(method, *given), limit, f"{method} was called"
+        )
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """What a function makes of each worker's model; with `in_process` alone."""
+        return self._in_worker(lambda worker: func(worker.runner.model))
+
+    def _in_worker(self, do: Callable[[Any], Any]) -> list[Any]:
+        self._check_usable()
+        if not isinstance(self._link, InProcess):
+            text = "functions are no messages: in_process=True lets them be called, or name a method"
+            raise ValueError(text)
+        link = self._link
+
+        async def call(_: FrontendEngine) -> list[Any]:
+            return [do(link.worker)]
+
+        return self._engine.ask(call, LONGEST_S, "it was called")
+
+    def update_weights(self, path: str = "", mode: str = "abort") -> None:
+        """Compute with the weights of a folder below `weights_folder`, or with the served model's as they are now."""
+        self._check_usable()
+        self._engine.ask(lambda to: to.administration.update_weights(path, mode, WAIT_S), LONGEST_S, "it was loaded")
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Give weights and KV memory back until `wake_up`; return when that is done. At level 2 the system need not

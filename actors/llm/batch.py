@@ -63,10 +63,11 @@ def make_request(
     settings: Settings,
     most_bytes: int,
     adapter: str | None = None,
+    stream: bool = False,
 ) -> PromptRequest:
     """Checked as far as that goes without rendering it; ApiError says what cannot be."""
     request = params.to_request(priority)
-    request.model = adapter
+    request.model, request.stream = adapter, stream
     request.prompt = ""
     asked = ask_completion(request, settings, request_id)
     rendering = dict(asked.rendering)

@@ -29,13 +29,14 @@ from .batch import PromptBatch
 from .host_wire import HostEnded
 from .inside import InProcess
 from .link import EngineDead, HostLink
+from .outputs import aborted
 
 T = TypeVar("T")
 RESET_S = 2 * CALL_S  # the scheduler gets the half of it to answer
 MARGIN_BYTES = 4096  # of a message, beside prompt and parameters
 
 
-class LLMEngine(LoopActor):
+class FrontendThread(LoopActor):
     """One frontend without HTTP; actors inside this process have their turns between its own.
 
     `dead`: why nothing can be generated any more.
@@ -83,6 +84,14 @@ class LLMEngine(LoopActor):
     def cancel(self, batch: PromptBatch) -> None:
         """Nobody waits for it any more."""
         self._call(self._cancel, batch)
+
+    def abort(self, batch: PromptBatch) -> None:
+        """Its prompts end with what they have, and the finish_reason abort."""
+        self._call(self._abort, batch)
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of a prompt's tokens."""
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         """Return when it is done; RuntimeError if that takes longer than anybody answers."""
@@ -146,10 +155,18 @@ class LLMEngine(LoopActor):
             self._began.set()
         if self.dead is None:
             self._loop.run_forever()
+            self._loop.run_until_complete(self._end_tasks())
         self._context.close()
         self._loop.close()
         for name in ("_engine", "_context", "_turns"):  # and with them the shared memory, though the object may live on
             self.__dict__.pop(name, None)
+
+    async def _end_tasks(self) -> None:
+        """Questions that nobody has answered are not waited for."""
+        tasks = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self) -> None:
         self._engine = FrontendEngine(self._context)
@@ -271,11 +288,21 @@ class LLMEngine(LoopActor):
         if rejected:  # cancelled ones are still in the scheduler's queue: again when the next one has ended
             self._waiting.appendleft((batch, index))
             return
-        batch.end(index, batch.wanted[index].output(job, self._decode) if error is None else str(error))
+        batch.end(index, batch.wanted[index].output(job, self.decode) if error is None else str(error))
         self._turns.turn()
 
-    def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+    def _abort(self, batch: PromptBatch) -> None:
+        waiting = {index for other, index in self._waiting if other is batch}
+        ended = [
+            (index, batch.wanted[index].output(job, self.decode))
+            for job, (other, index) in self._running.items()
+            if other is batch
+        ]
+        self._cancel(batch)
+        for index, output in ended:
+            batch.end(index, aborted(output))
+        for index in waiting:
+            batch.end(index, "it was aborted before it was begun")
 
     def _cancel(self, batch: PromptBatch) -> None:
         self._waiting = deque(one for one in self._waiting if one[0] is not batch)

@@ -44,6 +44,11 @@ class InProcess:
         """The process that is at once the supervisor's."""
         return os.getpid()
 
+    @property
+    def worker(self) -> Actor:
+        """For those who want to look into it."""
+        return next(actor for actor, context in self._actors if context.spec.kind == "worker")
+
     def turn(self) -> int:
         """One turn of each; returns how much they did."""
         import torch

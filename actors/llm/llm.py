@@ -32,7 +32,7 @@ from ..options.config import Config, ConfigError, make_config
 from ..options.sources import named_values
 from .administration import AdministrationMethods
 from .batch import PromptBatch, PromptRequest, make_request
-from .engine import LLMEngine
+from .engine import FrontendThread
 from .inputs.lora import LoadedAdapters, LoRARequest, LoRARequests
 from .inputs.media import GivenPictures
 from .inputs.prompts import Conversation, GivenPrompt, PromptType, given_conversations, given_prompts
@@ -42,7 +42,7 @@ from .outputs import PromptError, RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
 from .pooling_methods import PoolingMethods
 from .progress import ProgressBar
-from .sampling_params import SamplingParams
+from .sampling_params import RequestOutputKind, SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -61,7 +61,7 @@ class LLM(PoolingMethods, AdministrationMethods):
         try:
             if isinstance(self._link, HostLink):
                 self._link.wait_ready()
-            self._engine = LLMEngine(self._link)
+            self._engine = FrontendThread(self._link)
         except BaseException:
             self._link.close()
             raise
@@ -173,12 +173,37 @@ class LLM(PoolingMethods, AdministrationMethods):
     def _load_adapter(self, given: LoRARequest) -> ServedAdapter:
         return self._engine.load_adapter(given.lora_name, given.lora_path, given.load_inplace)
 
-    def _wanted(
-        self, index: int, given: GivenPrompt, params: SamplingParams, priority: int, adapter: str | None
+    def prepare(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams | None,
+        priority: int,
+        lora: LoRARequest | None,
     ) -> PromptRequest:
+        """One prompt, whose output is to be told as it comes; for those who begin it themselves (llm/streaming/)."""
+        self._check_generates()
+        self._check_usable()
+        (given,) = given_prompts([prompt], self._pictures)
+        (name,) = self._adapters.load(lora, 1, self._load_adapter)
+        params = self.get_default_sampling_params() if params is None else params
+        stream = params.output_kind is not RequestOutputKind.FINAL_ONLY
+        return self._wanted(0, given, params, priority, name, request_id, stream)
+
+    def _wanted(
+        self,
+        index: int,
+        given: GivenPrompt,
+        params: SamplingParams,
+        priority: int,
+        adapter: str | None,
+        request_id: str = "",
+        stream: bool = False,
+    ) -> PromptRequest:
+        own = request_id or str(next(self._ids))
         try:
             wanted = make_request(
-                str(next(self._ids)), given, params, priority, self._settings, self._engine.most_bytes, adapter
+                own, given, params, priority, self._settings, self._engine.most_bytes, adapter, stream
             )
         except (ApiError, ValueError) as error:
             raise ValueError(f"prompt {index}: {error}") from None
@@ -237,6 +262,17 @@ class LLM(PoolingMethods, AdministrationMethods):
         self._check_usable()
         self._engine.reset_mm_cache()
         return True
+
+    @property
+    def engine(self) -> FrontendThread:
+        """What begins and ends prompts; EngineDead if nothing can be generated any more."""
+        self._check_usable()
+        return self._engine
+
+    @property
+    def is_dead(self) -> bool:
+        """Can nothing be generated any more?"""
+        return self._engine.dead is not None
 
     @property
     def pid(self) -> int:
@@ -307,7 +343,7 @@ def _outputs(batch: PromptBatch) -> list[Any]:
     return [output for output in batch.outputs if output is not None]
 
 
-def _close(engine: LLMEngine, link: HostLink | InProcess, pid: int) -> None:
+def _close(engine: FrontendThread, link: HostLink | InProcess, pid: int) -> None:
     if os.getpid() != pid:  # a fork has copies of it all, and nothing to end
         return
     if engine.is_own_thread:  # the collector came by there: it cannot wait for its own end

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
@@ -65,6 +66,14 @@ class PromptError(ValueError):
         self.outputs = outputs
         more = f" (and {len(errors) - 1} more prompts failed)" if len(errors) > 1 else ""
         super().__init__(f"prompt {self.index}: {errors[self.index]}{more}")
+
+
+def aborted(output: Any) -> Any:
+    """The same, whose answers that have not ended have been aborted."""
+    if not isinstance(output, RequestOutput):
+        return output
+    answers = [one if one.finished() else replace(one, finish_reason="abort") for one in output.outputs]
+    return replace(output, outputs=answers, finished=True)
 
 
 def completions(job: Job, wanted: int, logprobs: bool, text: bool) -> list[CompletionOutput]:

@@ -19,7 +19,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class RequestOutputKind(IntEnum):
-    """Accepted for scripts that set it: outputs are whole here, whatever it says."""
+    """What AsyncLLM and LLMEngine tell: all so far, what is new, or one output at the end. Those of LLM are whole."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -56,7 +56,7 @@ class SamplingParams(SamplingFields, kw_only=True):
     detokenize: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
-    output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None
     guided_decoding: StructuredOutputsParams | dict[str, Any] | None = None
     logit_bias: dict[int, float] | dict[str, float] | None = None  # type: ignore[assignment]  # HTTP's are texts alone

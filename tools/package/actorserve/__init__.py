@@ -12,13 +12,25 @@ if TYPE_CHECKING:
     from actorserve.actors.llm.outputs import PromptError as PromptError
     from actorserve.actors.llm.outputs import RequestOutput as RequestOutput
     from actorserve.actors.llm.pooling import PoolingParams as PoolingParams
+    from actorserve.actors.llm.sampling_params import RequestOutputKind as RequestOutputKind
     from actorserve.actors.llm.sampling_params import SamplingParams as SamplingParams
     from actorserve.actors.llm.sampling_params import StructuredOutputsParams as StructuredOutputsParams
+    from actorserve.actors.llm.streaming.async_llm import AsyncLLM as AsyncLLM
+    from actorserve.actors.llm.streaming.async_llm import AsyncLLMEngine as AsyncLLMEngine
+    from actorserve.actors.llm.streaming.engine_args import AsyncEngineArgs as AsyncEngineArgs
+    from actorserve.actors.llm.streaming.engine_args import EngineArgs as EngineArgs
+    from actorserve.actors.llm.streaming.step_engine import LLMEngine as LLMEngine
     from actorserve.actors.options.config import ConfigError as ConfigError
 
 __version__ = "0.1.0"
 
 _HOMES = {  # loaded when they are asked for, so that the package itself is light
+    "AsyncEngineArgs": "llm.streaming.engine_args",
+    "AsyncLLM": "llm.streaming.async_llm",
+    "AsyncLLMEngine": "llm.streaming.async_llm",
+    "EngineArgs": "llm.streaming.engine_args",
+    "LLMEngine": "llm.streaming.step_engine",
+    "RequestOutputKind": "llm.sampling_params",
     "ConfigError": "options.config",
     "CompletionOutput": "llm.outputs",
     "EngineDead": "llm.link",
