@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from operator import attrgetter
 
 import msgspec
 from aiohttp import web
-from aiohttp.typedefs import Handler
+from aiohttp.typedefs import Handler, Middleware
 
 from .errors import ApiError
 from .handlers.api import Api
@@ -18,16 +19,17 @@ from .openapi.error_bodies import BODIES
 from .route import Route
 from .routes import ROUTES, error_of
 from .settings import Settings, printable
+from .transport.body import pass_over_body
 from .transport.json_response import error_response
 
 log = logging.getLogger("http")
 
 
-def make_app(engine: ServerEngine, settings: Settings) -> web.Application:
-    """The application of one frontend."""
+def make_app(engine: ServerEngine, settings: Settings, more: Sequence[Middleware] = ()) -> web.Application:
+    """The application of one frontend. `more`: middlewares of whoever runs the server."""
     api = Api(engine, settings)
     edge = Middlewares(settings)
-    app = web.Application(middlewares=[_errors_as_json, edge.answer_preflight, edge.check_key])
+    app = web.Application(middlewares=[_errors_as_json, *more, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
     app[ROOT] = settings.root_path
     app[GO_ON] = api.responses.going_on()
@@ -59,12 +61,16 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         response = _error_for(request, error)
         if UNFIT in request:  # where the next one begins cannot be told
             response.force_close()
+        else:
+            await pass_over_body(request, response)
         return response
     except web.HTTPException as error:
         if error.status < 400:
             raise
         place = await redirect(request, request.app[ROOT]) if error.status == 404 else None
-        return _as_json(request, error) if place is None else place
+        response = _as_json(request, error) if place is None else place
+        await pass_over_body(request, response)
+        return response
     except Exception as error:
         gone = request.transport is None or request.transport.is_closing()
         if gone and isinstance(error, ConnectionError):

@@ -28,7 +28,7 @@ from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
 from actorserve.http.settings import Settings, media_rules
-from actorserve.http.transport.connection import LONGEST_LINE, below, unknown_names
+from actorserve.http.transport.connection import below, unknown_names
 from actorserve.http.transport.header_timeout import TimedConnection
 from actorserve.http.transport.resume import record_of
 from actorserve.shm.board.board import ActorState, Order
@@ -36,14 +36,16 @@ from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ..model.tokenizers.tokenizer import describe_tokenizer
-from ..options.config import ConfigError
+from ..options.config import Config, ConfigError
 from ..options.tls import make_context
 from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .admission import AdmissionQueue
+from .connections.certificates import Certificates
 from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
+from .middlewares import load_middlewares
 from .model_card import added_tokens, card_of, fingerprint_of
 from .observability.request_log import watch_ends
 from .parsers import choose_parsers, unknown_calls
@@ -70,6 +72,7 @@ class Frontend(LoopActor):
         self.engine = FrontendEngine(context, self.answers.all_refs(), alone=self.tls is not None)
         self.draining = False
         self.pool: ConnectionPool | None = None
+        self.certificates: Certificates | None = None
         self.server: web.Server | None = None
         self.grpc: GrpcServer | None = None
         self.patience: asyncio.Timeout | None = None  # while it drains
@@ -83,13 +86,18 @@ class Frontend(LoopActor):
         settings = self._settings()
         app = self._make_app(settings)
         ends = watch_ends(self.context, app)
-        runner = await _make_runner(app, settings.root_path)
+        runner = await _make_runner(app, self.context.config)
         assert self.context.channel is not None and runner.server is not None
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
         kept, room = self.context.system.journal
         journal = RequestJournal(self.context.files["journal"], kept if self.tls is None else 0, room)
-        self.pool = ConnectionPool(self.context.channel, journal, self.answers, runner.server, self.tls, ends)
+        longest = self.context.config.max_header_bytes
+        channel, server = self.context.channel, runner.server
+        self.pool = ConnectionPool(channel, journal, self.answers, server, self.tls, ends, longest)
+        if self.tls is not None:
+            first = self.context.spec.index == 0
+            self.certificates = Certificates(self.context.config, self.pool.use_certificates, first)
         await self._start_grpc(settings)
         self.context.set_state(ActorState.READY)
         self._warn()
@@ -106,7 +114,7 @@ class Frontend(LoopActor):
         await self._end(runner)
 
     def _make_app(self, settings: Settings) -> web.Application:
-        app = make_app(self.engine, settings)
+        app = make_app(self.engine, settings, load_middlewares(self.context.config.middleware))
         app.on_response_prepare.append(self._close_when_draining)
         app.middlewares.insert(0, AdmissionQueue().wait)
         app.middlewares.insert(0, only_about_the_server)
@@ -181,6 +189,8 @@ class Frontend(LoopActor):
 
     def beat(self) -> None:
         self.engine.beat(len(self.connections))
+        if self.certificates is not None:
+            self.certificates.look(self.loop.time())
 
     def _heed(self) -> None:
         """If the server gives up, so does this frontend."""
@@ -270,7 +280,7 @@ class Frontend(LoopActor):
                 quiet_since, taken = self.loop.time(), self.pool.taken
 
 
-async def _make_runner(app: web.Application, root: str) -> web.AppRunner:
+async def _make_runner(app: web.Application, config: Config) -> web.AppRunner:
     """Ready to be given connections. ConfigError if this aiohttp has not the private names that are used."""
     runner = web.AppRunner(
         app,
@@ -280,16 +290,17 @@ async def _make_runner(app: web.Application, root: str) -> web.AppRunner:
         lingering_time=1,
         auto_decompress=False,
         logger=_quiet_logger(),
-        max_line_size=LONGEST_LINE,
-        max_field_size=LONGEST_LINE,
+        max_line_size=config.max_header_bytes // 2,
+        max_field_size=config.max_header_bytes // 2,
+        max_headers=config.max_header_count,
     )
     await runner.setup()
     assert runner.server is not None
     if missing := unknown_names(runner.server):
         names = ", ".join(missing)
         raise ConfigError(f"aiohttp {aiohttp.__version__} has no {names}: install aiohttp 3.14, which has them")
-    if root:
-        runner.server.request_factory = below(root, runner.server.request_factory)
+    if config.root_path:
+        runner.server.request_factory = below(config.root_path, runner.server.request_factory)
     return runner
 
 

@@ -172,6 +172,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ssl_ca_certs: Annotated[
         str | None, Meta(description="a PEM file with authorities: clients must have a certificate of theirs")
     ] = None
+    middleware: Annotated[
+        list[str], Meta(description="aiohttp middlewares to load, each as module:name; the first is the outermost")
+    ] = []
     enable_request_id_headers: Annotated[bool, Meta(description="answers have an X-Request-Id, the request's own")] = (
         True
     )
@@ -197,6 +200,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_connections_per_client: Annotated[
         Positive | None, Meta(description="those of one address, or of one IPv6 network of 64 bits; all if left out")
     ] = None
+    max_header_bytes: Annotated[
+        int, Meta(ge=4 << 10, le=4 << 20, description="of a request's head; one line of it may have half of that")
+    ] = 64 << 10
+    max_header_count: Annotated[int, Meta(ge=16, le=4096, description="lines of a request's head")] = 128
     hang_timeout: Annotated[
         float, Meta(ge=1, description="seconds after which an actor whose loop does not turn is killed and replaced")
     ] = 10.0

@@ -120,6 +120,8 @@ SAME = {  # field: names that take the same value
     "threads": "-t",
     "seed": "-s --random-seed",
     "step_timeout": "--watchdog-timeout",
+    "max_header_bytes": "--h11-max-incomplete-event-size",
+    "max_header_count": "--h11-max-header-count",
     "root_path": "--fastapi-root-path --api-prefix",
     "speculative_config": "-sc",
     "lora_modules": "--lora-paths",
@@ -177,6 +179,8 @@ NEEDLESS = {  # reason: names
     "all layers are where --device says": "-ngl --gpu-layers --n-gpu-layers",
     "attention never writes the whole matrix": "-fa --flash-attn",
     "/metrics is always there": "--metrics --enable-metrics",
+    "/slots and /props are always there": "--slots --props",
+    "certificates are read again when they change": "--enable-ssl-refresh",
     "usage always tells cached tokens": "--enable-prompt-tokens-details --enable-cache-report",
     "/load and /tokenizer_info are always there": "--enable-server-load-tracking --enable-tokenizer-info-endpoint",
     "reasoning is found out from the chat template; --reasoning-parser names another form": "--enable-reasoning "
@@ -249,8 +253,7 @@ REFUSED = {  # reason: names
     "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
     "--code-revision",
-    "put a proxy before the server": "--middleware --uds "
-    "--enable-ssl-refresh --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
+    "put a proxy before the server": "--uds --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
     "no code is loaded beside the server's own": "--tool-parser-plugin --reasoning-parser-plugin "
     "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls "
     "--tool-server --tools",
@@ -261,7 +264,6 @@ REFUSED = {  # reason: names
     "CUDA_VISIBLE_DEVICES chooses the GPUs": "--base-gpu-id --gpu-id-step -mg --main-gpu -dev",
     "what the server says goes to its standard output": "--log-file --log-disable --log-config-file "
     "--enable-log-outputs",
-    "`actorserve top` shows it": "--slots --props",
     "a sequence ends at --max-model-len": "--context-shift",
     "all weights are on one device, that of --device": "--offload-backend --cpu-moe -cmoe --n-cpu-moe -ncmoe -ot "
     "--override-tensor",

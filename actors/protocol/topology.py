@@ -44,7 +44,6 @@ PARAMS_BYTES = 32 << 10  # parameter area of one slot
 RENDITION_BYTES = 48 << 10  # of what a renderer makes of them; grammars are the largest part
 JOURNALED = 1024  # connections, the lowest numbers first
 RECENT_BYTES = 16 << 20  # of a frontend's keys
-HEAD_BYTES = 64 << 10  # of a request, beside its body
 BODY_PICTURES = 2  # of the longest that a body has room for, in base64 as well
 MOST_INBOX = 8  # of the longest bodies, whose pictures wait for a media actor, of each frontend
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
@@ -258,7 +257,7 @@ class System:
     @property
     def journal(self) -> tuple[int, int]:
         """(records, bytes of each): the requests of so many connections can be taken over by another frontend."""
-        return min(self.config.max_connections, JOURNALED), self.body_bytes + HEAD_BYTES
+        return min(self.config.max_connections, JOURNALED), self.body_bytes + self.config.max_header_bytes
 
     @property
     def answers(self) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import re
+import sys
 import zlib
+from typing import Any
 
 from aiohttp import hdrs, web
 
@@ -13,6 +16,10 @@ from ..middleware.context import EXPECTS
 from ..settings import printable
 from .resume import record_of
 
+try:
+    zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+except ModuleNotFoundError:  # an extra
+    zstd = None
 BODY_S = 60.0  # what a client gets to send its body
 SHORT = 64 << 10  # bytes of a body that are not counted
 COPIES = 2  # of each byte: here, and in the connection's record
@@ -24,6 +31,8 @@ LONGEST_SIZE_LINE = 256  # bytes of it that are looked at
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, by their names
 JSON = ("application/json", "text/json")
+CUT = "The body is not what its Content-Encoding says: it is cut short, or something is behind it."
+WINDOW_LOG = 23  # of Zstandard: 8 MiB, which RFC 8878 recommends as the least to take, and no more
 
 
 class BodyBudget:
@@ -106,6 +115,25 @@ class AnnouncedLength:
             self._deadline = None
 
 
+def is_long(request: web.BaseRequest) -> bool:
+    """Is nothing else taken on a connection whose body is this one, and is not wanted?"""
+    return request.content_length is None or request.content_length > SHORT
+
+
+async def pass_over_body(request: web.Request, response: web.Response) -> None:
+    """Before an error is told, the rest of a short body is waited for: with its end known, the connection's next stream
+    can go on when its frontend dies.
+    """
+    if request.content.is_eof() or EXPECTS in request or is_long(request):
+        return
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for _ in request.content.iter_any():
+                pass
+    except (TimeoutError, web.RequestPayloadError):
+        response.force_close()
+
+
 async def read_body(request: web.Request, limit: int, budget: BodyBudget, json: bool = True) -> bytes:
     """The whole body, inflated; 413 as soon as it is too long, 408 when it does not come, 415 if it is compressed in
     another way, or is no JSON and should be, 503 if there are too many that do not come.
@@ -113,11 +141,32 @@ async def read_body(request: web.Request, limit: int, budget: BodyBudget, json: 
     if json:
         _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""))
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
-    if encoding not in ("identity", *WINDOWS):
-        text = f"Bodies are taken as they are, or with Content-Encoding gzip or deflate, not {printable(encoding)}."
+    codings = (*WINDOWS, *(["zstd"] if zstd is not None else []))
+    if encoding not in ("identity", *codings):
+        known = " or ".join([", ".join(codings[:-1]), codings[-1]])
+        text = f"Bodies are taken as they are, or with Content-Encoding {known}, not {printable(encoding)}."
+        if encoding == "zstd":
+            text += " The server takes it with: pip install actorserve[zstd]."
         raise ApiError(415, text)
     body = await _read_sent(request, limit, budget)
-    return body if encoding == "identity" else _inflated(body, WINDOWS[encoding], limit)
+    if encoding == "identity":
+        return body
+    return _decompressed(body, limit) if encoding == "zstd" else _inflated(body, WINDOWS[encoding], limit)
+
+
+def _decompressed(body: bytes, limit: int) -> bytes:
+    """The same of Zstandard, of one frame, with a window that is bounded."""
+    assert zstd is not None
+    stream = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+    try:
+        made: bytes = stream.decompress(body, limit + 1)
+    except zstd.ZstdError as error:
+        raise bad_request(f"The body is not what its Content-Encoding says: {error}") from None
+    if len(made) > limit:
+        raise _too_long(limit)
+    if not stream.eof or stream.unused_data:
+        raise bad_request(CUT)
+    return made
 
 
 def _inflated(body: bytes, window: int, limit: int) -> bytes:
@@ -130,7 +179,7 @@ def _inflated(body: bytes, window: int, limit: int) -> bytes:
     if len(made) > limit:
         raise _too_long(limit)
     if not stream.eof or stream.unused_data:
-        raise bad_request("The body is not what its Content-Encoding says: it is cut short, or something is behind it.")
+        raise bad_request(CUT)
     return made
 
 

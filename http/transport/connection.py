@@ -21,7 +21,7 @@ from yarl import URL
 from ..errors import ApiError
 from ..middleware.context import EXPECTS, UNFIT
 from ..settings import printable
-from .body import SHORT
+from .body import is_long
 from .json_response import error_response
 
 LONGEST_LINE = 32 << 10  # of a request's head; tokens of some sign-on systems need more than aiohttp's 8 KiB
@@ -55,7 +55,7 @@ class Connection(web.RequestHandler):
         """Of a body that is not wanted the rest may never come, where the client waits to be asked for it, or may be
         long: nothing else is taken on this connection.
         """
-        if not request.content.is_eof() and (EXPECTS in request or _is_long(request)):
+        if not request.content.is_eof() and (EXPECTS in request or is_long(request)):
             resp.force_close()
         return await super().finish_response(request, resp, start_time)
 
@@ -85,10 +85,6 @@ class Connection(web.RequestHandler):
         response = error_response(error)
         response.force_close()
         return response
-
-
-def _is_long(request: web.BaseRequest) -> bool:
-    return request.content_length is None or request.content_length > SHORT
 
 
 def below(root: str, make: MakeRequest) -> MakeRequest:
@@ -164,6 +160,6 @@ def _objection(message: RawRequestMessage) -> ApiError | None:
 def _reason(error: HttpProcessingError, message: str | None) -> str:
     """In one line, without what may be a key."""
     if isinstance(error, LineTooLong):
-        return f"a line of its head is longer than {LONGEST_LINE} bytes"
+        return f"a line of its head is longer than {error.args[1]} bytes"
     lines = (message or "").splitlines() or ["it could not be parsed"]
     return lines[0].rstrip(" :.")

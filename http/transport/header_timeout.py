@@ -45,8 +45,8 @@ class TimedConnection(Connection):
             self._begun = True
             self._length += len(data)
             self._start_clock(HEAD_S)
-            if self._length > LONGEST_HEAD:
-                self._refuse(ApiError(431, f"The request's head is longer than {LONGEST_HEAD} bytes."))
+            if self._length > self._longest_head:
+                self._refuse(ApiError(431, f"The request's head is longer than {self._longest_head} bytes."))
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_clock()
@@ -62,6 +62,10 @@ class TimedConnection(Connection):
         """No request is answered, nor is one there to be; before the first, nobody may wait for it yet."""
         waits = self._waiter is not None and not self._waiter.done()
         return not self._messages and (waits or not self._heads)
+
+    @property
+    def _longest_head(self) -> int:
+        return LONGEST_HEAD
 
     def _patience_s(self) -> float:
         """How long the first request of which this process knows may take to begin."""

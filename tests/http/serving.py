@@ -6,12 +6,13 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import Delta, Finish, Measured, Prompt
@@ -399,11 +400,11 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(linger_s: float = 1.0, **settings: Any) -> AsyncIterator[Served]:
+async def serving(linger_s: float = 1.0, more: Sequence[Middleware] = (), **settings: Any) -> AsyncIterator[Served]:
     """The app as a frontend runs it; `linger_s`: how long it waits for the rest of a body that nobody wants."""
     engine = FakeEngine()
     runner = Runner(
-        make_app(engine, replace(SETTINGS, **settings)),
+        make_app(engine, replace(SETTINGS, **settings), more),
         access_log=None,
         handler_cancellation=True,
         keepalive_timeout=65,

@@ -448,3 +448,24 @@ async def test_the_prompts_text(served: Served, path: str, body: dict[str, Any],
     place = told if path.startswith("chat") else told["choices"][0]
     assert place["prompt_text"] == "text" and served.engine.asked == [[7, 8]]
     assert "token_ids" not in told["choices"][0] or told["choices"][0]["token_ids"] is None
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("POST", "/v1/completions", 401), ("POST", "/nowhere", 404), ("PUT", "/health", 405)]
+)
+async def test_an_error_that_needs_no_body_waits_for_a_short_one(method: str, path: str, status: int) -> None:
+    """With its end read, what comes next on the connection is known from its first byte, and outlives its frontend."""
+    async with serving(api_keys=["one"]) as served:
+        client = await served.client()
+        key = {} if status == 401 else {"X_Api_Key": "one"}
+        client.send(method, path, b"0123", **key, Content_Length="8")
+        told = asyncio.create_task(client.answer())
+        await served.ask("GET", "/health")
+        assert not told.done()
+        client.raw(b"4567")
+        answer = await told
+        assert answer.status == status and answer.headers.get("connection") != "close"
+        assert (await client.ask("GET", "/health")).status == 200
+        client.send(method, path, b"0", **key, Content_Length=str(1 << 20))  # nobody waits for that
+        answer = await client.answer()
+        assert answer.status == status and answer.headers["connection"] == "close"

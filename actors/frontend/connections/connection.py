@@ -29,7 +29,7 @@ from typing import Any, Protocol, cast
 from aiohttp import web
 
 from actorserve.http.transport.body import AnnouncedLength
-from actorserve.http.transport.header_timeout import LONGEST_HEAD, TimedConnection
+from actorserve.http.transport.header_timeout import TimedConnection
 from actorserve.http.transport.resume import Predecessor
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
@@ -51,6 +51,7 @@ class ConnectionOwner(Protocol):
     spare: memoryview
     answered: Callable[[web.BaseRequest, int], None] | None
     reserved: set[int]
+    longest_head: int
 
     def rest(self, number: int, read: int) -> None:
         """Nothing is under way on this connection."""
@@ -138,6 +139,10 @@ class RecordedConnection(TimedConnection):
         return super()._patience_s() if not self._read else float(self.keepalive_timeout)
 
     @property
+    def _longest_head(self) -> int:
+        return self._pool.longest_head
+
+    @property
     def is_reserved(self) -> bool:
         """There is no room for it beyond one question about the server itself."""
         return self._number in self._pool.reserved
@@ -165,7 +170,7 @@ class RecordedConnection(TimedConnection):
         """Count what came, and find where the body begins."""
         if self.announced is not None:
             self.announced.follow(data)
-        elif self._body_at < 0 and len(self._head) < LONGEST_HEAD:
+        elif self._body_at < 0 and len(self._head) < self._longest_head:
             self._head += data
             at = self._head.find(b"\r\n\r\n")
             if at >= 0:

@@ -32,6 +32,7 @@ from aiohttp.typedefs import Handler
 
 from actorserve.http.errors import overloaded
 from actorserve.http.routes import PROBE_PATHS
+from actorserve.http.transport.header_timeout import LONGEST_HEAD
 from actorserve.http.transport.json_response import error_response
 from actorserve.shm.journals.request_journal import MOST_READ, RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
@@ -72,9 +73,11 @@ class ConnectionPool:
         server: web.Server,
         tls: ssl.SSLContext | None = None,
         answered: Callable[[web.BaseRequest, int], None] | None = None,
+        longest_head: int = LONGEST_HEAD,
     ) -> None:
         """With `tls` the records are of no connection. `answered` is told of each answer, with its status."""
         self.answered = answered
+        self.longest_head = longest_head
         self._channel = channel
         self.journal = journal
         self.answers = answers
@@ -94,6 +97,10 @@ class ConnectionPool:
         self.taken = 0  # connections that were handed over so far
         channel.setblocking(False)
         self._loop.add_reader(channel, self._take)
+
+    def use_certificates(self, context: ssl.SSLContext) -> None:
+        """For connections from now on."""
+        self._tls["ssl"] = context
 
     def rest(self, number: int, read: int) -> None:
         """Nothing is under way on this connection."""

@@ -84,8 +84,27 @@ async def test_what_is_not_what_it_says(sent: bytes) -> None:
     assert caught.value.status == 400
 
 
+async def test_zstandard_is_taken_with_its_package() -> None:
+    zstd = pytest.importorskip("backports.zstd")
+    sent = zstd.compress(b"abcd" * 10)
+    assert await read_body(arrived(sent[:5], sent[5:], coding="zstd"), 50, BUDGET) == b"abcd" * 10
+    bomb = zstd.compress(bytes(100 << 20))
+    wide = zstd.compress(bytes(64 << 20), options={zstd.CompressionParameter.window_log: 26})
+    for bad, status in ((bomb, 413), (wide, 400), (sent[:-3], 400), (sent + b"x", 400), (b"{}", 400), (b"", 400)):
+        with pytest.raises(ApiError) as caught:
+            await read_body(arrived(bad, coding="zstd"), 1 << 20, BUDGET)
+        assert caught.value.status == status
+
+
+async def test_without_its_package_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorserve.http.transport.body.zstd", None)
+    with pytest.raises(ApiError, match=r"gzip or deflate, not zstd.*pip install actorserve\[zstd\]") as caught:
+        await read_body(arrived(b"{}", coding="zstd"), 100, BUDGET)
+    assert caught.value.status == 415
+
+
 async def test_other_codings_are_named() -> None:
-    with pytest.raises(ApiError, match="gzip or deflate, not br") as caught:
+    with pytest.raises(ApiError, match=r"deflate.*, not br") as caught:
         await read_body(arrived(b"{}", coding="br"), 100, BUDGET)
     assert caught.value.status == 415
 

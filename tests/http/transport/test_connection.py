@@ -365,7 +365,7 @@ async def test_nothing_at_all(served: Served) -> None:
 async def test_a_coding_that_is_not_known_is_refused_by_name(served: Served) -> None:
     client = await served.client()
     answer = await client.ask("POST", "/v1/completions", b"\x1f\x8b\x08", **{"Content-Encoding": "br"})
-    assert answer.status == 415 and "gzip or deflate, not br" in answer.error["message"]
+    assert answer.status == 415 and ", not br" in answer.error["message"]
     body = gzip.compress(b'{"prompt":"hi"}')
     client.send("POST", "/v1/completions", body, **{"Content-Encoding": "gzip"})
     finish_all(await served.job())

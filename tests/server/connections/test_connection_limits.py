@@ -19,7 +19,8 @@ SHARE = 20
 WAIT_S = 30.0
 OTHER = "127.0.0.2"
 SCRIPTED = ("--worker", "scripted", "--scripted-step-ms", "2")  # a stream of 1,000 tokens outlasts a frontend's death
-SERVER_OPTIONS = ("--max-connections", str(MOST), "--frontends", "2", *SCRIPTED)
+HEADS = ("--max-header-bytes", "8k", "--max-header-count", "40")
+SERVER_OPTIONS = ("--max-connections", str(MOST), "--frontends", "2", *SCRIPTED, *HEADS)
 
 
 @pytest.fixture
@@ -110,6 +111,24 @@ def test_another_client_gets_what_the_first_does_not_use(
         assert answer.readline() == b"HTTP/1.1 200 OK\r\n"
     for connection in others + streams:
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "statuses", "reason"),
+    [
+        ({"X-Long": "x" * 3000}, {200}, b""),
+        ({"X-Long": "x" * 5000}, {400, 431}, b"a line of its head is longer than 4000 bytes"),
+        ({f"X-{number}": "x" for number in range(50)}, {400, 431}, b"malformed"),
+    ],
+)
+def test_heads_are_as_long_as_options_say(
+    server: Server, head: dict[str, str], statuses: set[int], reason: bytes
+) -> None:
+    connection = patient(server, OTHER)
+    connection.request("GET", "/v1/models", headers=head)
+    response = connection.getresponse()
+    assert response.status in statuses and reason in response.read()
+    connection.close()
 
 
 def test_a_share_of_their_own() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import httpx2 as httpx
 import pytest
 from openai import OpenAI
 
-from tests.support.certificates import OPENSSL, Certificates
+from tests.support.certificates import OPENSSL, Certificates, make_certificate
 from tests.support.client import CAPITAL, address, complete, connect, open_socket
 from tests.support.server import Server
 
@@ -162,6 +163,33 @@ def test_keys_of_requests_are_handled_by_whoever_has_the_connection(server: Serv
         connection.request("POST", "/v1/completions", json.dumps(CAPITAL), key)
         response = connection.getresponse()
         assert response.headers["Idempotent-Replayed"] == "true" and b"Paris" in response.read()
+
+
+def test_certificates_that_are_renewed(server: Server, files: Certificates) -> None:
+    """Connections that are there go on; files that cannot be used change nothing."""
+
+    def serial() -> str:
+        connection = connect(server, files.context())
+        assert complete(connection) == " Paris."
+        assert isinstance(connection.sock, ssl.SSLSocket)
+        found = str((connection.sock.getpeercert() or {})["serialNumber"])
+        connection.close()
+        return found
+
+    old, before = connect(server, files.context()), serial()
+    make_certificate(files.server[0].parent, "server", files.authority)
+    server.wait_for("certificates were read again")
+    deadline = time.monotonic() + WAIT_S
+    while before in {serial() for _ in range(4)}:  # the other frontend looks by its own clock
+        assert time.monotonic() < deadline, "they are not renewed"
+    assert complete(old) == " Paris."
+    renewed, kept = serial(), files.server[0].read_bytes()
+    files.server[0].write_text("none")
+    server.wait_for(r"--ssl-certfile: \S+ holds no certificate; the certificates that were read before are used on")
+    assert serial() == renewed
+    files.server[0].write_bytes(kept)
+    server.wait_for("certificates were read again")
+    old.close()
 
 
 def test_clients_must_have_a_certificate_where_authorities_are_named(files: Certificates) -> None:
