@@ -125,6 +125,7 @@ class Settings:
     special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it
     max_num_seqs: int = 1
     response_role: str = "assistant"
+    template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
     fingerprint: str = ""  # of version, model and what of the options answers depend on
     keep_alive_s: float = 0.0  # between two comments of a stream that has nothing to say; 0: none
     allow_credentials: bool = False

@@ -258,6 +258,7 @@ class Frontend(LoopActor):
             max_num_seqs=config.max_num_seqs,
             root_path=config.root_path,
             response_role=config.response_role,
+            template_kwargs=config.json_object("default_chat_template_kwargs"),
             keep_alive_s=config.sse_keep_alive_interval,
             allow_credentials=config.allow_credentials,
             fingerprint=fingerprint_of(config, model),

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..options.config import ConfigError
 from ..protocol.request import default_of, sampling_parameters
 from .values import Values
 
+OVERRIDE = "--override-generation-config"
 HINT = "; --generation-config none leaves the file's sampling defaults out"
+
+
+def read_override(given: dict[str, Any]) -> dict[str, Any]:
+    """What --override-generation-config says; ConfigError names what in it cannot be."""
+    names = [name for name, parameter in sampling_parameters().items() if parameter.configurable and parameter.range]
+    known = sorted([*names, "max_new_tokens", "do_sample", "eos_token_id"])
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ConfigError(f"{OVERRIDE}: {unknown[0]} is none of {', '.join(known)}")
+    sampling_defaults(Values(OVERRIDE, given))
+    return given
 
 
 def sampling_defaults(given: Values) -> dict[str, float]:
     """By the names of the requests' fields, whose table says which may stand here, and in which range."""
-    given = Values(given.file, given.values, HINT)
+    given = Values(given.file, given.values, "" if given.file == OVERRIDE else HINT)
     read: dict[str, float | None] = {"max_new_tokens": given.whole("max_new_tokens")}
     for name, parameter in sampling_parameters().items():
         limit = parameter.range

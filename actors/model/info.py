@@ -14,7 +14,7 @@ from ..protocol.media import IMAGE, VIDEO
 from .architecture import LARGEST, TRANSFORMERS, architecture_name, find_architecture
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
-from .generation import end_tokens, sampling_defaults
+from .generation import end_tokens, read_override, sampling_defaults
 from .gguf.folder import SOURCES, check_header, model_folder
 from .media import changes_of, modalities_of
 from .memory.machine import may_have_gpu
@@ -113,7 +113,9 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         text = Values(whole.file, text_values(whole.values, whole.file))
     pooling, longest = None, None
     path = folder / "generation_config.json"
-    generation = Values(path, read_json(path, missing_ok=True))
+    override = read_override(config.json_object("override_generation_config"))
+    generation = Values(path, {**read_json(path, missing_ok=True), **override})
+    defaults = generation if config.generation_config == "auto" else Values(path, override)
     words = text.needed("vocab_size", LARGEST)
     reads = has_encoder(whole) and config.runner != "pooling" and config.convert in ("auto", "none")
     encoder, length = read_encoder(config, whole, generation, _extractor(folder), words) if reads else (None, 0)
@@ -141,7 +143,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         vocab_size=words,
         max_model_len=_model_length(config, text, longest) if encoder is None else length,
         end_tokens=[] if pooling is not None else end_tokens(generation, text, words),
-        sampling_defaults=sampling_defaults(generation) if config.generation_config == "auto" else {},
+        sampling_defaults=sampling_defaults(defaults),
         pooling=pooling,
         encoder=encoder,
         media=_media(config, whole, vision is not None) if pooling is None else [],

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from .config import MEDIA_OBJECTS, Config, ConfigError, make_config
+from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError, make_config
 from .fields import default, description, flag, integer, option_fields, plain_type, unit
 from .parser import Parser
 from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
@@ -26,7 +26,7 @@ __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-OBJECTS = ("speculative_config", *MEDIA_OBJECTS)  # of JSON: what is given in parts is one
+OBJECTS = ("speculative_config", *MEDIA_OBJECTS, *OTHER_OBJECTS)  # of JSON: what is given in parts is one
 SHORT = {
     "tensor_parallel_size": ("-tp",),
     "pipeline_parallel_size": ("-pp",),

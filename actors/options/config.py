@@ -6,7 +6,7 @@ refused here, with the option's name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,7 @@ from msgspec import Meta
 from ..model import quantization as weight_formats
 
 MEDIA_OBJECTS = ("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs")
+OTHER_OBJECTS = ("default_chat_template_kwargs", "override_generation_config")
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
@@ -252,6 +253,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     chat_template: Annotated[
         str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
     ] = None
+    default_chat_template_kwargs: Annotated[
+        str | None,
+        Meta(description='for chat templates, where requests say nothing: JSON such as {"enable_thinking": false}'),
+    ] = None
     chat_template_content_format: Annotated[
         ContentFormat,
         Meta(description="the form in which templates read contents: a string, or a list of parts"),
@@ -359,6 +364,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     generation_config: Annotated[
         GenerationConfig, Meta(description="auto takes sampling defaults from the model's generation_config.json")
     ] = "auto"
+    override_generation_config: Annotated[
+        str | None,
+        Meta(description='sampling defaults instead of the model folder\'s: JSON such as {"temperature": 0.5}'),
+    ] = None
     max_model_len: Annotated[
         Positive | None, Meta(description="tokens of prompt and answer together; as the model was made if left out")
     ] = None
@@ -407,6 +416,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_num_queued_reqs: Annotated[
         NonNegative | None,
         Meta(description="sequences that wait before 503 is answered; 2048, or what 512 MiB of request table hold"),
+    ] = None
+    max_num_queued_tokens: Annotated[
+        Positive | None,
+        Meta(description="tokens of prompts that wait of one engine, with all rows taken, before 503 is answered"),
+    ] = None
+    long_prefill_token_threshold: Annotated[
+        Positive | None, Meta(description="tokens of one prompt that a step computes, so that others come in between")
     ] = None
     scheduling_policy: Annotated[Policy, Meta(description="priority runs lower numbers first")] = "fcfs"
     tensor_parallel_size: Annotated[
@@ -512,6 +528,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The names under which requests may ask for the model; the first is the one in answers."""
         return self.served_model_name or [self.model or "actorserve-demo"]
 
+    def json_object(self, name: str) -> dict[str, Any]:
+        """What the field says, where its text is a JSON object; nothing where it is left out. ConfigError says that it
+        is none.
+        """
+        text = getattr(self, name)
+        try:
+            return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"--{name.replace('_', '-')}: {text} is no JSON object: {error}") from None
+
     def adapters_in_memory(self) -> int:
         """How many of them there may be."""
         return 2 * self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
@@ -555,7 +581,7 @@ def make_config(values: dict[str, object]) -> Config:
         from .speculative import canonical_drafts  # which knows Config
 
         values = {**values, "speculative_config": canonical_drafts(drafts)}
-    for name in ("pooler_config", *MEDIA_OBJECTS):
+    for name in ("pooler_config", *MEDIA_OBJECTS, *OTHER_OBJECTS):
         if isinstance(given := values.get(name), dict):
             values = {**values, name: msgspec.json.encode(given).decode()}
     from .access import with_access  # which knows Config
@@ -567,6 +593,8 @@ def make_config(values: dict[str, object]) -> Config:
     except msgspec.ValidationError as error:
         raise ConfigError(with_option(str(error), values)) from None
     config = with_access(config)
+    for name in OTHER_OBJECTS:
+        config.json_object(name)
     _check_engines(config)
     _check_stages(config)
     from .lora import check_lora  # likewise

@@ -122,6 +122,7 @@ SAME = {  # field: names that take the same value
     "step_timeout": "--watchdog-timeout",
     "max_header_bytes": "--h11-max-incomplete-event-size",
     "max_header_count": "--h11-max-header-count",
+    "default_chat_template_kwargs": "--chat-template-kwargs",
     "root_path": "--fastapi-root-path --api-prefix",
     "speculative_config": "-sc",
     "lora_modules": "--lora-paths",
@@ -224,10 +225,9 @@ REFUSED = {  # reason: names
     "--enable-dp-attention --disaggregation-mode --kv-transfer-config -ts --tensor-split -sm --split-mode --rpc",
     CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "
     "--repeat-penalty "
-    "--presence-penalty --frequency-penalty --override-generation-config --sampling-defaults --ignore-eos",
-    "clients say it with each request": "--chat-template-kwargs --default-chat-template-kwargs "
-    "--enable-force-include-usage --return-tokens-as-token-ids --reasoning-budget --reasoning-effort --grammar "
-    "--grammar-file "
+    "--presence-penalty --frequency-penalty --sampling-defaults --ignore-eos",
+    "clients say it with each request": "--enable-force-include-usage --return-tokens-as-token-ids "
+    "--reasoning-budget --reasoning-effort --grammar --grammar-file "
     "-j --json-schema --prefill-assistant",
     SPECULATION: "--speculative-model --num-speculative-tokens -md --model-draft --draft --draft-max --draft-min "
     "--draft-p-min",
@@ -269,7 +269,7 @@ REFUSED = {  # reason: names
     "--override-tensor",
     "--shutdown-timeout and --step-timeout are there": "--timeout -to",
     "sequences run in the order of --scheduling-policy": "--scheduler-delay-factor --max-num-partial-prefills "
-    "--max-long-partial-prefills --long-prefill-token-threshold --num-scheduler-steps --schedule-conservativeness",
+    "--max-long-partial-prefills --num-scheduler-steps --schedule-conservativeness",
 }
 HARMLESS = {  # values of the refused that say what is so anyway
     **dict.fromkeys(REFUSED[PARALLEL].split(), ("1",)),

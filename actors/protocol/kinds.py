@@ -135,7 +135,9 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
             Sends("porter"),
         ),
         restart_order=3,
-        changeable=frozenset({"max_num_batched_tokens", "scheduling_policy"}),
+        changeable=frozenset(
+            "max_num_batched_tokens scheduling_policy max_num_queued_tokens long_prefill_token_threshold".split()
+        ),
         gauges=SchedulerGauge,
         kept=SCHEDULER_KEPT,
         metrics=SCHEDULER_METRICS,
@@ -212,7 +214,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
             "enable_request_id_headers served_model_name ssl_certfile ssl_keyfile ssl_ca_certs idempotency_window "
             "idempotent_request_ids chat_template trust_request_chat_template tool_call_parser reasoning_parser "
             "enable_auto_tool_choice prefix_cache_per_client response_role "
-            "sse_keep_alive_interval allow_credentials root_path middleware "
+            "default_chat_template_kwargs sse_keep_alive_interval allow_credentials root_path middleware "
             "max_header_count".split()
         ),
         gauges=FrontendGauge,

@@ -87,6 +87,8 @@ class SchedulerActor(Actor):
             drafts_alone=is_by_itself(config),
             vision=context.model.vision,
             max_num_encoder_input_tokens=config.max_num_encoder_input_tokens,
+            max_queued_tokens=config.max_num_queued_tokens,
+            long_prefill_tokens=config.long_prefill_token_threshold,
             # between two tokens of a row others' steps go through each stage of a pipeline
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3 / stages,
             stages=stages,

@@ -50,6 +50,7 @@ class Lifecycle:
         self._table, self._stats, self._let_go = table, stats, let_go
         self._whole = limits.whole_prompts
         self._most = limits.max_num_seqs + limits.max_queued
+        self._most_tokens, self._rows = limits.max_queued_tokens, limits.max_num_seqs
         self._decoder = msgspec.msgpack.Decoder(Generation)
 
     # --- the beginning -------------------------------------------------------------------------------------------
@@ -64,11 +65,19 @@ class Lifecycle:
             self._end_with(ref, Finish.ABORT)
         elif table.stop(ref):
             self._end_with(ref, Finish.STOP_STRING)
-        elif len(self.sequences) >= self._most and not (table.generated(ref) or table.moves(ref)[0]):
+        elif self._is_full(prompt_tokens) and not (table.generated(ref) or table.moves(ref)[0]):
             self.rejected += 1
             self._end_with(ref, Finish.REJECTED)
         else:
             self._enqueue(ref, prompt_tokens)
+
+    def _is_full(self, prompt_tokens: int) -> bool:
+        """Is there no room to wait for one more? A prompt that would wait alone is taken, however long it is."""
+        if len(self.sequences) >= self._most:
+            return True
+        if self._most_tokens is None or not self.waiting or len(self.sequences) < self._rows:
+            return False
+        return self.waiting.num_prompt_tokens + prompt_tokens > self._most_tokens
 
     def refuse(self, ref: int) -> None:
         """This one cannot be taken up: schedulers have died of it."""

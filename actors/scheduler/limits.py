@@ -21,6 +21,8 @@ class Limits:
     whole_prompts: bool = False  # none can be computed in parts, nor behind a cached prefix: there is no caching then
     drafts: int = 0  # of a row in a step, at most
     drafts_alone: bool = False  # only of one that runs alone, and only where the worker makes some
+    max_queued_tokens: int | None = None  # of prompts that wait while all rows are taken
+    long_prefill_tokens: int | None = None  # of one prompt, that a step computes
     target_itl_s: float | None = None  # between two tokens of a stream
     vision: VisionSpec | None = None  # of a model that sees pictures
     stages: int = 1  # of the workers' pipeline

@@ -42,6 +42,7 @@ class Planner:
         self.windows, self.snapshots = prefix.windows, prefix.snapshots
         self.kv = kv
         self.budget = budget
+        self.long_prefill = budget  # tokens of one prompt in a step
         self.preemptions = 0
         self.preempted: list[int] = []  # refs, until they are recorded
         self.adapters: Adapters | None = None  # without which there are none
@@ -305,7 +306,7 @@ class Planner:
         if sequence.whole:  # one that is longer than what is left for prompts is the only one of its step
             due = int(batch.num_known_tokens[row]) - computed
             return due if budget >= min(due, self._room) else 0
-        due = min(budget, int(batch.num_known_tokens[row]) - computed)
+        due = min(budget, self.long_prefill, int(batch.num_known_tokens[row]) - computed)
         count = self.snapshots.cut(sequence, computed, due)
         if sequence.pictures.whole and self.encoder is not None:
             count = self.encoder.reach(sequence.pictures, computed, count, budget)

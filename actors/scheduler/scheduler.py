@@ -123,6 +123,7 @@ class Scheduler:
         snapshots = Snapshots(layout.states, count, self.kv.snapshots, size)
         self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
+        self.planner.long_prefill = limits.long_prefill_tokens or limits.max_num_batched_tokens
         self.planner.chunk_size = self.chunk_size.chunk
         if limits.stages > 1:
             self.planner.micro_batches = MicroBatches(limits.stages, self.batch, self.chunk_size.decoding)

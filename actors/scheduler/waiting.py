@@ -15,6 +15,7 @@ class WaitingQueue:
         self._by_priority = by_priority
         self._heap: list[tuple[int, int, int]] = []
         self._members: dict[int, Sequence] = {}  # by ref; a heap entry without member was removed
+        self.num_prompt_tokens = 0  # of all of them
 
     def __len__(self) -> int:
         return len(self._members)
@@ -28,6 +29,7 @@ class WaitingQueue:
 
     def add(self, sequence: Sequence) -> None:
         self._members[sequence.ref] = sequence
+        self.num_prompt_tokens += sequence.num_prompt_tokens
         heapq.heappush(self._heap, (*self.rank(sequence), sequence.ref))
 
     def first(self, but: Container[int] = ()) -> Sequence | None:
@@ -51,7 +53,7 @@ class WaitingQueue:
 
     def remove(self, ref: int) -> None:
         """Take a member out; its heap entry goes when it comes to the top."""
-        del self._members[ref]
+        self.num_prompt_tokens -= self._members.pop(ref).num_prompt_tokens
         if len(self._heap) > 64 and len(self._heap) > 2 * len(self._members):
             self._heap = [(*self.rank(s), s.ref) for s in self._members.values()]
             heapq.heapify(self._heap)

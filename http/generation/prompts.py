@@ -35,6 +35,8 @@ def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatP
         variables.setdefault("reasoning_effort", request.reasoning_effort)
         if request.reasoning_effort == "none":
             variables.setdefault("enable_thinking", False)
+    if settings is not None:
+        variables = {**settings.template_kwargs, **variables}
     add, go_on = request.add_generation_prompt, bool(request.continue_final_message)
     if go_on and add:
         raise bad_request("add_generation_prompt must be false with continue_final_message.", "add_generation_prompt")

@@ -343,3 +343,19 @@ def test_checks_need_no_torch(folder: Path) -> None:
         "assert not {'torch', 'transformers', 'numpy', 'tokenizers', 'huggingface_hub'} & set(sys.modules)"
     )
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program, str(folder)]) == 0
+
+
+def test_sampling_defaults_of_an_option(folder: Path) -> None:
+    before = find(folder).sampling_defaults
+    given = '{"temperature": 0.25, "top_k": 7}'
+    found = find(folder, override_generation_config=given).sampling_defaults
+    assert found == {**before, "temperature": 0.25, "top_k": 7}
+    alone = find(folder, override_generation_config=given, generation_config="none").sampling_defaults
+    assert alone == {"temperature": 0.25, "top_k": 7}
+    for wrong, said in (
+        ('{"temperature": -1}', "--override-generation-config says temperature = -1"),
+        ('{"colour": 1}', "--override-generation-config: colour is none of"),
+        ("[]", "--override-generation-config: .* is no JSON object"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            find(folder, override_generation_config=wrong)

@@ -21,3 +21,13 @@ def test_a_root_that_is_no_path(path: str) -> None:
 
 def test_a_root() -> None:
     assert make_config({"root_path": "/llm/v2.1"}).root_path == "/llm/v2.1"
+
+
+@pytest.mark.parametrize("name", ["default_chat_template_kwargs", "override_generation_config"])
+def test_objects(name: str) -> None:
+    option = f"--{name.replace('_', '-')}"
+    for wrong in ("{", "[1]", '"text"'):
+        with pytest.raises(ConfigError, match=rf"{option}: .* is no JSON object"):
+            make_config({name: wrong})
+    assert make_config({name: {"top_k": 4}}).json_object(name) == {"top_k": 4}
+    assert make_config({}).json_object(name) == {}

@@ -128,6 +128,30 @@ def test_queue_limit_rejects() -> None:
     assert all(bench.table.finish(ref) in (Finish.STOP, Finish.LENGTH) for ref in refs[:3])
 
 
+def test_tokens_that_wait_are_limited() -> None:
+    """Only where all rows are taken, and never one that would wait alone, however long it is."""
+    bench = Bench(max_num_seqs=2, max_queued_tokens=20)
+    refs = [bench.submit(prompt_of(12, s), 5) for s in range(2)]  # these run
+    while bench.plan():
+        pass
+    refs += [bench.submit(prompt_of(length, s), 5) for s, length in enumerate((30, 4), 2)]
+    assert [bench.table.finish(ref) for ref in refs] == [0, 0, 0, Finish.REJECTED]
+    bench.run()
+    assert bench.scheduler.waiting.num_prompt_tokens == 0
+    assert all(bench.table.finish(ref) in (Finish.STOP, Finish.LENGTH) for ref in refs[:3])
+
+
+def test_a_step_computes_so_much_of_one_prompt() -> None:
+    bench = Bench(long_prefill_tokens=9)
+    bench.submit(prompt_of(60), 5)
+    bench.submit(prompt_of(20, 1), 5)
+    while bench.plan():
+        pass
+    counts = [int(count) for step in bench.planned for count in step.counts]
+    assert max(counts) == 9 and len(bench.planned[0].counts) == 2
+    bench.run()
+
+
 def test_priority_goes_first() -> None:
     bench = Bench(max_num_seqs=1, by_priority=True)
     refs = [bench.submit(prompt_of(5, s), 4, priority=p, ignore_eos=True) for s, p in enumerate((5, 9, -1))]

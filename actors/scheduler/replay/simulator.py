@@ -73,6 +73,8 @@ class Simulation:
             block_size=config.block_size,
             prefix_caching=config.enable_prefix_caching and head.model.encoder is None,
             by_priority=config.scheduling_policy == "priority",
+            max_queued_tokens=config.max_num_queued_tokens,
+            long_prefill_tokens=config.long_prefill_token_threshold,
             whole_prompts=head.model.encoder is not None,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3,
         )
