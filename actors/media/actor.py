@@ -354,6 +354,7 @@ def import_late(config: Config) -> None:
         "pictures",
         "processors",
         "requests",
+        "sound",
     ):
         importlib.import_module(f".{name}", __package__)
 

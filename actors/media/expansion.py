@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..protocol.media import IMAGE, VIDEO
+from ..protocol.media import AUDIO, IMAGE, VIDEO
 from .refused import MediaRefused
 
 
@@ -69,6 +69,10 @@ def _gemma3_embeds(told: Told, token: str, count: int) -> str:
 def _qwen(told: Told, token: str) -> str:
     grid = told.outputs["image_grid_thw"][0]
     return token * int(int(grid.prod()) // int(told.sizes["merge_size"]) ** 2)
+
+
+def _sound(told: Told, token: str) -> str:
+    return token * int(told.outputs["count"])
 
 
 def _gemma3_count(told: Told) -> int:
@@ -219,6 +223,7 @@ _QWEN = Expansion(
 _QWEN_PAD = ("<|video_pad|>", "video_token")
 _QWEN_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_film)
 _QWEN_TIMED_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_timed_film)
+_QWEN_AUDIO, _VOXTRAL = ("<|AUDIO|>", "audio_token"), ("[AUDIO]", "audio_token")
 _LLAVA = ("<image>", "image_token")
 
 
@@ -253,5 +258,7 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
         VIDEO: Expansion("<video>", "video_token", ("<IMG_CONTEXT>", "context_image_token"), _internvl_film),
     },
     "idefics3": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
+    "qwen2_audio": {AUDIO: Expansion(*_QWEN_AUDIO, _QWEN_AUDIO, _sound)},
+    "voxtral": {AUDIO: Expansion(*_VOXTRAL, _VOXTRAL, _sound)},
     "smolvlm": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
 }

@@ -297,17 +297,19 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
 
 def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
     """ConfigError if an option cannot be had with a model that sees pictures."""
-    name = model.architecture
+    name, does = model.architecture, "hears sounds" if spec.hears else "sees pictures"
     if check_gpu(config):
         raise vision_on_gpu(model)
+    if spec.hears and not can_decode():
+        raise ConfigError(f"model: {name} hears sounds: {MISSING}")
     if config.deterministic:
-        raise ConfigError(f"--deterministic: {name} sees pictures, and transformers promises no bits of theirs")
+        raise ConfigError(f"--deterministic: {name} {does}, and transformers promises no bits of theirs")
     if config.pipeline_parallel_size > 1:
         raise ConfigError(
-            f"--pipeline-parallel-size: not with a model that sees pictures ({name}); --tensor-parallel-size divides it"
+            f"--pipeline-parallel-size: not with a model that {does} ({name}); --tensor-parallel-size divides it"
         )
     if not isinstance(read_speculative(config), NgramOptions | None):
-        raise ConfigError(f"{OPTION}: method: ngram with a model that sees pictures ({name}); others draft from texts")
+        raise ConfigError(f"{OPTION}: method: ngram with a model that {does} ({name}); others draft from texts")
     if spec.span > config.max_num_batched_tokens:
         raise ConfigError(
             f"--max-num-batched-tokens {config.max_num_batched_tokens}: {name} computes the {spec.span} tokens of a "
@@ -316,7 +318,8 @@ def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
 
 
 def vision_on_gpu(model: ModelInfo) -> ConfigError:
-    return ConfigError(f"model: {model.architecture} sees pictures, which is computed on a CPU only (--device cpu)")
+    does = "hears sounds" if model.vision is not None and model.vision.hears else "sees pictures"
+    return ConfigError(f"model: {model.architecture} {does}, which is computed on a CPU only (--device cpu)")
 
 
 def adapted_on_gpu(model: ModelInfo) -> ConfigError:

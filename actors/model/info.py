@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from ..protocol.media import IMAGE, VIDEO
 from .architecture import LARGEST, TRANSFORMERS, architecture_name, find_architecture
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
@@ -159,9 +158,8 @@ def _extractor(folder: Path) -> Values:
 
 
 def _media(config: Config, whole: Values, sees: bool) -> list[str]:
-    """What it takes beside texts: of a model whose layers transformers has, no pictures."""
-    found = modalities_of(whole.values, architecture_name(whole))
-    return [kind for kind in found if sees or config.worker != "model" or kind not in (IMAGE, VIDEO)]
+    """What it takes beside texts: of a model whose layers transformers has, nothing."""
+    return modalities_of(whole.values, architecture_name(whole)) if sees or config.worker != "model" else []
 
 
 def _check_decoder(whole: Values) -> None:

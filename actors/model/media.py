@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..protocol.media import IMAGE, VIDEO
+from ..protocol.media import AUDIO, IMAGE, VIDEO
 
 MODALITIES: dict[str, tuple[str, ...]] = {
     "qwen2_vl": (IMAGE, VIDEO),
@@ -21,6 +21,8 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "internvl": (IMAGE, VIDEO),
     "idefics3": (IMAGE,),
     "smolvlm": (IMAGE,),
+    "qwen2_audio": (AUDIO,),
+    "voxtral": (AUDIO,),
 }
 OF_FILMS = ("fps", "num_frames")
 IN_PIXELS = ("size", "min_pixels", "max_pixels", *OF_FILMS)

@@ -268,6 +268,7 @@ REFUSED = {  # reason: names
     "all weights are on one device, that of --device": "--offload-backend --cpu-moe -cmoe --n-cpu-moe -ncmoe -ot "
     "--override-tensor",
     "--shutdown-timeout and --step-timeout are there": "--timeout -to",
+    "prompts are texts or ids; with --enable-mm-embeds pictures in them may be embeddings": "--enable-prompt-embeds",
     "sequences run in the order of --scheduling-policy": "--scheduler-delay-factor --max-num-partial-prefills "
     "--max-long-partial-prefills --num-scheduler-steps --schedule-conservativeness",
 }

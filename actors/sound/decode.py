@@ -7,6 +7,7 @@ no more than MOST_SECONDS are decoded. Whoever calls this may be killed for bein
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,19 +22,24 @@ class SoundError(ValueError):
 
 def decode(data: bytes, rate: int) -> np.ndarray:
     """float32 samples in [-1, 1], mono."""
+    return next(made for made in decode_steps(data, rate) if made is not None)
+
+
+def decode_steps(data: bytes, rate: int, most_seconds: float = MOST_SECONDS) -> Iterator[np.ndarray | None]:
+    """The same in small steps: None until it is there."""
     import av
 
     try:
         with av.open(
             io.BytesIO(data), mode="r", metadata_errors="ignore", options={"format_whitelist": CONTAINERS}
         ) as container:
-            return _samples(container, rate)
+            yield from _samples(container, rate, most_seconds)
     except (av.FFmpegError, OSError, UnicodeDecodeError) as error:
         reason = str(getattr(error, "strerror", None) or error)
         raise SoundError(f"it is no sound in a form that is read ({reason})") from None
 
 
-def _samples(container: object, rate: int) -> np.ndarray:
+def _samples(container: object, rate: int, most_seconds: float) -> Iterator[np.ndarray | None]:
     import av
 
     assert isinstance(container, av.container.InputContainer)
@@ -49,12 +55,13 @@ def _samples(container: object, rate: int) -> np.ndarray:
         for made in resampler.resample(frame):
             parts.append(made.to_ndarray()[0])
             count += len(parts[-1])
-        if count > MOST_SECONDS * rate:
-            raise SoundError(f"it is longer than {MOST_SECONDS} seconds")
+        if count > most_seconds * rate:
+            raise SoundError(f"it is longer than {most_seconds:g} seconds")
+        yield None
     parts += [made.to_ndarray()[0] for made in resampler.resample(None)]
     samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
     if not samples.size:
         raise SoundError("it has no samples")
     if not np.isfinite(samples).all():
         raise SoundError("it has samples that are no numbers")
-    return np.ascontiguousarray(samples, np.float32)
+    yield np.ascontiguousarray(samples, np.float32)

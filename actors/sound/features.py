@@ -8,6 +8,8 @@ with M triangles on Slaney's mel scale from 0 to 8000 Hz, each of the same area.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 LINEAR_HZ, LINEAR_MEL = 1000.0, 15.0  # up to here mels are linear
@@ -27,14 +29,26 @@ class LogMel:
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """float32 [mels, frames] of up to a window of samples."""
-        whole = np.zeros(self.samples, np.float64)
+        (found,) = (made for made in self.windows(samples) if made is not None)
+        return np.ascontiguousarray(found[0])
+
+    def windows(self, samples: np.ndarray) -> Iterator[np.ndarray | None]:
+        """float32 [windows, mels, frames] of as many whole windows as the samples take, made as of one sound; None as
+        each of them is looked at.
+        """
+        count, size = max(1, -(-len(samples) // self.samples)), self.samples // self.hop
+        whole = np.zeros(count * self.samples, np.float64)
         whole[: len(samples)] = samples
         padded = np.pad(whole, self.n_fft // 2, mode="reflect")
-        frames = np.lib.stride_tricks.sliding_window_view(padded, self.n_fft)[:: self.hop][:-1]
-        power = np.abs(np.fft.rfft(frames * self._window, axis=-1)) ** 2
-        logs = np.log10(np.maximum(power @ self._filters, FLOOR)).T
-        found = (np.maximum(logs, logs.max() - RANGE) + 4.0) / 4.0
-        return np.ascontiguousarray(found, np.float32)
+        logs = []
+        for first in range(0, count * size, size):
+            piece = padded[first * self.hop : (first + size - 1) * self.hop + self.n_fft]
+            frames = np.lib.stride_tricks.sliding_window_view(piece, self.n_fft)[:: self.hop]
+            power = np.abs(np.fft.rfft(frames * self._window, axis=-1)) ** 2
+            logs.append(np.log10(np.maximum(power @ self._filters, FLOOR)).T)
+            yield None
+        most = max(one.max() for one in logs)
+        yield np.stack([((np.maximum(one, most - RANGE) + 4.0) / 4.0).astype(np.float32) for one in logs])
 
 
 def _filters(mels: int, bins: int, rate: int) -> np.ndarray:

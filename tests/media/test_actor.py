@@ -12,9 +12,8 @@ import pytest
 import torch  # noqa: F401  # before transformers, which would believe for all of this process that there is none
 
 from actorserve.actors.frontend.media import MediaGate
-from actorserve.actors.media import actor, requests
+from actorserve.actors.media import actor, requests, steps
 from actorserve.actors.media.actor import MediaActor
-from actorserve.actors.media.films import limits
 from actorserve.actors.model.info import ModelInfo, resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import BASE64, FILE, MediaSource, PreparedMedia
@@ -356,7 +355,7 @@ def film_source(data: bytes) -> MediaSource:
 
 
 def test_a_film_takes_many_turns_and_pictures_need_not_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PART_S", 0.0)
+    monkeypatch.setattr(steps, "PART_S", 0.0)
     [slow] = bench.ask(source(4), film_source(film(10)))
     [quick] = bench.ask(source(1), source(2))
     turns = 1
@@ -366,7 +365,7 @@ def test_a_film_takes_many_turns_and_pictures_need_not_wait(bench: Bench, monkey
 
 
 def test_a_film_is_begun_again_by_a_successor(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PART_S", 0.0)
+    monkeypatch.setattr(steps, "PART_S", 0.0)
     data = film(10)
     bench.ask(film_source(data))
     bench.run()

@@ -19,10 +19,10 @@ from transformers.video_processing_utils import BaseVideoProcessor
 from actorserve.actors.media.films import frames as frames_module
 from actorserve.actors.media.films.frames import FileFrames, ListedFrames, chosen
 from actorserve.actors.media.films.grids import ABSENT, frame_numbers, grid_of, patches_of
-from actorserve.actors.media.films.limits import in_parts
 from actorserve.actors.media.pictures import Pictures
 from actorserve.actors.media.processors import Processed, make_processors
 from actorserve.actors.media.refused import MediaRefused
+from actorserve.actors.media.steps import in_parts
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.options.media import VideoReading

@@ -3,7 +3,7 @@
 What comes are strangers' bytes: only containers of films are opened, nothing that names other files or addresses. All
 packets are looked at once, which decodes nothing, so that it is known how many frames there are; then those frames are
 decoded that are wanted, from the last whole picture before each. It goes on in small steps, since a long film takes
-longer than an actor may stand still; limits.py says when it has taken too long.
+longer than an actor may stand still; ../steps.py says when it has taken too long.
 """
 
 from __future__ import annotations

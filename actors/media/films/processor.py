@@ -20,9 +20,9 @@ from ..expansion import Told
 from ..pictures import Pictures
 from ..processors import BOUNDS, PROCESSOR_FILE, ImageProcessor, Marks, Processed, told_of
 from ..refused import MediaRefused
+from ..steps import in_parts
 from .frames import FileFrames, Film, Frames, ListedFrames
 from .grids import ABSENT, Grid, frame_numbers, grid_of, patches_of
-from .limits import in_parts
 
 if TYPE_CHECKING:
     from PIL.Image import Image

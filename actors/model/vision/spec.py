@@ -1,4 +1,5 @@
-"""What sets a model that sees pictures apart from one that reads texts alone, as every actor needs to know it.
+"""What sets a model that sees pictures, or hears sounds, apart from one that reads texts alone, as every actor needs to
+know it.
 
 Leaf module.
 """
@@ -16,6 +17,7 @@ class VisionSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: str  # config.json's model_type
     placeholders: tuple[int, ...]  # ids where embeddings go
     hidden: int  # numbers of an embedding
+    hears: bool = False  # sounds, not pictures
     deepstack: int = 0  # first layers of the text part that are given further embeddings
     whole_pictures: bool = False  # tokens of one picture see one another: no step cuts it, no cached prefix ends in it
     span: int = 0  # of such a picture the most tokens; 0: not known

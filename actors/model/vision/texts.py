@@ -1,4 +1,5 @@
-"""The text part of a model that sees pictures: its config.json as that of a model of texts alone, its tensors likewise.
+"""The text part of a model that sees pictures, or hears sounds: its config.json as that of a model of texts alone, its
+tensors likewise.
 
 Knows JSON values and names. What config.json leaves out is what transformers takes: such files are written by it, and
 hold only what differs.
@@ -14,6 +15,7 @@ from ..values import Values
 from .spec import VisionSpec
 
 LARGEST = 1 << 24
+SEES, HEARS = "vision_config", "audio_config"
 
 
 class TextPart(NamedTuple):
@@ -30,6 +32,8 @@ class VisionKind(NamedTuple):
     flat: str = ""  # the text part's kind, where config.json has the text part's fields beside all others
     mrope: tuple[int, ...] = ()  # what `mrope_section` is where a token has three positions and nothing says it
     in_turns: bool = False  # these take pairs in turns
+    tower: str = SEES  # the field of config.json that tells of the other part
+    absent: dict[str, Any] = {}  # of the text part, where it is otherwise than in that kind's own files
 
 
 def _sizes(vocabulary: int, hidden: int, mlp: int, layers: int, heads: int, kv: int, length: int) -> dict[str, Any]:
@@ -57,6 +61,7 @@ TEXT_PARTS = {
     ),
     "gemma3_text": TextPart("Gemma3ForCausalLM", _sizes(262208, 2304, 9216, 26, 8, 4, 131072)),
 }
+VOXTRAL = {"rms_norm_eps": 1e-5, "rope_theta": 100_000_000.0, "head_dim": 128}
 QWEN_PLACES = {"image_token_id": 151655, "video_token_id": 151656}
 KINDS = {
     "Qwen2VLForConditionalGeneration": VisionKind(QWEN_PLACES, "qwen2_vl_text", (16, 24, 24)),
@@ -69,8 +74,14 @@ KINDS = {
     "InternVLForConditionalGeneration": VisionKind({"image_token_id": 151667}),
     "SmolVLMForConditionalGeneration": VisionKind({"image_token_id": 128257}),
     "Idefics3ForConditionalGeneration": VisionKind({"image_token_id": 128257}),
+    "Qwen2AudioForConditionalGeneration": VisionKind({"audio_token_index": 151646}, tower=HEARS),
+    "VoxtralForConditionalGeneration": VisionKind(
+        {"audio_token_id": 24},
+        tower=HEARS,
+        absent={**_sizes(131072, 3072, 8192, 30, 32, 8, 131072), **VOXTRAL},
+    ),
 }
-OTHER_NAMES = {"image_token_index": "image_token_id"}
+OTHER_NAMES = {"image_token_index": "image_token_id", "audio_token_index": "audio_token_id"}
 MROPE = ("mrope_section", "mrope_interleaved")
 PREFIXES = (  # of the text part's tensors, and what they begin with in a model of texts alone
     ("model.language_model.", "model."),
@@ -82,7 +93,7 @@ PREFIXES = (  # of the text part's tensors, and what they begin with in a model 
 
 
 def sees(values: dict[str, Any]) -> bool:
-    """Is it a model that sees pictures, of a kind known here?"""
+    """Is it a model that sees pictures or hears sounds, of a kind known here?"""
     return _kind(values) is not None
 
 
@@ -93,7 +104,7 @@ def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dic
         return values
     if values.get("quantization_config") is not None:
         raise ConfigError(
-            f"model: {file} has a quantization_config: of models that see pictures only weights in floats are read; "
+            f"model: {file} has a quantization_config: of models that see or hear only weights in floats are read; "
             "--quantization int8 makes 8 bits of those of the text part at load, and --model-impl transformers goes on "
             "with texts alone, where it can"
         )
@@ -101,7 +112,7 @@ def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dic
     text = dict(own) if isinstance(own, dict) else {**values, "model_type": kind.flat}
     part = TEXT_PARTS.get(str(text.get("model_type")))
     name = f"{values.get('model_type')} with {text.get('model_type')}" if part is None else part.architecture
-    found = {**({} if part is None else part.absent), **text, "architectures": [name]}
+    found = {**({} if part is None else part.absent), **kind.absent, **text, "architectures": [name]}
     for key in ("tie_word_embeddings", "eos_token_id"):
         if key in values and (key == "tie_word_embeddings" or key not in text):
             found[key] = values[key]
@@ -127,6 +138,7 @@ def read_vision(values: dict[str, Any], file: Path | str = "config.json") -> Vis
         kind=name,
         placeholders=_placeholders(whole, kind),
         hidden=hidden,
+        hears=kind.tower == HEARS,
         deepstack=len(deepstack),
         whole_pictures=name == "gemma3",
         span=tower if name == "gemma3" else 0,
@@ -144,9 +156,8 @@ def text_name(name: str) -> str | None:
 
 def _kind(values: dict[str, Any]) -> VisionKind | None:
     names = values.get("architectures")
-    if not isinstance(names, list) or not names or not isinstance(values.get("vision_config"), dict):
-        return None
-    return KINDS.get(str(names[0]))
+    kind = KINDS.get(str(names[0])) if isinstance(names, list) and names else None
+    return kind if kind is not None and isinstance(values.get(kind.tower), dict) else None
 
 
 def _plain_rope(given: Any) -> Any:

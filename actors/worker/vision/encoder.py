@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...model.vision.spec import IMAGE_EMBEDS, VisionSpec
-from ...protocol.media import VIDEO, MediaItem, MediaTensor
+from ...protocol.media import AUDIO, VIDEO, MediaItem, MediaTensor
+from .hearing import heard
 from .tower import arguments
 
 DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_grid_thw": 2}
@@ -163,6 +164,9 @@ class VisionEncoder:
         return _copies(parts[0], parts[1:])
 
     def _encode(self, item: MediaItem, given: dict[str, Tensor]) -> Embeddings:
+        if item.modality == AUDIO:
+            features = given["input_features"].to(self.dtype)
+            return _copies(heard(self.tower, features, given.get("feature_attention_mask")), ())
         function, names = self._function("get_video_features" if item.modality == VIDEO else "get_image_features")
         floats = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in given.items()}
         if item.modality == VIDEO and "pixel_values_videos" not in names:

@@ -1,4 +1,5 @@
-"""The part of a model of transformers that makes embeddings of pictures: its own modules, filled from the checkpoint.
+"""The part of a model of transformers that makes embeddings of pictures or sounds: its own modules, filled from the
+checkpoint.
 
 The text part is made with one layer and without weights, and dropped: what is left is the tower, the projector and the
 functions around them (`get_image_features`, `get_rope_index`).
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoModelForMultimodalLM, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
@@ -68,10 +69,12 @@ def _make(info: ModelInfo, dtype: torch.dtype, dummy: bool) -> Any:
     text.num_hidden_layers = 1
     if getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[:1]
+    hears = info.vision is not None and info.vision.hears
+    kind: Any = AutoModelForMultimodalLM if hears else AutoModelForImageTextToText
     if dummy:
-        return AutoModelForImageTextToText.from_config(about, dtype=dtype)
+        return kind.from_config(about, dtype=dtype)
     with without_weights():
-        return AutoModelForImageTextToText.from_config(about, dtype=dtype)
+        return kind.from_config(about, dtype=dtype)
 
 
 def _fill(model: Any, folder: Path, dtype: torch.dtype) -> None:
