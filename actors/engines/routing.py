@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from actorserve.shm.kv_map.index import CachedPrefixes
 from actorserve.shm.layout import HASH_BYTES
@@ -53,7 +53,7 @@ class Router:
         At the same cost it is the one that was not chosen for longest, so that all caches are filled.
         """
         engines = among or self._loads.engines
-        keys = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)] if self._maps else []
+        keys = self._keys(hashes)
         costs = {engine: tokens - self._cached(keys, engine) + self._beside(engine) for engine in engines}
         best = min(engines, key=lambda engine: (costs[engine], self._last[engine]))
         self._sent[best] += sequences
@@ -61,6 +61,14 @@ class Router:
         self._last[best] = self._chosen
         self._remember(keys, best)
         return best
+
+    def cached(self, hashes: bytes, engines: Iterable[int]) -> int:
+        """Tokens of the longest prefix of these blocks that one of the engines has."""
+        keys = self._keys(hashes)
+        return max((self._cached(keys, engine) for engine in engines), default=0)
+
+    def _keys(self, hashes: bytes) -> list[bytes]:
+        return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)] if self._maps else []
 
     def _cached(self, keys: list[bytes], engine: int) -> int:
         """Tokens of the longest prefix that is there. Its blocks are let go of from the end, so a half of what may be

@@ -265,7 +265,8 @@ class SchedulerActor(Actor):
     def _meet_worker(self, message: WorkerReady) -> None:
         if message.incarnation == self.worker or self.administration.is_parked:
             return
-        running = self._lose_worker(message.replaced) if self.worker else 0
+        is_news = self.scheduler.pool.count > 0  # that the one before is gone
+        running = self._lose_worker(message.replaced) if is_news else len(self.scheduler.sequences)
         before, self.worker = self.worker, message.incarnation
         if self.scheduler.pool.count:
             self.scheduler.end_epoch(self._next_epoch())
@@ -282,7 +283,7 @@ class SchedulerActor(Actor):
         self.gauges.write()
         wake(self.context.eventfds["supervisor"])  # now requests can be served
         if self.handover is not None:
-            self.handover.met(message.incarnation)
+            self.handover.met(message.incarnation, bool(message.kept_since))
             for scheduler in self.handover.others:  # one that has lost its worker may wait for somebody to give to
                 wake(self.context.eventfds[scheduler])
 
@@ -304,11 +305,14 @@ class SchedulerActor(Actor):
             return 0
         if self.scheduler.pool.count:
             if alone:
+                handover.lost()
                 self._lose_worker(handover.was_replaced())
             self.scheduler.end_epoch(self._next_epoch())  # what the worker has still said counts no more
             self._greeted = False
             self.gauges.write()
             wake(self.context.eventfds["supervisor"])  # which may wait for this
+        if alone and handover.waits_s:
+            return 0
         given = handover.give_all()
         if given:
             where = ", ".join(f"{count} in engine {engine}" for engine, count in given.items())
@@ -373,6 +377,8 @@ class SchedulerActor(Actor):
         if self.tiers is not None:
             self.wait_s = self.tiers.sooner(self.wait_s)
         self.gauges.write_progress()
+        if self.handover is not None and (waits_s := self.handover.waits_s):
+            self.wait_s = min(self.wait_s, waits_s)
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done

@@ -30,6 +30,7 @@ from ...runtime.in_flight import NO_REQUEST
 from ...runtime.process import Context
 from ..scheduler import Scheduler
 from ..sequence import Sequence
+from .patience import Patience
 from .suspects import DEATHS_BEFORE_TRIAL, MARGIN
 
 MOST_REFS = 512  # of one message
@@ -47,6 +48,7 @@ class Handover:
         self._lives: list[int] = []  # of the workers that were met
         self._router = Router(context)
         self._share_at = 0.0
+        self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
 
     # --- whose a slot is -----------------------------------------------------------------------------------------
 
@@ -81,8 +83,9 @@ class Handover:
 
     # --- when the worker is gone ---------------------------------------------------------------------------------
 
-    def met(self, first: int) -> None:
-        """The group whose first member is in this life computes."""
+    def met(self, first: int, keeps_memory: bool) -> None:
+        """The group whose first member is in this life computes; the next one may go on in its memory."""
+        self._patience.met(keeps_memory)
         board = self._context.board
         self._lives = [first, *map(board.incarnation, self._workers[1:])]
 
@@ -110,6 +113,17 @@ class Handover:
         """
         board = self._context.board
         return all(board.is_parked(one) or board.ended(one) in NO_REQUEST for one in self._workers)
+
+    def lost(self) -> None:
+        """The worker is gone; who runs here is to go on at once, or when there is the next one."""
+        others, sequences = self._router.up(but=self._engine), self._scheduler.sequences
+        cached = sum(self._router.cached(self._table.hashes(ref), others) for ref in sequences)
+        self._patience.begin(time.monotonic(), cached)
+
+    @property
+    def waits_s(self) -> float:
+        """For so long the next worker is waited for."""
+        return 0.0 if self.is_parked else self._patience.left_s(time.monotonic())
 
     def give_all(self) -> dict[int, int]:
         """All sequences go to engines that can compute them; how many went to which. None, while there is no such."""

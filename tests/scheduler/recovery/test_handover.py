@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,11 +19,13 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import Ended
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.scheduler.actor import SchedulerActor
-from actorserve.actors.scheduler.recovery import handover
+from actorserve.actors.scheduler.recovery import handover, patience
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
+from actorserve.actors.telemetry.startup import StartPhase
 from actorserve.shm.board.board import ActorState, BoardWriter, Parked
+from actorserve.shm.board.startup import PhaseWriter
 
 PROMPT = list(range(3, 43))
 TOKEN = 7
@@ -60,10 +63,16 @@ class Engine:
         self.life = BoardWriter(self.servers.memory.board, self.worker.position)
         self.life.set_state(ActorState.READY)
 
-    def meet(self) -> None:
-        """The worker says that it is there."""
-        incarnation = self.servers.memory.board.incarnation(self.worker.position)
-        self.turn(WorkerReady(incarnation, self.servers.blocks))
+    def meet(self, start_s: float = 0.0) -> None:
+        """The worker says that it is there; after how long, if its memory is kept."""
+        board = self.servers.memory.board
+        incarnation = board.incarnation(self.worker.position)
+        if start_s:
+            began = board.snapshot(self.worker.position).started_ns
+            phases = PhaseWriter(self.context.segment, self.servers.system.phase_offsets[self.worker.name], began)
+            phases.end(StartPhase.BIRTH, began + 10**10)
+            phases.end(StartPhase.WEIGHTS, began + 10**10 + int(start_s * 1e9))
+        self.turn(WorkerReady(incarnation, self.servers.blocks, kept_since=int(start_s > 0)))
 
     def kill_worker(self, how: Ended = Ended.DIED) -> None:
         self.servers.memory.raise_incarnation(self.worker, how)
@@ -462,3 +471,68 @@ def test_workers_that_sleep_everywhere_blame_nobody(servers: Servers, whole: boo
         before = servers.table.generated(ref)
         first.compute()
         assert servers.table.generated(ref) > before
+
+
+def lose(servers: Servers, start_s: float = 0.2, token_s: float = 0.05) -> list[int]:
+    """Two sequences of the first engine, whose worker has died; a prompt's token takes so long to compute."""
+    first = servers.engines[0]
+    first.kill_worker(Ended.OUTSIDE)
+    first.begin_worker()
+    first.meet(start_s)
+    refs = [servers.submit(0) for _ in range(2)]
+    first.compute()
+    first.actor.scheduler.chunk_size.prompt_token_s = token_s
+    first.kill_worker(Ended.OUTSIDE)
+    first.turn()
+    return refs
+
+
+def test_a_worker_that_is_soon_there_again_is_waited_for(servers: Servers) -> None:
+    """With what it had computed nothing is computed again."""
+    first = servers.engines[0]
+    refs = lose(servers)
+    before = [servers.table.generated(ref) for ref in refs]
+    assert first.refs == set(refs) and 0 < first.actor.wait_s <= patience.LATE * 0.3 and not servers.deliver()
+    first.begin_worker()
+    first.meet(0.2)
+    assert all(new.num_computed_tokens >= len(PROMPT) for new in first.steps[0].new_rows)
+    first.compute(2)
+    assert all(servers.table.generated(ref) > count for ref, count in zip(refs, before, strict=True))
+    assert first.actor.scheduler.stats.survived_worker == 2 and patience_over(first) <= time.monotonic() + 1
+
+
+def test_one_that_is_late_is_waited_for_no_longer(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = servers.engines
+    refs = lose(servers)
+    assert first.refs == set(refs)
+    now = patience_over(first)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    first.turn()
+    servers.deliver()
+    servers.check(*refs)
+    assert second.refs == set(refs)
+
+
+def patience_over(engine: Engine) -> float:
+    """When it will be."""
+    assert engine.actor.handover is not None
+    return time.monotonic() + engine.actor.handover.waits_s + 1
+
+
+@pytest.mark.parametrize(
+    ("start_s", "token_s"), [(0.2, 0.0001), (5.0, 1.0), (0.0, 1.0)], ids=["little to do", "a long start", "no memory"]
+)
+def test_a_worker_that_is_not_worth_it_is_not_waited_for(servers: Servers, start_s: float, token_s: float) -> None:
+    refs = lose(servers, start_s, token_s)
+    assert not servers.engines[0].refs
+    servers.deliver()
+    servers.check(*refs)
+
+
+def test_who_is_parked_waits_for_nobody(servers: Servers) -> None:
+    first, second = servers.engines
+    refs = lose(servers)
+    first.park(Parked.SLEEP)
+    first.turn()
+    servers.deliver()
+    assert second.refs == set(refs)
