@@ -21,8 +21,8 @@ class FrontendAdapters(AdapterNames):
     """Of one frontend."""
 
     def __init__(self, context: Context, calls: Calls) -> None:
-        offset = context.system.adapters_offset
-        self._registry = None if offset is None else AdapterRegistry(context.segment, offset)
+        offset, engines = context.system.adapters_offset, len(context.system.engines)
+        self._registry = None if offset is None else AdapterRegistry(context.segment, offset, engines)
         self._folder, self._calls = context.config.lora_folder, calls
         self._served = context.config.served_names()
         self.enabled = offset is not None

@@ -60,8 +60,6 @@ def check_lora(config: Config) -> None:
         return
     if config.worker != "model":
         raise ConfigError("--enable-lora: --worker scripted computes nothing, so that there is nothing to adapt")
-    if config.engines > 1:
-        raise ConfigError("--enable-lora: adapters are one engine's; --data-parallel-size must be 1")
     if config.record is not None:
         raise ConfigError("--enable-lora: --record does not keep what adapters there were; leave one of them out")
     if config.adapters_in_memory() < config.max_loras:

@@ -186,7 +186,7 @@ class System:
         self.adapters_offset: int | None = None  # of those of --enable-lora
         if self.config.enable_lora:
             self.adapters_offset = whole(self.size, CACHE_LINE)
-            self.size = self.adapters_offset + registry_bytes()
+            self.size = self.adapters_offset + registry_bytes(len(self.engines))
 
     @property
     def kv_map_sizes(self) -> tuple[int, int, int, int, int]:

@@ -424,9 +424,9 @@ def _adapters(context: Context) -> Adapters | None:
     if offset is None:
         return None
     limits = AdapterLimits(config.max_loras, config.adapters_in_memory(), config.tensor_parallel_size)
-    registry = AdapterRegistryWriter(context.segment, offset)
-    if config.offloads and not registry.seeded:  # blocks outlive the server: another one's ids are never the same
-        registry.begin_behind(secrets.randbits(ADAPTER_BITS))
+    registry = AdapterRegistryWriter(context.segment, offset, len(context.system.engines), context.spec.engine)
+    if config.offloads and registry.keeps and not registry.seeded:
+        registry.begin_behind(secrets.randbits(ADAPTER_BITS))  # blocks outlive the server: no other's ids
     return Adapters(registry, limits, context.table, [(one.name, one.path) for one in read_modules(config)])
 
 

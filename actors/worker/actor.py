@@ -146,7 +146,7 @@ class WorkerActor(Actor):
         own, rank = self.context.incarnation, self.context.spec.index
         read = self.adapters.take_read()
         for adapter, problem in read:
-            self.context.post("scheduler", AdapterRead(own, rank, adapter, problem))
+            self.context.post(self._scheduler, AdapterRead(own, rank, adapter, problem))
         return len(read)
 
     def most_drafts(self) -> int:

@@ -1,9 +1,11 @@
 """Which adapters a server has: names, places and states, for all actors and for the successors of each.
 
-One writer: the scheduler. Everybody may read. Layout: a header line, then ENTRIES entries.
+One writer: the scheduler of the first engine, but for the counts. Everybody may read. Layout: a header line, then
+ENTRIES entries, then the counts.
     header       seeded (those of the command line are there), number of the last load
-    line 0       state << 56 | id, running, waiting, lengths of name and path
+    line 0       state << 56 | id, lengths of name and path
     then         the name, the path
+    counts       of each engine, running << 32 | waiting for each entry      its scheduler
 An id is `load << ENTRY_BITS | entry`: it names one load of an adapter in the server's life and is never used again, so
 that whatever was computed with another one is not taken for its own. A name may stand twice, while one load takes the
 place of another: the newest that is ready counts.
@@ -31,7 +33,7 @@ ENTRY_BITS = 10
 ENTRIES = 1 << ENTRY_BITS
 NAME_BYTES, PATH_BYTES = 256, 4096
 SEEDED, LOADS = range(2)
-STATE, RUNNING, WAITING, LENGTHS = range(4)
+STATE, LENGTHS = range(2)
 STATE_SHIFT = 56
 ID_MASK = (1 << STATE_SHIFT) - 1
 ENTRY_BYTES = whole(CACHE_LINE + NAME_BYTES + PATH_BYTES, CACHE_LINE)
@@ -54,20 +56,21 @@ class RegisteredAdapter(NamedTuple):
     name: str
     path: str
     state: AdapterState
-    running: int = 0  # sequences
+    running: int = 0  # sequences, of all engines
     waiting: int = 0
 
 
-def registry_bytes() -> int:
+def registry_bytes(engines: int = 1) -> int:
     """Of a segment."""
-    return CACHE_LINE + ENTRIES * ENTRY_BYTES
+    return CACHE_LINE + ENTRIES * (ENTRY_BYTES + engines * WORD_BYTES)
 
 
 class AdapterRegistry:
     """As anybody reads it."""
 
-    def __init__(self, segment: Segment, offset: int) -> None:
-        check_place(segment.size, offset, registry_bytes(), "registry of adapters")
+    def __init__(self, segment: Segment, offset: int, engines: int = 1) -> None:
+        check_place(segment.size, offset, registry_bytes(engines), "registry of adapters")
+        self._engines = engines
         self._segment = segment
         self._words = segment.words
         self._offset = offset
@@ -105,7 +108,9 @@ class AdapterRegistry:
         if not state >> STATE_SHIFT:
             return None
         load_fence()
-        lengths, running, waiting = words[first + LENGTHS], words[first + RUNNING], words[first + WAITING]
+        lengths = words[first + LENGTHS]
+        counts = [words[self._count_at(engine, entry)] for engine in range(self._engines)]
+        running, waiting = sum(count >> 32 for count in counts), sum(count & LOW32 for count in counts)
         place = self._place(entry)
         memory = self._segment.map
         name = bytes(memory[place : place + min(lengths >> 32, NAME_BYTES)])
@@ -121,13 +126,25 @@ class AdapterRegistry:
     def _first(self, entry: int) -> int:
         return self._header + LINE_WORDS + entry * ENTRY_WORDS
 
+    def _count_at(self, engine: int, entry: int) -> int:
+        return self._header + LINE_WORDS + ENTRIES * ENTRY_WORDS + engine * ENTRIES + entry
+
     def _place(self, entry: int) -> int:
         """Where its name begins, in bytes of the segment."""
         return self._offset + CACHE_LINE + entry * ENTRY_BYTES + CACHE_LINE
 
 
 class AdapterRegistryWriter(AdapterRegistry):
-    """As its one writer has it."""
+    """As a scheduler has it: that of the first engine is the one writer, the others count who has what there."""
+
+    def __init__(self, segment: Segment, offset: int, engines: int = 1, engine: int = 0) -> None:
+        super().__init__(segment, offset, engines)
+        self._engine = engine
+
+    @property
+    def keeps(self) -> bool:
+        """Is it the one that writes?"""
+        return self._engine == 0
 
     def set_seeded(self) -> None:
         """Those of the command line are there."""
@@ -146,7 +163,6 @@ class AdapterRegistryWriter(AdapterRegistry):
         self._segment.map[place : place + len(own)] = own
         self._segment.map[place + NAME_BYTES : place + NAME_BYTES + len(where)] = where
         words[first + LENGTHS] = len(own) << 32 | len(where)
-        words[first + RUNNING] = words[first + WAITING] = 0
         self._set(adapter, state)
         return adapter
 
@@ -159,9 +175,14 @@ class AdapterRegistryWriter(AdapterRegistry):
         self._set(adapter, state)
 
     def count(self, adapter: int, running: int, waiting: int) -> None:
-        """How many sequences have it."""
-        first = self._first(adapter & (ENTRIES - 1))
-        self._words[first + RUNNING], self._words[first + WAITING] = running, waiting
+        """How many sequences of this engine have it."""
+        self._words[self._count_at(self._engine, adapter & (ENTRIES - 1))] = running << 32 | waiting
+
+    def forget_counts(self) -> None:
+        """A life of this engine's scheduler begins: it counts anew."""
+        first = self._count_at(self._engine, 0)
+        for at in range(first, first + ENTRIES):
+            self._words[at] = 0
 
     def _set(self, adapter: int, state: AdapterState) -> None:
         store_fence()

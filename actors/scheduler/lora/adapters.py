@@ -11,6 +11,10 @@ whose adapter is being read, others do. Of those in memory (--max-cpu-loras) the
 way. What the worker has is the worker's to say (WorkerReady, AdapterRead): a successor of either begins from that.
 Every plan that has a row with an adapter stands behind the worker's word in time, and every DropAdapter behind all such
 plans in the lane.
+
+Of several engines the first one's scheduler writes the registry, and its worker is who tries a new adapter; loads and
+unloads are asked of it. Those of the others read it: their workers read an adapter when a sequence wants it there, and
+drop it when nothing names it any more. An unload is over when no slot has the adapter, whosever it is.
 """
 
 from __future__ import annotations
@@ -65,9 +69,11 @@ class Adapters:
         self._over: list[int] = []  # ids whose end is told: their entries are free once that is in the lanes
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._counted: dict[int, tuple[int, int]] = {}
-        if not registry.seeded:
+        registry.forget_counts()
+        if registry.keeps and not registry.seeded:
             self._seed(modules)
-        self._recover()
+        if registry.keeps:
+            self._recover()
 
     # --- the beginning of a life ---------------------------------------------------------------------------------
 
@@ -95,7 +101,7 @@ class Adapters:
         self._incarnation = incarnation
         self._memory = {adapter: set() for adapter in there}
         for one in self.registry.all():
-            if one.state is AdapterState.LOADING:
+            if one.state is AdapterState.LOADING and self.registry.keeps:
                 self._read(one)
         for adapter in list(self._memory):
             if self.registry.by_id(adapter) is None:
@@ -235,9 +241,13 @@ class Adapters:
         """Count who has which adapter, and end the unloads that nothing holds any more."""
         held = Counter(one.adapter for one in sequences.values() if one.adapter)
         self._count(held, Counter(one.adapter for one in self.batch.running() if one.adapter))
+        if not self.registry.keeps:
+            for adapter in [one for one in self._memory if not held[one] and self.registry.by_id(one) is None]:
+                self._drop(adapter)
+            return
         for one in self.registry.all():
             if one.state is AdapterState.UNLOADING and one.id not in self._over and not held[one.id]:
-                if self._is_being_rendered(one.id):
+                if one.running or one.waiting or self._has_slot(one.id):
                     continue
                 if one.id in self._memory:
                     self._drop(one.id)
@@ -246,15 +256,14 @@ class Adapters:
     def _count(self, held: Counter[int], running: Counter[int]) -> None:
         counts = {adapter: (running[adapter], total - running[adapter]) for adapter, total in held.items()}
         for adapter in self._counted.keys() - counts.keys():
-            if self.registry.by_id(adapter) is not None:
-                self.registry.count(adapter, 0, 0)
+            self.registry.count(adapter, 0, 0)
         for adapter, count in counts.items():
             if self._counted.get(adapter) != count:
                 self.registry.count(adapter, *count)
         self._counted = counts
 
-    def _is_being_rendered(self, adapter: int) -> bool:
-        """Has a sequence it that is not admitted yet?"""
+    def _has_slot(self, adapter: int) -> bool:
+        """Has a sequence it that is not admitted yet, or that is in another engine?"""
         table = self._table
         for ref in table.current_refs(0, table.slots):
             if table.finish(ref) or table.is_cancelled(ref) or self._stamps.get(ref, Stamp.END_TOLD):

@@ -31,11 +31,12 @@ WORKER = 7  # its incarnation
 class Scene:
     """The scheduler's adapters, whose life can be ended; this test is the worker and the frontends."""
 
-    def __init__(self, workers: int = 1) -> None:
-        at = -(-registry_bytes() // 4096) * 4096
-        self.segment = Segment.create(at + table_bytes(8, 64, 8), "test")
-        self.table = RequestTable.create(self.segment, at, 8, 64, 8)
-        self.registry = AdapterRegistryWriter(self.segment, 0)
+    def __init__(self, workers: int = 1, first: Scene | None = None) -> None:
+        """`first`: the scene of the first engine, beside which this is the second one's."""
+        at = -(-registry_bytes(2) // 4096) * 4096
+        self.segment: Segment = first.segment if first else Segment.create(at + table_bytes(8, 64, 8), "test")
+        self.table: RequestTable = first.table if first else RequestTable.create(self.segment, at, 8, 64, 8)
+        self.registry = AdapterRegistryWriter(self.segment, 0, 2, int(first is not None))
         self.limits = AdapterLimits(in_batch=2, in_memory=3, workers=workers)
         self.waiting, self.batch = WaitingQueue(False), RunningBatch(8)
         self._arrivals = count(1)
@@ -253,3 +254,66 @@ def test_who_waits_for_one_that_cannot_be_read_any_more_is_told(scene: Scene) ->
     assert scene.start() is None
     scene.adapters.has_read(AdapterRead(WORKER + 1, 0, a, "there is no folder"))
     assert scene.adapters.lost == [a] and scene.state("a") == {AdapterState.READY}
+
+
+def test_another_engine_reads_what_the_first_one_has_written(scene: Scene) -> None:
+    """Its own worker has an adapter only where a sequence wants it there."""
+    other = Scene(first=scene)
+    assert scene.told() and not other.told()
+    scene.load("a")
+    adapter = scene.id_of("a")
+    other.begin()
+    assert not other.told(), "the first one's worker tries it"
+    scene.read(adapter)
+    other.wait(adapter)
+    assert other.start() is None and other.told() == [ReadAdapter(adapter, "/p")]
+    other.read(adapter)
+    assert not other.told(), "frontends know it"
+    assert other.start() is not None and other.turn() == []
+    found = scene.registry.by_id(adapter)
+    assert found is not None and (found.running, found.waiting) == (1, 0)
+
+
+def test_an_adapter_is_unloaded_when_no_engine_has_it(scene: Scene) -> None:
+    other = Scene(first=scene)
+    adapter = scene.ready("a")
+    ref = scene.table.open_slot(0, msgspec.msgpack.encode(Generation(Sampling(0), adapter=adapter)), 1)
+    other.wait(adapter)
+    other.start()
+    other.told()
+    other.read(adapter)
+    sequence = other.start()
+    assert sequence is not None
+    scene.adapters.unload(UnloadAdapter(1 << 32, "a"))
+    scene.turn()
+    assert other.turn() == [] and scene.state("a") == {AdapterState.UNLOADING}, "the slot has it"
+    scene.table.set_finish(ref, 1)
+    assert scene.turn() == [] and scene.state("a") == {AdapterState.UNLOADING}, "it runs there"
+    other.end(sequence)
+    assert other.turn() == [], "it may be wanted there once more"
+    assert DropAdapter(adapter) in scene.turn() and scene.state("a") == set()
+    assert other.turn() == [DropAdapter(adapter)]
+
+
+def test_what_a_dead_scheduler_has_counted_holds_nothing(scene: Scene) -> None:
+    """Its sequences may be in another engine now."""
+    other = Scene(first=scene)
+    adapter = scene.ready("a")
+    other.wait(adapter)
+    other.turn()
+    scene.adapters.unload(UnloadAdapter(1 << 32, "a"))
+    scene.turn()
+    assert scene.state("a") == {AdapterState.UNLOADING}
+    other.begin()
+    assert DropAdapter(adapter) in scene.turn() and scene.state("a") == set()
+
+
+def test_one_that_another_engine_cannot_read_ends_who_waits_for_it_there(scene: Scene) -> None:
+    other = Scene(first=scene)
+    adapter = scene.ready("a")
+    other.wait(adapter)
+    other.start()
+    other.told()
+    other.read(adapter, "the folder is gone")
+    assert other.told() == [DropAdapter(adapter)] and other.adapters.lost == [adapter]
+    assert scene.state("a") == {AdapterState.READY}

@@ -16,6 +16,7 @@ from tests.support.server import Server
 
 NGRAM = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}')
 TWO = ("-tp", "2", "--threads", "1")
+ENGINES = ("--data-parallel-size", "2", "--threads", "1")
 PROMPT = [*range(5, 17), *range(5, 17), *range(5, 15)]
 TOKENS = 32
 
@@ -33,6 +34,7 @@ def ask(server: Server, name: str) -> Any:
     [
         pytest.param("llama_biased", (*TWO, *NGRAM), id="both"),
         pytest.param("qwen3", TWO, id="two", marks=pytest.mark.slow),
+        pytest.param("qwen3", ENGINES, id="engines", marks=pytest.mark.slow),
         pytest.param("phi3", TWO, id="fused", marks=pytest.mark.slow),
         pytest.param("qwen3", NGRAM, id="drafts", marks=pytest.mark.slow),
         pytest.param("qwen3", (*NGRAM, "--deterministic", "--cpu-kernels", "torch"), id="bits", marks=pytest.mark.slow),
