@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos" / "faults"
+REPLICAS = CHAOS.with_name("replicas")
 
 
-def run(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, CHAOS, *arguments], capture_output=True, text=True, timeout=280)
+def run(*arguments: str, tool: Path = CHAOS) -> str:
+    done = subprocess.run([sys.executable, tool, *arguments], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     return done.stdout
 
@@ -46,3 +47,9 @@ def test_engines_come_and_go_and_are_restarted_under_load() -> None:
     options = ("--max-data-parallel-size", "3", "--seconds", "30", "--streams", "12", "--faults", "10")
     table = run(*options, "--commands", "scale 3", "restart worker", "scale 1", "--actors", "frontend", "scheduler")
     assert "| 0 | 0 |" in table and "| none |" in table and "times scale 3" in table
+
+
+@pytest.mark.slow
+def test_whole_servers_are_lost_behind_a_router_and_no_request_is() -> None:
+    said = run("--seconds", "30", "--streams", "6", "--seed", "2", tool=REPLICAS)
+    assert "no request failed or was wrong" in said and "kill -9" in said and "SIGSTOP" in said

@@ -18,9 +18,8 @@ import pytest
 
 from tests.support.client import WAIT_S, connect
 from tests.support.server import Server
+from tests.support.stream_cases import CASES
 from tests.support.streams import answer_of
-
-from .test_seams import CASES
 
 ROUTE = (sys.executable, "-m", "actorserve", "route")
 LONG = {"three choices": 200, "penalties": 200, "stop strings": 200, "logprobs": 200, "schema": 60}
