@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,15 @@ def test_every_page_is_in_both_lists() -> None:
 
 def test_the_front_page_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_links_of_the_site_lead_somewhere(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, DOCS / "site", tmp_path], check=True, capture_output=True)
+    pages = {page.name: page.read_text() for page in tmp_path.glob("*.html")}
+    assert len(pages) >= 15 and all(name in pages["index.html"] for name in ("api.html", "routing.html"))
+    for name, text in pages.items():
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+            file, _, place = link.partition("#")
+            if not link.startswith("https:"):
+                assert not file or (tmp_path / file).exists(), (name, link)
+                assert not place or f'id="{place}"' in pages[file or name], (name, link)
