@@ -34,7 +34,7 @@ SHORT = {
 }
 PLACES = (
     *("model", "tokenizer", "chat_template", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
-    *("record", "allowed_local_media_path"),
+    *("record", "allowed_local_media_path", "node_secret_file"),
 )
 GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "model": "server",

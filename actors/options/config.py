@@ -437,6 +437,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "with --tensor-parallel-size of them; on a CPU",
         ),
     ] = 1
+    nnodes: Annotated[
+        int, Meta(ge=1, le=64, description="machines over which the stages are divided; each has as many")
+    ] = 1
+    node_rank: Annotated[
+        NonNegative,
+        Meta(description="which of them this is: 0 is the server, and has the last stages; the others are --headless"),
+    ] = 0
+    headless: Annotated[bool, Meta(description="serve nothing: compute stages for the server at --master-addr")] = False
+    master_addr: Annotated[str | None, Meta(description="the address of node 0 at which the others reach it")] = None
+    master_port: Annotated[
+        int,
+        Meta(ge=1024, le=60_000, description="its port where workers meet; one behind it for each worker elsewhere"),
+    ] = 29501
+    node_secret_file: Annotated[
+        str | None, Meta(description="a file with the secret, 16 characters or more, that nodes show each other")
+    ] = None
     data_parallel_size: Annotated[
         int,
         Meta(ge=1, le=64, description="engines: each a scheduler and workers with a model and KV memory of their own"),
@@ -565,6 +581,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.pipeline_parallel_size * self.tensor_parallel_size
 
     @property
+    def local_workers(self) -> int:
+        """Those of them on one machine."""
+        return self.workers // self.nnodes
+
+    def node_of(self, worker: int) -> int:
+        """On which machine a worker of these is. The server's own draw: they answer, and have logs and grammars."""
+        return (worker // self.local_workers + 1) % self.nnodes
+
+    @property
     def first_engine(self) -> int:
         """The number by which others know the first of them."""
         return self.data_parallel_rank or 0
@@ -645,8 +670,32 @@ def _check_engines(config: Config) -> None:
         raise ConfigError("--record: it keeps what one scheduler acts on, and there are several engines")
 
 
+def _check_nodes(config: Config) -> None:
+    """ConfigError if options for several machines contradict each other, or one is missing."""
+    if config.nnodes == 1:
+        for name in ("node_rank", "headless", "master_addr", "node_secret_file"):
+            if getattr(config, name):
+                raise ConfigError(f"--{name.replace('_', '-')} goes with --nnodes above 1")
+        return
+    if config.pipeline_parallel_size % config.nnodes:
+        stages = config.pipeline_parallel_size
+        raise ConfigError(
+            f"--nnodes {config.nnodes}: each machine has as many stages; --pipeline-parallel-size is {stages}"
+        )
+    if config.node_rank >= config.nnodes:
+        raise ConfigError(f"--node-rank {config.node_rank}: there are 0 to {config.nnodes - 1} with --nnodes")
+    if config.headless != (config.node_rank > 0):
+        raise ConfigError("--headless goes with --node-rank 1 and above, which serve nothing; node 0 is the server")
+    for name in ("master_addr", "node_secret_file"):
+        if getattr(config, name) is None:
+            raise ConfigError(f"--{name.replace('_', '-')} has to be set with --nnodes above 1")
+    if config.engines > 1 or config.worker != "model":
+        raise ConfigError("--nnodes: machines share one engine with a model; --data-parallel-size 1, --worker model")
+
+
 def _check_stages(config: Config) -> None:
     """ConfigError for what cannot be had of a model that is divided into stages."""
+    _check_nodes(config)
     if config.pipeline_parallel_size == 1:
         return
     for option, given in (

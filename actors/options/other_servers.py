@@ -211,16 +211,15 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
 
 LORA = "adapters are folders of PEFT's, as --lora-modules names them, and are kept in float32"
 PARALLEL = (
-    "a server is on one machine, with --tensor-parallel-size and --pipeline-parallel-size for each model and "
-    "--data-parallel-size of them"
+    "a model is divided by --tensor-parallel-size and --pipeline-parallel-size, this over machines by --nnodes, and "
+    "there are --data-parallel-size of them on one"
 )
 CLIENTS = "clients say it with each request, and the model's generation_config.json where they do not"
 SPECULATION = 'drafts are set by --speculative-config \'{"method": "ngram", "num_speculative_tokens": 5}\''
 REFUSED = {  # reason: names
     LORA: "--lora --lora-scaled --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias",
     PARALLEL: "-dpl "
-    "--data-parallel-size-local --data-parallel-address --data-parallel-backend --headless "
-    "--nnodes --node-rank --dist-init-addr --master-addr --master-port --ep --ep-size "
+    "--data-parallel-size-local --data-parallel-address --data-parallel-backend --dist-init-addr --ep --ep-size "
     "--enable-eplb --expert-parallel-size -dcp --decode-context-parallel-size --distributed-executor-backend "
     "--enable-dp-attention --disaggregation-mode --kv-transfer-config -ts --tensor-split -sm --split-mode --rpc",
     CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "
@@ -274,7 +273,6 @@ REFUSED = {  # reason: names
 }
 HARMLESS = {  # values of the refused that say what is so anyway
     **dict.fromkeys(REFUSED[PARALLEL].split(), ("1",)),
-    "--node-rank": ("0",),
     "--distributed-executor-backend": ("mp",),
     "--disaggregation-mode": ("null",),
     "--task": ("auto", "generate"),

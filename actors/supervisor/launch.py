@@ -28,6 +28,7 @@ from .connections.admission import BEYOND, Admission
 from .connections.descriptors import most_connections
 from .control.socket import Control
 from .listeners import ListenError, check_free, host_and_port, listen
+from .nodes.headless import launch_headless
 from .output import Output, make_output
 from .processes.spawn import ACTOR_COMMAND
 from .processes.templates import fork_first
@@ -49,6 +50,11 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     began, imported = _process_began(), time.monotonic_ns()
     _become_supervisor()
     output = make_output(sys.stdout.fileno(), config)
+    if config.headless:
+        try:
+            return launch_headless(config, output)
+        finally:
+            output.finish(FINISH_S)
     manager = find_manager(os.environ)
     if manager.listens:  # READY says that a request was answered
         config = msgspec.structs.replace(config, warm_up=True)

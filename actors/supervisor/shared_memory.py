@@ -144,8 +144,9 @@ class Memory:
 
     def kv_tokens(self) -> int:
         """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
-        firsts = (self.system.workers_of(engine)[0].position for engine in self.system.engines)
-        return sum(self.board.gauge(one, WorkerGauge.KV_TOKENS) for one in firsts if not self.board.is_parked(one))
+        reporters = filter(self.system.is_reporter, self.system.of_kind("worker"))
+        there = (worker.position for worker in reporters if not self.board.is_parked(worker.position))
+        return sum(self.board.gauge(position, WorkerGauge.KV_TOKENS) for position in there)
 
     def phase_ends(self, phase: StartPhase, now: int | None = None) -> None:
         """Of the server's start."""

@@ -212,6 +212,11 @@ class WorkerActor(Actor):
 
 def main(context: Context) -> None:
     """Load the model and run steps until told to stop."""
+    if context.config.node_of(context.spec.index) != context.config.node_rank:
+        from .pipeline.nodes import proxy
+
+        proxy.main(context)
+        return
     _drop_old_steps(context)
     if sleep_word(context).state.is_parked:
         run(ParkedWorker(context), context)
@@ -239,7 +244,12 @@ def run_worker(actor: WorkerActor) -> None:
     context.status.set_gauge(Gauge.KV_TOKENS, actor.tokens)
     gc.freeze()  # what is there now stays: no step waits while it is looked through
     gc.enable()
-    run(actor, context)
+    if context.config.headless:
+        from .pipeline.nodes.remote import run_remote
+
+        run_remote(actor)
+    else:
+        run(actor, context)
 
 
 def start(context: Context) -> WorkerActor | ParkedWorker:
@@ -363,7 +373,7 @@ def _start_on_cpu(context: Context) -> WorkerActor:
     context.phase_ends(StartPhase.GROUP)
     engines = _engines_beside(context)
     cores = max(1, usable_cores() // engines)
-    threads = config.threads or max(1, (usable_cores() - 1) // (config.workers * engines))
+    threads = config.threads or max(1, (usable_cores() - 1) // (config.local_workers * engines))
     log.info("kernels: %s", native.start(config.cpu_kernels, threads))
     if config.threads is None and config.workers == 1 and not config.deterministic:
         threads = native.useful_threads(cores, files_bytes(context.model.folder))

@@ -166,7 +166,7 @@ def _memory_on_cpu(
     yield {
         "device": "cpu",
         "kernels": choose(config.cpu_kernels)[1],
-        "threads": config.threads or max(1, (usable_cores() - 1) // (config.workers * config.engines)),
+        "threads": config.threads or max(1, (usable_cores() - 1) // (config.local_workers * config.engines)),
         "kv_cache_dtype": kind.name,
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": available_bytes(),

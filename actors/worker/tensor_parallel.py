@@ -18,6 +18,7 @@ import atexit
 import os
 import signal
 from datetime import timedelta
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,16 +28,39 @@ from torch import Tensor
 from .symmetric_memory import SymmetricSum
 
 MEET_S = 600.0  # what the slowest gets to load its part; one that hangs is killed by its supervisor before
+MEET_AFAR_S = 3000.0  # the same on several machines, which somebody has to start
 LEAVE_S = 5  # what a member's end may take: whole seconds
 
 
-def meet(rank: int, size: int, meeting_fd: int, life: int, device: torch.device | None = None) -> None:
-    """Returns when all workers are here that share a model; for the arguments see TensorParallelGroup."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    file = dist.FileStore(f"/proc/self/fd/{meeting_fd}", size)  # type: ignore[attr-defined]
-    store = dist.PrefixStore(str(life), file)  # type: ignore[attr-defined]
+class MeetingPlace(NamedTuple):
+    """Where workers of several machines meet."""
+
+    host: str
+    port: int
+    is_host: bool  # one worker is
+    interface: str  # of this machine, by which the others reach it
+
+
+def meet(
+    rank: int,
+    size: int,
+    meeting_fd: int,
+    life: int,
+    device: torch.device | None = None,
+    place: MeetingPlace | None = None,
+) -> None:
+    """Returns when all workers are here that share a model; for the arguments see TensorParallelGroup. `place`: where
+    they are on several machines.
+    """
+    wait = timedelta(seconds=MEET_S if place is None else MEET_AFAR_S)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if place is None else place.interface)
+    found: Any
+    if place is None:
+        found = dist.FileStore(f"/proc/self/fd/{meeting_fd}", size)  # type: ignore[attr-defined]
+    else:
+        found = dist.TCPStore(place.host, place.port, size, place.is_host, wait, False)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(str(life), found)  # type: ignore[attr-defined]
     backend = "gloo" if device is None else "cpu:gloo,cuda:nccl"
-    wait = timedelta(seconds=MEET_S)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait, device_id=device)
 
 

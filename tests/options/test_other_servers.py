@@ -77,7 +77,8 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--mem-fraction-static 0.8", {"gpu_memory_utilization": 0.8}),
         ("--log-jsonl -v", {"log_format": "json", "log_level": "debug"}),
         ("--watchdog-timeout 30", {"step_timeout": 30.0}),
-        ("--nnodes 1 -dp 1 --distributed-executor-backend mp --task generate", {}),
+        ("--decode-context-parallel-size 1 -dp 1 --distributed-executor-backend mp --task generate", {}),
+        ("--nnodes 1 --node-rank 0", {}),
         ("--no-enable-lora --no-enable-expert-parallel", {}),
     ],
 )
@@ -127,10 +128,10 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
 
 
 def test_all_that_cannot_be_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--nnodes 2 --quite-other 7 --temp=0.5 --max-num-seq 4 --port 1 -xyz --jinja"
+    words = "--decode-context-parallel-size 2 --quite-other 7 --temp=0.5 --max-num-seq 4 --port 1 -xyz --jinja"
     refused("folder", *words.split())
     told = capsys.readouterr().err.splitlines()
-    names = ["actorserve launch", "--nnodes", "--quite-other", "--temp", "--max-num-seq", "-xyz"]
+    names = ["actorserve launch", "--decode-context-parallel-size", "--quite-other", "--temp", "--max-num-seq", "-xyz"]
     assert [line.split(":")[0].strip() for line in told if "option" in line or "supp" in line] == names
     assert "did you mean --max-num-seqs?" in told[-3] and "did you" not in told[-2]
 

@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...protocol.step import Step
-from ..tensor_parallel import MEET_S, TensorParallelGroup, least, meet
+from ..tensor_parallel import MEET_S, MeetingPlace, TensorParallelGroup, least, meet
 
 MOST_NUMBER = 1 << 30  # of a step, as gloo's tags take it
 
@@ -80,11 +80,22 @@ class _Tokens:
 class Stage:
     """A StageLink by torch.distributed."""
 
-    def __init__(self, stages: int, size: int, worker: int, meeting_fd: int, life: int, step_s: float) -> None:
-        """`worker` of stages · size, stage by stage; the rest as of TensorParallelGroup. Returns when all are here."""
+    def __init__(
+        self,
+        stages: int,
+        size: int,
+        worker: int,
+        meeting_fd: int,
+        life: int,
+        step_s: float,
+        place: MeetingPlace | None = None,
+    ) -> None:
+        """`worker` of stages · size, stage by stage; `place` where they are on several machines; the rest as of
+        TensorParallelGroup. Returns when all are here.
+        """
         self.index, rank = divmod(worker, size)
         self.count = stages
-        meet(worker, stages * size, meeting_fd, life)
+        meet(worker, stages * size, meeting_fd, life, None, place)
         self.group = _group(stages, size, self.index, rank, step_s) if size > 1 else None
         self._step_s, self._timeout = step_s, timedelta(seconds=step_s)
         self._before, self._behind = worker - size, worker + size

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+
+import psutil
+
 from ...model.memory.kv_memory import KVMemory
 from ...model.pipeline.stages import plan_stages
-from ...options.config import Config
+from ...options.config import Config, ConfigError
 from ...runtime.process import Context
 from ..cpu.decoder import Decoder
 from ..cpu.memory.kv_memory import kv_type, plan_memory
+from ..tensor_parallel import MeetingPlace
 from .link import Stage
 from .model import StageModel
 
@@ -18,7 +23,26 @@ def join_stage(context: Context, meeting_fd: int, life: int) -> Stage | None:
     stages, size = config.pipeline_parallel_size, config.tensor_parallel_size
     if stages == 1:
         return None
-    return Stage(stages, size, context.spec.index, meeting_fd, life, config.step_timeout)
+    place = _meeting_place(context) if config.nnodes > 1 else None
+    return Stage(stages, size, context.spec.index, meeting_fd, life, config.step_timeout, place)
+
+
+def _meeting_place(context: Context) -> MeetingPlace:
+    """The worker that answers to the scheduler keeps it, on node 0."""
+    config = context.config
+    assert config.master_addr is not None
+    own = config.master_addr if context.channel is None else context.channel.getsockname()[0]
+    host = context.system.is_reporter(context.spec)
+    return MeetingPlace(config.master_addr, config.master_port, host, interface_of(own))
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this address; ConfigError if none has."""
+    wanted = {info[4][0] for info in socket.getaddrinfo(address, None)}
+    for name, addresses in psutil.net_if_addrs().items():
+        if wanted & {one.address.partition("%")[0] for one in addresses}:
+            return str(name)
+    raise ConfigError(f"--master-addr: {address} is no address of this machine")
 
 
 def describe_stage(model: Decoder) -> str:

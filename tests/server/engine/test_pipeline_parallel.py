@@ -71,7 +71,14 @@ def test_two_stages_say_what_one_worker_says(server: Server, expected: tuple[lis
     assert counted(server, "vllm:num_preemptions_total") > 0 and counted(server, "vllm:prefix_cache_hits_total") > 0
 
 
-@pytest.mark.parametrize("victims", [("worker-pp0",), ("worker-pp1",), ("worker-pp0", "scheduler")])
+@pytest.mark.parametrize(
+    "victims",
+    [
+        ("worker-pp1",),
+        pytest.param(("worker-pp0",), marks=pytest.mark.slow),
+        pytest.param(("worker-pp0", "scheduler"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_stage_dies_and_changes_no_answer(
     server: Server, expected: tuple[list[list[Any]], list[Any]], victims: tuple[str, ...]
 ) -> None:

@@ -1,0 +1,112 @@
+"""Stages on two machines, which here are one: answers are those of one worker, whoever dies on either side."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.server import Server
+
+from .test_data_parallel import all_answers
+
+SECRET = "a secret of the two machines"
+OPTIONS = ("--threads", "1", "--max-restarts", "100")
+pytestmark = pytest.mark.slow  # workers of the other side import torch in each life
+
+
+def free_port() -> int:
+    """The first of three that are free now."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            port: int = found.getsockname()[1]
+        try:
+            for offset in (1, 2):
+                socket.create_server(("127.0.0.1", port + offset)).close()
+        except OSError:
+            continue
+        if 1024 <= port <= 60_000:
+            return port
+
+
+def node_options(folder: Path, port: int, secret: str = SECRET) -> tuple[str, ...]:
+    file = folder / f"secret-{len(secret)}"
+    file.write_text(secret)
+    place = ("--master-addr", "127.0.0.1", "--master-port", str(port), "--node-secret-file", str(file))
+    return (*OPTIONS, "-pp", "2", "--nnodes", "2", *place)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[Any]]:
+    with Server(*OPTIONS) as server:
+        return asyncio.run(all_answers(server))
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+    """(the server, the other machine)."""
+    options = node_options(tmp_path_factory.mktemp("nodes"), free_port())
+    with Server(*options, "--headless", "--node-rank", "1", wait=False) as other, Server(*options) as server:
+        yield server, other
+        server.stop()
+        other.wait_for("worker-pp0 waits for node 0")
+
+
+def remote_worker(other: Server) -> int:
+    """The process id of the other machine's worker, once it is ready."""
+    other.wait_for("ready, for the server")
+    (child,) = psutil.Process(other.pid).children()
+    return int(child.pid)
+
+
+def test_two_machines_say_what_one_worker_says(nodes: tuple[Server, Server], expected: list[list[Any]]) -> None:
+    server, other = nodes
+    remote_worker(other)
+    assert asyncio.run(all_answers(server)) == expected
+    assert {"worker-pp0", "worker-pp1"} <= server.pids().keys()
+
+
+@pytest.mark.parametrize("victim", ["worker-pp0", "worker-pp1"])
+def test_a_death_on_the_server_changes_no_answer(
+    nodes: tuple[Server, Server], expected: list[list[Any]], victim: str
+) -> None:
+    server, other = nodes
+    assert asyncio.run(all_answers(server, (victim,))) == expected
+    remote_worker(other)
+
+
+def test_a_death_on_the_other_machine_changes_no_answer(
+    nodes: tuple[Server, Server], expected: list[list[Any]]
+) -> None:
+    """KV memory is there on both sides: what is computed stays so."""
+    server, other = nodes
+    (child,) = psutil.Process(other.pid).children()
+    assert asyncio.run(all_answers(server, (child.pid,))) == expected
+    remote_worker(other)
+    taken = re.findall(r"(\d+) of their (\d+) tokens of KV and \d+ cached blocks are taken over", server.output)
+    assert 0 < int(taken[-1][0]) <= int(taken[-1][1])
+
+
+def test_who_has_another_secret_or_model_is_refused_by_name(nodes: tuple[Server, Server], tmp_path: Path) -> None:
+    """And told so on both sides; the server goes on waiting for the right one."""
+    port = free_port()
+    right = node_options(tmp_path, port)
+    with Server(*right, wait=False) as server:
+        server.wait_for("waiting for node 1 at 127.0.0.1")
+        for options, said in (
+            (node_options(tmp_path, port, SECRET + "?"), "the secret of --node-secret-file is another one"),
+            ((*right, "--dtype", "bfloat16"), "node 0 differs: --dtype: bfloat16 here, auto there"),
+        ):
+            with Server(*options, "--headless", "--node-rank", "1", wait=False) as stranger:
+                assert said in stranger.wait_for("node 0 refuses it: (.*)")[1]
+                assert stranger.wait() == 2
+            server.wait_for("127.0.0.1 was refused: it ")
+        with Server(*right, "--headless", "--node-rank", "1", wait=False):
+            server.wait_ready()
+            assert server.stop() == 0
