@@ -64,12 +64,16 @@ class Answers:
         return [choices[index] for index in sorted(choices)]
 
 
-async def all_answers(server: Server, victims: tuple[str | int, ...] = ()) -> list[list[Any]]:
-    """Of all streams at once; when all have begun these die, actors by name or processes."""
+async def all_answers(
+    server: Server, victims: tuple[str | int, ...] = (), begun: asyncio.Event | None = None
+) -> list[list[Any]]:
+    """Of all streams at once; when all have begun these die, actors by name or processes, and somebody is told."""
     answers = Answers(len(STREAMS))
     async with http_session(server) as session:
         reading = [asyncio.create_task(answers.read(session, number)) for number in range(len(STREAMS))]
         await answers.begun.wait()
+        if begun is not None:
+            begun.set()
         for victim in victims:
             os.kill(victim if isinstance(victim, int) else server.pids()[victim], signal.SIGKILL)
         return await asyncio.gather(*reading)

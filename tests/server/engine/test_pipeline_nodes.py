@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.server import Server
+from tests.support.server import LAUNCH, Server
 
 from .test_data_parallel import all_answers
 
@@ -35,10 +37,10 @@ def free_port() -> int:
             return port
 
 
-def node_options(folder: Path, port: int, secret: str = SECRET) -> tuple[str, ...]:
+def node_options(folder: Path, port: int, secret: str = SECRET, host: str = "127.0.0.1") -> tuple[str, ...]:
     file = folder / f"secret-{len(secret)}"
     file.write_text(secret)
-    place = ("--master-addr", "127.0.0.1", "--master-port", str(port), "--node-secret-file", str(file))
+    place = ("--master-addr", host, "--master-port", str(port), "--node-secret-file", str(file))
     return (*OPTIONS, "-pp", "2", "--nnodes", "2", *place)
 
 
@@ -110,3 +112,57 @@ def test_who_has_another_secret_or_model_is_refused_by_name(nodes: tuple[Server,
         with Server(*right, "--headless", "--node-rank", "1", wait=False):
             server.wait_ready()
             assert server.stop() == 0
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def network() -> Iterator[tuple[str, str, str]]:
+    """A network namespace for the other machine: (its name, its end of the link, the server's address)."""
+    name, address = f"nodes{os.getpid()}", "10.213.77.1"
+    try:
+        ip("netns", "add", name)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("network namespaces need root and iproute2")
+    try:
+        near, far = f"a{os.getpid()}", f"b{os.getpid()}"
+        ip("link", "add", near, "type", "veth", "peer", "name", far)
+        ip("link", "set", far, "netns", name)
+        ip("address", "add", f"{address}/24", "dev", near)
+        ip("link", "set", near, "up")
+        ip("-n", name, "address", "add", "10.213.77.2/24", "dev", far)
+        ip("-n", name, "link", "set", far, "up")
+        ip("-n", name, "link", "set", "lo", "up")
+        yield name, far, address
+    finally:
+        ip("netns", "delete", name)
+
+
+def test_a_link_that_is_cut_changes_no_answer(
+    network: tuple[str, str, str], expected: list[list[Any]], tmp_path: Path
+) -> None:
+    """Nothing comes back, not even an end: both sides notice, and go on in their KV memory when it is mended."""
+    name, link, address = network
+    options = node_options(tmp_path, free_port(), host=address)
+    command = ("ip", "netns", "exec", name, *LAUNCH)
+
+    async def cut() -> list[list[Any]]:
+        reading = asyncio.create_task(all_answers(server, (), begun))
+        await begun.wait()
+        ip("-n", name, "link", "set", link, "down")
+        await asyncio.to_thread(server.wait_for, "its worker's machine is gone")
+        ip("-n", name, "link", "set", link, "up")
+        return await reading
+
+    with (
+        Server(*options, "--headless", "--node-rank", "1", wait=False, command=command) as other,
+        Server(*options) as server,
+    ):
+        begun = asyncio.Event()
+        assert asyncio.run(cut()) == expected
+        other.wait_for("ready, for the server")
+        taken = re.findall(r"(\d+) of their (\d+) tokens of KV and \d+ cached blocks are taken over", server.output)
+        assert 0 < int(taken[-1][0]) <= int(taken[-1][1])
+        server.stop()

@@ -25,8 +25,8 @@ def run_remote(actor: WorkerActor) -> None:
     while not context.stopping:
         try:
             planned = receive(connection, Planned)
-        except (EOFError, ConnectionError):
-            context.log.info("the server's connection has ended")
+        except (EOFError, OSError) as error:
+            context.log.info("the server's connection is gone: %s", error)
             return
         write_tokens(tokens, planned)
         actor.handle(planned.step)
