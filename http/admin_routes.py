@@ -27,6 +27,12 @@ class WakeOptions(msgspec.Struct):
     tags: str | None = None
 
 
+class ProfileOptions(msgspec.Struct):
+    """The query of /start_profile."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 60.0
+
+
 class ServerInfoOptions(msgspec.Struct):
     """The query of /server_info, as vLLM has it."""
 
@@ -59,6 +65,25 @@ NO_TRANSFER = (  # of weights from memory to memory, by other servers' names
     *("/update_weights_from_tensor", "/destroy_weights_update_group"),
 )
 ADMIN = (
+    Route(
+        "post",
+        "/start_profile",
+        "administration.start_profile",
+        "Sample the stacks of all actors, and the workers' operators",
+        answers.Health,
+        query=ProfileOptions,
+        statuses=(400, 500, 503),
+        admin=True,
+    ),
+    Route(
+        "post",
+        "/stop_profile",
+        "administration.stop_profile",
+        "Write what was seen as a trace for Perfetto",
+        answers.ProfileWritten,
+        statuses=(400, 500, 503),
+        admin=True,
+    ),
     Route(
         "post",
         "/collective_rpc",

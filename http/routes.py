@@ -400,8 +400,6 @@ ROUTES: tuple[Route, ...] = (
         statuses=(500, 503),
         admin=True,
     ),
-    Route("*", "/start_profile", "", admin=True),
-    Route("*", "/stop_profile", "", admin=True),
     Route(
         "post",
         "/pause",

@@ -7,7 +7,7 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.vectors import Vectors
 
-from ..protocol.administration import SleepChanged, WorkersCalled
+from ..protocol.administration import Profiled, SleepChanged, WorkersCalled
 from ..protocol.messages import (
     Aborted,
     AdapterChanged,
@@ -83,6 +83,7 @@ class FrontendInbox:
                 Paused()
                 | SleepChanged()
                 | WorkersCalled()
+                | Profiled()
                 | Aborted()
                 | PrefixCacheReset()
                 | CacheReset()

@@ -97,13 +97,17 @@ class Calls:
         return sum(answer.count for answer in answers if isinstance(answer, Aborted))
 
     async def ask_engines(
-        self, make: Callable[[int], Message], patient: bool = False, limit: float | None = None
+        self,
+        make: Callable[[int], Message],
+        patient: bool = False,
+        limit: float | None = None,
+        only_first: bool = False,
     ) -> list[Message]:
         """The answers of all engines' schedulers. `patient`: it may take longer, and is asked again then, since whoever
         was asked may have died. `limit`: seconds, if others than CALL_S.
         """
         begun = []
-        for send in self._ask_schedulers:
+        for send in self._ask_schedulers[: 1 if only_first else None]:
             number = next(self.numbers)
             begun.append((number, partial(send, make(number))))
         for number, ask in begun:

@@ -61,6 +61,16 @@ class AdministrationMethods:
 
         return self._engine.ask(call, LONGEST_S, "it was called")
 
+    def start_profile(self, seconds: float = 60.0) -> None:
+        """Sample all actors from now on, for so long at most; `profile_dir` is an option."""
+        self._check_usable()
+        self._engine.ask(lambda to: to.administration.start_profile(seconds), 2 * CALL_S, "a profile was begun")
+
+    def stop_profile(self) -> dict[str, Any]:
+        """Where the trace is, for Perfetto, and whose part is missing."""
+        self._check_usable()
+        return self._engine.ask(lambda to: to.administration.stop_profile(), 2 * CALL_S, "a profile was written")
+
     def update_weights(self, path: str = "", mode: str = "abort") -> None:
         """Compute with the weights of a folder below `weights_folder`, or with the served model's as they are now."""
         self._check_usable()

@@ -521,6 +521,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "an entry point of actorserve.worker_extensions"
         ),
     ] = None
+    profile_dir: Annotated[
+        str | None, Meta(description="a folder for what is seen between /start_profile and /stop_profile")
+    ] = None
     weights_folder: Annotated[
         list[str], Meta(description="folders below which /update_weights may load weights from; the model's own always")
     ] = []

@@ -257,7 +257,7 @@ REFUSED = {  # reason: names
     "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls "
     "--tool-server --tools",
     "requests may ask for 20 logprobs, and no more": "--max-logprobs",
-    "`actorserve trace` shows where the time goes": "--profiler-config",
+    "--profile-dir is the folder for /start_profile": "--profiler-config",
     "a server that sleeps is one that is stopped: start it when it is needed": "--enable-sleep-mode",
     "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",
     "CUDA_VISIBLE_DEVICES chooses the GPUs": "--base-gpu-id --gpu-id-step -mg --main-gpu -dev",

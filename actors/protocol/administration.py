@@ -87,6 +87,20 @@ class Unloadable(Message, frozen=True, tag=130):
     problem: str
 
 
+class Profile(Message, frozen=True, tag=131):
+    """Frontend → scheduler of the first engine: profile all actors for so long; 0: no more; answered by Profiled."""
+
+    call: int
+    seconds: float
+
+
+class Profiled(Message, frozen=True, tag=132):
+    """Scheduler → frontend: the number of the profile that was begun or ended; 0: there is one already, or none."""
+
+    call: int
+    began: int
+
+
 class CallArguments(msgspec.Struct, frozen=True):
     """Of a method of the workers."""
 

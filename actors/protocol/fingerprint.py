@@ -35,6 +35,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "journals.response_journal",
     "kv_map.layout",
     "kv_map.pause",
+    "kv_map.sleep",
     "kv_tier.arena",
     "kv_tier.blocks",
     "media.arena",
@@ -47,6 +48,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "table.logprobs",
     "table.stamps",
     "table.vectors",
+    "weights",
 )
 SHARED_VALUES = (  # what stands in it: numbers that one life writes and another reads
     "actorserve.actors.accounts.account",

@@ -19,6 +19,8 @@ from .administration import (
     LookAtSleep,
     MethodCalled,
     Parked,
+    Profile,
+    Profiled,
     Sleep,
     SleepChanged,
     Unloadable,
@@ -342,6 +344,7 @@ ToScheduler = (
     | Unloadable
     | CallWorkers
     | MethodCalled
+    | Profile
     | Cancel
     | Stopped
     | WorkerReady
@@ -550,6 +553,7 @@ ToFrontend = (
     | Aborted
     | SleepChanged
     | WorkersCalled
+    | Profiled
     | Failed
     | Delta
     | PromptTokenLogprobs

@@ -56,6 +56,7 @@ class LoopTurns:
         began = monotonic_ns()
         done = context.inbox.drain(self._actor.handle)
         handled = monotonic_ns()
+        context.profile.look()
         answers = self._actor.do_work()
         flushed = context.flush()
         if done:

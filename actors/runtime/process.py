@@ -22,6 +22,7 @@ import msgspec
 
 from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.kv_map.profile import ProfileWords
 from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.rings.mailbox import Inbox, Outbox, wake
@@ -41,6 +42,7 @@ from ..telemetry.log_format import log_to_stderr
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, hearer
 from .in_flight import Ended, InFlight
+from .profiling import ProfileWatch
 
 PR_SET_PDEATHSIG = 1
 REFUSED = 2  # exit status: an option cannot be
@@ -99,6 +101,8 @@ class Context:
         self.trace = TraceWriter(self.segment, self.system.trace_offsets[self.name])
         ended = self.board.ended(self.spec.position)
         self.trace.add(monotonic_ns(), EventKind.STARTED, boot.incarnation, last_beat, ended)
+        words = ProfileWords(self.segment.words, self.system.kv_map_offsets[0])
+        self.profile = ProfileWatch(words, boot.config.profile_dir, boot.name, boot.incarnation)
         self.inbox = self._inbox()
         self.inbox.heard = hearer(self.trace)
         self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
@@ -234,6 +238,7 @@ def run(actor: Actor, context: Context) -> None:
             actor.published()
             context.inbox.commit()
         context.status.beat()
+        context.profile.look()
         if done:
             now = monotonic_ns()
             add(now, turn, now - began, done)

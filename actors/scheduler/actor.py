@@ -18,7 +18,7 @@ from actorserve.shm.table.table import slot_of
 
 from ..options.lora import read_modules
 from ..options.speculative import is_by_itself, most_drafts
-from ..protocol.administration import CallWorkers, MethodCalled, Parked, Sleep, Unloadable, WakeUp
+from ..protocol.administration import CallWorkers, MethodCalled, Parked, Profile, Sleep, Unloadable, WakeUp
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (
     Abort,
@@ -151,7 +151,7 @@ class SchedulerActor(Actor):
                 self._tell_paused([message.call, *self.scheduler.pause.take_callers()])
             case Abort():
                 self._abort(message)
-            case Sleep() | WakeUp() | Parked() | Unloadable() | CallWorkers() | MethodCalled():
+            case Sleep() | WakeUp() | Parked() | Unloadable() | CallWorkers() | MethodCalled() | Profile():
                 if self.administration.handle(message):
                     self._leave_worker()
             case ResetEncoderCache():

@@ -9,9 +9,12 @@ a death is a call without an answer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
 from actorserve.shm.kv_map.sleep import Part, SleepState
+from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
 from ..protocol.administration import (
@@ -20,6 +23,8 @@ from ..protocol.administration import (
     LookAtSleep,
     MethodCalled,
     Parked,
+    Profile,
+    Profiled,
     Sleep,
     SleepChanged,
     Unloadable,
@@ -46,6 +51,7 @@ class Administration:
         self._wanted: str | None = None  # weights, once it sleeps
         self._problem = ""  # with the weights that were wanted last
         self._calls: dict[int, dict[int, MethodCalled]] = {}  # by rank
+        self._profiles = ProfileWords(context.segment.words, context.system.kv_map_offsets[0])
         if self._sleep.state.is_parked:
             tell_workers(LookAtSleep())
 
@@ -54,7 +60,7 @@ class Administration:
         """Are its workers without a model, on an operator's word?"""
         return self._sleep.state.is_parked
 
-    def handle(self, message: Sleep | WakeUp | Parked | Unloadable | CallWorkers | MethodCalled) -> bool:
+    def handle(self, message: Sleep | WakeUp | Parked | Unloadable | CallWorkers | MethodCalled | Profile) -> bool:
         """One message; it may come twice. True if the worker is not to be reckoned with any more."""
         match message:
             case Sleep():
@@ -72,6 +78,8 @@ class Administration:
                 self._call(message)
             case MethodCalled():
                 self._called(message)
+            case Profile():
+                self._profile(message)
         return False
 
     def _begin(self, message: Sleep) -> bool:
@@ -121,6 +129,22 @@ class Administration:
         self._weights.store(self._weights.before())
         self._context.log.error("the weights before are loaded again: %s", message.problem)
         self._tell_workers(LookAtSleep())
+
+    # --- profiles ------------------------------------------------------------------------------------------------
+
+    def _profile(self, message: Profile) -> None:
+        """Store it, for all actors to see. A message that comes again finds it begun or ended, and is answered 0."""
+        now, (began, ends) = time.monotonic_ns(), self._profiles.state
+        number = 0
+        if message.seconds and ends < now:
+            number = now
+            self._profiles.state = ProfileState(now, now + int(message.seconds * 1e9))
+        elif not message.seconds and ends:
+            number = began
+            self._profiles.state = ProfileState(began, 0)
+        for fd in self._context.eventfds.values():
+            wake(fd)
+        self._context.post(f"frontend-{frontend_of_call(message.call)}", Profiled(message.call, number))
 
     # --- calls of workers ----------------------------------------------------------------------------------------
 

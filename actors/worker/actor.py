@@ -50,6 +50,7 @@ from ..telemetry.trace_events import EventKind, counts
 from .kept_memory import KeptMemory, anonymous, digest_of
 from .methods import WorkerMethods
 from .parked import ParkedWorker, load_weights, sleep_word
+from .profile import TorchProfiler
 from .torch_import import import_rest, import_torch
 
 if TYPE_CHECKING:
@@ -104,6 +105,9 @@ class WorkerActor(Actor):
         self._scheduler = context.system.scheduler_of(context.spec.engine)
         self.reports = context.system.is_reporter(context.spec)  # for its group: all who draw come to the same
         self._methods = WorkerMethods(self)
+        self._torch_profiler: TorchProfiler | None = None
+        if context.config.worker == "model":
+            context.profile.make_device = self._profile_device
         self._report_ready()
 
     def handle(self, message: ToWorker) -> None:
@@ -148,6 +152,10 @@ class WorkerActor(Actor):
         for adapter, problem in read:
             self.context.post(self._scheduler, AdapterRead(own, rank, adapter, problem))
         return len(read)
+
+    def _profile_device(self) -> TorchProfiler:
+        self._torch_profiler = TorchProfiler()
+        return self._torch_profiler
 
     def most_drafts(self) -> int:
         """That a row may have in a step."""
@@ -199,6 +207,8 @@ class WorkerActor(Actor):
         self.context.trace.add(time.monotonic_ns(), EventKind.STEP, int(seconds * 1e9), message.step, small)
         self.context.status.add(Gauge.STEPS, 1)
         self.context.status.add(Gauge.STEP_NS, int(seconds * 1e9))
+        if self._torch_profiler is not None:
+            self._torch_profiler.step()
 
     def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """What the scheduler is told of a step that has ended."""

@@ -7,7 +7,14 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from ..admin_routes import CollectiveRpcRequest, ServerInfoOptions, SleepOptions, UpdateWeightsRequest, WakeOptions
+from ..admin_routes import (
+    CollectiveRpcRequest,
+    ProfileOptions,
+    ServerInfoOptions,
+    SleepOptions,
+    UpdateWeightsRequest,
+    WakeOptions,
+)
 from ..errors import ApiError, bad_request
 from ..generation.fields.decoding import decode_query
 from ..generation.fields.unsupported import read
@@ -36,6 +43,12 @@ class Administered(Protocol):
     ) -> Awaitable[list[Any]]:
         """What has come of it in each worker."""
 
+    def start_profile(self, seconds: float) -> Awaitable[None]:
+        """Sample all actors from now on, for so long at most."""
+
+    def stop_profile(self) -> Awaitable[dict[str, Any]]:
+        """Where the trace is, and whose part is missing."""
+
     def server_info(self, config_format: str) -> dict[str, Any]:
         """Versions, options, the model and all actors."""
 
@@ -57,6 +70,13 @@ class Administration:
     async def server_info(self, request: web.Request) -> web.Response:
         options = decode_query(ServerInfoOptions, request.query)
         return json_response(self._engine.administration.server_info(options.config_format))
+
+    async def start_profile(self, request: web.Request) -> web.Response:
+        await self._engine.administration.start_profile(decode_query(ProfileOptions, request.query).seconds)
+        return json_response({"status": "ok"})
+
+    async def stop_profile(self, request: web.Request) -> web.Response:
+        return json_response(await self._engine.administration.stop_profile())
 
     async def collective_rpc(self, request: web.Request) -> web.Response:
         asked = read(CollectiveRpcRequest, await self._read_body(request))

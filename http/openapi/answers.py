@@ -290,6 +290,13 @@ class IsPaused(Said):
     is_paused: bool
 
 
+class ProfileWritten(Said):
+    path: str
+    events: int
+    missing: dict[str, str]
+    cut: list[str]
+
+
 class Results(Said):
     results: list[Any]
 

@@ -68,6 +68,7 @@ class FakeAdministration:
     def __init__(self) -> None:
         self.sleeps: list[tuple[int, str, bool, int]] = []
         self.woken: list[list[str]] = []
+        self.profiled = 0.0
         self.updates: list[tuple[str, str, int]] = []
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
@@ -87,6 +88,12 @@ class FakeAdministration:
         self, method: str, args: list[Any], kwargs: dict[str, Any], timeout_s: float | None = None
     ) -> list[Any]:
         return [[method, args, kwargs, timeout_s]]
+
+    async def start_profile(self, seconds: float) -> None:
+        self.profiled = seconds
+
+    async def stop_profile(self) -> dict[str, Any]:
+        return {"path": "trace.json", "events": 1, "missing": {}, "cut": []}
 
     def server_info(self, config_format: str) -> dict[str, Any]:
         return {"config_format": config_format}

@@ -29,6 +29,7 @@ from ...protocol.administration import (
 from ...protocol.messages import Message
 from ...runtime.process import Context
 from ..rpc import Calls
+from .profile import Profiles
 from .server_info import ServerInfo
 from .sleep import SleepWatch
 from .weights import find_weights
@@ -43,6 +44,7 @@ class Administration:
         self._context, self._calls = context, calls
         self._watch = SleepWatch(context)
         self._info = ServerInfo(context)
+        self._profiles = Profiles(context, calls)
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
         """Where requests end first, that takes as long as they take."""
@@ -88,6 +90,14 @@ class Administration:
             field = problem.partition(":")[0]
             raise ApiError(400, f"{problem}.", field if field in ("method", "args") else None)
         return [msgspec.json.decode(result) for one in called for result in one.results]
+
+    async def start_profile(self, seconds: float) -> None:
+        """Sample all actors from now on, for so long at most."""
+        await self._profiles.start(seconds)
+
+    async def stop_profile(self) -> dict[str, Any]:
+        """Where the trace of all actors is."""
+        return await self._profiles.stop()
 
     def server_info(self, config_format: str) -> dict[str, Any]:
         """Versions, options, the model and all actors."""

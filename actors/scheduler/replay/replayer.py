@@ -20,6 +20,7 @@ from actorserve.shm.board.board import Board, BoardWriter
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.layout import CANCEL, FINISH, GENERATION, STOP
 from actorserve.shm.table.table import RequestTable, generation_of, slot_of
+from actorserve.shm.weights import WeightsRecord
 
 from ...protocol.kinds import SUPERVISOR
 from ...protocol.messages import Advance, Message
@@ -61,6 +62,7 @@ class PrivateMemory:
     def __init__(self, head: RecordedLife) -> None:
         system = System(head.config, head.model)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._weights = WeightsRecord.create(1)  # those of the model that was served at first
         self._segment = segment = private_segment(system.size)
         self._fill(segment, system, head)
         boot = Boot(
@@ -70,7 +72,7 @@ class PrivateMemory:
             config=head.config,
             model=head.model,
             segment_fd=segment.fd,
-            files={},
+            files={"weights": self._weights},
             eventfds=dict.fromkeys([*system.by_name, SUPERVISOR], self._wake),
         )
         self.context = Context(boot)
@@ -120,6 +122,7 @@ class PrivateMemory:
         self.context.close()
         self._segment.close()
         os.close(self._wake)
+        os.close(self._weights)
 
 
 class ReplayedActor(SchedulerActor):

@@ -1,7 +1,8 @@
-"""`/update_weights`, `/collective_rpc` and `/server_info` of a running server."""
+"""`/update_weights`, `/collective_rpc`, `/server_info` and profiles of a running server."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -58,6 +59,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folders: Path) -> Iterator[Server]:
     words = ("--threads", "1", "--admin-api-key", "master", "--max-restarts", "1000")
     own = (
+        "--profile-dir",
+        str(folders / "profiles"),
         "--weights-folder",
         str(folders / "others"),
         "--worker-extension-cls",
@@ -175,3 +178,44 @@ async def test_what_the_server_says_of_itself(server: Server, folders: Path) -> 
         assert found["engines"][0]["pause"] == "running" and found["model"]["architecture"] == "LlamaForCausalLM"
         refused = await ask(session, "get", "/server_info?config_format=xml")
         assert (refused["status_code"], refused["error"]["param"]) == (400, "config_format")
+
+
+def names_of(path: str, actor: str) -> set[str]:
+    """Of the slices in an actor's track."""
+    found = json.loads(Path(path).read_bytes())
+    pids = {
+        one["pid"]
+        for one in found["traceEvents"]
+        if one["ph"] == "M" and one["name"] == "process_name" and one["args"]["name"] == actor
+    }
+    return {one["name"] for one in found["traceEvents"] if one["ph"] == "X" and one["pid"] in pids}
+
+
+async def test_what_all_actors_did_is_one_trace(server: Server, folders: Path) -> None:
+    async with session_of(server) as session:
+        assert (await ask(session, "post", "/stop_profile"))["status_code"] == 400
+        begun = await ask(session, "post", "/start_profile?seconds=100")
+        assert begun == {"status_code": 200, "status": "ok"}
+        assert "running" in (await ask(session, "post", "/start_profile"))["error"]["message"]
+        for _ in range(3):
+            await complete(session, **TEXT | {"max_tokens": 60, "ignore_eos": True})
+        found = await ask(session, "post", "/stop_profile")
+        assert found["status_code"] == 200 and found["missing"] == {} and found["cut"] == []
+        for actor in server.actors():
+            assert "Inbox.wait" in names_of(found["path"], actor) or "run" in names_of(found["path"], actor), actor
+        assert {"run", "CpuRunner.run"} & names_of(found["path"], "worker")
+        assert any(name.startswith("aten::") for name in names_of(found["path"], "worker")), "torch's own"
+        assert [path.suffix for path in (folders / "profiles").iterdir()] == [".json"]
+
+
+async def test_who_is_killed_leaves_out_its_part(server: Server) -> None:
+    async with session_of(server) as session:
+        assert (await ask(session, "post", "/start_profile"))["status"] == "ok"
+        await complete(session, **TEXT)
+        os.kill(server.actors()["scheduler"], signal.SIGKILL)
+        await complete(session, **TEXT)
+        found = await ask(session, "post", "/stop_profile")
+        assert list(found["missing"]) == ["scheduler"] and "died" in found["missing"]["scheduler"]
+        assert "SchedulerActor.do_work" in names_of(found["path"], "scheduler") or found["events"]
+        refused = await ask(session, "post", "/start_profile?seconds=0")
+        assert (refused["status_code"], refused["error"]["param"]) == (400, "seconds")

@@ -1,0 +1,87 @@
+"""Profiles: begun and ended for all actors, whose parts (runtime/profiling.py) are joined to one trace for Perfetto."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actorserve.http.errors import ApiError, bad_request
+
+from ...protocol.administration import Profile, Profiled
+from ...runtime.process import Context
+from ...runtime.profiling import PART, Part, part_name
+from ..rpc import Calls
+
+PARTS_S = 15.0  # in which actors write their parts
+POLL_S = 0.05  # files come without a sign
+
+
+class Profiles:
+    """Of one frontend."""
+
+    def __init__(self, context: Context, calls: Calls) -> None:
+        self._context, self._calls = context, calls
+        self._folder = None if context.config.profile_dir is None else Path(context.config.profile_dir)
+
+    async def start(self, seconds: float) -> None:
+        """All actors are profiled from now on, for so long at most."""
+        folder = self._wanted()
+        if not await self._ask(seconds):
+            raise bad_request("A profile is running; POST /stop_profile ends it.")
+        await asyncio.to_thread(_remove_parts, folder)
+
+    async def stop(self) -> dict[str, Any]:
+        """Where the trace is, and whose part is missing."""
+        folder = self._wanted()
+        began = await self._ask(0)
+        if not began:
+            raise bad_request("No profile is running; POST /start_profile begins one.")
+        board = self._context.board
+        wanted = {
+            spec.name: part_name(spec.name, board.incarnation(spec.position), began)
+            for spec in self._context.system.actors
+        }
+        deadline = time.monotonic() + PARTS_S
+        while time.monotonic() < deadline and not all((folder / name).exists() for name in wanted.values()):
+            await asyncio.sleep(POLL_S)
+        actors = self._context.system.actors
+        replaced = [spec.name for spec in actors if board.snapshot(spec.position).started_ns > began]
+        return await asyncio.to_thread(_join, folder, began, list(wanted), replaced)
+
+    def _wanted(self) -> Path:
+        if self._folder is None:
+            raise ApiError(400, "Profiles are written to --profile-dir, which this server was started without.")
+        return self._folder
+
+    async def _ask(self, seconds: float) -> int:
+        answer = (await self._calls.ask_engines(lambda number: Profile(number, seconds), only_first=True))[0]
+        assert isinstance(answer, Profiled)
+        return answer.began
+
+
+def _remove_parts(folder: Path) -> None:
+    """What profiles that nobody has stopped have left."""
+    for path in folder.glob(f"*{PART}") if folder.is_dir() else ():
+        path.unlink(missing_ok=True)
+
+
+def _join(folder: Path, began: int, actors: list[str], replaced: list[str]) -> dict[str, Any]:
+    """One file of all parts, whole or not at all. `replaced`: the actors of which an earlier life was profiled, too."""
+    parts = sorted(folder.glob(f"*.{began}{PART}"))
+    found = [msgspec.json.decode(path.read_bytes(), type=Part) for path in parts]
+    there = {part.actor for part in found}
+    missing = {name: "it wrote nothing: it was killed, or hangs" for name in actors if name not in there}
+    missing |= {name: "what its life before has seen: it died" for name in replaced if name in there}
+    entries = [entry for part in found for entry in part.entries]
+    about = {"missing": missing, "cut": sorted(part.actor for part in found if part.cut)}
+    path = folder / f"profile-{time.strftime('%Y%m%d-%H%M%S')}-{began % 1_000_000:06}.json"
+    beside = path.with_suffix(".writing")
+    beside.write_bytes(msgspec.json.encode({"traceEvents": entries, "displayTimeUnit": "ms", "otherData": about}))
+    beside.rename(path)
+    for part_path in parts:
+        part_path.unlink()
+    return {"path": str(path), "events": len(entries), **about}

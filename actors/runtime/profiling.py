@@ -1,0 +1,110 @@
+"""An actor's part of a profile: it looks in each turn whether one is wanted (shm/kv_map/profile.py), and writes what
+its sampler, and the profiler of its device, have seen into a file of --profile-dir, whole or not at all.
+
+A part is `ACTOR.LIFE.PROFILE.part`, JSON of a Part. An actor that is killed leaves none; its successor begins another.
+Whoever stops the profile joins them (frontend/administration/profile.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from actorserve.shm.kv_map.profile import ProfileWords
+
+from .sampler import Entry, Sampler
+
+log = logging.getLogger("profile")
+PART = ".part"
+
+
+class Part(msgspec.Struct):
+    """What one life of one actor has seen."""
+
+    actor: str
+    incarnation: int
+    began: int  # CLOCK_MONOTONIC, ns
+    cut: bool  # it was more than is kept
+    entries: list[dict[str, Any]]
+
+
+class DeviceProfiler(Protocol):
+    """What sees more than Python's stacks, from the actor's own thread."""
+
+    def stop(self) -> list[Entry]:
+        """Its slices."""
+
+
+def part_name(actor: str, incarnation: int, began: int) -> str:
+    """Of the profile that began then."""
+    return f"{actor}.{incarnation}.{began}{PART}"
+
+
+class ProfileWatch:
+    """Of one actor. `make_device`: what else is to be started with a profile."""
+
+    def __init__(self, words: ProfileWords, folder: str | None, actor: str, incarnation: int) -> None:
+        self.words = words
+        self.make_device: Callable[[], DeviceProfiler] | None = None
+        self._folder = None if folder is None else Path(folder)
+        self._actor, self._incarnation = actor, incarnation
+        self._seen = 0  # the end of the profile that is known
+        self._device: DeviceProfiler | None = None
+        self._device_entries: list[Entry] = []
+        self._sampler: Sampler | None = None
+        self._stopped = False  # the device's part is there
+        self._began = 0
+
+    def look(self) -> None:
+        """In each turn: begin, or give the device's part."""
+        ends = self.words.ends
+        if self._sampler is not None and not self._stopped and (ends != self._seen or time.monotonic_ns() > ends):
+            self._stop_device()
+        elif ends != self._seen and self._folder is not None:
+            self._seen = ends
+            if ends and time.monotonic_ns() < ends:
+                self._start()
+
+    def _start(self) -> None:
+        if self._sampler is not None and self._sampler.thread.is_alive():
+            self._seen = 0  # the one before is just written: in the next turn
+            return
+        self._began, self._stopped, self._device_entries = time.monotonic_ns(), False, []
+        number, ends = self.words.state
+        self._device = None if self.make_device is None else self.make_device()
+
+        def is_wanted() -> bool:
+            return self.words.ends == ends and time.monotonic_ns() < ends
+
+        self._sampler = Sampler(os.getpid(), is_wanted, lambda found, cut: self._write(number, found, cut))
+
+    def _stop_device(self) -> None:
+        if self._device is not None:
+            self._device_entries = self._device.stop()
+            self._device = None
+        self._stopped = True
+
+    def _write(self, number: int, found: list[Entry], cut: bool) -> None:
+        """By the sampler's thread, once the actor's own has had a turn to stop the device; a hung one is not waited for
+        for long.
+        """
+        deadline = time.monotonic() + 5.0
+        while not self._stopped and time.monotonic() < deadline:
+            time.sleep(0.02)
+        name = {"ph": "M", "name": "process_name", "pid": os.getpid(), "tid": 0, "args": {"name": self._actor}}
+        part = Part(self._actor, self._incarnation, self._began, cut, [name, *found, *self._device_entries])
+        assert self._folder is not None
+        path = self._folder / part_name(self._actor, self._incarnation, number)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            beside = path.with_suffix(".writing")
+            beside.write_bytes(msgspec.json.encode(part))
+            beside.rename(path)
+        except OSError as error:
+            log.warning("--profile-dir: %s: %s", path, error.strerror)
