@@ -1,8 +1,8 @@
 """`actorserve launch --headless`: the workers of this machine, for a server on another one.
 
-For each of them: connect to its proxy on node 0, show that the secret is known, start a process that has the
-connection, and wait until that process or the connection has ended; then end the other, and begin again. The KV memory
-is a file of this process, so that the next life of a worker finds it.
+For each of them: connect to its proxy on node 0, show that the secret is known, give the connection to a process that
+has done its imports, and wait until that process or the connection has ended; then end the other, and begin again. The
+KV memory is a file of this process, so that the next life of a worker finds it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import socket
 import subprocess
 import threading
 import time
-from typing import IO
+from collections.abc import Callable
+from typing import IO, Any
 
 import msgspec
 
@@ -38,10 +39,12 @@ from ...protocol.node_wire import (
     send,
 )
 from ...protocol.topology import ActorSpec, System
+from ...runtime.process import Boot
 from ..output import Output
-from ..processes.spawn import ACTOR_COMMAND
+from ..processes.spawn import PYTHON
 from ..shared_memory import Memory
 
+STANDBY_COMMAND = (*PYTHON, "actorserve.actors.worker.pipeline.nodes.standby")
 AGAIN_S = 0.5  # between two tries to connect
 PROVE_S = 10.0
 
@@ -89,6 +92,37 @@ class Headless:
         self.ended.set()
 
 
+class Standby:
+    """A process that will be a worker (worker/pipeline/nodes/standby.py)."""
+
+    def __init__(self, kept: list[int], pass_on: Callable[[IO[bytes]], None]) -> None:
+        """`kept`: the descriptors that it has under the same numbers; `pass_on` reads what it says."""
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            command, fds = [*STANDBY_COMMAND, str(theirs.fileno())], [*kept, theirs.fileno()]
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            self.process = subprocess.Popen(command, pass_fds=fds, **pipes)
+        assert self.process.stdout is not None
+        self._reader = threading.Thread(target=pass_on, args=(self.process.stdout,))
+        self._reader.start()
+
+    def become(self, boot: Boot, connection: socket.socket) -> None:
+        """It is this worker from now on. ConnectionError if it is dead."""
+        assert self.process.stdin is not None
+        with self._control, self.process.stdin as told:
+            socket.send_fds(self._control, [b"c"], [connection.fileno()])
+            told.write(msgspec.msgpack.encode(boot))
+
+    def end(self) -> int:
+        """Kill it; its exit status."""
+        self._control.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        status = self.process.wait()
+        self._reader.join()
+        return status
+
+
 class Keeper:
     """One worker, life after life."""
 
@@ -97,9 +131,19 @@ class Keeper:
         self._config, self._memory = headless.config, headless.memory
         assert self._config.master_addr is not None
         self._address = self._config.master_addr, proxy_port(self._config, worker.index)
+        self._standby: Standby | None = None  # the next life
         self._facts = facts_of(self._config, headless.system.model, headless.system.table_sizes)
 
     def run(self) -> None:
+        """Until the machine is to stop."""
+        self._standby = self._start()
+        try:
+            self._run()
+        finally:
+            if self._standby is not None:
+                self._standby.end()
+
+    def _run(self) -> None:
         said = False
         while not self._headless.ended.is_set():
             try:
@@ -139,24 +183,19 @@ class Keeper:
         """One life of the worker."""
         for worker in self._headless.system.of_kind("worker"):  # all of a group count alike
             self._memory.board.set_incarnation(worker.position, life)
-        fd = connection.fileno()
-        boot = self._memory.boot(self.worker, fd)
-        kept = [*self._memory.inherited, fd]
-        process = subprocess.Popen(
-            ACTOR_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=kept
-        )
-        assert process.stdin is not None and process.stdout is not None
-        reader = threading.Thread(target=self._pass_on, args=(process.stdout,))
-        reader.start()
-        process.stdin.write(msgspec.msgpack.encode(boot))
-        process.stdin.close()
+        standby, self._standby = self._standby or self._start(), None
         began = time.monotonic()
-        self._watch(process, connection)
-        if process.poll() is None:
-            process.kill()
-        status = process.wait()
-        reader.join()
+        try:
+            standby.become(self._memory.boot(self.worker, connection.fileno()), connection)
+            self._standby = self._start()
+            self._watch(standby.process, connection)
+        except ConnectionError as error:  # it has died meanwhile
+            self._headless.say(f"{self.worker.name} cannot be started: {error}", "error")
+        status = standby.end()
         self._headless.say(f"{self.worker.name} ended (status {status}, up {time.monotonic() - began:.1f} s)")
+
+    def _start(self) -> Standby:
+        return Standby(self._memory.inherited, self._pass_on)
 
     def _pass_on(self, lines: IO[bytes]) -> None:
         with lines:

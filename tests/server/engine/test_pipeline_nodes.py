@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.support.server import LAUNCH, Server
@@ -63,8 +62,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Se
 def remote_worker(other: Server) -> int:
     """The process id of the other machine's worker, once it is ready."""
     other.wait_for("ready, for the server")
-    (child,) = psutil.Process(other.pid).children()
-    return int(child.pid)
+    return other.pids()["worker-pp0"]
 
 
 def test_two_machines_say_what_one_worker_says(nodes: tuple[Server, Server], expected: list[list[Any]]) -> None:
@@ -88,8 +86,7 @@ def test_a_death_on_the_other_machine_changes_no_answer(
 ) -> None:
     """KV memory is there on both sides: what is computed stays so."""
     server, other = nodes
-    (child,) = psutil.Process(other.pid).children()
-    assert asyncio.run(all_answers(server, (child.pid,))) == expected
+    assert asyncio.run(all_answers(server, (other.pids()["worker-pp0"],))) == expected
     remote_worker(other)
     taken = re.findall(r"(\d+) of their (\d+) tokens of KV and \d+ cached blocks are taken over", server.output)
     assert 0 < int(taken[-1][0]) <= int(taken[-1][1])
