@@ -221,23 +221,24 @@ class Rolling:
             raise OperationStopped(f"{names_of(batch)}: no successor was ready after {start_s:.0f} s")
 
     async def _give_way(self, batch: Sequence[Child], start_s: float) -> bool:
-        """Old ones go, new ones come; False if these are not ready in time. Where they are an engine's, and there are
-        others, what runs goes on there meanwhile.
+        """Old ones go, new ones come; False if these are not ready in time. What runs on workers goes on in other
+        engines meanwhile, if there are such; a scheduler's successor goes on in the same KV memory, which is sooner.
         """
         parking, until = self._supervisor.parking, self._supervisor.changes.until
         engine = batch[0].spec.engine
-        leaves = batch[0].traits.by_engine and not parking.reasons(engine)
+        is_engines = batch[0].traits.by_engine and not parking.reasons(engine)
+        leaves = is_engines and batch[0].traits.computes
         try:
             if leaves:
                 await parking.leave(engine)
             await self._end_all(batch)
-            if leaves and batch[0].traits.computes:
+            if leaves:
                 parking.join(engine)  # its successor is not to be let go of
             came = await until(lambda: all(self._is_replaced(child) for child in batch), start_s)
         finally:
             if leaves:
                 parking.join(engine)
-        return came and (not leaves or await until(lambda: parking.serves(engine), start_s))
+        return came and (not is_engines or await until(lambda: parking.serves(engine), start_s))
 
     async def _end_all(self, batch: Sequence[Child]) -> None:
         """The first in order, others at once; all, if the server ends meanwhile: it needs the successors to drain."""

@@ -160,7 +160,8 @@ async def ask_again(session: aiohttp.ClientSession, number: int, over: asyncio.E
 
 
 @pytest.mark.parametrize("kind", ["worker", "scheduler"])
-async def test_a_restart_of_engines_lets_requests_go_on_in_others(server: Server, kind: str) -> None:
+async def test_a_restart_of_engines_lets_requests_go_on(server: Server, kind: str) -> None:
+    """Those of a worker in other engines, those of a scheduler in the same KV memory; one engine after the other."""
     async with http_session(server) as session:
         await scale(session, 2)
         over = asyncio.Event()
@@ -171,7 +172,7 @@ async def test_a_restart_of_engines_lets_requests_go_on_in_others(server: Server
         assert done.returncode == 0, done.stderr
         assert all(await asyncio.gather(*clients))
         said = server.output.splitlines()[seen:]
-        for engine in range(2):
+        for engine in range(2) if kind == "worker" else ():
             gives = next(
                 at for at, line in enumerate(said) if f"scheduler@{engine} " in line and "go on elsewhere" in line
             )
