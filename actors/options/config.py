@@ -524,6 +524,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     profile_dir: Annotated[
         str | None, Meta(description="a folder for what is seen between /start_profile and /stop_profile")
     ] = None
+    dump_dir: Annotated[
+        str | None,
+        Meta(
+            description="a folder for what an actor was doing when it failed, which `actorserve why --dump` shows: the "
+            "last 20; left out, actorserve/dumps in $XDG_CACHE_HOME (~/.cache); none writes none"
+        ),
+    ] = None
     weights_folder: Annotated[
         list[str], Meta(description="folders below which /update_weights may load weights from; the model's own always")
     ] = []

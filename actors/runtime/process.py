@@ -41,6 +41,7 @@ from ..protocol.topology import ActorSpec, Lane, System
 from ..telemetry.log_format import log_to_stderr
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, hearer
+from .dump import write_dump
 from .in_flight import Ended, InFlight
 from .profiling import ProfileWatch
 
@@ -221,6 +222,10 @@ class Actor:
     def published(self) -> None:
         """All that was posted so far is in the lanes: cursors that say so may move now."""
 
+    def about_failure(self) -> dict[str, Any]:
+        """For the dump of an error (dump.py): what it was about to do, without texts and tokens."""
+        return {}
+
 
 def run(actor: Actor, context: Context) -> None:
     """The loop of a blocking actor: handle what came, work, publish, beat, sleep where nothing has come meanwhile.
@@ -228,6 +233,14 @@ def run(actor: Actor, context: Context) -> None:
     An exception ends the process: its supervisor restarts it, and what was not committed is delivered again.
     """
     context.set_state(ActorState.READY)
+    try:
+        _run_turns(actor, context)
+    except Exception as error:
+        write_dump(context, error, actor.about_failure())
+        raise
+
+
+def _run_turns(actor: Actor, context: Context) -> None:
     add, turn = context.trace.add, int(EventKind.TURN)
     while not context.stopping:
         began = monotonic_ns()

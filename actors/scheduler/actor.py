@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from typing import Any
 
 from actorserve.shm.adapters.registry import AdapterRegistryWriter
 from actorserve.shm.kv_map.map import KVMap
@@ -64,6 +65,7 @@ from .scheduler import Scheduler
 from .tiers.lanes import TierLanes
 
 ADAPTER_BITS = 44  # of the number of a first load
+MOST_SHOWN = 64  # rows in a dump
 PLANNED, APPLIED = int(EventKind.PLANNED), int(EventKind.APPLIED)  # an attribute of an enumeration is slow to come by
 
 
@@ -388,6 +390,19 @@ class SchedulerActor(Actor):
         if fell_asleep:
             self._leave_worker()
         return done
+
+    def about_failure(self) -> dict[str, Any]:
+        """How it stood, and the steps that are under way."""
+        scheduler = self.scheduler
+        in_flight = [f"{len(step.rows)} rows, {step.tokens} tokens" for step in scheduler.in_flight]
+        rows = [
+            f"row {one.row}: request {request_name(self.context.table, one.ref)}, {one.num_tokens} tokens, "
+            f"{len(one.blocks)} blocks"
+            for one in scheduler.batch.running()[:MOST_SHOWN]
+        ]
+        stands = {"epoch": scheduler.epoch, "step": scheduler.step, "waiting": len(scheduler.waiting)}
+        blocks = {"blocks": scheduler.pool.count, "free": scheduler.pool.free}
+        return {"scheduler": stands | blocks, "steps in flight": in_flight, "rows": rows}
 
     def _holds(self) -> bool:
         """Whether there is better no plan now; then it looks again when that has changed."""

@@ -11,7 +11,7 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -42,7 +42,8 @@ from ..protocol.messages import (
 )
 from ..protocol.request import Rendition
 from ..protocol.step import KVLayout, Step, StepDone
-from ..runtime.in_flight import NO_REQUEST, log_debug
+from ..runtime.dump import write_dump
+from ..runtime.in_flight import NO_REQUEST, log_debug, request_name
 from ..runtime.process import RENEW, Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
 from ..telemetry.startup import StartPhase
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from .tier import TierReader
     from .vision.rows import VisionRows
 
+MOST_SHOWN = 64  # rows in a dump
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
 
 
@@ -105,6 +107,8 @@ class WorkerActor(Actor):
         self._scheduler = context.system.scheduler_of(context.spec.engine)
         self.reports = context.system.is_reporter(context.spec)  # for its group: all who draw come to the same
         self._methods = WorkerMethods(self)
+        self._last: Step | None = None
+        self._dumped = False
         self._torch_profiler: TorchProfiler | None = None
         if context.config.worker == "model":
             context.profile.make_device = self._profile_device
@@ -181,7 +185,7 @@ class WorkerActor(Actor):
                 self.context.log.info("step %d of another epoch is dropped", message.step)
                 return
             self.epoch, self.broken = message.epoch, False
-        self.step = message.step
+        self.step, self._last = message.step, message
         if self.broken:
             self.fail(message, "an earlier step of its epoch failed")
         else:
@@ -214,9 +218,37 @@ class WorkerActor(Actor):
         """What the scheduler is told of a step that has ended."""
         return StepDone.make(message, tokens, seconds, failed_rows=failed_rows)
 
+    def about_failure(self) -> dict[str, Any]:
+        """The step that it was given last."""
+        step = self._last
+        if step is None:
+            return {"step": "none yet"}
+        pairs = zip(step.rows.tolist(), step.counts.tolist(), strict=True)
+        table = self.context.table
+        new = [
+            f"row {one.row}: request {request_name(table, one.ref)}, {one.num_prompt_tokens} prompt tokens, "
+            f"{one.num_computed_tokens} of {one.num_known_tokens} computed, blocks {one.blocks.tolist()[:MOST_SHOWN]}"
+            for one in step.new_rows[:MOST_SHOWN]
+        ]
+        return {
+            "step": {"epoch": step.epoch, "number": step.step, "rows": step.num_rows, "tokens": step.num_tokens},
+            "plan": [f"row {row}: {count} tokens" for row, count in pairs][:MOST_SHOWN],
+            "new rows": new,
+            "new blocks": [str(one) for one in step.new_blocks.tolist()[:MOST_SHOWN]],
+        }
+
+    def _dump(self, reason: str) -> None:
+        """Of the first step of this life that fails and is survived; one that is not is dumped by the loop."""
+        error = sys.exception()
+        if error is not None and not self._dumped:
+            self._dumped = True
+            self.context.log.error("step %d failed: %s", self.step, reason)
+            write_dump(self.context, error, self.about_failure())
+
     def fail(self, message: Step, reason: str) -> None:
         """A step could not be computed, nor can those behind it."""
         self.broken = True
+        self._dump(reason)
         self._post(StepFailed(message.epoch, message.step, reason))
 
 

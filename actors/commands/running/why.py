@@ -16,7 +16,7 @@ DESCRIPTION = """Say where a request is, how long it was in each stage, what it 
 
 REQUEST_ID is what the client was given (chatcmpl-…, cmpl-…, resp_…, msg_…, X-Request-Id), or the slot that --list
 shows. A request that has ended is found until its slot is used again. Everything is read from the server's shared
-memory: it works whoever hangs or is stopped."""
+memory: it works whoever hangs or is stopped. With --dump FILE: what an actor was doing when a step of it failed."""
 UNKNOWN = 1
 
 
@@ -24,14 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which request, in which form."""
     parser.add_argument("request", nargs="?", metavar="REQUEST_ID", help="of the request")
     parser.add_argument("--list", action="store_true", help="all requests that have not ended, one line each")
+    parser.add_argument("--dump", metavar="FILE", help="what an actor left there when it failed (--dump-dir)")
     parser.add_argument("--json", action="store_true", help="a list of choices, with all that is known")
     add_server(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print it; 1 if there is no such request, or no server."""
+    if arguments.dump is not None:
+        return _print_dump(arguments)
     if (arguments.request is None) != arguments.list:
-        raise ConfigError("why: name a request, or give --list for all")
+        raise ConfigError("why: name a request, or give --list for all, or --dump FILE")
     from ...observer.attach import AttachError
 
     try:
@@ -44,6 +47,19 @@ def run(arguments: argparse.Namespace) -> int:
               "are forgotten when their slot is used again", file=sys.stderr)  # fmt: skip
         return UNKNOWN
     _print(found, arguments)
+    return 0
+
+
+def _print_dump(arguments: argparse.Namespace) -> int:
+    from ...observer.dump_text import describe_dump, read_dump
+
+    dump = read_dump(arguments.dump)
+    if arguments.json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(dump), indent=2) + b"\n")
+    else:
+        print(describe_dump(dump))
     return 0
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from actorserve.actors.cli import main
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.protocol.administration import METHODS
 from actorserve.shm.weights import WeightsRecord
@@ -27,6 +28,12 @@ class Extension:
 
     def scaled(self, value, by=2):
         return {"value": value * by, "blocks": self._worker.blocks}
+
+    def break_steps(self, kind):
+        def run(step):
+            raise {"RuntimeError": RuntimeError, "MemoryError": MemoryError}[kind]("planted")
+
+        self._worker.runner.run = run
 
     def broken(self):
         raise RuntimeError("planted")
@@ -59,6 +66,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folders: Path) -> Iterator[Server]:
     words = ("--threads", "1", "--admin-api-key", "master", "--max-restarts", "1000")
     own = (
+        "--dump-dir",
+        str(folders / "dumps"),
         "--profile-dir",
         str(folders / "profiles"),
         "--weights-folder",
@@ -164,6 +173,38 @@ async def test_methods_of_workers_are_called_by_their_names(server: Server) -> N
         await ask(session, "post", "/sleep")
         assert "sleeps" in (await call(method="check_health"))["error"]["message"]
         await ask(session, "post", "/wake_up")
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "MemoryError"])
+async def test_a_step_that_fails_is_dumped(
+    server: Server, folders: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the first the worker dies, the second it survives."""
+    async with session_of(server) as session:
+        before = (await complete(session, **TEXT))["choices"][0]["text"]
+        shutil.rmtree(folders / "dumps", ignore_errors=True)
+        body = {"method": "break_steps", "args": [kind]}
+        assert (await ask(session, "post", "/collective_rpc", body))["results"] == [None]
+        async with session.post("/v1/completions", json=TEXT, headers={"X-Request-Id": "of-the-dump"}) as answer:
+            assert answer.status == (200 if kind == "RuntimeError" else 500)
+        (path,) = (folders / "dumps").glob("*.json")
+        assert main(["why", "--dump", str(path)]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("worker (life ") and f"{kind}: planted" in said
+        assert "of-the-dump" in said and "prompt tokens" in said and "WorkerActor.compute" in said
+        assert "rows: 1" in said and "torch 2" in said and "dump_dir=" in said and "master" not in said
+        assert TEXT["prompt"] not in path.read_text()
+        assert main(["why", "--dump", str(path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["actor"] == "worker"
+        if kind == "MemoryError":
+            os.kill(server.actors()["worker"], signal.SIGKILL)
+        assert (await complete(session, **TEXT))["choices"][0]["text"] == before
+
+
+def test_what_is_no_dump_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("{}")
+    assert main(["why", "--dump", str(tmp_path / "text")]) == 2 and "is no dump" in capsys.readouterr().err
+    assert main(["why", "--dump", str(tmp_path / "nothing")]) == 2 and "No such file" in capsys.readouterr().err
 
 
 async def test_what_the_server_says_of_itself(server: Server, folders: Path) -> None:
