@@ -277,6 +277,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reasoning_parser: Annotated[
         ReasoningParser, Meta(description="how the model marks its thinking; auto finds it out from the chat template")
     ] = "auto"
+    tool_parser_plugin: Annotated[
+        str | None,
+        Meta(
+            description="what makes a parser of tool calls, in place of --tool-call-parser: module:name, FILE.py:name "
+            "or an entry point of actorserve.tool_parsers"
+        ),
+    ] = None
+    reasoning_parser_plugin: Annotated[
+        str | None, Meta(description="the same of thinking; entry points are those of actorserve.reasoning_parsers")
+    ] = None
     enable_auto_tool_choice: Annotated[
         bool, Meta(description="let the model decide whether to call tools, where a parser is known")
     ] = True

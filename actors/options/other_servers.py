@@ -169,6 +169,7 @@ VARIABLES = {"VLLM_BATCH_INVARIANT": "deterministic"}  # of the environment, wit
 
 ONE_WAY = "there is one way to do this, and nothing to choose"
 NEEDLESS = {  # reason: names
+    "/sleep is there with --admin-api-key": "--enable-sleep-mode",
     "prompts are always computed in parts, beside running streams": "--enable-chunked-prefill",
     "the next step is always planned while one runs": "--async-scheduling --enable-overlap-schedule -ove",
     "nothing is compiled; CUDA graphs are on but for --enforce-eager": "-O --optimization-level --compilation-config "
@@ -253,12 +254,10 @@ REFUSED = {  # reason: names
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
     "--code-revision",
     "put a proxy before the server": "--uds --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
-    "no code is loaded beside the server's own": "--tool-parser-plugin --reasoning-parser-plugin "
-    "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls "
+    "no code of this kind is loaded": "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls "
     "--tool-server --tools",
     "requests may ask for 20 logprobs, and no more": "--max-logprobs",
     "--profile-dir is the folder for /start_profile": "--profiler-config",
-    "a server that sleeps is one that is stopped: start it when it is needed": "--enable-sleep-mode",
     "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",
     "CUDA_VISIBLE_DEVICES chooses the GPUs": "--base-gpu-id --gpu-id-step -mg --main-gpu -dev",
     "what the server says goes to its standard output": "--log-file --log-disable --log-config-file "

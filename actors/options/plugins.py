@@ -14,6 +14,8 @@ from typing import Any
 from .config import ConfigError
 
 WORKER_EXTENSIONS = "actorserve.worker_extensions"  # groups of entry points
+TOOL_PARSERS = "actorserve.tool_parsers"
+REASONING_PARSERS = "actorserve.reasoning_parsers"
 
 
 def load_plugin(option: str, given: str, group: str) -> Any:

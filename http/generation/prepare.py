@@ -16,7 +16,7 @@ from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, N
 from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, OutputParser
 from ..output.parsers.calls import ShortIds
-from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, STARTS_INSIDE, THINK_MARKERS, make_parser
+from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, PLUGIN, STARTS_INSIDE, THINK_MARKERS, make_parser
 from ..settings import Settings
 from .adapters import adapter_of
 from .fields.decoding import decode
@@ -50,11 +50,11 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
-    if budget is not None and reasoning is None:
+    if budget is not None and reasoning not in THINK_MARKERS:
         text = "thinking_token_budget: how this model marks its thinking is not known; see --reasoning-parser."
         raise bad_request(text, "thinking_token_budget")
     think = None
-    if reasoning is not None:
+    if reasoning in THINK_MARKERS:
         think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE)
     schemas = {tool.function.name: _schema(tool.function.parameters) for tool in tools_of(body)}
 
@@ -65,7 +65,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         return FirstCall(made) if body.parallel_tool_calls is False else made
 
     parsed = reasoning is not None or tools is not None or named is not None
-    keep_special = bool({reasoning, tools} & NEEDS_SPECIAL)
+    keep_special = bool({reasoning, tools} & (NEEDS_SPECIAL | {PLUGIN}))
     adapter = adapter_of(body.model, settings)
     params = parameters(body, settings.sampling_defaults, request_id, think, keep_special, adapter)
     options, continuous = body.stream_options, _continuous(body)

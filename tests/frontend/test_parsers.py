@@ -13,7 +13,9 @@ import pytest
 from actorserve.actors.frontend.actor import Frontend
 from actorserve.actors.frontend.parsers import choose_parsers, unknown_calls
 from actorserve.actors.model.info import ModelInfo
-from actorserve.actors.options.config import ToolParser, make_config
+from actorserve.actors.options.config import ConfigError, ToolParser, make_config
+from actorserve.http.output.events import Arguments, CallStart, ReasoningText
+from actorserve.http.output.parsers import registry
 
 UNKNOWN = "{% for tool in tools %}{{ tool }}{% endfor %}Call them as !name!arguments!{{ messages }}"
 
@@ -83,3 +85,76 @@ def test_all_names_can_be_given(tmp_path: Path) -> None:
     for name in ToolParser.__args__:  # type: ignore[attr-defined]
         if name not in ("auto", "none"):
             assert choose_parsers(make_config({"tool_call_parser": name}), model_of(tmp_path, UNKNOWN))[0] == name
+
+
+PLUGIN_FILE = """
+from actorserve.http.output.events import Arguments, CallStart, Content, ReasoningText
+
+class Shouted:
+    def __init__(self, schemas):
+        self.text = ""
+
+    def feed(self, text):
+        self.text += text
+        return []
+
+    def finish(self):
+        if not self.text.startswith("!"):
+            return [Content(self.text)]
+        name, _, arguments = self.text[1:].partition(" ")
+        return [CallStart(0, name), Arguments(0, arguments)]
+
+class Whispered:
+    markers = ("(", ")")
+
+    def __init__(self, opened):
+        self.inside = opened
+
+    def feed(self, text):
+        thought, mark, rest = text.partition(")")
+        return [ReasoningText(thought), Content(rest)] if mark else [Content(text)]
+
+    def finish(self):
+        return []
+
+number = 7
+"""
+
+
+def test_parsers_are_brought_by_options(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(PLUGIN_FILE)
+    model = model_of(tmp_path, UNKNOWN)
+    given: dict[str, Any] = {
+        "tool_parser_plugin": f"{plugin}:Shouted",
+        "reasoning_parser_plugin": f"{plugin}:Whispered",
+    }
+    config = make_config(given)
+    try:
+        assert choose_parsers(config, model) == ("plugin", "plugin") and unknown_calls(config, model) is None
+        assert registry.THINK_MARKERS["plugin"] == ("(", ")")
+        made = registry.make_parser(reasoning="plugin", tools="plugin", schemas={}, opened=True)
+        pieces = [*made.feed('hm)!look {"at": 1}'), *made.finish()]
+        assert pieces == [ReasoningText("hm"), CallStart(0, "look"), Arguments(0, '{"at": 1}')]
+    finally:
+        registry.TOOL_PARSERS.pop("plugin", None)
+        registry.REASONING_PARSERS.pop("plugin", None)
+        registry.THINK_MARKERS.pop("plugin", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("{}/plugin.py:nothing", "has no nothing"),
+        ("{}/plugin.py:number", "cannot be called"),
+        ("{}/nowhere.py:x", "there is no file"),
+        ("no.such_module:x", "there is no module no"),
+        ("unknown-entry", "no entry point of the group actorserve.tool_parsers"),
+    ],
+)
+def test_what_brings_no_parser_is_told(tmp_path: Path, given: str, words: str) -> None:
+    (tmp_path / "plugin.py").write_text("number = 7\n")
+    config = make_config({"tool_parser_plugin": given.format(tmp_path)})
+    with pytest.raises(ConfigError, match=words) as caught:
+        choose_parsers(config, model_of(tmp_path, UNKNOWN))
+    assert str(caught.value).startswith("--tool-parser-plugin: ")

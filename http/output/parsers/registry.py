@@ -107,6 +107,21 @@ NEEDS_SPECIAL = frozenset((TOOL_PARSERS.keys() | THINK_MARKERS.keys()) - {JSON_A
 """Their markers are special tokens in some model's vocabulary, so that the text must keep these."""
 
 
+PLUGIN = "plugin"
+"""A parser of whoever runs the server; its markers may be special tokens, too."""
+
+
+def plug(tools: Callable[[Schemas], OutputParser] | None, reasoning: Callable[[bool], OutputParser] | None) -> None:
+    """Let these be found as PLUGIN. `markers` of the second, if it has some, are (start, end) of thinking as text."""
+    if tools is not None:
+        TOOL_PARSERS[PLUGIN] = tools
+    if reasoning is not None:
+        REASONING_PARSERS[PLUGIN] = reasoning
+        if (markers := getattr(reasoning, "markers", None)) is not None:
+            start, end = markers
+            THINK_MARKERS[PLUGIN] = (start, end)
+
+
 def _between(name: str) -> Callable[[bool], OutputParser]:
     start, end = THINK_MARKERS[name]
     return lambda opened: ThinkingReader((start,), (end,), opened, anywhere=name == "mistral")
