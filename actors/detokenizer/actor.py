@@ -35,6 +35,7 @@ from .decoder import bytes_of_tokens, decoder_factory
 from .logprobs import LogprobReader
 from .stream import PIECE, TextStream
 
+REPEATED = "repetition_detected"  # as vLLM says why
 DEADLY = LOW32  # in the stop word: no stop string was found, but detokenizers die on this text
 
 
@@ -129,18 +130,18 @@ class DetokenizerActor(Actor):
         generated, finish = seen
         if not stream.prompt_logprobs_sent and (generated or finish):
             self._tell_prompt(followed)
-        was_found = stream.found is not None
+        was_cut = stream.is_cut
         while stream.tokens < generated and not stream.is_over:
             stop = min(generated, stream.tokens + PIECE)
             stream.push(self.table.token_ids(ref, prompt + stream.tokens, prompt + stop).tolist())
             if stop < generated and not stream.is_over and stream.has_news:
                 self._send(followed)
-        if finish and not was_found:
+        if (finish or stream.repeated) and not was_cut:
             stream.finish()
-        found = stream.found is not None and not was_found
-        if found:
+        cut = stream.is_cut and not was_cut
+        if cut:
             self._stop(followed)
-        if finish or found:
+        if finish or cut:
             self._send(followed, self._end(followed, finish), bool(finish))
         elif stream.has_news:
             self._send(followed)
@@ -163,7 +164,7 @@ class DetokenizerActor(Actor):
         return stream
 
     def _stop(self, followed: Followed) -> None:
-        """A stop string was found: the scheduler must not go on with this sequence."""
+        """A stop string was found, or a repetition: the scheduler must not go on with this sequence."""
         self.table.set_stop(followed.ref, followed.stream.tokens)
         self.context.post_to_owners(Stopped, [followed.ref])
 
@@ -172,6 +173,8 @@ class DetokenizerActor(Actor):
         stream = followed.stream
         if stream.found is not None:
             return int(Finish.STOP_STRING), stream.found
+        if stream.repeated:
+            return int(Finish.REPETITION), REPEATED
         if finish != Finish.STOP:
             return finish, None
         last = self._last_token(followed.ref)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ..protocol.request import Generation
 from .decoder import TextDecoder
 from .reasoning import ThinkingGate
+from .repetition import Repetition
 from .stop_strings import StopStrings
 
 LONGEST = 1 << 16  # characters of one message
@@ -33,6 +34,8 @@ class TextStream:
     offset: int = 0
     found: str | None = None  # the stop string that ended the text
     ended: bool = False  # an end token was met
+    repetition: Repetition | None = None
+    repeated: bool = False  # a pattern came too often
     pending: str = ""  # decoded and not taken yet
     prompt_logprobs_sent: bool = True  # nothing of the prompt's logprobs is to be sent
     with_logprobs: bool = field(init=False)  # its tokens go to the client with their logprobs
@@ -52,12 +55,18 @@ class TextStream:
         stops = StopStrings(params.stop, params.include_stop_str_in_output) if params.stop else None
         own = {*params.stop_token_ids, *(() if params.ignore_eos else end_tokens)}
         gate = ThinkingGate(params.think, opened) if params.think is not None else None
-        return cls(params, make_decoder(params.skip_special_tokens), stops, own, gate)
+        repetition = None if params.repeats is None else Repetition(params.repeats)
+        return cls(params, make_decoder(params.skip_special_tokens), stops, own, gate, repetition=repetition)
 
     @property
     def is_over(self) -> bool:
         """Nothing that comes is text."""
-        return self.found is not None or self.ended
+        return self.is_cut or self.ended
+
+    @property
+    def is_cut(self) -> bool:
+        """It ends where the log may go on."""
+        return self.found is not None or self.repeated
 
     @property
     def has_news(self) -> bool:
@@ -77,7 +86,7 @@ class TextStream:
             at = next(index for index, token in enumerate(ids) if token in self.end_tokens)
             self.ended = True
             ids = ids[: at + 1]
-        if self.stops is None and (self.gate is None or self.gate.is_over):
+        if self.stops is None and self.repetition is None and (self.gate is None or self.gate.is_over):
             self.tokens += len(ids)
             self.pending += self.decoder.push(ids if at is None or self.params.include_stop_str_in_output else ids[:at])
             return
@@ -86,6 +95,10 @@ class TextStream:
             if index != at or self.params.include_stop_str_in_output:
                 self._add(self.decoder.push([token]))
                 if self.found is not None:
+                    return
+            if self.repetition is not None and self.repetition.push(token) and index != at:
+                self.repeated = self.tokens > self.params.sampling.min_tokens
+                if self.repeated:
                     return
 
     def _add(self, text: str) -> None:

@@ -12,6 +12,7 @@ from actorserve.http.generation.fields.decoding import PATH
 from actorserve.http.generation.fields.sampling import check_fields, parameters
 from actorserve.http.generation.structured_output import OPTIONS, OUTPUTS, constraint_of
 from actorserve.http.openai.schemas import CompletionRequest
+from actorserve.http.openai.schemas import RepetitionDetection as RepetitionDetectionParams
 
 from ..protocol.request import INT31, SAMPLING_FIELDS, SamplingFields, default_of
 
@@ -57,6 +58,7 @@ class SamplingParams(SamplingFields, kw_only=True):
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    repetition_detection: RepetitionDetectionParams | dict[str, int] | None = None
     structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None
     guided_decoding: StructuredOutputsParams | dict[str, Any] | None = None
     logit_bias: dict[int, float] | dict[str, float] | None = None  # type: ignore[assignment]  # HTTP's are texts alone

@@ -33,7 +33,8 @@ STAGES = (  # name, what begins it, what ends it
 ENDS = {
     Finish.STOP: "it ended with an end token",
     Finish.LENGTH: "it reached its length",
-    Finish.STOP_STRING: "it ended with a stop string",
+    Finish.STOP_STRING: "it ended with a stop string, or where it repeated itself",
+    Finish.REPETITION: "it repeated itself",
     Finish.ABORT: "its client went away",
     Finish.REJECTED: "the waiting queue was full",
     Finish.ERROR: "the engine gave it up",

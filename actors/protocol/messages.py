@@ -46,6 +46,7 @@ class Finish(IntEnum):
     GRAMMAR = 7  # its grammar failed on the way: what there is of the answer is no answer
     MEDIA = 8  # of one of its pictures no embeddings can be made
     ADAPTER = 9  # its adapter was unloaded before it was admitted, or can no longer be read
+    REPETITION = 10  # the detokenizer found a pattern that came too often; the table's word is STOP_STRING then
 
 
 # --- to the renderer ---------------------------------------------------------------------------------------------

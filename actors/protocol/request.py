@@ -198,6 +198,14 @@ class Think(msgspec.Struct, array_like=True, frozen=True, gc=False):
     always: bool = False
 
 
+class RepeatLimit(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A text ends where `least` to `most` tokens have come so many times in a row."""
+
+    least: int
+    most: int
+    times: int
+
+
 class Generation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """All parameters of one sequence, as its frontend writes them into the slot's parameter area (msgpack)."""
 
@@ -214,6 +222,7 @@ class Generation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     think: Think | None = None  # inside of it stop strings do not count, and its tokens are counted
     cache_salt: str = ""
     adapter: int = 0  # the id of its load (shm/adapters/registry.py); 0: none
+    repeats: RepeatLimit | None = None
 
 
 class ThinkBudget(msgspec.Struct, array_like=True, frozen=True, gc=False):

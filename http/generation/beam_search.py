@@ -30,7 +30,7 @@ from .structured_output import OTHER_NAMES
 MAX_WIDTH = MOST_LOGPROBS // 2
 REFUSED = (
     *("stream", "stop", "prompt_logprobs", "response_format", "structured_outputs", "tools", "logprobs", "echo"),
-    *("truncate_prompt_tokens", "thinking_token_budget", "return_token_ids", *OTHER_NAMES),
+    *("truncate_prompt_tokens", "thinking_token_budget", "return_token_ids", "repetition_detection", *OTHER_NAMES),
     *(name for name, parameter in sampling_parameters().items() if parameter.processes),
 )
 NOTHING: tuple[object, ...] = (None, False, [], {}, 0, "")

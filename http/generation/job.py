@@ -32,6 +32,7 @@ FINISH_REASONS = {
     Finish.STOP_STRING: "stop",
     Finish.LENGTH: "length",
     Finish.ABORT: "abort",
+    Finish.REPETITION: "repetition",
 }
 
 

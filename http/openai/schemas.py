@@ -43,6 +43,14 @@ class ChatMessage(msgspec.Struct):
     tool_calls: list[Object] | None = None
 
 
+class RepetitionDetection(msgspec.Struct):
+    """The answer ends where a pattern of so many tokens has come `min_count` times in a row."""
+
+    max_pattern_size: Annotated[int, Range(0, 256)] = 0  # 0: nothing is looked for
+    min_pattern_size: Annotated[int, Range(0, 256)] = 0  # 0: 1
+    min_count: Annotated[int, Range(0, 4096)] = 0
+
+
 class GenerationFields(SamplingFields, kw_only=True):
     """What chat and completions have in common."""
 
@@ -68,6 +76,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     return_prompt_text: bool | None = None  # as its tokens say it, special ones among them
     vllm_xargs: Object | None = None  # for plugins, of which there are none: passed over
     return_metrics: bool | None = None  # when what happened to it, beside the usage
+    repetition_detection: RepetitionDetection | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None  # of beam search
     stream_interval: Annotated[int | None, Range(1, 1 << 16)] = None
@@ -87,7 +96,6 @@ class GenerationFields(SamplingFields, kw_only=True):
 
     # known, and refused where they ask for something (generation/fields/unsupported.py)
     kv_transfer_params: Any = None
-    repetition_detection: Any = None
 
 
 class ToolFunction(msgspec.Struct):

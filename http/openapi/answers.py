@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-Finish = Literal["stop", "length", "tool_calls", "abort"] | None
+Finish = Literal["stop", "length", "tool_calls", "abort", "repetition"] | None
 Ids = list[int] | None
 
 

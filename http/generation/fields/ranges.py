@@ -9,7 +9,7 @@ import msgspec
 from actorserve.actors.protocol.request import ranges_of
 
 from ...errors import bad_request
-from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields
+from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection
 from .unsupported import check_built
 
 MAX_CHOICES = 128
@@ -50,6 +50,7 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31) -> None:
     if request.prompt_logprobs is not None and request.stream:
         raise bad_request("prompt_logprobs are not given with stream.", "prompt_logprobs")
     _check_best_of(request)
+    _check_repetition(request.repetition_detection)
     _check_words(request, vocab_size)
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
@@ -65,6 +66,21 @@ def _check_best_of(request: GenerationFields) -> None:
         raise bad_request(f"best_of must be at least n ({wanted}), not {request.best_of}.", "best_of")
     if request.stream:
         raise bad_request("best_of cannot be streamed: which is the best is known at the end.", "best_of")
+
+
+def _check_repetition(given: RepetitionDetection | None) -> None:
+    if given is None:
+        return
+    name = "repetition_detection"
+    for field, limit in ranges_of(RepetitionDetection).items():
+        if not limit.holds(getattr(given, field)):
+            field = f"{name}.{field}"
+            raise bad_request(f"{field} must be {limit.missed_by(getattr(given, field.rpartition('.')[2]))}.", field)
+    if given.min_pattern_size > given.max_pattern_size:
+        text = f"{name}.min_pattern_size must be at most max_pattern_size ({given.max_pattern_size})."
+        raise bad_request(text, f"{name}.min_pattern_size")
+    if given.max_pattern_size and given.min_count < 2:
+        raise bad_request(f"{name}.min_count must be at least 2, not {given.min_count}.", f"{name}.min_count")
 
 
 def _check_words(request: GenerationFields, vocab_size: int) -> None:

@@ -11,6 +11,7 @@ from actorserve.actors.protocol.request import (
     SAMPLING_FIELDS,
     UINT64,
     Generation,
+    RepeatLimit,
     Sampling,
     Think,
     default_of,
@@ -18,7 +19,7 @@ from actorserve.actors.protocol.request import (
 )
 
 from ...errors import bad_request
-from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, TokensRequest
+from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection, TokensRequest
 from .ranges import check_fields, stop_strings
 
 __all__ = ["check_fields", "max_tokens_of", "parameters"]
@@ -70,6 +71,7 @@ def parameters(
             interval=request.stream_interval or 1,
             think=think,
             adapter=adapter,
+            repeats=_repeats(request.repetition_detection),
             **given,
         )
         encoded.append(msgspec.msgpack.encode(generation))
@@ -96,6 +98,12 @@ def _number(name: str, request: GenerationFields, defaults: dict[str, float]) ->
     nothing, given = default_of(name), getattr(request, name)
     value = type(nothing)(defaults.get(name, nothing) if given is None else given)
     return max(nothing, value) if sampling_parameters()[name].below_is_off else value
+
+
+def _repeats(given: RepetitionDetection | None) -> RepeatLimit | None:
+    if given is None or not given.max_pattern_size:
+        return None
+    return RepeatLimit(max(1, given.min_pattern_size), given.max_pattern_size, given.min_count)
 
 
 def _logprobs(request: GenerationFields) -> int:

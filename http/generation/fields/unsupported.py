@@ -56,7 +56,6 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "previous_input_messages": NOTHING,
     "previous_response": NOTHING,
     "prompt_embeds": NOTHING,
-    "repetition_detection": NOTHING,
     "return_token_offsets": NOTHING,
     "routed_experts_prompt_start": NOTHING,
     "skip_reading_prefix_cache": NOTHING,

@@ -187,6 +187,19 @@ BAD_CHATS: list[tuple[dict[str, Any], str, str]] = [
     ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "got `array`"),
     ({"documents": ["a"]}, "documents[0]", "got `str`"),
     ({"reasoning_effort": 5}, "reasoning_effort", "got `int`"),
+    *(
+        ({"repetition_detection": given}, f"repetition_detection.{field}", words)
+        for given, field, words in (
+            ({"max_pattern_size": 3}, "min_count", "at least 2, not 0"),
+            (
+                {"max_pattern_size": 2, "min_pattern_size": 3, "min_count": 2},
+                "min_pattern_size",
+                "max_pattern_size (2)",
+            ),
+            ({"max_pattern_size": 257, "min_count": 2}, "max_pattern_size", "between 0 and 256"),
+            ({"max_pattern_size": "3"}, "max_pattern_size", "got `str`"),
+        )
+    ),
 ]
 
 

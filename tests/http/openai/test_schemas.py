@@ -133,7 +133,6 @@ def test_special_tokens_of_a_completion() -> None:
 # --- what is not built ---------------------------------------------------------------------------------------------
 
 ASKING: dict[str, list[Any]] = {
-    "repetition_detection": [{"a": 1}],
     "functions": [[{"name": "a"}]],
     "function_call": [{"name": "a"}],
     "prompt_embeds": ["a"],

@@ -331,3 +331,22 @@ def test_beam_search(client: httpx.Client, reference: Reference, width: int, pen
     assert "Paris" in chat["choices"][0]["message"]["content"] and chat["choices"][0]["finish_reason"] == "stop"
     assert refused(client, prompt="a", use_beam_search=True, stream=True) == "stream"
     assert refused(client, prompt="a", use_beam_search=True, n=11) == "n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_repeats_itself_ends(client: httpx.Client, stream: bool) -> None:
+    body = {
+        "prompt": PROMPT,
+        "max_tokens": 200,
+        "ignore_eos": True,
+        "allowed_token_ids": [300],  # the same again and again
+        "repetition_detection": {"max_pattern_size": 3, "min_count": 5},
+        "stream": stream,
+        "stream_options": {"include_usage": True} if stream else None,
+    }
+    answer = client.post("/v1/completions", json=body)
+    said = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    last, used = (said[-2], said[-1]) if stream else (answer.json(), answer.json())
+    assert last["choices"][0]["finish_reason"] == "repetition"
+    assert last["choices"][0]["stop_reason"] == "repetition_detected"
+    assert used["usage"]["completion_tokens"] == 5
