@@ -41,6 +41,7 @@ class Route:
     error: type = answers.Error
     open: bool = False  # no key is asked for
     admin: bool = False  # the key of --admin-api-key is asked for; without that option nothing is there
+    of_keys: bool = False  # of servers with --key-file
     refuses: bool = False  # what others have here is answered with the reason why it is not
     page: bool = False  # of the page: it is none of the API's
     head: bool = True  # HEAD goes where GET does: not where an answer has no end

@@ -18,6 +18,7 @@ from .dialect_routes.llamacpp import LLAMACPP
 from .dialect_routes.ollama import OLLAMA
 from .generation.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from .generation.trail import GoOnRequest
+from .openai.rendering import DerenderChatRequest, DerenderCompletionRequest
 from .openai.responses.schemas import ResponsesRequest
 from .openai.schemas import (
     ChatBatchRequest,
@@ -188,6 +189,33 @@ ROUTES: tuple[Route, ...] = (
         repeatable=True,
         movable=True,
     ),
+    *(
+        Route("post", path, f"rendering.{handler}", summary, answer, request, statuses=ASKS)
+        for path, handler, summary, answer, request in (
+            ("/v1/chat/completions/render", "render_chat", "The tokens of its prompt", answers.Rendered, ChatRequest),
+            (
+                "/v1/completions/render",
+                "render_completion",
+                "The same of texts",
+                list,
+                CompletionRequest,
+            ),
+            (
+                "/v1/chat/completions/derender",
+                "derender_chat",
+                "The answer that tokens are",
+                answers.ChatCompletion,
+                DerenderChatRequest,
+            ),
+            (
+                "/v1/completions/derender",
+                "derender_completion",
+                "The same of texts",
+                answers.Completion,
+                DerenderCompletionRequest,
+            ),
+        )
+    ),
     Route(
         "post",
         "/v1/embeddings",
@@ -341,6 +369,7 @@ ROUTES: tuple[Route, ...] = (
         "What keys have used: one's own, or all with the admin's",
         answers.KeyUsageList,
         statuses=(404,),
+        of_keys=True,
     ),
     Route("get", "/metrics", "operations.metrics", "Figures for Prometheus", open=True),
     Route("get", "/openapi.json", "described.document", "This document", dict),

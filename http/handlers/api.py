@@ -39,6 +39,7 @@ from .openapi import Described
 from .operations import Operations, ServerEngine
 from .page import Page
 from .pooling import PoolingApi
+from .rendering import RenderingApi
 from .responses import ResponsesApi
 from .scaling import ScalingApi
 from .speech import SpeechApi
@@ -63,6 +64,7 @@ class Api:
         self.pooling = PoolingApi(self._generator, self._body)
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
         self.llamacpp = LlamaApi(self._generator, self._body)
+        self.rendering = RenderingApi(self._generator, self._body_with_media)
         self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
         self.adapters = AdaptersApi(engine, settings, self._body)

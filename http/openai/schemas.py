@@ -46,9 +46,9 @@ class ChatMessage(msgspec.Struct):
 class RepetitionDetection(msgspec.Struct):
     """The answer ends where a pattern of so many tokens has come `min_count` times in a row."""
 
-    max_pattern_size: Annotated[int, Range(0, 256)] = 0  # 0: nothing is looked for
-    min_pattern_size: Annotated[int, Range(0, 256)] = 0  # 0: 1
-    min_count: Annotated[int, Range(0, 4096)] = 0
+    max_pattern_size: Annotated[int, Meta(ge=0, le=256)] = 0  # 0: nothing is looked for
+    min_pattern_size: Annotated[int, Meta(ge=0, le=256)] = 0  # 0: 1
+    min_count: Annotated[int, Meta(ge=0, le=4096)] = 0
 
 
 class GenerationFields(SamplingFields, kw_only=True):

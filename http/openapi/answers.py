@@ -340,6 +340,16 @@ class Load(Said):
     server_load: int
 
 
+class Rendered(Said):
+    request_id: str
+    token_ids: list[int]
+    sampling_params: dict[str, Any]
+    model: str
+    stream: bool
+    cache_salt: str | None
+    priority: int
+
+
 class KeyUsage(Said):
     object: Literal["usage"]
     name: str

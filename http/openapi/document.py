@@ -57,6 +57,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
         bool(route.handler)
         and not (route.page or route.refuses)
         and (not route.admin or settings.admin_api_key is not None)
+        and (not route.of_keys or settings.accounts.enabled)
     )
 
 

@@ -72,10 +72,6 @@ def _check_repetition(given: RepetitionDetection | None) -> None:
     if given is None:
         return
     name = "repetition_detection"
-    for field, limit in ranges_of(RepetitionDetection).items():
-        if not limit.holds(getattr(given, field)):
-            field = f"{name}.{field}"
-            raise bad_request(f"{field} must be {limit.missed_by(getattr(given, field.rpartition('.')[2]))}.", field)
     if given.min_pattern_size > given.max_pattern_size:
         text = f"{name}.min_pattern_size must be at most max_pattern_size ({given.max_pattern_size})."
         raise bad_request(text, f"{name}.min_pattern_size")

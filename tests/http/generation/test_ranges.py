@@ -196,7 +196,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str, str]] = [
                 "min_pattern_size",
                 "max_pattern_size (2)",
             ),
-            ({"max_pattern_size": 257, "min_count": 2}, "max_pattern_size", "between 0 and 256"),
+            ({"max_pattern_size": 257, "min_count": 2}, "max_pattern_size", "Expected `int` <= 256"),
             ({"max_pattern_size": "3"}, "max_pattern_size", "got `str`"),
         )
     ),

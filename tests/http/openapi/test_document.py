@@ -15,6 +15,7 @@ from aiohttp import ClientSession, web
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.request import ranges_of
+from actorserve.http.accounts import Accounts
 from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode, decode_query
@@ -68,11 +69,15 @@ def test_every_frontend_writes_the_same() -> None:
 def test_all_of_the_api_is_in_it() -> None:
     """The page is not, nor is administration without its option, nor what is not built yet."""
     found = {(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods}
-    apart = [route for route in ROUTES if route.page or route.admin or route.pools or route.refuses or route.hears]
+    rare = [route for route in ROUTES if route.pools or route.hears or route.of_keys]
+    apart = [*rare, *(route for route in ROUTES if route.page or route.admin or route.refuses)]
     listed = [route for route in ROUTES if route.handler and route not in apart]
     assert found == {(route.method, route.template) for route in listed}
     assert {("post", "/v1/chat/completions"), ("get", "/v1/models/{model}"), ("delete", "/v1/responses/{id}")} < found
-    assert not {"/docs", "/sleep"} & set(DOCUMENT["paths"])
+    assert not {"/docs", "/sleep", "/v1/usage"} & set(DOCUMENT["paths"])
+    accounts = Accounts()
+    accounts.enabled = True
+    assert "/v1/usage" in document(replace(SETTINGS, accounts=accounts))["paths"]
 
 
 def test_a_model_that_listens_has_other_paths() -> None:

@@ -44,6 +44,7 @@ RULES = re.compile(
             "min_tokens .* must not be more than max_tokens",
             "min_tokens must be 0 with max_tokens 0",
             "max_tokens must be at least 1, not 0",  # without echo
+            "repetition_detection.(min_pattern_size|min_count) must be at",
             "goes with use_beam_search|use_beam_search (does not go|cannot)|with use_beam_search",
             "best_of is a field of completions|best_of must be at least n|best_of cannot be streamed",
             "sequences are more than|prompts times n",
@@ -65,7 +66,7 @@ RULES = re.compile(
 HELD = re.compile(r"^vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{.*\} (\S+)$", re.M)
 OURS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/models/{model}")
 UNSURE = re.compile(
-    r"\{id\}|/v1/(messages|responses)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|apply-template)$|/openapi.json"
+    r"\{id\}|/v1/(messages|responses)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|apply-template)$|render$|/openapi.json"
 )  # perhaps nothing drawn is what these can answer
 SHORT = 3  # tokens and choices of an answer
 QUICK, MANY = 6, 200  # cases of one operation and mode; with 6 it takes 15 s, half of which is drawing them

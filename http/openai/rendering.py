@@ -1,0 +1,131 @@
+"""A request and its answer on both sides of a token-in, token-out engine, as vLLM has it: what /render makes of a
+request is a body of /inference/v1/generate, and what /derender takes is the answer to that. Knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from actorserve.actors.protocol.messages import ChatPrompt, Prompt
+
+from ..errors import bad_request
+from ..generation.choice import Choice
+from ..generation.fields.sampling import max_tokens_of
+from ..generation.prepare import MAX_SEQUENCES
+from ..output.parsers.registry import STARTS_INSIDE, THINK_MARKERS
+from ..settings import Settings
+from .schemas import ChatRequest, CompletionRequest, GenerateParameters, GenerationFields, NamedTool
+from .token_ids import OWN
+
+NOT_TOKENS = (*OWN, "return_prompt_text", "user", "metadata", "store", "service_tier", "use_beam_search")
+Ids = Annotated[list[int], Meta(max_length=1 << 20)]
+Finish = Literal["stop", "length", "abort", "repetition"]
+
+
+class EngineChoice(msgspec.Struct):
+    """A choice of an answer of /inference/v1/generate."""
+
+    token_ids: Ids
+    index: int = 0
+    finish_reason: Finish | None = "stop"
+    stop_reason: str | int | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+class EngineAnswer(msgspec.Struct):
+    """An answer of /inference/v1/generate; what else stands there is passed over."""
+
+    choices: Annotated[list[EngineChoice], Meta(min_length=1, max_length=MAX_SEQUENCES)]
+
+
+class DerenderChatRequest(msgspec.Struct, kw_only=True):
+    """POST /v1/chat/completions/derender."""
+
+    generate_response: EngineAnswer
+    model: str | None = None
+    chat_request: ChatRequest | None = None  # whose answer it is; without it nothing is parsed
+    prompt_token_ids: Ids = []
+    prompt_tokens: Annotated[int, Meta(ge=0)] | None = None
+    stream: bool | None = None
+
+
+class DerenderCompletionRequest(msgspec.Struct, kw_only=True):
+    """POST /v1/completions/derender."""
+
+    generate_responses: Annotated[list[EngineAnswer], Meta(min_length=1, max_length=MAX_SEQUENCES)]
+    model: str | None = None
+    completion_request: CompletionRequest | None = None
+    prompt_tokens: Annotated[int, Meta(ge=0)] | None = None  # of all prompts
+    stream: bool | None = None
+
+
+def check_renders(body: GenerationFields, prompt: Prompt) -> None:
+    """400 for what token ids and sampling parameters do not say."""
+    if isinstance(prompt, ChatPrompt) and prompt.media:
+        raise bad_request("messages: pictures and sounds are no token ids, and cannot be rendered.", "messages")
+    if body.use_beam_search:
+        raise bad_request("use_beam_search cannot be rendered.", "use_beam_search")
+    if isinstance(body, ChatRequest):
+        if isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required":
+            text = "tool_choice: what enforces it is no sampling parameter; it can be rendered with auto or none alone."
+            raise bad_request(text, "tool_choice")
+        if body.thinking_token_budget is not None:
+            raise bad_request("thinking_token_budget cannot be rendered.", "thinking_token_budget")
+
+
+def rendered(body: GenerationFields, tokens: list[int], request_id: str, settings: Settings) -> dict[str, Any]:
+    """The body of /inference/v1/generate that asks for the same."""
+    names = [name for name in GenerateParameters.__struct_fields__ if name not in NOT_TOKENS]
+    params = {name: value for name in names if (value := getattr(body, name, None)) is not None}
+    limit = max_tokens_of(body)
+    if limit is None:
+        most = settings.sampling_defaults.get("max_new_tokens")
+        limit = max(1, settings.max_model_len - len(tokens))
+        limit = limit if most is None else min(limit, int(most))
+    params["max_tokens"] = max(1, limit)
+    if isinstance(body, ChatRequest):
+        params.pop("logprobs", None)
+        if body.logprobs:
+            params["logprobs"] = body.top_logprobs or 0
+    return {
+        "request_id": request_id,
+        "token_ids": tokens,
+        "sampling_params": msgspec.to_builtins(params),
+        "model": body.model or settings.served[0],
+        "stream": False,
+        "cache_salt": body.cache_salt,
+        "priority": body.priority or 0,
+    }
+
+
+def begins_inside(settings: Settings, prompt: str) -> bool:
+    """Does this prompt leave its answer inside the model's thinking?"""
+    if settings.reasoning_parser is None:
+        return False
+    start, end = THINK_MARKERS[settings.reasoning_parser]
+    opened, closed = prompt.rfind(start), prompt.rfind(end)
+    return settings.reasoning_parser in STARTS_INSIDE if opened == closed else opened > closed
+
+
+def text_tokens(given: EngineChoice, body: GenerationFields | None, settings: Settings) -> list[int]:
+    """Those of a choice that are its text: the one that ended it is none, unless it is wanted."""
+    wanted = body is not None and bool(body.include_stop_str_in_output)
+    own = body.stop_token_ids or [] if body is not None else []
+    ends = given.finish_reason == "stop" and bool(given.token_ids) and not isinstance(given.stop_reason, str)
+    if ends and not wanted and given.token_ids[-1] in {*own, *settings.end_tokens}:
+        return given.token_ids[:-1]
+    return given.token_ids
+
+
+def fill(choice: Choice, given: EngineChoice, text: str, body: GenerationFields | None) -> None:
+    """The choice has this text, and has ended so."""
+    stop = given.stop_reason
+    if given.finish_reason == "stop" and isinstance(stop, str) and (at := text.find(stop)) >= 0:
+        wanted = body is not None and bool(body.include_stop_str_in_output)
+        text = text[: at + len(stop)] if wanted else text[:at]
+    choice.text.append(text)
+    choice.characters, choice.tokens = len(text), len(given.token_ids)
+    choice.finish_reason, choice.stop_reason = given.finish_reason or "stop", stop

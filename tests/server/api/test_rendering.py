@@ -1,0 +1,86 @@
+"""A prompt by its tokens, and an answer by its own: what comes of both is as if it had been asked for at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from tests.support.client import http_client
+from tests.support.server import Server
+
+HI = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture(scope="module")
+def client(demo_server: Server) -> Iterator[httpx.Client]:
+    with http_client(demo_server) as made:
+        yield made
+
+
+def post(client: httpx.Client, path: str, body: Any, status: int = 200) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0},
+        {"temperature": 0, "max_tokens": 3},
+        {"temperature": 0, "stop": "Par"},
+        {"temperature": 1.2, "seed": 3, "n": 2, "max_completion_tokens": 9},
+        {"temperature": 0, "logprobs": True, "top_logprobs": 2, "return_tokens_as_token_ids": True, "max_tokens": 4},
+    ],
+)
+def test_a_chat_by_tokens_is_as_at_once(client: httpx.Client, fields: dict[str, Any]) -> None:
+    body = {"messages": HI, **fields}
+    rendered = post(client, "/v1/chat/completions/render", body)
+    generated = post(client, "/inference/v1/generate", rendered)
+    given = {"generate_response": generated, "chat_request": body, "prompt_token_ids": rendered["token_ids"]}
+    answer, expected = post(client, "/v1/chat/completions/derender", given), post(client, "/v1/chat/completions", body)
+    for made, wanted in zip(answer["choices"], expected["choices"], strict=True):
+        for name in ("index", "message", "finish_reason", "stop_reason", "logprobs"):
+            assert made[name] == wanted[name]
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert answer["usage"][name] == expected["usage"][name]
+
+
+def test_texts_by_tokens_are_as_at_once(client: httpx.Client) -> None:
+    body = {"prompt": ["The capital of France is", "One, two"], "max_tokens": 5, "temperature": 0}
+    rendered = post(client, "/v1/completions/render", body)
+    assert len(rendered) == 2 and rendered[0]["sampling_params"]["max_tokens"] == 5
+    generated = [post(client, "/inference/v1/generate", one) for one in rendered]
+    count = sum(len(one["token_ids"]) for one in rendered)
+    given = {"generate_responses": generated, "completion_request": body, "prompt_tokens": count}
+    answer, expected = post(client, "/v1/completions/derender", given), post(client, "/v1/completions", body)
+    assert [one["text"] for one in answer["choices"]] == [one["text"] for one in expected["choices"]]
+    assert [one["finish_reason"] for one in answer["choices"]] == ["length"] * 2
+    assert answer["usage"]["completion_tokens"] == expected["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions/render", {"messages": HI, "use_beam_search": True}, "use_beam_search"),
+        ("chat/completions/render", {"messages": []}, "messages"),
+        ("chat/completions/derender", {"generate_response": {"choices": []}}, "generate_response.choices"),
+        ("chat/completions/derender", {"generate_response": {"choices": [{"token_ids": [1 << 20]}]}}, "token_ids"),
+        ("chat/completions/derender", {"generate_response": {"choices": [{"token_ids": [1] * 5000}]}}, "token_ids"),
+        ("completions/derender", {"generate_responses": [{"choices": [{"token_ids": [5]}]}], "stream": True}, "stream"),
+        ("completions/derender", {}, "generate_responses"),
+    ],
+)
+def test_what_cannot_be(client: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:
+    error = post(client, f"/v1/{path}", body, 400)["error"]
+    assert error["param"] == param
+
+
+def test_what_forces_a_call_is_no_sampling_parameter(client: httpx.Client) -> None:
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    body = {"messages": HI, "tools": [tool], "tool_choice": "required"}
+    assert post(client, "/v1/chat/completions/render", body, 400)["error"]["param"] == "tool_choice"
+    assert post(client, "/v1/chat/completions/render", body | {"tool_choice": "none"})["token_ids"]
