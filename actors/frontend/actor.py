@@ -37,12 +37,11 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.config import Config, ConfigError
-from ..options.tls import make_context
 from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .admission import AdmissionQueue
-from .connections.certificates import Certificates
+from .connections.certificates import Certificates, first_context
 from .connections.pool import ConnectionPool, only_about_the_server
 from .engine import FrontendEngine
 from .middlewares import load_middlewares
@@ -66,7 +65,7 @@ class Frontend(LoopActor):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.loop = asyncio.get_running_loop()
-        self.tls = make_context(context.config)
+        self.tls = first_context(context.config, context.incarnation == 1)
         kept = context.system.answers if self.tls is None else 0
         self.answers = ResponseJournal(context.files["answers"], kept)
         self.engine = FrontendEngine(context, self.answers.all_refs(), alone=self.tls is not None)

@@ -10,14 +10,31 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import time
 from collections.abc import Callable
 
 from ...options.config import Config, ConfigError
 from ...options.tls import make_context
 
 LOOK_S = 1.0
+PATIENCE_S = 30.0  # before a frontend's successor gives them up
 log = logging.getLogger("tls")
 State = list[tuple[int, int, int] | None]
+
+
+def first_context(config: Config, is_first_life: bool) -> ssl.SSLContext | None:
+    """What a frontend begins with. A successor may be born while somebody writes the files: it waits for what can be
+    used, since the server would end with it. ConfigError at the start of the server, and when that takes too long.
+    """
+    deadline = time.monotonic() + (0.0 if is_first_life else PATIENCE_S)
+    while True:
+        try:
+            return make_context(config)
+        except ConfigError as error:
+            if time.monotonic() >= deadline:
+                raise
+            log.error("%s; they are looked at again", error)
+            time.sleep(LOOK_S)  # a file gives no sign when it is whole
 
 
 class Certificates:
