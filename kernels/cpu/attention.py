@@ -212,6 +212,16 @@ class StepAttention:
         alike = not others and not plan.chunks and not plan.decoding and plan.by_numpy is None
         return plan.by_native if alike and not plan.kind.rule.sinks else None
 
+    def native_of(self, layer: int) -> tuple[NativeAttention, int] | None:
+        """That of a layer by kernels in C, where all of it is so, and the layer's place in its pool."""
+        place = self._places[layer]
+        if place is None:
+            return None
+        plan = self.plans[place[0]]
+        own, others = plan.by_native, plan.chunks or plan.decoding or plan.by_numpy is not None
+        plain = own is not None and not others and not plan.kind.rule.sinks and own.pool.joined
+        return (own, place[1]) if own is not None and plain else None
+
     def contexts(self, layer: int) -> list[tuple[Tensor, Tensor]]:
         """What each span may see, all positions from 0 on; see `contexts`."""
         return contexts(self.kv, self.spans, self.layers, layer)

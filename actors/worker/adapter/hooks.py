@@ -62,6 +62,11 @@ def attending(who: Attending) -> Iterator[None]:
         _running.pop()
 
 
+def running() -> Attending | None:
+    """Who computes a forward pass now."""
+    return _running[-1] if _running else None
+
+
 def use_attention(model: nn.Module, name: str) -> None:
     """All parts of a model ask the function of this name."""
     for module in model.modules():

@@ -31,6 +31,7 @@ from ..memory import large_blocks_apart
 from .checkpoint.arriving import without_weights
 from .checkpoint.reading import read_into
 from .checkpoint.stored import Source
+from .fused.trial import fuse
 from .hollow import hollow
 from .hooks import Unfit, register
 from .improve import improve
@@ -69,6 +70,8 @@ def load_adapted(config: Config, info: ModelInfo) -> AdaptedModel:
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
         model = _random(found, config, kept) if config.load_format == "dummy" else _read(info, found, kept)
         traits = _look(model, found.verdict.traits, info)
+        if found.verdict.improved and traits.paged:
+            fuse(model, kept.dtype)
         lora = attach(model) if config.enable_lora else None
     return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method is not NONE, lora)
 
@@ -99,7 +102,7 @@ def try_model(config: Config, info: ModelInfo) -> Adapted:
     randomise(twin)
     with code_of_others(lambda reason: _refused(info, f"a small model of it fails ({reason})")):
         try:
-            verdict = verify(twin, partial(improve, dtype=torch.float32))
+            verdict = verify(twin, _improve_whole)
         except Unfit as error:
             raise _refused(info, f"it {error}") from None
     log.info(
@@ -107,6 +110,12 @@ def try_model(config: Config, info: ModelInfo) -> Adapted:
         *(info.architecture, transformers.__version__, verdict.seconds, describe(verdict.traits, verdict.tier)),
     )
     return Adapted(whole, verdict, partial(make, whole))
+
+
+def _improve_whole(model: Any) -> None:
+    """As it will be served."""
+    improve(model, torch.float32)
+    fuse(model, torch.float32)
 
 
 def types_of(config: Config, info: ModelInfo, found: Adapted) -> Kept:

@@ -20,13 +20,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from actorserve.kernels.cpu.attention import StepAttention, contexts
+from actorserve.kernels.cpu.native.heads import HeadRules
+from actorserve.kernels.cpu.native.layers import PlainLayers
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.memory.kv import KVSpec
+from ..cpu.layers.native import FEW_TOKENS
 from ..cpu.memory.states import StepStates
 from ..cpu.memory.window_tables import AnyKV, TabledAttention
 from ..lora.sites import LoraSites
 from .cache import load_states, store_states
+from .fused.parts import Turn
 from .hooks import NAME, Call, Unfit, attending, use_attention
 from .passes import Passes
 from .probe import Traits
@@ -154,6 +158,8 @@ class AdaptedModel:
 
     def _pass(self, ids: Tensor, positions: Tensor, step: _Step, states: StepStates | None = None) -> Tensor:
         """The decoder's answer to ids and positions [rows, tokens]."""
+        if self.lora is not None and self.lora.parts:
+            step.whole = False
         cache = self.traits.caches.make(step)
         if states is not None and not states.fresh.any():
             load_states(cache, self.kv.states, states)
@@ -173,6 +179,7 @@ class _Step:
     """Who computes one forward pass, for the cache and the attention function."""
 
     past = 0
+    whole = False
 
     def __init__(self, kv: AnyKV, slots: Tensor) -> None:
         self.kv = kv
@@ -201,6 +208,8 @@ class _Paged(_Step):
         self.attention = attention
         self.given: dict[int, tuple[Tensor, Tensor]] = {}
         self.calls = iter(traits.asked)
+        self.whole = len(slots) <= FEW_TOKENS  # layers that can be are computed at once
+        self.stream: Tensor | None = None  # what the last of them made
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.write(layer, keys, values)
@@ -228,6 +237,40 @@ class _Paged(_Step):
             out = self.attention(asked.layer, flat, sinks)
         result: Tensor = out.view(*queries.shape[:3], -1)
         return result
+
+    def whole_layer(self, layers: PlainLayers, number: int, layer: int, hidden: Tensor, turn: Turn) -> Tensor | None:
+        """What a layer makes of hidden states, if it can be computed at once; see fused/parts.py."""
+        attention = self.attention if self.whole else None
+        native = attention.native_of(layer) if isinstance(attention, StepAttention) else None
+        if native is None:
+            return None
+        self._next(layer)
+        if hidden is not self.stream:
+            self.stream = hidden = hidden.clone()
+        rows = hidden.view(-1, hidden.shape[-1])
+        layers.forward_one(number, rows, (*turn, self.slots), *native)
+        return hidden
+
+    def _next(self, layer: int) -> None:
+        """The next layer that attends is this one, to its own keys."""
+        asked = next(self.calls, None)
+        if asked is None or asked.gathered or asked.source != layer or asked.layer != layer:
+            raise Unfit("attends to other keys than when it was tried")
+
+    def mix(self, layer: int, qkv: Tensor, rules: HeadRules, sinks: Tensor | None) -> Tensor:
+        """Attention of rows of q, k and v, whose heads are what attention is given; see fused/parts.py."""
+        self._next(layer)
+        keys_from = rules.heads * rules.head_dim
+        values_from = keys_from + rules.kv_heads * rules.head_dim
+        kv_heads = (rules.kv_heads, -1)
+        if 2 * (values_from - keys_from) == qkv.shape[1] - keys_from:
+            self.kv.write_joined(layer, self.slots, qkv[:, keys_from:].unflatten(1, (2, *kv_heads)))
+        else:
+            keys, values = qkv[:, keys_from:values_from], qkv[:, values_from:]
+            self.kv.write(layer, self.slots, keys.unflatten(1, kv_heads), values.unflatten(1, kv_heads))
+        queries = qkv[:, :keys_from].unflatten(1, (rules.heads, -1))
+        mixed: Tensor = self.attention(layer, queries, sinks).flatten(1)
+        return mixed
 
 
 class _Contexts(_Step):

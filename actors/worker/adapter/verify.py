@@ -18,6 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
+from ..cpu.layers.native import current
 from ..cpu.memory.states import RowStates, StepStates
 from ..memory import make_pools
 from .hooks import Unfit
@@ -131,7 +132,8 @@ class Trial:
     def __init__(self, model: AdaptedModel) -> None:
         self.model = model
         blocks = sum(-(-(size + DECODED) // BLOCK) for size in PROMPTS)
-        self.kv = PagedKV(model.kv, make_pools(model.kv, blocks, BLOCK, model.dtype), BLOCK)
+        pools = make_pools(model.kv, blocks, BLOCK, model.dtype)
+        self.kv = PagedKV(model.kv, pools, BLOCK, library=current())
         self.states = RowStates(model.kv.states, len(PROMPTS), 0, model.dtype)
         self.free = np.random.default_rng(0).permutation(blocks)
 

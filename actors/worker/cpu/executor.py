@@ -79,8 +79,9 @@ class RMSNorm:
             if self.in_float32:
                 return self(x.float()).to(x.dtype)
             return F.rms_norm(x, self.size, None, self.eps).mul_(self.gain)
-        if self.native is not None and self.gain.dim() == 1 and x.dim() == 2:
-            return self.native.norm(x, self.scaled_gain, self.eps * self.size[0])
+        if self.native is not None and self.gain.dim() == 1:
+            rows = x.reshape(-1, self.size[0])
+            return self.native.norm(rows, self.scaled_gain, self.eps * self.size[0]).view(x.shape)
         return x.div(self._length(x)).mul_(self.scaled_gain)
 
     def in_place(self, x: Tensor) -> None:

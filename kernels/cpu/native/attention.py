@@ -93,6 +93,7 @@ class NativePool:
         self.places = [_Place(k.data_ptr(), v.data_ptr(), *p) for k, v, p in zip(keys, values, pairs, strict=True)]
         of_places = [address for place in self.places for address in place]
         self.table = (ctypes.c_void_p * len(of_places))(*of_places)
+        self.place_bytes = ctypes.sizeof(self.table) // len(self.places)  # of a layer in it
         self._store = library.function("kv_store", ctypes.c_void_p)
         self.rows = _Rows(kv_number=NUMBERS[self.dtype], scale_stride=self.slots)
         self._where = ctypes.addressof(self.rows)

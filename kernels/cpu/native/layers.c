@@ -123,6 +123,73 @@ void silu_rows(pool *threads, const float *gate_up, int64_t size, int64_t rows, 
     run_rows(threads, silu_task, &own);
 }
 
+/* Heads that are normed and turned by tables of the rows. */
+typedef struct {
+    const head_rules *rules;
+    float *x;
+    const float *cosines, *sines;
+    int64_t stride, rows;
+} turned_rows;
+
+static void turn_halves(float *x, const float *cosines, const float *sines, int64_t turned) {
+    int64_t half = turned / 2;
+    for (int64_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cosines[i] - b * sines[i];
+        x[i + half] = b * cosines[i + half] + a * sines[i + half];
+    }
+}
+
+static void turn_pairs(float *x, const float *cosines, const float *sines, int64_t turned, int64_t kind) {
+    int64_t step = kind == TURN_PAIRS ? 2 : 1;
+    for (int64_t i = 0; i < turned / 2; i++) {
+        float a = x[2 * i], b = x[2 * i + 1], cosine = cosines[i * step], sine = sines[i * step];
+        x[2 * i] = a * cosine - b * sine;
+        x[2 * i + 1] = b * cosine + a * sine;
+    }
+}
+
+static void norm_both(const head_rules *own, float *x) {
+    int64_t of_q = own->heads * own->head_dim, of_k = own->kv_heads * own->head_dim;
+    if (own->q_gain)
+        norm_heads_of(x, own->q_gain, own->q_floor, own->q_size, of_q / own->q_size);
+    if (own->k_gain)
+        norm_heads_of(x + of_q, own->k_gain, own->k_floor, own->k_size, of_k / own->k_size);
+}
+
+/* A row's, whose number in the tables is `row`. */
+static void turn_row(const head_rules *rules, float *x, const float *cosines, const float *sines, int64_t row) {
+    if (!rules->norm_last)
+        norm_both(rules, x);
+    if (rules->kind != TURN_NONE) {
+        cosines += row * rules->turned;
+        sines += row * rules->turned;
+        for (int64_t head = 0; head < rules->heads + rules->kv_heads; head++)
+            if (rules->kind == TURN_HALVES)
+                turn_halves(x + head * rules->head_dim, cosines, sines, rules->turned);
+            else
+                turn_pairs(x + head * rules->head_dim, cosines, sines, rules->turned, rules->kind);
+    }
+    if (rules->norm_last)
+        norm_both(rules, x);
+}
+
+static void turn_heads_task(void *given, int index, int count) {
+    const turned_rows *own = given;
+    EACH_ROW(own, index, count)
+        turn_row(own->rules, own->x + row * own->stride, own->cosines, own->sines, row);
+}
+
+void turn_heads(pool *threads, const head_rules *rules, float *x, const float *cosines, const float *sines,
+                int64_t stride, int64_t rows) {
+    turned_rows own = {rules, x, cosines, sines, stride, rows};
+    phase only = {turn_heads_task, &own, row_tasks(rows)};
+    if (only.count == 1)
+        turn_heads_task(&own, 0, 1);
+    else
+        pool_run_phases(threads, &only, 1);
+}
+
 /* A layer's part in a step: each is a phase, of rows or of a product. */
 typedef struct {
     const layer *of;
@@ -155,6 +222,8 @@ static void turn_task(void *given, int index, int count) {
     int64_t heads = step->heads + step->kv_heads, dim = step->head_dim;
     EACH_ROW(step, index, count) {
         float *x = step->qkv + row * (heads + step->kv_heads) * dim;
+        if (own->of->rules)
+            turn_row(own->of->rules, x, step->cosines, step->sines, row);
         if (own->of->qk_norm)
             norm_heads_of(x, own->of->qk_norm, step->qk_floor, dim, heads);
         if (own->of->rotations)

@@ -13,10 +13,27 @@
 #include "attention.h"
 #include "linear.h"
 
+/* How heads of q and k, which lie side by side in a row, become what attention is given. */
+enum turning {
+    TURN_NONE,
+    TURN_HALVES,        /* number i turns with number i + turned / 2; each has a cosine and a sine of its own */
+    TURN_PAIRS,         /* numbers 2 i and 2 i + 1 turn, with theirs */
+    TURN_PAIRS_OF_HALF, /* the same with the cosine and sine of number i */
+};
+typedef struct {
+    int64_t heads, kv_heads, head_dim;
+    int64_t kind, turned;          /* enum turning; numbers of a head that turn */
+    int64_t norm_last;             /* norms come behind the rotation */
+    int64_t q_size, k_size;        /* numbers that are normed together */
+    const float *q_gain, *k_gain;  /* NULL: no norms; of all heads */
+    float q_floor, k_floor;
+} head_rules;
+
 typedef struct {
     const linear *qkv, *out, *gate_up, *down;
     const float *attention_norm, *qk_norm, *mlp_norm; /* gains; NULL: none. qk_norm [heads + kv_heads, head_dim] */
     const float *rotations;                           /* [positions, head_dim / 2, 2], NULL: heads are not turned */
+    const head_rules *rules; /* in place of qk_norm and rotations, with the tables of the step; NULL: those */
 } layer;
 
 /* One step's: `before` and `after` attention follow each other. */
@@ -29,6 +46,7 @@ typedef struct {
     const float *mixed;       /* [rows, heads · head_dim], what attention gives */
     float *gate_up;           /* [rows, 2 · inner] */
     char *ready;              /* of layers_ready_bytes for each row */
+    const float *cosines, *sines; /* [rows, turned], of layers with rules */
 } layer_step;
 
 void norm_row(const float *x, const float *gain, float floor, int64_t size, float *out);
@@ -43,6 +61,10 @@ void norm_heads(pool *threads, float *x, const float *gain, float floor, int64_t
 void rotate_rows(pool *threads, float *x, const float *turns, int64_t heads, int64_t head_dim, int64_t stride,
                  int64_t rows);
 void silu_rows(pool *threads, const float *gate_up, int64_t size, int64_t rows, float *out);
+
+/* In place; `cosines` and `sines` are [rows, turned]. */
+void turn_heads(pool *threads, const head_rules *rules, float *x, const float *cosines, const float *sines,
+                int64_t stride, int64_t rows);
 
 /* What follows the attention of layer `done`, and what precedes that of `next`; NULL: there is none. */
 void layers_run(pool *threads, const layer *done, const layer *next, layer_step *step);

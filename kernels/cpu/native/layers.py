@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .attention import NativeAttention
+from .heads import TurnedHeads
 from .library import Library
 from .linear import PACKED, LinearData, NativeLinear
 
@@ -70,6 +71,7 @@ class PlainLayer(NamedTuple):
     qk_norm: Tensor | None  # [heads + kv_heads, head_dim]
     mlp_norm: Tensor | None
     rotations: Tensor | None  # complex [positions, head_dim / 2]
+    heads: TurnedHeads | None = None  # in place of qk_norm and rotations
 
 
 class PlainShape(NamedTuple):
@@ -88,7 +90,7 @@ class _Layer(ctypes.Structure):
 
     _fields_ = tuple(
         (name, _POINTER)
-        for name in ("qkv", "out", "gate_up", "down", "attention_norm", "qk_norm", "mlp_norm", "rotations")
+        for name in ("qkv", "out", "gate_up", "down", "attention_norm", "qk_norm", "mlp_norm", "rotations", "rules")
     )
 
 
@@ -99,9 +101,11 @@ class _Step(ctypes.Structure):
         *((name, _NUMBER) for name in ("rows", "hidden", "heads", "kv_heads", "head_dim", "inner")),
         *((name, _FLOAT) for name in ("floor", "qk_floor")),
         *((name, _POINTER) for name in ("positions", "x", "qkv", "mixed", "gate_up", "ready")),
+        *((name, _POINTER) for name in ("cosines", "sines")),
     )
 
 
+Tables = tuple[Tensor | None, Tensor | None, Tensor]  # cosines and sines of rows, and their slots
 Attend = Callable[[int, Tensor], Tensor]  # of layer and rows of q, k and v: what comes of it, [rows, heads · head_dim]
 
 
@@ -116,9 +120,7 @@ class PlainLayers:
         row_bytes = library.size("linear_row_bytes", ctypes.POINTER(LinearData))
         linears = [linear for layer in layers for linear in layer[:4]]
         self._row_bytes = max(row_bytes(ctypes.byref(linear.data)) for linear in linears)
-        self._step = _Step(
-            0, *shape[:5], shape.eps * shape.hidden, shape.eps * shape.head_dim, None, None, None, None, None, None
-        )
+        self._step = _Step(0, *shape[:5], shape.eps * shape.hidden, shape.eps * shape.head_dim, *[None] * 8)
         self._where = ctypes.byref(self._step)
         whole = (_POINTER, _POINTER, _POINTER, _NUMBER, ctypes.POINTER(_Step), _POINTER, _POINTER, _POINTER)
         self._run_all = library.function("layers_step", *whole)
@@ -150,6 +152,20 @@ class PlainLayers:
         plan = ctypes.addressof(self._plan)
         self._run_all(library.pool, *of_layers, self._where, places.attention, places.rows, plan)
 
+    def forward_one(self, number: int, x: Tensor, tables: Tables, attention: NativeAttention, inner: int) -> None:
+        """One layer, whose heads turn by `tables` of cosines and sines; `inner` is its place in the KV memory."""
+        cosines, sines, slots = tables
+        qkv, step, library = self._begin(x, slots), self._step, self.library
+        step.cosines, step.sines = (None if part is None else part.data_ptr() for part in (cosines, sines))
+        of_ready = (len(x) + PACKED) * self._row_bytes
+        step.ready = library.scratch(of_ready + attention.size)
+        step.mixed = self._mixed.data_ptr()
+        places = attention.prepare(qkv, self._mixed, slots, step.ready + of_ready)
+        memory = places.memory + inner * attention.pool.place_bytes
+        of_layer = (self._places[number], memory, 1)
+        plan = ctypes.addressof(self._plan)
+        self._run_all(library.pool, *of_layer, self._where, places.attention, places.rows, plan)
+
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> None:
         """The same with attention that is called for each layer."""
         rows, step, qkv = len(x), self._step, self._begin(x, positions)
@@ -163,7 +179,9 @@ class PlainLayers:
         run(pool, done, None, where)
 
 
-def _place(part: NativeLinear | Tensor | None) -> int | None:
+def _place(part: NativeLinear | Tensor | TurnedHeads | None) -> int | None:
     if part is None:
         return None
+    if isinstance(part, TurnedHeads):
+        return part.address
     return ctypes.addressof(part.data) if isinstance(part, NativeLinear) else part.data_ptr()

@@ -1,0 +1,112 @@
+"""Attention, MLPs and layers of transformers that become few operations: which do, and that they do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from actorserve.actors.worker.adapter import model as adapted
+from actorserve.actors.worker.adapter import verify
+from actorserve.actors.worker.adapter.fused.parts import FusedAttention, FusedLayer, FusedMlp
+from actorserve.actors.worker.adapter.fused.trial import fuse
+from actorserve.actors.worker.adapter.improve import improve
+from tests.worker.adapter.test_adapter import BY_TRANSFORMERS, load, made
+from tests.worker.driver import Driver, Sequence, config_for, make_runner
+
+pytestmark = pytest.mark.usefixtures("native_kernels")
+Checkpoints = Callable[..., Path]
+
+
+def fused_parts(model: Any) -> tuple[int, int, int]:
+    """How many attentions, MLPs and layers are computed by few operations."""
+    forwards = [vars(module).get("forward") for module in model.modules()]
+    kinds = (FusedAttention, FusedMlp, FusedLayer)
+    return tuple(sum(isinstance(one, kind) for one in forwards) for kind in kinds)  # type: ignore[return-value]
+
+
+def verified(model: Any) -> tuple[int, int, int]:
+    """What a model has of them, whose logits are those of transformers with them."""
+    found = []
+
+    def better(own: Any) -> None:
+        improve(own, torch.float32)
+        fuse(own, torch.float32)
+        found.append(fused_parts(own))
+
+    verdict = verify.verify(model, better)
+    assert verdict.improved, verdict.reasons
+    return found[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("qwen3", (2, 2, 2)),  # norms of heads
+        ("ernie4_5", (2, 2, 2)),  # pairs turn
+        ("smollm3", (4, 4, 4)),  # some layers do not turn
+        ("olmo2", (2, 2, 0)),  # norms behind attention; all heads are normed together
+        ("cohere", (2, 2, 0)),  # attention and MLP side by side
+        ("glm", (2, 0, 0)),  # some of a head turns; gate and up are one weight
+        ("qwen3_moe", (2, 0, 0)),
+        ("diffllama", (0, 2, 0)),  # changes values behind the cache
+        ("falcon_h1", (2, 2, 0)),  # with states
+        ("gpt2", (0, 0, 0)),
+    ],
+)
+def test_what_is_fused(name: str, expected: tuple[int, int, int]) -> None:
+    assert verified(made(name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("llama", {"hidden_act": "gelu"}, (2, 0, 0)),
+        ("granite", {"residual_multiplier": 0.5}, (2, 2, 0)),
+        ("granite", {"residual_multiplier": 1.0}, (2, 2, 2)),
+        ("olmo", {"clip_qkv": 0.5}, (0, 2, 0)),
+        ("qwen2", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}, (2, 2, 2)),
+    ],
+)
+def test_what_a_config_asks_for(name: str, fields: dict[str, Any], expected: tuple[int, int, int]) -> None:
+    assert verified(made(name, **fields)) == expected
+
+
+def test_a_layer_at_once_and_by_parts_are_the_same_bits(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(checkpoints("qwen3"))
+    assert fused_parts(model.model)[2] > 0
+    calls: list[bool] = []
+    own = adapted._Paged.whole_layer
+
+    def counted(*args: Any) -> Any:
+        found = own(*args)
+        calls.append(found is not None)
+        return found
+
+    monkeypatch.setattr(adapted._Paged, "whole_layer", counted)
+    text = torch.arange(3, 3 + verify.DECODED + 5)
+    found = []
+    with torch.inference_mode():
+        for few in (64, 0):
+            monkeypatch.setattr(adapted, "FEW_TOKENS", few)
+            found.append(verify.Trial(model).run([text])[0])
+    assert True in calls and False in calls
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("options", [{}, {"kv_cache_dtype": "int8"}, {"quantization": "int8"}], ids=str)
+def test_the_answers_are_those_of_our_own_layers(options: dict[str, str], checkpoints: Checkpoints) -> None:
+    folder = checkpoints("qwen3")
+    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 70, 17)]
+    answers = [
+        Driver(make_runner(config_for(folder, **own, **options)), preempt=0.05).run(
+            [Sequence(ids, 12) for ids in prompts]
+        )
+        for own in (BY_TRANSFORMERS, {"model_impl": "native"})
+    ]
+    assert answers[0] == answers[1]
