@@ -296,7 +296,12 @@ def splitters() -> dict[str, tuple[Any, Any]]:
     behind = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     digits = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), plain])
     llama3 = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(CL100K), "isolated"), behind])
+    threes = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
+    bloom = pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated")
     return {
+        "falcon": (None, pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), plain, threes])),
+        "bloom": (None, pre_tokenizers.Sequence([bloom, behind])),
+        "mpt": (None, plain),
         "qwen2": (qwen2.normalizer, qwen2.pre_tokenizer),
         "gpt-2": (None, plain),
         "smollm": (None, digits),
@@ -304,7 +309,7 @@ def splitters() -> dict[str, tuple[Any, Any]]:
     }
 
 
-@pytest.mark.parametrize("pre", ["qwen2", "gpt-2", "smollm", "llama-bpe"])
+@pytest.mark.parametrize("pre", ["qwen2", "gpt-2", "smollm", "llama-bpe", "falcon", "bloom", "mpt"])
 def test_tokens_of_bytes_are_those_of_the_models_own_tokenizer(pre: str, tmp_path: Path) -> None:
     """Thousands of them, of many scripts; and the same text comes out again."""
     known = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))

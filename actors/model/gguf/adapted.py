@@ -21,8 +21,14 @@ OTHER_NAMES = {  # of config.json, where they are not those of most
     "falcon": {"num_key_value_heads": "num_kv_heads", "intermediate_size": "ffn_hidden_size"},
 }
 OTHER_NAMES["starcoder"] = OTHER_NAMES["gpt2"]
+OTHER_NAMES["mpt"] = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "max_position_embeddings": "max_seq_len",
+}
 PARTIAL = ("gptneox", "nemotron", "phi2", "stablelm")  # numbers of a head may stay as they are
-UNTURNED = ("bloom", "gpt2", "starcoder")
+UNTURNED = ("bloom", "gpt2", "mamba", "mpt", "starcoder")
 
 
 class Norms(NamedTuple):
@@ -35,9 +41,11 @@ class Norms(NamedTuple):
 LAYER = "attention.layer_norm_epsilon"
 RMS = "attention.layer_norm_rms_epsilon"
 NORMS = {
-    **dict.fromkeys(("arcee", "ernie4_5", "gemma", "olmoe"), Norms(RMS, "rms_norm_eps")),
-    **dict.fromkeys(("bloom", "falcon", "gpt2", "starcoder"), Norms(LAYER, "layer_norm_epsilon")),
+    **dict.fromkeys(("arcee", "ernie4_5", "exaone4", "gemma", "olmoe"), Norms(RMS, "rms_norm_eps")),
+    **dict.fromkeys(("bloom", "falcon", "gpt2", "mpt", "starcoder"), Norms(LAYER, "layer_norm_epsilon")),
     **dict.fromkeys(("cohere2", "command-r", "gptneox", "phi2", "stablelm"), Norms(LAYER, "layer_norm_eps")),
+    "lfm2": Norms(RMS, "norm_eps"),
+    "mamba": Norms(RMS, "layer_norm_epsilon"),
     "nemotron": Norms(LAYER, "norm_eps"),
     "starcoder2": Norms(LAYER, "norm_epsilon"),
 }
@@ -77,6 +85,12 @@ def _ernie(fields: Fields, header: GgufHeader) -> Config:
     return {"use_bias": False}
 
 
+def _exaone4(fields: Fields, header: GgufHeader) -> Config:
+    """With windows each fourth layer sees all, and does not turn."""
+    window = fields.count("attention.sliding_window")
+    return {"sliding_window": window, "layer_types": layer_types(fields, 1 if window is None else 4)}
+
+
 def _falcon(fields: Fields, header: GgufHeader) -> Config:
     two = "blk.0.attn_norm_2.weight" in header.tensors
     kv_heads = fields.same("attention.head_count_kv") or fields.counted("attention.head_count")
@@ -101,6 +115,49 @@ def _gpt2(fields: Fields, header: GgufHeader) -> Config:
 def _gpt_neox(fields: Fields, header: GgufHeader) -> Config:
     parallel = fields.flag(fields.own("use_parallel_residual"), absent=True)
     return {"use_parallel_residual": parallel, "hidden_act": "gelu", "attention_bias": True}
+
+
+def _lfm2(fields: Fields, header: GgufHeader) -> Config:
+    """Layers without heads of keys are convolutions."""
+    layers, key = fields.counted("block_count"), fields.own("attention.head_count_kv")
+    heads = fields[key]
+    if not isinstance(heads, list) or len(heads) != layers:
+        raise fields.wrong(key, f"a list of {layers} numbers")
+    return {
+        "layer_types": ["full_attention" if one else "conv" for one in heads],
+        "conv_L_cache": fields.counted("shortconv.l_cache"),
+        "conv_bias": False,
+        "block_auto_adjust_ff_dim": False,
+    }
+
+
+def _mamba(fields: Fields, header: GgufHeader) -> Config:
+    if fields.flag(fields.own("ssm.dt_b_c_rms"), absent=False):
+        raise fields.wrong_own("ssm.dt_b_c_rms", "false: Falcon Mamba is not supported in GGUF, and would be")
+    hidden, inner = fields.counted("embedding_length"), fields.counted("ssm.inner_size")
+    if inner % hidden:
+        raise fields.wrong_own("ssm.inner_size", f"a multiple of the hidden size, {hidden},")
+    return {
+        "expand": inner // hidden,
+        "conv_kernel": fields.counted("ssm.conv_kernel"),
+        "state_size": fields.counted("ssm.state_size"),
+        "time_step_rank": fields.counted("ssm.time_step_rank"),
+        "use_bias": False,
+        "use_conv_bias": "blk.0.ssm_conv1d.bias" in header.tensors,
+        "hidden_act": "silu",
+    }
+
+
+def _mpt(fields: Fields, header: GgufHeader) -> Config:
+    """Positions are slopes."""
+    _four_times(fields)
+    if fields.kv_heads() != fields.heads():
+        raise fields.wrong_own("attention.head_count_kv", f"{fields.heads()}, as many as of queries,")
+    slope = fields.factor("attention.max_alibi_bias")
+    if slope is None or not slope.is_integer():
+        raise fields.wrong_own("attention.max_alibi_bias", "a whole number above 0")
+    attention = {"alibi": True, "alibi_bias_max": int(slope), "clip_qkv": fields.factor("attention.clamp_kqv")}
+    return {"attn_config": attention, "no_bias": True, "expansion_ratio": 4}
 
 
 def _nemotron(fields: Fields, header: GgufHeader) -> Config:
@@ -147,10 +204,14 @@ OWN: dict[str, tuple[Own, tuple[str, ...]]] = {  # and the fields that it reads 
     "cohere2": (_cohere2, ("logit_scale", "attention.sliding_window")),
     "command-r": (_cohere, ("logit_scale",)),
     "ernie4_5": (_ernie, ()),
+    "exaone4": (_exaone4, ("attention.sliding_window",)),
     "falcon": (_falcon, ()),
     "gemma": (_gemma, ()),
     "gpt2": (_gpt2, ()),
     "gptneox": (_gpt_neox, ()),
+    "lfm2": (_lfm2, ()),
+    "mamba": (_mamba, ()),
+    "mpt": (_mpt, ("attention.max_alibi_bias", "attention.clamp_kqv")),
     "nemotron": (_nemotron, ()),
     "olmo": (_olmo, ("attention.clamp_kqv",)),
     "olmoe": (_olmoe, ("expert_count",)),

@@ -39,6 +39,8 @@ UNKNOWN = (  # fields below the architecture's name that change what is computed
     "rope.scaling.yarn_log_multiplier",
 )
 SOFTMAX = 1  # of expert_gating_func
+HYBRID = ("lfm2",)  # layers without heads have states
+WITHOUT_HEADS = ("mamba",)
 
 
 class Fields(Values):
@@ -81,8 +83,25 @@ class Fields(Values):
             return Values(self.file, {key: value[0]}).whole(key, 1, LARGEST)
         return self.whole(key, 1, LARGEST)
 
+    def kv_heads(self) -> int:
+        """How many heads of keys there are, in layers that attend."""
+        if self.architecture in WITHOUT_HEADS:
+            return 1
+        key = self.own("attention.head_count_kv")
+        value = self[key]
+        if self.architecture in HYBRID and isinstance(value, list) and any(value):
+            some = [one for one in value if one]
+            return Values(self.file, {key: some[0] if some.count(some[0]) == len(some) else some}).needed(key, LARGEST)
+        return self.same("attention.head_count_kv") or self.heads()
+
+    def heads(self) -> int:
+        """How many heads of queries there are."""
+        return 1 if self.architecture in WITHOUT_HEADS else self.counted("attention.head_count")
+
     def head_dim(self) -> int:
         """The numbers of a head."""
+        if self.architecture in WITHOUT_HEADS:
+            return 1
         return self.count("attention.key_length") or self.counted("embedding_length") // self.counted(
             "attention.head_count"
         )

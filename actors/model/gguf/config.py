@@ -10,7 +10,7 @@ from ..values import Values
 from .adapted import PARTIAL as ADAPTED_PARTIAL
 from .adapted import RULES as ADAPTED
 from .adapted import UNTURNED, adapt
-from .architectures import LARGEST, NO_MODEL, RULES, Fields, own_config
+from .architectures import LARGEST, NO_MODEL, RULES, WITHOUT_HEADS, Fields, own_config
 from .header import BY_NAME, GgufHeader
 from .layouts import LAYOUTS
 from .names import ARCHITECTURES
@@ -47,7 +47,7 @@ def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
         raise ConfigError(
             f"model: {header.file} is a model whose tokens see later ones ({fields.own('attention.causal')})"
         )
-    heads, head_dim = fields.counted("attention.head_count"), fields.head_dim()
+    heads, head_dim = fields.heads(), fields.head_dim()
     values_dim = fields.whole(fields.own("attention.value_length"), 1, LARGEST) or head_dim
     if values_dim != head_dim:
         raise fields.wrong(fields.own("attention.value_length"), f"as many as keys have, {head_dim},")
@@ -56,10 +56,10 @@ def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
         "model_type": fields.architecture,
         "vocab_size": _words(header),
         "hidden_size": fields.counted("embedding_length"),
-        "intermediate_size": _same(fields, "feed_forward_length"),
+        "intermediate_size": inner_size(fields),
         "num_hidden_layers": fields.counted("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": fields.same("attention.head_count_kv") or heads,
+        "num_key_value_heads": fields.kv_heads(),
         "head_dim": head_dim,
         "max_position_embeddings": fields.counted("context_length"),
         "tie_word_embeddings": "output.weight" not in header.tensors,
@@ -88,8 +88,7 @@ def _native(fields: Fields, header: GgufHeader) -> dict[str, Any]:
 def sizes(header: GgufHeader) -> dict[str, int]:
     """Of attention, by which rows of tensors lie."""
     fields = Fields(header)
-    heads = fields.counted("attention.head_count")
-    return {"heads": heads, "kv_heads": fields.same("attention.head_count_kv") or heads, "head_dim": fields.head_dim()}
+    return {"heads": fields.heads(), "kv_heads": fields.kv_heads(), "head_dim": fields.head_dim()}
 
 
 def make_generation_config(header: GgufHeader) -> dict[str, Any]:
@@ -109,7 +108,9 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
     return found
 
 
-def _same(fields: Fields, name: str) -> int:
+def inner_size(fields: Fields) -> int:
+    """How many numbers there are inside of a layer."""
+    name = "ssm.inner_size" if fields.architecture in WITHOUT_HEADS else "feed_forward_length"
     value = fields.same(name)
     if value is None:
         raise fields.wrong(fields.own(name), f"a whole number from 1 to {LARGEST}")

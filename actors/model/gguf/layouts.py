@@ -51,6 +51,42 @@ AROUND_MEGATRON: Names = {
 }
 
 
+LFM2: Names = {
+    "attn_norm": "operator_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "attn_output": "self_attn.out_proj",
+    "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+}
+MPT: Names = {
+    "attn_norm": "norm_1",
+    "attn_qkv": "attn.Wqkv",
+    "attn_output": "attn.out_proj",
+    "ffn_norm": "norm_2",
+    "ffn_up": "ffn.up_proj",
+    "ffn_down": "ffn.down_proj",
+}
+MAMBA: Names = {
+    "attn_norm": "norm",
+    "ssm_in": "mixer.in_proj",
+    "ssm_conv1d": "mixer.conv1d",
+    "ssm_x": "mixer.x_proj",
+    "ssm_dt": "mixer.dt_proj",
+    "ssm_a": "mixer.A_log",
+    "ssm_d": "mixer.D",
+    "ssm_out": "mixer.out_proj",
+}
+
+
 class Layout(NamedTuple):
     """Where tensors are."""
 
@@ -63,6 +99,8 @@ class Layout(NamedTuple):
     shifted: bool = False  # gains of norms have the 1 in them that norms add to what the hub has
     transposed: tuple[str, ...] = ()  # weights that the hub has as [inputs, outputs]
     grouped: str = ""  # queries, keys and values lie by KV head at the hub, and each after the other here
+    squeezed: str = ""  # weights of convolutions, that the hub has as [channels, 1, width]
+    negated: str = ""  # -exp(x) of what the hub has
     thirds: str = ""  # of old files: queries, keys and values in one tensor, which are apart at the hub
 
 
@@ -79,6 +117,12 @@ LAYOUTS = {
     "cohere2": Layout("Cohere2ForCausalLM", "cohere2"),
     "command-r": Layout("CohereForCausalLM", "cohere"),
     "ernie4_5": Layout("Ernie4_5ForCausalLM", "ernie4_5"),
+    "exaone4": Layout(
+        "Exaone4ForCausalLM",
+        "exaone4",
+        {name: hub for name, hub in LLAMA.items() if not name.endswith("n_norm")}
+        | {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"},
+    ),
     "falcon": Layout(
         "FalconForCausalLM",
         "falcon",
@@ -100,6 +144,22 @@ LAYOUTS = {
         {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
         "gpt_neox.layers",
         grouped="query_key_value",
+    ),
+    "lfm2": Layout(
+        *("Lfm2ForCausalLM", "lfm2", LFM2, AROUND | {"token_embd_norm": "model.embedding_norm"}),
+        squeezed="conv.conv.weight",
+    ),
+    "mamba": Layout(
+        "MambaForCausalLM",
+        "mamba",
+        MAMBA,
+        {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"},
+        "backbone.layers",
+        squeezed="conv1d.weight",
+        negated="A_log",
+    ),
+    "mpt": Layout(
+        *("MptForCausalLM", "mpt", MPT, AROUND_GPT | {"output_norm": "transformer.norm_f"}, "transformer.blocks")
     ),
     "nemotron": Layout("NemotronForCausalLM", "nemotron", shifted=True),
     "olmo": Layout("OlmoForCausalLM", "olmo", paired=True),

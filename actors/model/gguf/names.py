@@ -85,7 +85,8 @@ EXPERT = "{expert}"
 MOST_EXPERTS = 1 << 16
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # read with the header
 NEEDLESS = re.compile(r"blk\.\d+\.attn_rot_embd|.*\.attn_rot_embd\.weight")  # of old files
-IN_LAYER = re.compile(r"blk\.(\d{1,5})\.(\w+)\.(weight|bias)")
+IN_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)")
+BARE = ("ssm_a", "ssm_d")  # parts of layers whose names end with themselves
 OF_EXPERT = re.compile(r"(blk\.\d{1,5}\.ffn_(?:gate|up|down))\.(\d{1,5})\.(weight)")  # of old files
 
 
@@ -101,6 +102,9 @@ def hub_tensors(
         return
     layout = LAYOUTS.get(architecture)
     stem, _, kind = name.rpartition(".")
+    if kind in BARE and layout is not None and kind in layout.inside and stem.startswith("blk."):
+        yield f"{layout.layers}.{stem.removeprefix('blk.')}.{layout.inside[kind]}", tensor
+        return
     outside = OUTSIDE if layout is None else layout.outside
     if stem in outside:
         yield f"{outside[stem]}.{kind}", tensor

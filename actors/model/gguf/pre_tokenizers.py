@@ -22,12 +22,16 @@ GPT4O = (
     f"{START}{UPPER}*{LOWER}+{ENDS}?|{START}{UPPER}+{LOWER}*{ENDS}?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + SPACES
 )
+PUNCTUATION, THREE_DIGITS = r"[\p{P}$+<=>^~|`]+", "[0-9][0-9][0-9]"
+BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
 class PreTokenizer(NamedTuple):
     """What goes with a name."""
 
     pattern: str
+    before: tuple[str, ...] = ()  # patterns by which texts are cut first
+    behind: tuple[str, ...] = ()  # and by which the words are
     digits: bool = False  # each digit is a word, before all else
     normal_form: bool = False  # texts are brought to Unicode's form C
     whole_words: bool = False  # a word that is a token is not merged from its bytes
@@ -41,15 +45,18 @@ BY_NAME = {
     **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), PreTokenizer(LLAMA3)),
     "qwen2": PreTokenizer(QWEN2, normal_form=True),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "megrez"), PreTokenizer(QWEN2)),
-    **dict.fromkeys(("gpt-2", "olmo", "phi-2", "jais"), PreTokenizer(GPT2)),
+    **dict.fromkeys(("gpt-2", "olmo", "phi-2", "jais", "mpt"), PreTokenizer(GPT2)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), DIGITS),
     "tekken": PreTokenizer(TEKKEN, whole_words=True, begins=True),
     "seed-coder": PreTokenizer(SEED),
     "gpt-4o": PreTokenizer(GPT4O),
+    "falcon": PreTokenizer(GPT2, before=(PUNCTUATION,), behind=(THREE_DIGITS,)),
+    "bloom": PreTokenizer(BLOOM),
 }
 
 
 def pre_tokenizer(kind: PreTokenizer) -> dict[str, Any]:
     """As tokenizer.json has it."""
     steps: list[dict[str, Any]] = [{"type": "Digits", "individual_digits": True}] if kind.digits else []
-    return {"type": "Sequence", "pretokenizers": [*steps, split_by(kind.pattern), byte_level()]}
+    patterns = (*kind.before, kind.pattern, *kind.behind)
+    return {"type": "Sequence", "pretokenizers": [*steps, *map(split_by, patterns), byte_level()]}

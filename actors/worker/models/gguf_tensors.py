@@ -46,6 +46,10 @@ def gguf_reader(folder: Path, architecture: str, tensors: Tensors, small: str | 
             return part - 1
         if layout is not None and name.endswith(layout.transposed):
             return part.t()
+        if layout is not None and layout.squeezed and name.endswith(layout.squeezed):
+            return part[:, None]
+        if layout is not None and layout.negated and name.endswith(layout.negated):
+            return (-part).log()
         if layout is not None and layout.grouped and layout.grouped in name:
             return by_kv_head(part, **sizes)
         return unpaired(part, sizes["head_dim"]) if is_paired(architecture, name) else part

@@ -27,11 +27,15 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {  # by a name: the file's a
     "cohere": ("command-r", "cohere", {"use_qk_norm": True}),
     "cohere2": ("cohere2", "cohere2", {}),
     "ernie4_5": ("ernie4_5", "ernie4_5", {}),
+    "exaone4": ("exaone4", "exaone4", {}),
     "falcon": ("falcon", "falcon", {"multi_query": True, "new_decoder_architecture": False}),
     "falcon_40b": ("falcon", "falcon", {"new_decoder_architecture": True, "num_kv_heads": 8}),
     "gemma": ("gemma", "gemma", {}),
     "gpt2": ("gpt2", "gpt2", {}),
     "gpt_neox": ("gptneox", "gpt_neox", {}),
+    "lfm2": ("lfm2", "lfm2", {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2}),
+    "mamba": ("mamba", "mamba", {"hidden_size": 64, "expand": 2}),
+    "mpt": ("mpt", "mpt", {}),
     "nemotron": ("nemotron", "nemotron", {"num_key_value_heads": 8}),
     "olmo": ("olmo", "olmo", {"clip_qkv": 4.0}),
     "olmoe": ("olmoe", "olmoe", {}),
@@ -41,36 +45,53 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {  # by a name: the file's a
     "starcoder2": ("starcoder2", "starcoder2", {"sliding_window": None}),
 }
 NAMES = [
-    (r"(model\.embed_tokens|transformer\.wte|transformer\.word_embeddings|gpt_neox\.embed_in)", "token_embd"),
+    (
+        r"(model\.embed_tokens|transformer\.wte|transformer\.word_embeddings|gpt_neox\.embed_in|backbone\.embeddings)",
+        "token_embd",
+    ),
     (r"transformer\.wpe", "position_embd"),
-    (r"transformer\.word_embeddings_layernorm", "token_embd_norm"),
-    (r"(model\.norm|transformer\.ln_f|gpt_neox\.final_layer_norm|model\.final_layernorm)", "output_norm"),
+    (r"(transformer\.word_embeddings_layernorm|model\.embedding_norm)", "token_embd_norm"),
+    (
+        r"(model\.norm|transformer\.ln_f|backbone\.norm_f|transformer\.norm_f|gpt_neox\.final_layer_norm|model\.final_layernorm)",
+        "output_norm",
+    ),
     (r"(lm_head|embed_out)", "output"),
 ]
 INSIDE = [
-    (r"(input_layernorm|ln_1|ln_mlp)", "attn_norm"),
+    (r"(input_layernorm|ln_1|ln_mlp|norm_1|norm|operator_norm)", "attn_norm"),
     (r"ln_attn", "attn_norm_2"),
-    (r"(attn\.c_attn|self_attention\.query_key_value|attention\.query_key_value)", "attn_qkv"),
+    (r"(attn\.c_attn|attn\.Wqkv|self_attention\.query_key_value|attention\.query_key_value)", "attn_qkv"),
     (r"self_attn\.([qkv])_proj", r"attn_\1"),
-    (r"self_attn\.([qk])_norm", r"attn_\1_norm"),
-    (r"(attn\.c_proj|self_attention\.dense|attention\.dense|self_attn\.o_proj|self_attn\.dense)", "attn_output"),
-    (r"(post_attention_layernorm|ln_2)", "ffn_norm"),
-    (r"mlp\.gate_proj", "ffn_gate"),
-    (r"mlp\.(c_fc|dense_h_to_4h|up_proj|fc1)", "ffn_up"),
-    (r"mlp\.(c_proj|dense_4h_to_h|down_proj|fc2)", "ffn_down"),
+    (r"self_attn\.([qk])_(?:layer)?norm", r"attn_\1_norm"),
+    (
+        r"(attn\.c_proj|attn\.out_proj|self_attn\.out_proj|self_attention\.dense|attention\.dense|self_attn\.o_proj|self_attn\.dense)",
+        "attn_output",
+    ),
+    (r"post_feedforward_layernorm", "post_ffw_norm"),
+    (r"(post_attention_layernorm|ln_2|norm_2|ffn_norm)", "ffn_norm"),
+    (r"(mlp\.gate_proj|feed_forward\.w1)", "ffn_gate"),
+    (r"(mlp\.(c_fc|dense_h_to_4h|up_proj|fc1)|ffn\.up_proj|feed_forward\.w3)", "ffn_up"),
+    (r"(mlp\.(c_proj|dense_4h_to_h|down_proj|fc2)|ffn\.down_proj|feed_forward\.w2)", "ffn_down"),
+    (r"conv\.(conv|in_proj|out_proj)", r"shortconv.\1"),
+    (r"mixer\.(in|x|dt|out)_proj", r"ssm_\1"),
+    (r"mixer\.conv1d", "ssm_conv1d"),
     (r"mlp\.gate", "ffn_gate_inp"),
 ]
-LAYER = re.compile(r"(?:model\.layers|transformer\.h|gpt_neox\.layers)\.(\d+)\.(.+)")
+LAYER = re.compile(r"(?:model\.layers|backbone\.layers|transformer\.(?:h|blocks)|gpt_neox\.layers)\.(\d+)\.(.+)")
 OF_EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(\w+)_proj\.weight")
 
 
-def file_name(name: str) -> str:
-    """`blk.0.attn_q.weight`."""
+def file_name(name: str, behind: bool = False) -> str:
+    """`blk.0.attn_q.weight`. With `behind` norms stand behind attention and MLP."""
+    if match := re.fullmatch(r"backbone\.layers\.(\d+)\.mixer\.(A_log|D)", name):
+        return f"blk.{match[1]}.ssm_{match[2][0].lower()}"
     stem, _, kind = name.rpartition(".")
     match = LAYER.fullmatch(stem)
     before, stem, names = ("", stem, NAMES) if match is None else (f"blk.{match[1]}.", match[2], INSIDE)
     for pattern, own in names:
         if found := re.fullmatch(pattern, stem):
+            if own == "ffn_norm" and behind and stem == "post_attention_layernorm":
+                own = "post_attention_norm"
             return f"{before}{found.expand(own)}.{kind}"
     raise KeyError(name)
 
@@ -98,11 +119,17 @@ def as_stored(name: str, weight: Array, config: dict[str, Any]) -> Array:
         return weight + 1
     if kind == "gpt2" and re.search(r"c_(attn|proj|fc)\.weight", name):
         return weight.T
+    if name.endswith(("conv.conv.weight", "conv1d.weight")):
+        return weight[:, 0]
+    if name.endswith("A_log"):
+        return -np.exp(weight)
     return apart(weight, config) if "query_key_value" in name else weight
 
 
 def hub_value(name: str, weight: Array, meant: Array, config: dict[str, Any]) -> Array:
     """What a stored tensor means at the hub: found by sending the numbers of places through the same way."""
+    if name.endswith("A_log"):
+        return np.log(-meant)
     places = as_stored(name, np.arange(weight.size, dtype=np.float64).reshape(weight.shape), config)
     plus = config["model_type"] in ("gemma", "nemotron") and name.endswith("norm.weight")
     found = np.empty(weight.size, np.float32)
@@ -112,6 +139,8 @@ def hub_value(name: str, weight: Array, meant: Array, config: dict[str, Any]) ->
 
 def fields_of(architecture: str, config: Any) -> dict[str, Any]:
     """What converters write of a config."""
+    if architecture == "mamba":
+        return mamba_fields(config)
     heads, hidden = config.num_attention_heads, config.hidden_size
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None) or heads
@@ -142,9 +171,37 @@ def fields_of(architecture: str, config: Any) -> dict[str, Any]:
     return found | own_fields(architecture, config)
 
 
+def lfm2_norms(config: Any) -> dict[str, Any]:
+    return {"attention.layer_norm_rms_epsilon": float(config.norm_eps), "feed_forward_length": 256}
+
+
+def mamba_fields(config: Any) -> dict[str, Any]:
+    return {
+        "context_length": 1 << 20,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": 0,
+        "attention.head_count": 0,
+        "block_count": config.num_hidden_layers,
+        "attention.layer_norm_rms_epsilon": float(config.layer_norm_epsilon),
+        "ssm.conv_kernel": config.conv_kernel,
+        "ssm.inner_size": config.intermediate_size,
+        "ssm.state_size": config.state_size,
+        "ssm.time_step_rank": config.time_step_rank,
+        "ssm.dt_b_c_rms": False,
+    }
+
+
 def own_fields(architecture: str, config: Any) -> dict[str, Any]:
     if architecture == "bloom":
         return {"attention.max_alibi_bias": 8.0}
+    if architecture == "mpt":
+        return {"attention.max_alibi_bias": 8.0, "feed_forward_length": 4 * config.hidden_size}
+    if architecture == "exaone4":
+        pattern = [kind == "sliding_attention" for kind in config.layer_types]
+        return {"attention.sliding_window": config.sliding_window, "attention.sliding_window_pattern": pattern}
+    if architecture == "lfm2":
+        kv_heads = [config.num_key_value_heads * (kind != "conv") for kind in config.layer_types]
+        return {"attention.head_count_kv": kv_heads, "shortconv.l_cache": config.conv_L_cache, **lfm2_norms(config)}
     if architecture in ("cohere2", "command-r"):
         window = {"attention.sliding_window": config.sliding_window} if architecture == "cohere2" else {}
         return {"logit_scale": float(config.logit_scale), **window}
@@ -166,6 +223,8 @@ def source(kind: str, folder: Path, **changes: Any) -> Path:
     if kind == "cohere2":
         config.num_hidden_layers = 4
         config.layer_types = ["sliding_attention"] * 3 + ["full_attention"]
+    if kind == "mamba":
+        config.intermediate_size = config.expand * config.hidden_size
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).float()
     verify.randomise(model)
@@ -192,14 +251,14 @@ def convert(
     experts: dict[str, dict[int, Stored]] = {}
     means = {}
     for name, weight in each_tensor(folder):
-        matrix = weight.ndim == 2 and not re.search(r"[qk]_norm|wpe", name)
+        matrix = weight.ndim == 2 and not re.search(r"[qk]_norm|wpe|A_log|conv\.conv|dt_proj|x_proj", name)
         chosen = kind_of(name) if matrix else "F32"
         tensor = stored(chosen, np.ascontiguousarray(as_stored(name, weight, values)))
         means[name] = hub_value(name, weight, decoded(chosen, tensor), values)
         if match := OF_EXPERT.fullmatch(name):
             experts.setdefault(f"blk.{match[1]}.ffn_{match[3]}_exps.weight", {})[int(match[2])] = tensor
         else:
-            tensors[file_name(name)] = tensor
+            tensors[file_name(name, architecture == "exaone4")] = tensor
     for name, parts in experts.items():
         some = [parts[number] for number in sorted(parts)]
         tensors[name] = Stored(some[0].number, (len(some), *some[0].shape), b"".join(part.data for part in some))

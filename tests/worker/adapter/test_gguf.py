@@ -26,7 +26,7 @@ from tests.support.models.greedy import greedy, reference
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 ON_CPU = {"device": "cpu"}
-QUICK = ("cohere2", "falcon_40b", "gpt2", "gpt_neox", "nemotron", "olmo", "olmoe", "stablelm")
+QUICK = ("cohere2", "exaone4", "falcon_40b", "gpt2", "gpt_neox", "lfm2", "mamba", "mpt", "nemotron", "olmo", "olmoe")
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +63,13 @@ def test_a_file_is_as_its_checkpoint(kind: str, tmp_path: Path) -> None:
     file, plain = both(kind, tmp_path, "Q8_0")
     found, wanted = load(file, quantization="none"), load(plain, model_impl="transformers")
     assert found.tier is wanted.tier and found.kv == wanted.kv
-    assert torch.equal(logits_of(found), logits_of(wanted))
+    near = 1e-4 if kind == "mamba" else 0.0  # of which files have exponents of what checkpoints have
+    assert torch.allclose(logits_of(found), logits_of(wanted), rtol=0, atol=near)
 
 
 @pytest.mark.parametrize(
     ("kind", "types", "changes"),
-    [("gpt2", "Q4_K", {"n_embd": 256, "n_layer": 2}), ("stablelm", "Q8_0", {})],
+    [("gpt2", "Q4_K", {"n_embd": 256, "n_layer": 2}), ("stablelm", "Q8_0", {}), ("exaone4", "Q8_0", {})],
 )
 def test_answers_are_those_of_transformers(kind: str, types: str, changes: dict[str, Any], tmp_path: Path) -> None:
     file, plain = both(kind, tmp_path, types, **changes)
