@@ -411,7 +411,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_num_encoder_input_tokens: Annotated[
         Positive | None,
         Meta(
-            description="tokens of pictures that one step may make embeddings of, beyond the first picture; without it "
+            description="tokens of pictures that one step may make embeddings of, or of a part of one; without it "
             "as many as --max-num-batched-tokens, and no more than leave streams their time"
         ),
     ] = None

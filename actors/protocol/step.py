@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     NewBlocks = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 
+LOOKS = 1000  # of which a share is told
+
+
 class KVLayout(msgspec.Struct, array_like=True, frozen=True):
     """How a worker keeps what it has computed, as far as it makes a difference to plans. As it is here, none.
 
@@ -99,6 +102,7 @@ class Step(Message, frozen=True, tag=20):
     packed_new_blocks: bytes
     min_accepted: float = 0.0  # the share of drafts that has to be accepted, or they cost more than they save
     packed_saves: bytes = b""
+    packed_looks: bytes = b""
 
     @classmethod
     def make(
@@ -111,11 +115,13 @@ class Step(Message, frozen=True, tag=20):
         new_blocks: Sequence[tuple[int, int, int]] = (),
         min_accepted: float = 0.0,
         saves: Sequence[tuple[int, int]] = (),
+        looks: Sequence[tuple[int, int, int]] = (),
     ) -> Step:
-        """`rows`, `counts` [n], `new_blocks` [m, 3] and `saves` [s, 2]: see the properties."""
+        """`rows`, `counts` [n], `new_blocks` [m, 3], `saves` [s, 2] and `looks` [l, 3]: see the properties."""
         blocks = pack([*chain.from_iterable(new_blocks)]) if new_blocks else b""
         saved = pack([*chain.from_iterable(saves)]) if saves else b""
-        return cls(epoch, step, new_rows, pack(rows), pack(counts), blocks, min_accepted, saved)
+        looked = pack([*chain.from_iterable(looks)]) if looks else b""
+        return cls(epoch, step, new_rows, pack(rows), pack(counts), blocks, min_accepted, saved, looked)
 
     def again(self, step: int, min_accepted: float) -> Step:
         """The next one, of the same rows; of one that brings nothing new."""
@@ -135,6 +141,13 @@ class Step(Message, frozen=True, tag=20):
     def new_blocks(self) -> NewBlocks:
         """int32 [m, 3]: (row, index in the block table, block) of blocks added to rows, behind what NewRow says."""
         return unpack(self.packed_new_blocks).reshape(-1, 3)
+
+    @property
+    def looks(self) -> NewBlocks:
+        """int32 [l, 3]: (row, position, share in LOOKS): so much, all told, is to be computed by this step of the
+        embeddings of the picture that begins there in the row's prompt. Who computes a token of it computes the rest.
+        """
+        return unpack(self.packed_looks).reshape(-1, 3)
 
     @property
     def saves(self) -> NewBlocks:

@@ -111,7 +111,8 @@ class Planner:
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
             step.num_draft_tokens[: len(decode)] = self._num_draft_tokens(decode, left, new_blocks)
             step.counts += step.num_draft_tokens
-        step.encoded = 0 if self.encoder is None else self.encoder.planned
+        if self.encoder is not None:
+            step.encoded, step.looks = self.encoder.planned, self.encoder.looks
         accounted = self._account(step)
         self._steady = SteadyPlan.of(self.batch, step, self.drafts) if self._can_come_again(step, len(decode)) else None
         return accounted
@@ -319,7 +320,10 @@ class Planner:
             new_blocks += self.windows.grow(sequence, end)
             batch.num_block_tokens[row] = min(len(sequence.blocks), self.windows.end(sequence)) * size
         if sequence.pictures.all and self.encoder is not None:
-            count, sequence.encoded = self.encoder.cut(sequence.pictures, sequence.encoded, computed, count)
+            progress = sequence.encoded, sequence.looked
+            count, (sequence.encoded, sequence.looked) = self.encoder.cut(
+                sequence.pictures, progress, computed, count, row
+            )
         return count
 
     def _prefill_chunks(self, budget: int, new_blocks: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
@@ -372,7 +376,7 @@ class Planner:
             self.pool.release(cached)
             return None
         self.waiting.remove(sequence.ref)
-        sequence.blocks, sequence.encoded = cached + blocks, 0
+        sequence.blocks, sequence.encoded, sequence.looked = cached + blocks, 0, 0
         capacity = self.windows.end(sequence) if self.windows.tables else len(sequence.blocks)
         row = self.batch.place(sequence, computed, capacity * size, len(cached))
         self.prefix.count_start(sequence, computed)

@@ -266,6 +266,7 @@ class Scheduler:
             planned.new_blocks,
             share,
             [(save.row, save.snapshot) for save in planned.saves],
+            planned.looks,
         )
         self._told = planned, step
         return step

@@ -24,7 +24,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "adapter", "arrival", "blocks", "cacheable", "encoded", "ends", "has_run", "hashes", "ignore_eos",
+        "adapter", "arrival", "blocks", "cacheable", "encoded", "ends", "has_run", "hashes", "ignore_eos", "looked",
         "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pictures",
         "pools", "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "whole",
         "window_blocks", "window_first",
@@ -55,6 +55,7 @@ class Sequence:
         self.window_first = 0  # which block of its tables the first of these is
         self.hashes: list[bytes] = []  # of its full blocks, as far as they are known
         self.pictures = NONE
+        self.looked = 0  # placeholders of the next picture whose embeddings have been made, likewise
         self.encoded = 0  # up to which position its pictures have been encoded, as far as plans go
         self.row: int | None = None
         self.has_run = False  # it ran once: its cached prompt tokens are told

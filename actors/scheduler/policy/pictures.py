@@ -2,9 +2,9 @@
 
 The worker makes a picture's embeddings in the first step that computes a part of it. That takes time which has nothing
 to do with how many tokens the step computes, so that a plan has a budget of its own for it: as many placeholders as
-`--max-num-encoder-input-tokens` says, and beside rows that decode as leaves these their time; one picture always, or
-none would ever be made. Where tokens of a picture see one another, a step computes all of them or none, and no row
-begins in the middle of one.
+`--max-num-encoder-input-tokens` says, and beside rows that decode as leaves these their time. A picture that takes
+longer is made in parts, over several steps, before the step that computes the first of it. Where tokens of a picture
+see one another, a step computes all of them or none, and no row begins in the middle of one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 
 from ...model.vision.spec import VisionSpec
 from ...protocol.media import MediaItem
+from ...protocol.step import LOOKS
 from .chunk_size import ChunkSizePolicy
 
+LEAST_PART = 16  # placeholders of a picture
+MOST_PARTS = 64  # of one picture
 Items = Callable[[int, int], list[MediaItem]]  # of a slot and generation
 Span = tuple[int, int]
+Look = tuple[int, int, int]  # row, position of a picture, and the share of it, in LOOKS, that is made then
+Progress = tuple[int, int]  # up to where pictures are encoded, and so many placeholders of the next one
 
 
 class Picture(NamedTuple):
@@ -73,11 +78,12 @@ class EncoderBudget:
         self.most = most
         self.policy = policy
         self.planned = 0  # of this step
+        self.looks: list[Look] = []  # likewise
         self._decoding = self._room = 0
 
     def begin(self, decoding: int, room: int) -> None:
         """A plan with so many decoding rows; `room` tokens of the step are kept from prompts so that it is short."""
-        self.planned = 0
+        self.planned, self.looks = 0, []
         self._decoding, self._room = decoding, room
 
     def reach(self, pictures: Pictures, computed: int, count: int, budget: int) -> int:
@@ -91,23 +97,35 @@ class EncoderBudget:
                 return end - computed if end - computed <= budget + self._room else 0
         return count
 
-    def cut(self, pictures: Pictures, encoded: int, computed: int, count: int) -> tuple[int, int]:
-        """(how many of these tokens, up to where pictures are encoded then). `encoded`: the same before."""
+    def cut(self, pictures: Pictures, progress: Progress, computed: int, count: int, row: int) -> tuple[int, Progress]:
+        """(how many of these tokens, how far pictures are encoded then). `progress`: the same before."""
+        encoded, looked = progress
         count = max(0, pictures.before(computed + count) - computed)
         for picture in pictures.all:
             if picture.start >= computed + count:
                 break
             if picture.end <= max(computed, encoded):
                 continue
-            if self.planned and self.planned + picture.tokens > self._allowed():
+            left = picture.tokens - looked
+            if self.planned and self.planned + left > self._allowed():
                 count = max(0, picture.start - computed)
                 break
-            self.planned += picture.tokens
-            encoded = picture.end
+            if self._decoding and left > (part := self._part(picture)):
+                looked += part
+                self.planned += part
+                self.looks.append((row, picture.start, looked * LOOKS // picture.tokens))
+                count = max(0, picture.start - computed)
+                break
+            self.planned += left
+            encoded, looked = picture.end, 0
             if self._decoding:
                 first = max((picture.end if pictures.whole else picture.start) - computed, 0)
                 count = min(count, first + self.policy.beside(self._decoding, self.planned))
-        return max(0, pictures.before(computed + count) - computed), encoded
+        return max(0, pictures.before(computed + count) - computed), (encoded, looked)
+
+    def _part(self, picture: Picture) -> int:
+        """So many of a picture's placeholders may be made at once, beside rows that decode."""
+        return max(self._allowed(), LEAST_PART, -(-picture.tokens // MOST_PARTS))
 
     def _allowed(self) -> int:
         return min(self.most, self.policy.encoder_tokens(self._decoding)) if self._decoding else self.most

@@ -27,7 +27,7 @@ from actorserve.shm.table.table import generation_of, slot_of
 
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, row_types
-from ...protocol.step import NewRow, Step
+from ...protocol.step import LOOKS, NewRow, Step
 from ..logits_processors import LogitsProcessors
 from ..logprobs import LogprobsWriter
 from ..lora.sites import RowAdapters
@@ -110,6 +110,9 @@ class CpuRunner:
         if self._steady is not None and not self._steady.goes_on(step):
             self._settle()
         scattered = self._change_rows(step)
+        if self.vision is not None and step.packed_looks:
+            for row, position, share in step.looks.tolist():
+                self.vision.look(row, position, share / LOOKS)
         with awake(self._library, step.num_tokens):
             tokens = self._compute(step, scattered)
         if self.states is not None and step.packed_saves:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from ...model.vision.spec import IMAGE_EMBEDS, VisionSpec
 from ...protocol.media import AUDIO, VIDEO, MediaItem, MediaTensor
 from .hearing import heard
+from .slices import Slices
 from .tower import arguments
 
 DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_grid_thw": 2}
@@ -73,6 +74,9 @@ class EmbeddingCache:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._kept
+
     def get(self, digest: bytes) -> Embeddings | None:
         """And use it."""
         self.queries += 1
@@ -107,15 +111,36 @@ class VisionEncoder:
         """`most`: bytes of embeddings that are kept."""
         self.tower, self.spec, self.dtype, self.source = tower, spec, dtype, source
         self.cache = EmbeddingCache(most)
+        self._parts: Slices[Embeddings] | None = None
         self._functions: dict[str, tuple[Callable[..., Any], set[str]]] = {}
 
     def embeddings(self, item: MediaItem, owner: Owner) -> Embeddings:
         """Of one item; BadItem says what is wrong with it."""
         found = self.cache.get(item.digest)
         if found is None:
-            found = self._make(item, owner)
+            found = self._begun(item) or self._make(item, owner)
             self.cache.put(item.digest, found)
         return found
+
+    def look(self, item: MediaItem, owner: Owner, share: float) -> None:
+        """Compute this share of an item's embeddings, all told: they will be wanted."""
+        if item.digest not in self.cache:
+            self._slices().advance(item.digest, lambda: self._make(item, owner), share)
+
+    def _slices(self) -> Slices[Embeddings]:
+        if self._parts is None:
+            self._parts = Slices(self.tower)
+        return self._parts
+
+    def _begun(self, item: MediaItem) -> Embeddings | None:
+        """All of what was begun of it; who began it may have gone too soon, which is not this one's fault."""
+        work = None if self._parts is None else self._parts.take(item.digest)
+        if self._parts is None or work is None:
+            return None
+        try:
+            return self._parts.all_of(work)
+        except BadItem:
+            return None
 
     def tensors(self, item: MediaItem, owner: Owner) -> dict[str, Tensor]:
         """What the processor made of it, copied, with the dimensions that a batch of one has."""

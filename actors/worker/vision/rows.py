@@ -65,6 +65,14 @@ class VisionRows:
         self._delta[row] = delta
         self._ends[row] = max((int(place[-1]) + 1 for place in places if len(place)), default=0)
 
+    def look(self, row: int, position: int, share: float) -> None:
+        """Compute this share, all told, of the embeddings of the item that begins there."""
+        own = self._rows.get(row)
+        item = next((item for item in own.items if item.start == position), None) if own is not None else None
+        if own is None or item is None or self.broken[row]:
+            return
+        self.encoder.look(item, own.owner, share)
+
     def step(self, rows: Ints, starts: Ints, counts: Ints) -> VisionStep | None:
         """For these rows' next `counts` tokens from `starts` on; None: nothing but ids and positions."""
         seeing = starts < self._ends[rows]

@@ -155,11 +155,50 @@ def test_beside_rows_that_decode_a_picture_takes_the_time_of_its_step() -> None:
     budget = EncoderBudget(512, policy)
     pictures = Pictures((Picture(10, 110, 100, b""), Picture(120, 220, 100, b"")))
     budget.begin(4, 0)
-    count, encoded = budget.cut(pictures, 0, 0, 300)
-    assert budget.planned == 100 and encoded == 110
+    count, progress = budget.cut(pictures, (0, 0), 0, 300, 3)
+    assert budget.planned == 100 and progress == (110, 0) and not budget.looks
     assert LEAST <= count <= 110
     budget.begin(0, 0)
-    assert budget.cut(pictures, 0, 0, 300) == (300, 220)
+    assert budget.cut(pictures, (0, 0), 0, 300, 3) == (300, (220, 0))
+
+
+def test_a_picture_that_takes_longer_than_a_step_is_made_in_parts() -> None:
+    policy = ChunkSizePolicy(512, target_s=0.1)
+    for _ in range(8):
+        policy.observe(4, 0, 0.01)
+        policy.observe(4, 100, 0.06)
+    policy.observe(4, 50, 0.01 + 0.025 + 0.5, encoded=100)  # 5 ms each: 18 in a step
+    budget = EncoderBudget(512, policy)
+    pictures = Pictures((Picture(10, 70, 60, b""), Picture(80, 85, 5, b"")))
+    progress, told, begun = (0, 0), [], []
+    for _ in range(4):
+        budget.begin(4, 0)
+        count, progress = budget.cut(pictures, progress, 0, 300, 3)
+        told.append([share for row, start, share in budget.looks if (row, start) == (3, 10)])
+        begun.append(count > 10)
+        assert 0 < budget.planned <= 18
+    assert told == [[300], [600], [900], []] and begun == [False, False, False, True] and progress == (85, 0)
+    budget.begin(0, 0)  # nobody waits for a token
+    assert budget.cut(pictures, (0, 36), 0, 300, 3) == (300, (85, 0)) and not budget.looks
+
+
+def test_parts_of_a_picture_reach_the_worker_and_texts_go_on() -> None:
+    bench = SeeingBench(vision=CUT)
+    text = bench.submit(prompt_of(9, 1), 60, ignore_eos=True)
+    while not bench.table.generated(text):
+        bench.plan()
+        bench.work()
+    item = picture(20, 200)
+    shown = bench.submit(prompt := with_pictures(240, item), 4, [item], ignore_eos=True)
+    shares = []
+    while not bench.table.generated(shown):
+        assert bench.plan()
+        shares += [share for _, _, share in bench.scheduler.in_flight[-1].looks]
+        bench.work()
+    assert shares == sorted(shares) and len(shares) > 4 and shares[-1] < 1000
+    assert bench.table.generated(text) > len(shares)
+    bench.run()
+    assert bench.answer(shown) == expected_answer(prompt, 4, ignore_eos=True)
 
 
 def test_who_is_told_that_a_picture_cannot_be_used() -> None:
