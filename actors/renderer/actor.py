@@ -92,6 +92,8 @@ class RendererActor(Actor):
         self.stamps = Stamps(context.table)
         self.arena = context.media()
         self.has_tokenizer = bool(context.model.tokenizer_folder)
+        pooling = context.model.pooling  # of prompts that are computed whole no block is found again
+        self._may_share = pooling is None or pooling.chunked
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
         self.pooled = PooledTexts(self.tokenizer, context.model)
@@ -274,8 +276,10 @@ class RendererActor(Actor):
         """Into the slots that are still wanted."""
         limit = _within_quota(len(tokens), limit, message)
         ids = np.array(tokens, np.int32).tobytes()
-        first = first_hash(message.cache_salt, message.adapter)
-        hashes = extend_hashes(first, ids, self.table.block_size, spans=spans_of(items))
+        hashes = b""
+        if self._may_share:
+            first = first_hash(message.cache_salt, message.adapter)
+            hashes = extend_hashes(first, ids, self.table.block_size, spans=spans_of(items))
         if any(len(given) > limit for given in message.given):
             raise RenderRefused(400, f"choices: more tokens than the {limit} that the answer may have.", "choices")
         among = () if message.engine is None else (message.engine,)

@@ -109,7 +109,7 @@ class Results:
         still = alive[planned.samples]
         self._append_late(planned, drawn, still)
         done_rows = self._append(batch, planned.rows[planned.samples][still], *drawn.some(still))
-        self._stats.stepped(computed)
+        self._stats.stepped(computed, self._pools)
         planner.prefix.offer(batch, planned.rows[alive])  # a token in no log is sampled again: not to be cached before
         planner.prefix.settle(batch, planned.rows[alive], planned.saves)
         self._finish(batch, done_rows)

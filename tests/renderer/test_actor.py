@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from actorserve.actors.model.info import ModelInfo
+from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.block_hash import extend_hashes
 from actorserve.actors.protocol.messages import (
@@ -50,7 +51,7 @@ TEXT = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
 class Bench:
     """The renderer and those around it."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, pooling: PoolingSpec | None = None, **options: Any) -> None:
         byte_level().save(str(folder / "tokenizer.json"))
         (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"}))
         size = byte_level().get_vocab_size()
@@ -62,6 +63,7 @@ class Bench:
             max_model_len=LENGTH,
             end_tokens=[],
             sampling_defaults={},
+            pooling=pooling,
         )
         sizes: dict[str, Any] = {"max_num_seqs": 4, "max_num_queued_reqs": 4, "block_size": 8, "max_body_bytes": 4096}
         config = Config(chat_template=CHATML, **sizes, **options)
@@ -125,6 +127,20 @@ def test_a_prompt_gets_into_all_its_slots(bench: Bench) -> None:
         assert list(bench.table.token_ids(ref, 0, len(expected))) == expected
         hashes = extend_hashes(b"", np.array(expected, np.int32).tobytes(), 8)
         assert bytes(bench.table.hashes(ref)) == hashes
+
+
+@pytest.mark.parametrize(("base", "hashed"), [("", False), ("Qwen3ForCausalLM", True)])
+def test_blocks_that_nobody_finds_again_have_no_hashes(base: str, hashed: bool, tmp_path: Path) -> None:
+    """Of a model that pools whole prompts; one of whose last token makes the vector shares prefixes."""
+    spec = PoolingSpec(
+        tasks=["embed"], base=base, methods=["last" if base else "mean"], normalize=True, hidden=8, width=8
+    )
+    bench = Bench(tmp_path, spec)
+    ref = bench.open()
+    (answer,) = bench.ask(Render([ref], TextPrompt("a" * 40), pools=True))
+    assert isinstance(answer, Rendered) and (bench.table.prompt_length(ref) or 0) > 16
+    assert bool(bench.table.hashes(ref)) == hashed
+    bench.memory.close()
 
 
 def test_the_same_message_twice_is_harmless(bench: Bench) -> None:

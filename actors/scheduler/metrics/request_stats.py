@@ -68,11 +68,11 @@ class RequestStats:
                 self._stamps.set_back(ref, preemptions=1)
             refs.clear()
 
-    def stepped(self, computed: int) -> None:
+    def stepped(self, computed: int, pools: bool = False) -> None:
         """A step has come back that computed so many, and what it sampled is appended: each prompt's first token, which
-        nothing has computed yet, counts with those of the prompt.
+        nothing has computed yet, counts with those of the prompt. `pools`: there is none.
         """
-        self._step.observe(computed + self._begun)
+        self._step.observe(computed if pools else computed + self._begun)
         self._begun = 0
 
     def appending(self, slots: Ints) -> int:

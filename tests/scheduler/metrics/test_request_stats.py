@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.request import Pooling, Sampling
 from actorserve.actors.scheduler.metrics.request_stats import RequestStats
 from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.actors.telemetry.histograms import histograms_bytes, open_histograms, scheduler_histograms
@@ -50,6 +51,15 @@ class Counting:
         at = self.life(ref).at
         seen = [at[stamp] for stamp in (Stamp.ADMITTED, Stamp.SCHEDULED, Stamp.FIRST_TOKEN, Stamp.LAST_TOKEN)]
         assert seen == sorted(seen)
+
+
+def test_a_prompt_that_pools_brings_no_token() -> None:
+    counting = Counting(pools=True)
+    counting.bench.sampling = Sampling(seed=0, pooling=Pooling("embed", whole=True))
+    for number in range(3):
+        counting.bench.submit(prompt_of(7 + number), 1)
+    counting.bench.run()
+    assert counting.sum("vllm:iteration_tokens_total") == 7 + 8 + 9
 
 
 def test_every_token_but_the_first_of_each_sequence_came_after_one() -> None:
