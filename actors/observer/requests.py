@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from actorserve.shm.adapters.registry import AdapterRegistry
 from actorserve.shm.journals.response_journal import ResponseJournal
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.table.stamps import Life, Stamps
@@ -47,6 +48,7 @@ class Facts:
 
     engine: int = 0  # that it belongs to, once there is a prompt
     moves: int = 0  # how often it has changed its engine
+    adapter: str = ""  # the name of its adapter; of one that is there no more what its load was
 
     @property
     def slot(self) -> int:
@@ -70,6 +72,8 @@ class Requests:
         self.table = RequestTable.attach(segment, system.table_offset)
         self._stamps = Stamps(self.table)
         self.maps = [KVMap(segment.map, offset, *system.kv_map_sizes) for offset in system.kv_map_offsets]
+        offset = system.adapters_offset
+        self._adapters = None if offset is None else AdapterRegistry(segment, offset)
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._answers = self._open_answers()
 
@@ -131,8 +135,15 @@ class Requests:
             engine=engine,
             moves=table.moves(ref)[0],
         )
+        facts = replace(facts, adapter=self._adapter(facts.params.adapter))
         life = self._stamps.life(ref)  # last: it says whether all the rest is of one use
         return None if life is None else replace(facts, life=life)
+
+    def _adapter(self, load: int) -> str:
+        if not load or self._adapters is None:
+            return ""
+        found = self._adapters.by_id(load)
+        return f"unloaded meanwhile ({load})" if found is None else found.name
 
     @staticmethod
     def find(name: str, everything: list[Facts]) -> list[Facts]:

@@ -90,6 +90,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     queue_length: int
     engine: int | None  # that it belongs to, where there are several
     moves: int  # how often that has changed
+    adapter: str  # its name, if it has one
     preemptions: int
     deaths: int  # of schedulers and workers
     replaced: list[Setback]
@@ -158,6 +159,7 @@ def explain(scene: Scene, facts: Facts) -> Explanation:
         queue_length=len(queue),
         engine=facts.engine if len(scene.system.engines) > 1 and facts.prompt is not None else None,
         moves=facts.moves,
+        adapter=facts.adapter,
         preemptions=life.preemptions,
         deaths=life.deaths,
         replaced=_replaced(scene, facts, where == "ended"),

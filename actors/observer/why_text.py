@@ -25,6 +25,8 @@ def describe(answer: Explanation) -> str:
     if answer.engine is not None:
         moved = f", after {answer.moves} changes" if answer.moves else ""
         lines.append(_line("engine", f"{answer.engine}{moved}"))
+    if answer.adapter:
+        lines.append(_line("adapter", answer.adapter))
     if answer.preemptions:
         lines.append(_line("lost its blocks", f"{answer.preemptions} times, and was computed again"))
     lines.append(_line("survived", _survived(answer)))

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.observer.commands import port_of, run
 from tests.support.client import http_client, http_session
 from tests.support.models.adapters import KINDS, change_config, logprobs_of, write_adapter
 from tests.support.models.checkpoints import checkpoint
@@ -137,6 +138,16 @@ def test_models_and_metrics(scene: Scene) -> None:
         assert 'vllm:lora_requests_info{max_lora="3",running_lora_adapters=""' in client.get("/metrics").text
     missing = scene.post("/v1/completions", body("none"))
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
+
+
+def test_why_names_its_adapter(scene: Scene) -> None:
+    name = next(name for name in scene.paths if name != "base")
+    for number, (model, told) in enumerate(((name, True), ("base", False))):
+        answer = scene.post("/v1/completions", body(model), **{"X-Request-Id": f"adapted-{number}"})
+        assert answer.status_code == 200, answer.text
+        said = run("why", f"adapted-{number}", "--server", port_of(scene.server)).stdout
+        lines = [" ".join(line.split()) for line in said.splitlines()]
+        assert any(line.startswith("adapter") and line.endswith(name) for line in lines) == told, said
 
 
 def test_every_api_has_them(scene: Scene) -> None:
