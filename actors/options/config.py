@@ -407,6 +407,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "servers: host:SIZE, folder:PATH:SIZE, or both with a comma between them; on a CPU"
         ),
     ] = None
+    kv_events_config: Annotated[
+        str | None,
+        Meta(
+            description="whether and where routers are told which KV blocks are cached: JSON such as "
+            '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'
+        ),
+    ] = None
     max_num_batched_tokens: Annotated[int, Meta(ge=1, description="the token budget of one step")] = 1024
     max_num_encoder_input_tokens: Annotated[
         Positive | None,
@@ -584,6 +591,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.kv_offload is not None
 
     @property
+    def tells_kv(self) -> bool:
+        """Is anybody told which KV blocks are cached?"""
+        if self.kv_events_config is None:
+            return False
+        from .kv_events import read_events  # which knows Config
+
+        return read_events(self).publishes
+
+    @property
     def engines(self) -> int:
         """That this server has room for."""
         if self.data_parallel_rank is not None:
@@ -626,7 +642,7 @@ def make_config(values: dict[str, object]) -> Config:
         from .speculative import canonical_drafts  # which knows Config
 
         values = {**values, "speculative_config": canonical_drafts(drafts)}
-    for name in ("pooler_config", *MEDIA_OBJECTS, *OTHER_OBJECTS):
+    for name in ("pooler_config", "kv_events_config", *MEDIA_OBJECTS, *OTHER_OBJECTS):
         if isinstance(given := values.get(name), dict):
             values = {**values, name: msgspec.json.encode(given).decode()}
     from .access import with_access  # which knows Config
@@ -649,6 +665,10 @@ def make_config(values: dict[str, object]) -> Config:
         from .kv_offload import check_tiers  # likewise
 
         check_tiers(config)
+    if config.kv_events_config is not None:
+        from .kv_events import check_events  # likewise
+
+        check_events(config)
     if config.speculative_config is not None:
         from .speculative import read_speculative
 

@@ -34,6 +34,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "journals.request_journal",
     "journals.response_journal",
     "kv_map.layout",
+    "kv_map.notes",
     "kv_map.pause",
     "kv_map.sleep",
     "kv_tier.arena",
@@ -97,6 +98,7 @@ def _places(system: System) -> list[object]:
         *(system.table_offset, system.table_sizes, system.kv_map_offsets, system.kv_map_sizes),
         *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.sounds),
         *(system.slots_per_frontend, system.media, system.media_inbox, system.accounts, system.kv_tier),
+        system.kv_notes,
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
     ]

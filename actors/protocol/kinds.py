@@ -16,18 +16,27 @@ from typing import Any, Literal
 
 from ..telemetry.gauges import (
     FRONTEND_KEPT,
+    HERALD_KEPT,
     MEDIA_KEPT,
     PORTER_KEPT,
     SCHEDULER_KEPT,
     WORKER_KEPT,
     FrontendGauge,
+    HeraldGauge,
     MediaGauge,
     PorterGauge,
     SchedulerGauge,
     WorkerGauge,
 )
 from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
-from ..telemetry.metrics import FRONTEND_METRICS, MEDIA_METRICS, PORTER_METRICS, SCHEDULER_METRICS, Metric
+from ..telemetry.metrics import (
+    FRONTEND_METRICS,
+    HERALD_METRICS,
+    MEDIA_METRICS,
+    PORTER_METRICS,
+    SCHEDULER_METRICS,
+    Metric,
+)
 from ..telemetry.startup import StartPhase
 from . import messages
 
@@ -156,6 +165,19 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         gauges=PorterGauge,
         kept=PORTER_KEPT,
         metrics=PORTER_METRICS,
+        needed=False,
+    ),
+    ActorKind(
+        name="herald",
+        module="actorserve.actors.herald.actor",
+        actor="actorserve.actors.herald.actor:HeraldActor",
+        late_imports="actorserve.actors.herald.actor:import_late",
+        only_if="tells_kv",
+        restart_order=3,
+        restart_help="who listens to KV events is told all of them anew",
+        gauges=HeraldGauge,
+        kept=HERALD_KEPT,
+        metrics=HERALD_METRICS,
         needed=False,
     ),
     ActorKind(

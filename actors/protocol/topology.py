@@ -17,6 +17,7 @@ from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map.layout import kv_map_bytes
+from actorserve.shm.kv_map.notes import NoteSizes
 from actorserve.shm.kv_tier.arena import TierSizes
 from actorserve.shm.layout import CACHE_LINE, PAGE, whole
 from actorserve.shm.media.arena import CHUNK, ArenaSizes
@@ -298,6 +299,13 @@ class System:
         if encoder is None or encoder.speech is None:
             return None
         return self.slots, encoder.speech.mels * encoder.speech.frames
+
+    @property
+    def kv_notes(self) -> NoteSizes | None:
+        """Of what stands in cached blocks, where somebody is told."""
+        if not self.config.tells_kv:
+            return None
+        return NoteSizes(len(self.engines), MAX_TABLES * self.max_blocks, self.config.block_size)
 
     @property
     def kv_tier(self) -> TierSizes | None:

@@ -22,6 +22,7 @@ import msgspec
 
 from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_map.profile import ProfileWords
 from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.media.arena import MediaArena
@@ -122,6 +123,11 @@ class Context:
         """Features of sounds, of a model that listens, as renderers write them and the worker reads them."""
         sizes = self.system.sounds
         return None if sizes is None else Vectors(self.files["sounds"], *sizes)
+
+    def kv_notes(self) -> BlockNotes | None:
+        """What stands in its engine's cached blocks; None where nobody is told."""
+        sizes = self.system.kv_notes
+        return None if sizes is None else BlockNotes(self.files["kv_notes"], sizes, self.spec.engine)
 
     def kv_tier(self) -> TierArena | None:
         """KV blocks that are kept in the host's memory; None without --kv-offload."""

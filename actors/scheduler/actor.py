@@ -103,6 +103,7 @@ class SchedulerActor(Actor):
         arena = context.media()
         beside = None if arena is None else arena.items, _adapters(context)
         self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, *beside)
+        self.scheduler.notes = context.kv_notes()
         self.timing = PlanTiming(self.scheduler)
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.table.table import RequestTable, slot_of
 
@@ -94,6 +95,7 @@ class Scheduler:
         self.pause = PauseControl(kv.pause)
         self.sleep = SleepControl(kv.sleep)
         self.tiers: Fetches | None = None  # of --kv-offload
+        self.notes: BlockNotes | None = None  # of --kv-events-config
         self._start_engine(0)
 
     @property
@@ -122,6 +124,7 @@ class Scheduler:
         count = min(layout.snapshots, self.kv.snapshots.count) if limits.prefix_caching else 0
         snapshots = Snapshots(layout.states, count, self.kv.snapshots, size)
         self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
+        self.prefix.notes = self.notes
         self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
         self.planner.long_prefill = limits.long_prefill_tokens or limits.max_num_batched_tokens
         self.planner.chunk_size = self.chunk_size.chunk

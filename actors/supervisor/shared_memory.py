@@ -14,6 +14,7 @@ from actorserve.shm.board.startup import PhaseWriter
 from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
+from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.media.inbox import MediaInbox
@@ -58,6 +59,8 @@ class Memory:
             "weights": WeightsRecord.create(len(system.engines)),
             "logprobs": Logprobs.create(*system.logprobs),
         }
+        if system.kv_notes is not None:
+            self.files["kv_notes"] = BlockNotes.create(system.kv_notes)
         if system.kv_tier is not None:
             self.files["kv_tier"] = TierArena.create(system.kv_tier)
         if system.vectors is not None:

@@ -97,6 +97,17 @@ class PorterGauge(IntEnum):
     FETCHING = 11  # fetches under way
 
 
+class HeraldGauge(IntEnum):
+    """Written by the herald."""
+
+    BLOCKS = 0  # that it has told of, and that are there
+    BATCHES = 1
+    STORED = 2  # blocks
+    REMOVED = 3
+    CLEARED = 4  # times that all was told anew, or was gone
+    REPLAYS = 5  # requests for batches
+
+
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     *(SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE),
     SchedulerGauge.STEPS,
@@ -108,5 +119,6 @@ PORTER_KEPT = frozenset[int](
         *(PorterGauge.WRITTEN, PorterGauge.WRITE_ERRORS, PorterGauge.BAD_FILES, PorterGauge.EVICTED),
     }
 )
+HERALD_KEPT = frozenset[int](HeraldGauge) - {HeraldGauge.BLOCKS}
 MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED, MediaGauge.HELD}
 WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from .gauges import FrontendGauge, MediaGauge, PorterGauge
+from .gauges import FrontendGauge, HeraldGauge, MediaGauge, PorterGauge
 from .gauges import SchedulerGauge as Gauge
 
 
@@ -83,4 +83,12 @@ PORTER_METRICS = (
     Metric("counter", "actorserve:kv_tier_bad_files", "Files that held something else", PorterGauge.BAD_FILES),
     Metric("counter", "actorserve:kv_tier_evicted", "Files removed to make room", PorterGauge.EVICTED),
     Metric("gauge", "actorserve:kv_tier_fetching", "Fetches under way", PorterGauge.FETCHING),
+)
+HERALD_METRICS = (
+    Metric("gauge", "actorserve:kv_events_blocks", "KV blocks that listeners know of", HeraldGauge.BLOCKS),
+    Metric("counter", "actorserve:kv_events_batches", "Batches of KV events that were sent", HeraldGauge.BATCHES),
+    Metric("counter", "actorserve:kv_events_stored", "KV blocks that were told to be there", HeraldGauge.STORED),
+    Metric("counter", "actorserve:kv_events_removed", "KV blocks that were told to be gone", HeraldGauge.REMOVED),
+    Metric("counter", "actorserve:kv_events_cleared", "Times that all KV blocks were", HeraldGauge.CLEARED),
+    Metric("counter", "actorserve:kv_events_replays", "Times that events were asked for again", HeraldGauge.REPLAYS),
 )

@@ -60,6 +60,10 @@ class BlockPool:
         """The block that is cached by this key."""
         return self._by_hash.get(key)
 
+    def is_cached(self, block: int) -> bool:
+        """Is it found by a key?"""
+        return block in self._hash_of
+
     def hold(self, blocks: Iterable[int]) -> None:
         """One more holder for each of these blocks, which `match` found."""
         for block in blocks:

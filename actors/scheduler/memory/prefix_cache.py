@@ -6,6 +6,7 @@ writes those of the prompt into the table; those of generated tokens are compute
 
 from __future__ import annotations
 
+from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.table.table import RequestTable
 
 from ...protocol.block_hash import HASH_BYTES, extend_hashes
@@ -33,6 +34,7 @@ class PrefixCache:
         self.windows, self.snapshots = windows, snapshots
         self.block_size = block_size
         self.enabled = enabled
+        self.notes: BlockNotes | None = None  # where somebody is told of blocks
         self.queries = 0
         self.hits = 0
 
@@ -80,9 +82,19 @@ class PrefixCache:
             sequence = batch.at(row)
             self._hash_up_to(sequence, count)
             for index in range(int(batch.num_offered_blocks[row]), count):
+                self.note(sequence.blocks[index], sequence, index)
                 self.pool.register(sequence.blocks[index], sequence.hashes[index])
                 self.windows.offer(sequence, index, sequence.hashes[index])
             batch.num_offered_blocks[row] = count
+
+    def note(self, block: int, sequence: Sequence, index: int) -> None:
+        """Its block number `index` is this one: to be said before the map calls it cached."""
+        if self.notes is None or self.pool.is_cached(block):
+            return
+        start = index * self.block_size
+        tokens = self.table.token_ids(sequence.ref, start, start + self.block_size)
+        parent = sequence.hashes[index - 1] if index else None
+        self.notes.write(block, parent, sequence.adapter, memoryview(tokens).cast("B"))
 
     def settle(self, batch: RunningBatch, rows: Ints, saves: list[Save]) -> None:
         """Behind `offer`: let go of what these rows see no more, and keep what a step has saved."""

@@ -49,6 +49,8 @@ class Wanted:
     deadline: float
     refs: set[int] = field(default_factory=set)  # who waits
     held: list[int] = field(default_factory=list)  # blocks before and behind `first`, until it is over
+    tokens: memoryview | None = None  # of the keys, where somebody is told of blocks
+    adapter: int = 0
     parts: deque[tuple[list[int], list[int], int]] = field(default_factory=deque)  # blocks, slots, index of the first
 
 
@@ -135,6 +137,9 @@ class Fetches:
         if wanted is None:
             self._number += 1
             wanted = Wanted(self._number, keys, first, now + WAIT_S)
+            if self._scheduler.notes is not None:
+                tokens = self._scheduler.table.token_ids(sequence.ref, 0, len(keys) * prefix.block_size)
+                wanted.tokens, wanted.adapter = memoryview(bytes(memoryview(tokens))), sequence.adapter
             self._asked[wanted.number] = self._by_key[keys[first]] = wanted
             self.outbox.append(Fetch(self._engine, wanted.number, b"".join(keys[first:])))
         wanted.refs.add(sequence.ref)
@@ -190,12 +195,21 @@ class Fetches:
         wanted = self._copies[0]
         blocks, _, first = wanted.parts.popleft()
         for index, block in enumerate(blocks, first):
+            self._note(wanted, block, index)
             self._scheduler.pool.register(block, wanted.keys[index])
         self.tokens += len(blocks) * self._scheduler.limits.block_size
         if not wanted.parts:
             self._copies.popleft()
             self._over(wanted)
         self._copy_next()
+
+    def _note(self, wanted: Wanted, block: int, index: int) -> None:
+        """What stands in it, for whoever is told of blocks."""
+        if self._scheduler.notes is not None and wanted.tokens is not None:
+            size = 4 * self._scheduler.limits.block_size
+            parent = wanted.keys[index - 1] if index else None
+            tokens = wanted.tokens[index * size : (index + 1) * size]
+            self._scheduler.notes.write(block, parent, wanted.adapter, tokens)
 
     def _over(self, wanted: Wanted) -> None:
         """Who waited for it may start."""

@@ -19,7 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from actorserve.actors.telemetry.metrics import MEDIA_METRICS, PORTER_METRICS
+from actorserve.actors.telemetry.metrics import HERALD_METRICS, MEDIA_METRICS, PORTER_METRICS
 from tests.support.client import http_client
 from tests.support.server import Server, stopped
 
@@ -269,8 +269,9 @@ def test_the_dashboard_charts_what_is_exported(client: httpx.Client) -> None:
     charted = {name for panel in panels for target in panel["targets"] for name in NAME.findall(target["expr"])}
     charted |= {name for note in dashboard["annotations"]["list"] for name in NAME.findall(note.get("expr", ""))}
     seeing = {
-        f"{metric.name}{'_total' * (metric.type == 'counter')}" for metric in (*MEDIA_METRICS, *PORTER_METRICS)
-    }  # where there is media, or a porter
+        f"{metric.name}{'_total' * (metric.type == 'counter')}"
+        for metric in (*MEDIA_METRICS, *PORTER_METRICS, *HERALD_METRICS)
+    }  # where there is media, a porter or a herald
     assert charted - seeing <= exported and seeing <= charted, (charted ^ seeing) - exported
     known = {
         sample.name for family in seen.families.values() for sample in family.samples[:1] if family.type != "histogram"
