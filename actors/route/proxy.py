@@ -2,8 +2,8 @@
 
 Before anything of an answer is out it is sent again: when the replica cannot be reached, breaks off, is lost, or
 answers 502, 503 or 504. An answer that is not streamed is held until it is whole. A stream of the API's own goes on at
-its next token elsewhere (streams.py); any other stream breaks off with its replica. No request is tried more often than
---retries says, so that one of which servers die does not take all of them along.
+its next token elsewhere (streams.py); any other stream breaks off with its replica. No request is tried more often in a
+row than --retries says without anything new of its answer, so that one of which servers die does not take all of them.
 """
 
 from __future__ import annotations

@@ -104,13 +104,15 @@ class Streams:
                 self._metrics.broken.inc()
                 client.break_off()
                 return
-            left -= 1
+            left, before = left - 1, trail.tokens
             self._metrics.moves.labels(reason).inc()
             log.warning("request %s goes on at %s: %s (%s)", request_id, replica.address, lost.address, reason)
             try:
                 await replica.run(self._at(client, replica, asked, trail, request_id, cut_at))
             except (Failed, ReplicaLost) as error:
                 lost, reason, cut_at = replica, reason_of(error), time.monotonic()
+                if trail.tokens > before:  # it is not this request of which replicas die
+                    left = self._settings.retries
                 avoid = [lost]
         await client.end()
 

@@ -6,6 +6,7 @@ client is what stands between two of them, and only once the second one is there
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 TRAIL = "X-Actorserve-Trail"
 ORIGIN = "X-Actorserve-Origin"
 MOST_HELD = 32 << 20  # bytes of one piece
+STATE = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}x?")
 MARK = b"\n:t "
 END = b"\n\n"
 encode = msgspec.json.Encoder().encode
@@ -64,6 +66,11 @@ class Trail:
             raise TrailError(f"a piece of a stream has more than {MOST_HELD} bytes")
         return b"".join(passed), pieces
 
+    @property
+    def tokens(self) -> int:
+        """That the client has, of all choices."""
+        return sum(int(choice.state.removesuffix(b"x").partition(b"-")[2], 16) for choice in self.choices)
+
     def drop_rest(self) -> None:
         """The server is gone: what came of a piece that is not whole comes again from another one."""
         self._held = b"\n"
@@ -80,6 +87,8 @@ class Trail:
                 try:
                     index, state, ids = comment.split(b" ")
                     choice = self.choices[int(index)]
+                    if not STATE.fullmatch(state):
+                        raise ValueError
                 except (ValueError, IndexError):
                     raise TrailError("a comment of a stream's trail cannot be read") from None
                 choice.state = state

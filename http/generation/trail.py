@@ -81,6 +81,11 @@ def read_origin(written: str) -> Origin:
     return Origin(int(found[1], 16), int(found[2], 16), int(found[3]), int(found[4]), found[5] or "")
 
 
+def sampling_seed(seed: int) -> int:
+    """Of an answer's draws, where its client gave none."""
+    return seed >> 1
+
+
 @dataclass(frozen=True)
 class Given:
     """What another server has given out of a stream."""

@@ -32,9 +32,10 @@ from ..generation.idempotency import StreamProgress, check_same, key_of, last_ev
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion
-from ..generation.trail import TRAIL, Origin
+from ..generation.trail import TRAIL, Origin, sampling_seed
 from ..middleware.context import (
     ACCOUNT,
+    ANSWER_SEED,
     CLIENT,
     GIVEN,
     GIVEN_AWAY,
@@ -213,7 +214,13 @@ class Generator:
     def _new_answer(self, request: web.Request, body: GenerationFields, model: str, wants: AnswerOptions) -> Answer:
         """Its id is made of what the client calls the request, if it does."""
         named_so = body.request_id or request.headers.get("X-Request-Id")
-        about = (model, isinstance(body, ChatRequest), secrets.randbits(64), int(time.time()), wants)
+        about = (
+            model,
+            isinstance(body, ChatRequest),
+            request.get(ANSWER_SEED) or secrets.randbits(64),
+            int(time.time()),
+            wants,
+        )
         return Answer(*about, request[REQUEST_ID] if named_so else "", self.settings.fingerprint)
 
     async def _key(self, request: web.Request, raw: bytes, owner: int | None) -> Key | None:
@@ -271,7 +278,7 @@ class Generator:
         if before and (before.begun or self.engine.has(before.refs)):
             refs, answer.seed, answer.created = before.refs, before.seed, before.created
             start.at_least(StreamProgress(before.states, before.first, before.closed, before.begun))
-        elif key and kept:
+        elif key and kept and given is None:
             check_same(key, kept)
             refs, answer.seed, answer.created = kept.refs, kept.seed, kept.created
             request[REPLAYED] = True
@@ -311,15 +318,14 @@ Body = TypeVar("Body", bound=GenerationFields)
 
 
 def seeded(request: web.Request, body: Body) -> Body:
-    """With the seed that its draws come from, where its stream says that to whoever may go on with it."""
+    """With a seed for its draws, if its client gave none and it is streamed: one that follows from that of the answer,
+    so that whoever goes on with it, here or in another server, knows it.
+    """
     given = request.get(GIVEN)
-    if given is None and (request.headers.get(TRAIL) != "1" or not body.stream):
-        return body
-    if body.seed is None:
-        seed = secrets.randbits(63) if given is None else given.origin.sampling
-        body = msgspec.structs.replace(body, seed=seed)
-    assert body.seed is not None
-    if request.headers.get(TRAIL) == "1":
+    if body.seed is None and (body.stream or given is not None):
+        seed = request[ANSWER_SEED] = secrets.randbits(64)
+        body = msgspec.structs.replace(body, seed=sampling_seed(seed) if given is None else given.origin.sampling)
+    if body.stream and body.seed is not None and request.headers.get(TRAIL) == "1":
         request[SEED] = body.seed
     return body
 
@@ -328,7 +334,10 @@ def origin_of(request: web.Request, answer: Answer, job: Job) -> Origin | None:
     """What another server needs to go on with this answer, if that is wanted."""
     if SEED not in request:
         return None
-    return Origin(answer.seed, answer.created, request[SEED], len(job.choices), answer.fingerprint)
+    seed = request[SEED]
+    if ANSWER_SEED in request and GIVEN not in request:  # the answer's own may be that of an earlier life of it
+        seed = sampling_seed(answer.seed)
+    return Origin(answer.seed, answer.created, seed, len(job.choices), answer.fingerprint)
 
 
 def new_job(asked: PreparedRequest) -> Job:

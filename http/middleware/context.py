@@ -75,6 +75,7 @@ ROOT = web.AppKey("root", str)  # the path that clients find the server below
 PATH = web.RequestKey("path", str)  # that its body is for, where that is not the request's own
 GIVEN = web.RequestKey("given", Given)  # what another server has given out of this answer
 SEED = web.RequestKey("seed", int)  # of its draws, where its stream says how to go on with it
+ANSWER_SEED = web.RequestKey("answer_seed", int)  # of its answer, where that of its draws follows from it
 GO_ON = web.AppKey("go_on", list[RequestContext])  # in the background, for a predecessor's clients
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 

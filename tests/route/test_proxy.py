@@ -151,8 +151,23 @@ async def test_where_nobody_goes_on_the_client_sees_that_it_is_not_whole() -> No
         assert sum(asked_of(made)) == 3
 
 
+async def test_a_stream_that_gets_on_may_move_as_often_as_it_has_to() -> None:
+    async with routed(retries=1) as made:
+
+        async def one_more(request: web.Request, body: bytes) -> web.StreamResponse:
+            tokens = len(json.loads(body)["choices"][0]["tokens"]) if request.path == "/go_on" else 0
+            if tokens == 6:
+                return await stream(END)(request, body)
+            return await stream(event(str(tokens), tokens + 1, tokens + 1, 5), breaks=True)(request, body)
+
+        for replica in made.replicas:
+            replica.answer = one_more
+        texts = "".join(f'data: "{index}"\n\n' for index in range(6))
+        assert await made.ask(**STREAM) == (200, f"{texts}data: [DONE]\n\n".encode())
+
+
 async def test_a_stream_waits_for_a_replica_that_comes_back() -> None:
-    async with routed(1) as made:
+    async with routed(1, patience=60.0) as made:
         (replica,) = made.replicas
         replica.answer = goes_on_from(event("one", 3, 1, 5))
         port = int(replica.address.rpartition(":")[2])

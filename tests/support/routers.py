@@ -159,7 +159,7 @@ async def routed(count: int = 2, **options: Any) -> AsyncIterator[Routed]:
         session = aiohttp.ClientSession(await at, timeout=aiohttp.ClientTimeout(total=30))
         made = Routed(router, replicas, session, running)
         try:
-            await made.until(lambda: all(one.is_up for one in router.fleet.replicas))
+            await made.until(lambda: all(one.is_up and one.models for one in router.fleet.replicas))
             yield made
         finally:
             await session.close()

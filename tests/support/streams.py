@@ -25,9 +25,10 @@ def post(server: Server, path: str, body: bytes) -> http.client.HTTPResponse:
 class Pieces:
     """A stream, piece by piece, as its trail divides it."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: http.client.HTTPResponse, begin: bytes = b"") -> None:
+        """`begin` was read of it before."""
         assert response.status == 200, response.read()
-        self._data = response.read()
+        self._data = begin + response.read()
         self.origin = response.headers[ORIGIN]
 
     def up_to(self, count: int, trail: Trail | None = None) -> tuple[bytes, Trail]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -86,6 +89,37 @@ def said(stream: bytes) -> list[str]:
             if kind != (kinds or [""])[-1]:
                 kinds.append(kind)
     return [*kinds, text.replace("] [", ", ")]
+
+
+def test_draws_follow_from_what_every_life_of_an_answer_knows(demo_server: Server) -> None:
+    """A successor of the frontend, or whoever finds the answer by its key, says the same origin."""
+    for seed in (None, -3):
+        asked = {**ONCE, "stream": True, "seed": seed, "max_tokens": 1}
+        written = post(demo_server, TEXT, json.dumps(asked).encode()).headers["X-Actorserve-Origin"].split(".")
+        assert int(written[2]) == (int(written[0], 16) >> 1 if seed is None else seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--data-parallel-size", "2")])
+def test_it_goes_on_through_deaths_of_frontends_and_workers(options: tuple[str, ...]) -> None:
+    """In the server that goes on with it, which tells a trail that is gone on with once more."""
+    path, fields = CASES["penalties"]
+    body = json.dumps({**fields, "n": 2, "max_tokens": 700, "stream": True, "stream_options": WITH_USAGE}).encode()
+    with Server("--threads", "1", "--frontends", "2", "--max-restarts", "1000", *options) as server:
+        first = Pieces(post(server, path, body))
+        wanted, _ = first.up_to(-1)
+        given, trail = first.up_to(4)
+        for kinds in (("frontend-0", "frontend-1"), ("worker", "scheduler", "frontend-0", "renderer-0")):
+            response = post(server, "/go_on", trail.go_on(path, body, "lives"))
+            begin = response.read(4000)
+            for name, pid in server.actors().items():
+                if name.partition("@")[0] in kinds:
+                    os.kill(pid, signal.SIGKILL)
+            rest = Pieces(response, begin)
+            behind, after = rest.up_to(-1, deepcopy(trail))
+            assert answer_of(given + behind) == answer_of(wanted) and after.closed
+            some, trail = rest.up_to(30, trail)
+            given += some
 
 
 # --- what cannot be ------------------------------------------------------------------------------------------------
