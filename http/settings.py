@@ -115,6 +115,7 @@ class Settings:
     request_id_headers: bool = True
     max_log_len: int | None = None  # characters of a prompt in a line for who debugs
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
+    shares_kv: bool = False  # other servers find the KV blocks that this one has computed
     engines: range = range(1)  # the numbers by which X-data-parallel-rank names them
     encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
     media: MediaRules | None = None  # which pictures and sounds the model takes

@@ -37,6 +37,7 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.config import Config, ConfigError
+from ..options.kv_offload import shares_folder
 from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
@@ -246,6 +247,7 @@ class Frontend(LoopActor):
             request_id_headers=config.enable_request_id_headers,
             max_log_len=config.max_log_len,
             pooling=model.pooling,
+            shares_kv=shares_folder(config),
             engines=range(config.first_engine, config.first_engine + config.engines),
             encoder=model.encoder,
             media=media_rules(config, model, self.context.system.body_bytes),

@@ -44,6 +44,12 @@ def read_tiers(config: Config) -> KVTiers | None:
     return tiers
 
 
+def shares_folder(config: Config) -> bool:
+    """Do other servers find what this one has computed?"""
+    tiers = read_tiers(config)
+    return tiers is not None and tiers.folder is not None
+
+
 def check_tiers(config: Config) -> None:
     """ConfigError for what cannot be, alone or with other options."""
     tiers = read_tiers(config)

@@ -20,6 +20,7 @@ from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, PLUGIN, STARTS_
 from ..settings import Settings
 from .adapters import adapter_of
 from .fields.decoding import decode
+from .fields.kv_transfer import hands_on
 from .fields.sampling import check_fields, max_tokens_of, parameters
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .structured_output import constraint_of
@@ -43,7 +44,7 @@ class PreparedRequest:
 
 def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
-    check_fields(body, settings.vocab_size)
+    check_fields(body, settings.vocab_size, settings.shares_kv)
     body = _salted(body, settings, client)
     check_template(body, settings.trust_request_chat_template)
     _check_texts(settings, {"messages": True})
@@ -81,6 +82,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         forced=named is not None,
         role=settings.response_role,
         metrics=bool(body.return_metrics),
+        hands_on=hands_on(body.kv_transfer_params),
         prompt_text=bool(body.return_prompt_text),
     )
     needs_ids = wants.ids or wants.prompt_text
@@ -180,7 +182,7 @@ def _check_encoded(body: CompletionRequest) -> None:
 
 def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A completion request, checked. `client` is the key's name (idempotency_keys.client_of)."""
-    check_fields(body, settings.vocab_size)
+    check_fields(body, settings.vocab_size, settings.shares_kv)
     body = _salted(body, settings, client)
     if settings.encoder is not None:
         _check_encoded(body)
@@ -201,6 +203,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         echo=[] if body.echo else None,
         nothing=body.max_tokens == 0,
         metrics=bool(body.return_metrics),
+        hands_on=hands_on(body.kv_transfer_params),
         prompt_text=bool(body.return_prompt_text),
         best_of=(body.n or 1) if len(params) > (body.n or 1) else 0,
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from ..errors import ApiError
 from ..generation.choice import Choice
+from ..generation.fields.kv_transfer import FIELD, handed_on
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.times import JobTimes
@@ -37,6 +38,7 @@ class AnswerOptions:
     prompt_text: bool = False
     role: str = "assistant"
     metrics: bool = False  # when what happened to it
+    hands_on: bool = False  # another server goes on with it, and finds its blocks
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
 
 
@@ -70,8 +72,9 @@ class Answer:
         return {"prompt_text": self.prompt_texts[prompt]} if self.prompt_texts else {}
 
     def metrics(self) -> dict[str, Any]:
-        """When what happened to it, where that is wanted: seconds, and what it has survived."""
-        return {"metrics": metrics_of(self.times())} if self.wants.metrics else {}
+        """When what happened to it, and how it is gone on with, where that is wanted."""
+        told: dict[str, Any] = {"metrics": metrics_of(self.times())} if self.wants.metrics else {}
+        return told | ({FIELD: handed_on(self.fingerprint)} if self.wants.hands_on else {})
 
     def call_id(self, choice: int, call: int) -> str:
         """The id of a tool call: the same whoever writes it."""

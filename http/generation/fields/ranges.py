@@ -10,6 +10,7 @@ from actorserve.actors.protocol.request import ranges_of
 
 from ...errors import bad_request
 from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection
+from . import kv_transfer
 from .unsupported import check_built
 
 MAX_CHOICES = 128
@@ -29,9 +30,10 @@ def check_ranges(body: msgspec.Struct) -> None:
             raise bad_request(f"{name} must be {limit.missed_by(value)}.", name)
 
 
-def check_fields(request: GenerationFields, vocab_size: int = 1 << 31) -> None:
-    """All ranges, and a 400 for what is not built."""
-    check_built(request)
+def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, shares_kv: bool = False) -> None:
+    """All ranges, and a 400 for what is not built. `shares_kv`: other servers find what this one has computed."""
+    check_built(request, (kv_transfer.FIELD,) if shares_kv else ())
+    kv_transfer.hands_on(request.kv_transfer_params)
     if (
         isinstance(request, CompletionRequest)
         and not request.echo

@@ -6,7 +6,7 @@ Not among them: labels and hints that change no answer (`user`, `prompt_cache_ke
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cache
 from typing import Any, TypeVar
 
@@ -120,11 +120,14 @@ class GenerateRaw(msgspec.Struct):
     sampling_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
-def check_built(request: msgspec.Struct) -> None:
-    """The same for fields that a struct has, so that their types are looked at, too."""
+def check_built(request: msgspec.Struct, built: Container[str] = ()) -> None:
+    """The same for fields that a struct has, so that their types are looked at, too. `built`: with these options they
+    are there.
+    """
     for field in request.__struct_fields__:
         if (
             field in NOT_BUILT
+            and field not in built
             and not (field in OF_CHATS and isinstance(request, ChatRequest))
             and _asks(getattr(request, field), NOT_BUILT[field])
         ):

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from actorserve.actors.porter.sweep import measure
 from tests.support.client import http_client
 from tests.support.server import Server
 
@@ -78,17 +79,31 @@ def fill(folder: Path, *options: str) -> list[str]:
     return texts
 
 
+def check_transfer(client: httpx.Client) -> None:
+    """As a router sends it that has prefill and decode apart."""
+    first = client.post(
+        "/v1/completions", json={"prompt": "a", "kv_transfer_params": {"do_remote_decode": True}}
+    ).json()
+    params = first["kv_transfer_params"]
+    assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
+    second = client.post("/v1/completions", json={"prompt": "a", "kv_transfer_params": params})
+    assert second.status_code == 200 and "kv_transfer_params" not in second.json()
+    refused = client.post("/v1/completions", json={"prompt": "a", "kv_transfer_params": {"remote": 1}})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "kv_transfer_params.remote"
+
+
 def test_prefixes_outlive_the_server(tmp_path: Path) -> None:
     """Also when the porter dies; a reset takes them all away."""
     texts = fill(tmp_path)
     with launch(tmp_path, "--admin-api-key", "key") as server, http_client(server) as client:
         assert ask_all(client) == (texts, 1.0)
         assert metric(client, "tokens_total") > 0
+        check_transfer(client)
         os.kill(server.pids()["porter"], signal.SIGKILL)
         assert ask_all(client) == (texts, 1.0)
         server.wait_for("porter is up", since_start=True)
         client.post("/reset_prefix_cache", headers=ADMIN).raise_for_status()
-        until(lambda: not list(tmp_path.glob("*/*/*.kv")))
+        until(lambda: not measure(tmp_path))
         assert ask_all(client)[0] == texts
 
 
@@ -182,6 +197,6 @@ def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
 def test_the_folder_keeps_its_size(tmp_path: Path) -> None:
     with Server("--threads", "1", "--kv-offload", f"folder:{tmp_path}:1Mi") as server, http_client(server) as client:
         texts, _ = ask_all(client)
-        until(lambda: metric(client, "evicted_total") > 0 or sum(f.stat().st_size for f in tmp_path.rglob("*.kv")) > 0)
+        until(lambda: metric(client, "evicted_total") > 0 or measure(tmp_path) > 0)
         assert ask_all(client)[0] == texts
-        until(lambda: sum(file.stat().st_size for file in tmp_path.rglob("*.kv")) <= 1.2 * (1 << 20))
+        until(lambda: measure(tmp_path) <= 1.2 * (1 << 20))
