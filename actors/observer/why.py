@@ -271,7 +271,8 @@ def _waits_for(scene: Scene, facts: Facts, where: str, place: int | None) -> lis
     elif where == "queued to the scheduler":
         found = [_actor(scene.scheduler(facts))]
     elif where.startswith("waiting"):
-        found = [*_troubles(scene, facts, "scheduler", "worker"), _queue(scene, facts, place)]
+        found = [*_troubles(scene, facts, "scheduler", "worker"), *_of_tiers(scene, facts, where)]
+        found.append(_queue(scene, facts, place))
     else:
         found = _troubles(scene, facts, "worker", "scheduler") or ["the worker's next step"]
     if facts.cancelled:
@@ -288,6 +289,14 @@ def _of_media(scene: Scene, facts: Facts, where: str) -> list[str]:
     if not waiting and actor.state == "ready":
         return []
     return [f"its pictures, if it has some, with those of {waiting} requests: {_actor(actor)}"]
+
+
+def _of_tiers(scene: Scene, facts: Facts, where: str) -> list[str]:
+    """KV blocks of a prompt are fetched before its first step."""
+    waiting = int(scene.scheduler(facts).gauges.get("tier_waiting", 0))
+    if not waiting or where != "waiting for its first step":
+        return []
+    return [f"KV blocks, if it is among the {waiting} who wait for some: {_actor(one)}" for one in scene.kind("porter")]
 
 
 def _of_renderers(scene: Scene, facts: Facts, where: str) -> list[str]:

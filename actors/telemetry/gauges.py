@@ -46,6 +46,7 @@ class SchedulerGauge(IntEnum):
     SNAPSHOTS = 31  # of states of sequences, that were made
     TIER_TOKENS = 32  # of prompts, whose KV was fetched from the tiers
     TIER_LATE = 33  # fetches that were waited for in vain
+    TIER_WAITING = 34  # sequences that wait for what is fetched
 
 
 class FrontendGauge(IntEnum):
@@ -110,7 +111,7 @@ class HeraldGauge(IntEnum):
 
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     *(SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE),
-    SchedulerGauge.STEPS,
+    *(SchedulerGauge.STEPS, SchedulerGauge.TIER_WAITING),
 }
 FRONTEND_KEPT = frozenset[int]({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM})
 PORTER_KEPT = frozenset[int](

@@ -56,6 +56,7 @@ SCHEDULER_METRICS = (
         Gauge.ACCEPTED_TOKENS,
     ),
     Metric("counter", "actorserve:kv_tier_tokens", "Tokens whose KV came from the tiers", Gauge.TIER_TOKENS),
+    Metric("gauge", "actorserve:kv_tier_waiting", "Sequences that wait for KV blocks of the tiers", Gauge.TIER_WAITING),
     Metric("counter", "actorserve:kv_tier_late", "Fetches from the tiers that took too long", Gauge.TIER_LATE),
 )
 FRONTEND_METRICS = (

@@ -80,5 +80,5 @@ class GaugeWriter:
             *scheduler.speculation.counts(),
             scheduler.prefix_resets,
             scheduler.snapshots + prefix.snapshots.made_count,
-            *((0, 0) if scheduler.tiers is None else (scheduler.tiers.tokens, scheduler.tiers.late)),
+            *((0, 0, 0) if scheduler.tiers is None else scheduler.tiers.counts()),
         ]

@@ -225,6 +225,10 @@ class Fetches:
 
     # --- what others must know -----------------------------------------------------------------------------------
 
+    def counts(self) -> tuple[int, int, int]:
+        """Tokens that were fetched, fetches that were late, and how many wait now."""
+        return self.tokens, self.late, len(self.loading)
+
     @property
     def settled(self) -> int:
         """All numbers below are over."""
