@@ -28,6 +28,7 @@ class Router:
     def __init__(self, context: Context) -> None:
         system, config = context.system, context.config
         self._loads = EngineLoads(context.board, system)
+        self._prefill = range(config.prefill_engines)
         self._block_size = config.block_size
         places = system.kv_map_offsets if config.enable_prefix_caching else []
         self._maps = [CachedPrefixes(context.segment, offset, system.kv_map_sizes) for offset in places]
@@ -52,7 +53,7 @@ class Router:
 
         At the same cost it is the one that was not chosen for longest, so that all caches are filled.
         """
-        engines = among or self._loads.engines
+        engines = among or self._for_prompts()
         keys = self._keys(hashes)
         costs = {engine: tokens - self._cached(keys, engine) + self._beside(engine) for engine in engines}
         best = min(engines, key=lambda engine: (costs[engine], self._last[engine]))
@@ -69,6 +70,10 @@ class Router:
 
     def _keys(self, hashes: bytes) -> list[bytes]:
         return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)] if self._maps else []
+
+    def _for_prompts(self) -> Sequence[int]:
+        """With --prefill-engines those of them that are up; all, where none is."""
+        return [engine for engine in self._prefill if self._loads.is_up(engine)] or self._loads.engines
 
     def _cached(self, keys: list[bytes], engine: int) -> int:
         """Tokens of the longest prefix that is there. Its blocks are let go of from the end, so a half of what may be

@@ -485,6 +485,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         NonNegative | None,
         Meta(description="be this one of --data-parallel-size servers, among which somebody else divides requests"),
     ] = None
+    prefill_engines: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=63,
+            description="the first so many of --data-parallel-size compute prompts, and the others go on behind the "
+            "first token; with --kv-offload",
+        ),
+    ] = 0
     enable_expert_parallel: Annotated[
         bool,
         Meta(description="of a model with experts each worker of the group has some as a whole, not a part of each"),
@@ -706,6 +715,13 @@ def _check_engines(config: Config) -> None:
         raise ConfigError("--max-data-parallel-size: with --data-parallel-rank this server is one engine of several")
     if rank is not None and rank >= size:
         raise ConfigError(f"--data-parallel-rank {rank}: there are 0 to {size - 1} with --data-parallel-size {size}")
+    if config.prefill_engines and config.prefill_engines >= config.engines:
+        raise ConfigError(
+            f"--prefill-engines {config.prefill_engines}: of {config.engines} engines one at least has to go on with "
+            "what they begin; --data-parallel-size has to be larger"
+        )
+    if config.prefill_engines and config.kv_offload is None:
+        raise ConfigError("--prefill-engines goes with --kv-offload: what is computed in one engine is found there")
     if config.record is not None and config.engines > 1:
         raise ConfigError("--record: it keeps what one scheduler acts on, and there are several engines")
 

@@ -134,6 +134,8 @@ class PorterActor(Actor):
         if self.kind is None or self._fingerprints[fetch.engine] != self.kind:
             self._answer(fetch, [])
             return
+        if len(self.engines) > 1:
+            self._bring(keys)
         slots = self._in_memory(fetch, keys)
         self._count(Gauge.HITS_HOST, len(slots))
         left = keys[len(slots) :]
@@ -142,6 +144,15 @@ class PorterActor(Actor):
             return
         reading = self.folder.read(self.kind, left)
         self._pending.append(Pending(fetch, slots, left, reading, time.monotonic() + ANSWER_S))
+
+    def _bring(self, keys: list[bytes]) -> None:
+        """What another engine has just computed is copied now, and not in its turn."""
+        self._look()
+        wanted = {key for key in keys if key not in self.host}
+        for engine, block in list(self._changed) if wanted else ():
+            found = self.engines[engine].map.look(block)
+            if found is not None and found[1] in wanted:
+                self._copy_one(engine, block)
 
     def _in_memory(self, fetch: Fetch, keys: list[bytes]) -> list[int]:
         """The slots of the first of these blocks, which are leased for it."""
@@ -179,8 +190,7 @@ class PorterActor(Actor):
         now = time.monotonic()
         if now >= self._look_at:
             self._meet()
-            for engine, memory in enumerate(self.engines):
-                self._changed += ((engine, block) for block in memory.map.changed())
+            self._look()
             self._look_at = now + (BUSY_S if self._changed or self._unsaved else QUIET_S)
         copied = self._copy() if self.kind is not None else 0
         written = self._save()
@@ -235,30 +245,35 @@ class PorterActor(Actor):
     def _copy(self) -> int:
         """Blocks that have been cached since the last look."""
         assert self.kind is not None
-        copied, left = 0, TURN_BYTES
-        while self._changed and left > 0:
-            engine, block = self._changed.popleft()
-            memory = self.engines[engine]
-            found = memory.map.look(block)
-            if found is None or self._fingerprints[engine] != self.kind:
-                continue
-            if found[1] in self.host:
-                continue
-            slot = self.host.take()
-            if slot is None:
-                memory.map.again(block)
-                continue
-            left -= self.kind.size
-            key = memory.copy(block, self.host.arena.empty(slot))
-            if key is None or key in self.host:
-                self.host.give_back(slot)
-                continue
-            self.host.put(slot, key)
-            copied += 1
-            if self.folder is not None and not self.folder.has(self.kind, key) and len(self._unsaved) < MOST_UNSAVED:
-                self._unsaved.append(key)
-        self._count(Gauge.STORED, copied)
+        copied, most = 0, max(1, TURN_BYTES // self.kind.size)
+        while self._changed and copied < most:
+            copied += self._copy_one(*self._changed.popleft())
         return copied
+
+    def _copy_one(self, engine: int, block: int) -> bool:
+        """A block that may be cached, and is not kept yet."""
+        memory, kind = self.engines[engine], self.kind
+        found = memory.map.look(block)
+        if found is None or kind is None or self._fingerprints[engine] != kind or found[1] in self.host:
+            return False
+        slot = self.host.take()
+        if slot is None:
+            memory.map.again(block)
+            return False
+        key = memory.copy(block, self.host.arena.empty(slot))
+        if key is None or key in self.host:
+            self.host.give_back(slot)
+            return False
+        self.host.put(slot, key)
+        self._count(Gauge.STORED, 1)
+        if self.folder is not None and not self.folder.has(kind, key) and len(self._unsaved) < MOST_UNSAVED:
+            self._unsaved.append(key)
+        return True
+
+    def _look(self) -> None:
+        """Which blocks have been cached since the last time."""
+        for engine, memory in enumerate(self.engines):
+            self._changed += ((engine, block) for block in memory.map.changed())
 
     def _save(self) -> int:
         """Give the folder what it does not have, as much as it takes now."""

@@ -366,7 +366,7 @@ class SchedulerActor(Actor):
     def do_work(self) -> int:
         """Plan as far ahead as is good, tell detokenizers what moved."""
         done = 0 if self.handover is None or self.administration.is_parked else self._give_away(self.handover)
-        if self.handover is not None and self.handover.share():
+        if self.handover is not None and (self.handover.hand_on() or self.handover.share()):
             self.gauges.write()
         if self.tiers is not None:
             done += self.tiers.turn(self._workers)

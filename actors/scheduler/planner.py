@@ -47,6 +47,7 @@ class Planner:
         self.preempted: list[int] = []  # refs, until they are recorded
         self.adapters: Adapters | None = None  # without which there are none
         self.loading: Set[int] = frozenset()  # refs whose blocks are being fetched
+        self.leaving: Set[int] = frozenset()  # refs that go to another engine
         self.drains = False  # none begins that has not begun before
         self.drafts = 0  # that a row of the next step may have
         self.chunk_size: Callable[[int], int] = lambda decoding: (
@@ -349,12 +350,14 @@ class Planner:
         return self._start(sequence, new, new_blocks)
 
     def _next_waiting(self) -> Sequence | None:
-        if self.drains:
-            return self.waiting.first_begun()
-        if self.adapters is None:
-            return self.waiting.first(self.loading)
-        sequence = self.adapters.first(self.waiting)
-        return None if sequence is not None and sequence.ref in self.loading else sequence
+        but = self.loading | self.leaving if self.leaving else self.loading
+        if not self.drains and self.adapters is None:
+            return self.waiting.first(but)
+        if self.adapters is None or self.drains:
+            sequence = self.waiting.first_begun()
+        else:
+            sequence = self.adapters.first(self.waiting)
+        return None if sequence is not None and sequence.ref in but else sequence
 
     def _start(self, sequence: Sequence, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""

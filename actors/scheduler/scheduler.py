@@ -95,6 +95,7 @@ class Scheduler:
         self.pause = PauseControl(kv.pause)
         self.sleep = SleepControl(kv.sleep)
         self.tiers: Fetches | None = None  # of --kv-offload
+        self.leaving: set[int] = set()  # refs that go to another engine as soon as no step of them is under way
         self.notes: BlockNotes | None = None  # of --kv-events-config
         self._start_engine(0)
 
@@ -133,6 +134,8 @@ class Scheduler:
         if limits.vision is not None:
             most = limits.max_num_encoder_input_tokens or limits.max_num_batched_tokens
             self.planner.encoder = EncoderBudget(most, self.chunk_size)
+        self.leaving.clear()
+        self.planner.leaving = self.leaving
         self.planner.adapters = self.adapters
         if self.adapters is not None:
             self.adapters.batch = self.batch
@@ -206,6 +209,13 @@ class Scheduler:
             self.batch.remove(sequence)
             self.planner.release_blocks(sequence)
         self.suspects.forget(sequence.ref)
+
+    def leave(self, sequence: Sequence) -> None:
+        """It lets go of its row and blocks, and is not planned any more; what is under way still comes back."""
+        self.batch.remove(sequence)
+        self.planner.release_blocks(sequence)
+        self.waiting.add(sequence)
+        self.leaving.add(sequence.ref)
 
     def turn_adapters(self) -> None:
         """Account for who has which adapter; who waits for one that cannot be read any more is ended."""

@@ -16,7 +16,7 @@ FACTS = cast(Facts, SimpleNamespace(engine=0))
 
 
 def status(name: str, **gauges: int) -> ActorStatus:
-    said = (name, name, 1, "ready", 1.0, 0, 0.1, 0, 0, None, 0, 0, 0, 0, 0.0, 1, 1)
+    said = (name, name, 1, "ready", "", 1.0, 0, 0.1, 0, 0, None, 0, 0, 0, 0, 0.0, 1, 1)
     return ActorStatus(*said, gauges)
 
 

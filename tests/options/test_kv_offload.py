@@ -46,6 +46,20 @@ def test_what_it_does_not_take(values: dict[str, object], words: str) -> None:
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"prefill_engines": 1}, "of 1 engines one at least has to go on"),
+        ({"prefill_engines": 2, "data_parallel_size": 2, "kv_offload": "host:1Gi"}, "--data-parallel-size has to be"),
+        ({"prefill_engines": 1, "data_parallel_size": 2}, "--prefill-engines goes with --kv-offload"),
+    ],
+)
+def test_prefill_engines_need_others(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config(values)
+    assert words in str(caught.value)
+
+
 def test_a_path_begins_somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     tiers = read_tiers(make_config({"kv_offload": "folder:here:1Gi"}))

@@ -15,6 +15,9 @@ that has ended, they are dropped. Who sends them has stored the cancel or stop w
 when it admits: so it does not matter which of Admit and Cancel comes first. An Advance says only that there is
 something to look at, whoever says it. StepDone and WorkerReady stay within an engine.
 
+With --prefill-engines an engine for prompts gives each sequence away behind its first token, in the same order, once no
+step of it is under way; until then it waits without row and blocks, and is not planned.
+
 A sequence that was part of the step at which a worker died may be why. How often that was is in the engine word, too:
 the next engine tries it alone when a single engine would.
 """
@@ -49,6 +52,12 @@ class Handover:
         self._router = Router(context)
         self._share_at = 0.0
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
+        self._num_prefill = context.config.prefill_engines
+        self._prefills = self._is_prefill(self._engine)
+
+    def _is_prefill(self, engine: int) -> bool:
+        """Does it compute prompts alone, for others?"""
+        return engine < self._num_prefill
 
     # --- whose a slot is -----------------------------------------------------------------------------------------
 
@@ -141,12 +150,39 @@ class Handover:
         if not (batch.full and waiting) or time.monotonic() < self._share_at:
             return {}
         self._share_at = time.monotonic() + SHARE_S
-        rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
+        all_rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
+        rooms = {engine: count for engine, count in all_rooms.items() if self._is_prefill(engine) == self._prefills}
         deaths, pinned = self._scheduler.suspects.deaths, self._table.is_pinned
         all_waiting = (one for one in waiting.in_order() if deaths(one.ref) < DEATHS_BEFORE_TRIAL)
         free = (one for one in all_waiting if not pinned(one.ref))
         idle = [sequence for sequence in free if not sequence.num_in_flight_tokens]
         return self._give(idle[: sum(rooms.values())], list(rooms)) if rooms and idle else {}
+
+    # --- when another kind of engine goes on ---------------------------------------------------------------------
+
+    def hand_on(self) -> dict[int, int]:
+        """Of an engine that computes prompts: who has the first token goes to one that does not; as `give_all`. Where
+        no such engine is up it goes on here.
+
+        A sequence of which a step is under way lets go of its row and waits for that. It is given away as any other; if
+        this scheduler dies before, its successor has it, and does the same.
+        """
+        scheduler, table = self._scheduler, self._table
+        if not self._prefills:
+            return {}
+        engines = [engine for engine in self._router.up() if not self._is_prefill(engine)]
+        if not engines:
+            scheduler.leaving.clear()
+            return {}
+        batch = scheduler.batch
+        for sequence in batch.running():
+            if batch.num_generated_tokens[sequence.row] and not table.is_pinned(sequence.ref):
+                scheduler.leave(sequence)
+        leaving = (scheduler.sequences.get(ref) for ref in list(scheduler.leaving))
+        ready = [one for one in leaving if one is not None and one.row is None and not one.num_in_flight_tokens]
+        scheduler.leaving.intersection_update(scheduler.sequences)
+        scheduler.leaving.difference_update(one.ref for one in ready)
+        return self._give(ready, engines)
 
     def _give(self, sequences: Iterable[Sequence], engines: list[int]) -> dict[int, int]:
         given: dict[int, list[int]] = {}

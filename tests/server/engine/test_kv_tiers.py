@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,25 @@ def test_the_folder_keeps_its_size(tmp_path: Path) -> None:
         until(lambda: metric(client, "evicted_total") > 0 or measure(tmp_path) > 0)
         assert ask_all(client)[0] == texts
         until(lambda: measure(tmp_path) <= 1.2 * (1 << 20))
+
+
+@pytest.mark.slow
+def test_prompts_are_computed_elsewhere() -> None:
+    """An engine for prompts, one that goes on; deaths of all of both, and of the porter, change no text."""
+    with Server("--threads", "1") as alone, http_client(alone) as client:
+        texts, _ = ask_all(client)
+    options = ("--data-parallel-size", "2", "--prefill-engines", "1", "--kv-offload", "host:256Mi")
+    with Server("--threads", "1", "--debug", *options) as server, http_client(server) as client:
+        assert ask_all(client)[0] == texts
+        figures = client.get("/metrics").text.splitlines()
+        generated = [line for line in figures if line.startswith("vllm:generation_tokens_total")]
+        prefill, decode = (float(line.rpartition(" ")[2]) for line in generated)
+        assert 5 <= prefill <= 5 * 3 and prefill + decode == 5 * 24, "the first tokens, and the rest"
+        assert metric(client, "tokens_total") >= BLOCKS * 32, "nothing is computed twice"
+        for victims in (("worker@1",), ("scheduler@0", "porter"), ("scheduler@1",), ("worker@0",)):
+            with ThreadPoolExecutor(8) as clients:
+                answers = [clients.submit(ask, client, prompt) for prompt in PROMPTS * 3]
+                answers[2].result()
+                for victim in victims:
+                    os.kill(server.pids()[victim], signal.SIGKILL)
+                assert [answer.result()[0] for answer in answers] == texts * 3, victims
