@@ -59,7 +59,7 @@ from .lora.adapters import AdapterLimits, Adapters
 from .metrics.gauges import GaugeWriter
 from .metrics.request_stats import RequestStats
 from .policy.plan_timing import PlanTiming
-from .recovery.handover import Handover
+from .recovery.handover import PARTS_S, Handover
 from .recovery.takeover import Contradiction
 from .scheduler import Scheduler
 from .tiers.lanes import TierLanes
@@ -109,6 +109,7 @@ class SchedulerActor(Actor):
         self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
         self.epochs = 0
         self._greeted = False  # the worker was asked to say that it is there, or need not be
+        self._leaves = False  # it computes for those that are still to be given away
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
         self.tiers = TierLanes(context, self.scheduler) if context.config.offloads else None
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
@@ -302,21 +303,34 @@ class SchedulerActor(Actor):
         """While there is no worker, or it is about to end, others go on with what is here."""
         alone = handover.is_alone
         if not alone and not handover.leaves:
+            if self._leaves:  # who was given may come back: not to a step that is under way
+                self._let_go_of_worker()
             if not (self._greeted or self.scheduler.pool.count):  # it was let go of, and is wanted now
                 self.worker = 0
                 self._greet()
             return 0
+        if alone and self.scheduler.pool.count:
+            handover.lost()
+            self._lose_worker(handover.was_replaced())
+        if not alone and self.scheduler.pool.count and self.scheduler.sequences:
+            if not self._leaves:
+                handover.begins_to_leave()
+            self._leaves = True
+            given = self._say_given(handover.give_part(), alone)
+            if self.scheduler.sequences:
+                return given
         if self.scheduler.pool.count:
-            if alone:
-                handover.lost()
-                self._lose_worker(handover.was_replaced())
-            self.scheduler.end_epoch(self._next_epoch())  # what the worker has still said counts no more
-            self._greeted = False
-            self.gauges.write()
-            wake(self.context.eventfds["supervisor"])  # which may wait for this
-        if alone and handover.waits_s:
-            return 0
-        given = handover.give_all()
+            self._let_go_of_worker()
+        return 0 if alone and handover.waits_s else self._say_given(handover.give_all(), alone)
+
+    def _let_go_of_worker(self) -> None:
+        """What it has still said counts no more."""
+        self.scheduler.end_epoch(self._next_epoch())
+        self._greeted = self._leaves = False
+        self.gauges.write()
+        wake(self.context.eventfds["supervisor"])  # which may wait for this
+
+    def _say_given(self, given: dict[int, int], alone: bool) -> int:
         if given:
             where = ", ".join(f"{count} in engine {engine}" for engine, count in given.items())
             why = "there is no worker now" if alone else "the worker is about to end"
@@ -380,7 +394,7 @@ class SchedulerActor(Actor):
         if self.tiers is not None:
             self.wait_s = self.tiers.sooner(self.wait_s)
         self.gauges.write_progress()
-        if self.handover is not None and (waits_s := self.handover.waits_s):
+        if self.handover is not None and (waits_s := self.handover.waits_s or self._leaves * PARTS_S):
             self.wait_s = min(self.wait_s, waits_s)
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()

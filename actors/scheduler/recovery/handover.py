@@ -18,6 +18,10 @@ something to look at, whoever says it. StepDone and WorkerReady stay within an e
 With --prefill-engines an engine for prompts gives each sequence away behind its first token, in the same order, once no
 step of it is under way; until then it waits without row and blocks, and is not planned.
 
+A worker that is about to end (supervisor/engines/parking.py) computes on until all are given away, which happens in
+parts, so that other engines have no queue. What a step that is under way brings for one that is given counts no more;
+if the worker is not to end after all, an epoch begins before anybody can come back to such a step.
+
 A sequence that was part of the step at which a worker died may be why. How often that was is in the engine word, too:
 the next engine tries it alone when a single engine would.
 """
@@ -38,6 +42,9 @@ from .suspects import DEATHS_BEFORE_TRIAL, MARGIN
 
 MOST_REFS = 512  # of one message
 SHARE_S = 0.1  # between two looks at who has room for those who wait here
+PART_S = 0.1  # of computing again, that those who are given at once to an engine cost it
+PARTS_S = 0.02  # between two looks at whether it has done so
+STUCK_S = 2.0  # without room anywhere all go at once
 
 
 class Handover:
@@ -50,7 +57,7 @@ class Handover:
         self._workers = [worker.position for worker in context.system.workers_of(self._engine)]
         self._lives: list[int] = []  # of the workers that were met
         self._router = Router(context)
-        self._share_at = 0.0
+        self._share_at = self._part_at = self._gave_at = 0.0
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
         self._num_prefill = context.config.prefill_engines
         self._prefills = self._is_prefill(self._engine)
@@ -139,6 +146,39 @@ class Handover:
         sequences = sorted(self._scheduler.sequences.values(), key=lambda sequence: sequence.arrival)
         engines = self._router.up(but=self._engine) if sequences else []
         return self._give(sequences, engines) if engines else {}
+
+    def give_part(self) -> dict[int, int]:
+        """As `give_all`, while the worker computes for those who stay: as many as other engines compute again in a
+        moment, those with least to compute first; the next ones when nobody waits there.
+        """
+        now = time.monotonic()
+        if now < self._part_at:
+            return {}
+        self._part_at = now + PARTS_S
+        rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
+        if not rooms:
+            return self.give_all() if now > self._gave_at + STUCK_S else {}
+        self._gave_at = now
+        return self._give(self._part(list(rooms))[: sum(rooms.values())], list(rooms))
+
+    def begins_to_leave(self) -> None:
+        """From now on parts are given."""
+        self._gave_at, self._part_at = time.monotonic(), 0.0
+
+    def _part(self, engines: list[int]) -> list[Sequence]:
+        cached, table = self._router.cached, self._table
+        costs = [
+            (one.num_tokens - cached(table.hashes(one.ref), engines), one.arrival, one)
+            for one in self._scheduler.sequences.values()
+        ]
+        part: list[Sequence] = []
+        tokens = 0
+        for cost, _, sequence in sorted(costs, key=lambda one: one[:2]):
+            tokens += max(0, cost)
+            if part and self._scheduler.chunk_size.expected(0, tokens) > PART_S * len(engines):
+                break
+            part.append(sequence)
+        return part
 
     def share(self) -> dict[int, int]:
         """Where all rows are taken, and other engines have some, who waits here goes there; as `give_all`.

@@ -536,3 +536,78 @@ def test_who_is_parked_waits_for_nobody(servers: Servers) -> None:
     first.turn()
     servers.deliver()
     assert second.refs == set(refs)
+
+
+def test_who_leaves_gives_no_more_than_others_compute_in_a_moment(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are computed here meanwhile, and go when nobody waits there."""
+    first, second = servers.engines
+    refs = [servers.submit(0) for _ in range(3)]
+    first.compute()
+    first.actor.scheduler.chunk_size.prompt_token_s = 1.0
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    first.park()
+    for left in (2, 1, 0):
+        late = first.answer(first.steps[0])
+        first.turn()
+        assert len(first.refs) == left and bool(first.actor.scheduler.pool.count) == (left > 0)
+        before = {ref: servers.table.generated(ref) for ref in first.refs}
+        first.turn(late)
+        assert all(servers.table.generated(ref) == count + 1 for ref, count in before.items())
+        first.steps = first.steps[1:]
+        second.actor.handle(servers.lanes["scheduler@1"].pop())
+        second.actor.gauges.write()
+        now += handover.PARTS_S
+        waits = len(second.actor.scheduler.waiting)
+        first.turn()
+        assert waits == 1 and len(first.refs) == left, "it is not computed there yet"
+        second.turn()
+        second.compute(1)
+        second.actor.gauges.write()
+        now += handover.PARTS_S
+    servers.check(*refs)
+    assert second.refs == set(refs)
+
+
+def test_who_leaves_and_finds_no_room_goes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = Servers(blocks=16, rows=1)
+    try:
+        first, second = servers.engines
+        mine, _ = servers.submit(0), servers.submit(1)
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now)
+        first.park()
+        first.turn()
+        assert first.refs == {mine} and 0 < first.actor.wait_s <= handover.PARTS_S
+        now += handover.STUCK_S + 1
+        first.turn()
+        servers.deliver()
+        servers.check(mine)
+        assert mine in second.refs
+    finally:
+        servers.close()
+
+
+def test_who_was_to_leave_and_stays_begins_anew(servers: Servers) -> None:
+    """A step that is under way has those who were given: if they come back it is not theirs."""
+    first = servers.engines[0]
+    refs = [servers.submit(0) for _ in range(2)]
+    first.compute()
+    first.actor.scheduler.chunk_size.prompt_token_s = 1.0
+    late = first.answer(first.steps[0])
+    first.park()
+    first.turn()
+    assert len(first.refs) == 1
+    first.park(Parked.NO)
+    greeted = first.greeted
+    first.turn()
+    assert first.greeted == greeted + 1
+    first.steps.clear()
+    first.turn(late)
+    first.meet()
+    (left,) = first.refs
+    before = servers.table.generated(left)
+    first.compute()
+    assert servers.table.generated(left) > before and left in refs
