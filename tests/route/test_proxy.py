@@ -81,7 +81,7 @@ async def test_after_errors_in_a_row_a_replica_is_left_alone() -> None:
 
 
 async def test_a_frozen_replica_is_seen_and_its_whole_answers_are_had_elsewhere() -> None:
-    async with routed() as made:
+    async with routed(detection_limit=1.0) as made:
         gate = asyncio.Event()
         for replica in made.replicas:
             replica.answer = stuck(replica, gate)
@@ -167,7 +167,7 @@ async def test_a_stream_that_gets_on_may_move_as_often_as_it_has_to() -> None:
 
 
 async def test_a_stream_waits_for_a_replica_that_comes_back() -> None:
-    async with routed(1, patience=60.0) as made:
+    async with routed(1) as made:
         (replica,) = made.replicas
         replica.answer = goes_on_from(event("one", 3, 1, 5))
         port = int(replica.address.rpartition(":")[2])
