@@ -23,7 +23,7 @@ from .topology import System
 
 LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "accounts.book",
-    "accounts.ledger",
+    "accounts.layout",
     "adapters.registry",
     "layout",
     "board.board",

@@ -11,7 +11,7 @@ from functools import cached_property
 import msgspec
 
 from actorserve.shm.accounts.book import book_bytes
-from actorserve.shm.accounts.ledger import ledger_bytes
+from actorserve.shm.accounts.layout import ledger_bytes
 from actorserve.shm.adapters.registry import registry_bytes
 from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes

@@ -30,44 +30,39 @@ import errno
 import fcntl
 import os
 import struct
-from enum import IntEnum, IntFlag
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..end_lock import FLOCK
-from ..layout import CACHE_LINE, LOW32, WORD_BYTES, check_place, slot_of, whole
+from ..layout import LOW32, WORD_BYTES, check_place, slot_of
 from ..segment import Segment
+from .layout import (
+    ADMISSION,
+    ADMISSIONS,
+    ASKED,
+    ASKED_AT,
+    COLUMN_WORDS,
+    COMPLETION,
+    ENTRY,
+    LINE_WORDS,
+    MINUTE,
+    PROMPT,
+    RECORD_WORDS,
+    REF,
+    REQUESTS,
+    STATE,
+    TOTALS,
+    USED,
+    USED_AT,
+    WINDOW,
+    Flag,
+    Total,
+    ledger_bytes,
+)
 
-WINDOW = 64  # seconds that a column knows
-MINUTE = 60  # of them, those that a limit a minute is about, and the present one
-TOTALS = 8  # words
-COLUMN_WORDS = TOTALS + 2 * WINDOW
-LINE_WORDS = 4
-RECORD_WORDS = 16
 Words = npt.NDArray[np.uint64]
-
-
-class Total(IntEnum):
-    """Words of a column."""
-
-    REQUESTS = 0
-    PROMPT = 1
-    COMPLETION = 2
-    REFUSED_REQUESTS = 3
-    REFUSED_TOKENS = 4
-    REFUSED_CONCURRENT = 5
-    REFUSED_BUDGET = 6
-
-
-class Flag(IntFlag):
-    """Of a slot's line."""
-
-    HELD = 1
-    CHARGED = 2
-    PAYS_REQUEST = 4  # it stands for its request
-    PAYS_PROMPT = 8  # it stands for a prompt, of which there may be several answers
 
 
 class Line(NamedTuple):
@@ -78,15 +73,6 @@ class Line(NamedTuple):
     admission: int
     second: int
     reserved: int
-
-
-STATE, REF, ENTRY, REQUESTS, PROMPT, COMPLETION, ASKED_AT, ASKED, USED_AT, USED, ADMISSION, ADMISSIONS = range(12)
-
-
-def ledger_bytes(frontends: int, entries: int, slots: int) -> int:
-    """Of a segment."""
-    words = frontends * (RECORD_WORDS + entries * COLUMN_WORDS) + slots * LINE_WORDS
-    return whole(words * WORD_BYTES, CACHE_LINE)
 
 
 class Ledger:

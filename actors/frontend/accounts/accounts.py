@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from actorserve.http.accounts import Accounts, Usage
 from actorserve.shm.accounts.book import KeyBook
-from actorserve.shm.accounts.ledger import Ledger, Total
+from actorserve.shm.accounts.layout import Total
+from actorserve.shm.accounts.ledger import Ledger
 
 from ...accounts.account import BOOK_BYTES, Account, digest_of, unpack
 from ...runtime.process import Context

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from actorserve.shm.accounts.ledger import MINUTE
+from actorserve.shm.accounts.layout import MINUTE
 
 
 @dataclass(frozen=True)

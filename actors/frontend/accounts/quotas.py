@@ -23,7 +23,8 @@ import msgspec
 
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.generation.job import Job
-from actorserve.shm.accounts.ledger import WINDOW, Flag, LedgerWriter, Line, Total
+from actorserve.shm.accounts.layout import WINDOW, Flag, Total
+from actorserve.shm.accounts.ledger import LedgerWriter, Line
 
 from ...accounts.account import MOST_ACCOUNTS, Account
 from ...protocol.messages import Delta, Finish

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from actorserve.shm.accounts import ledger
-from actorserve.shm.accounts.ledger import Flag, LedgerWriter, Line, Total, ledger_bytes
+from actorserve.shm.accounts.layout import WINDOW, Flag, Total, ledger_bytes
+from actorserve.shm.accounts.ledger import LedgerWriter, Line
 from actorserve.shm.layout import make_ref
 from actorserve.shm.segment import Segment
 
@@ -73,8 +74,8 @@ def test_a_minute_goes_by() -> None:
     scene.first.charge(scene.ref, 5, 11, NOW)
     assert scene.second.window(KEY, NOW + 60, True) == [(NOW, 16)] and not scene.second.window(KEY, NOW + 61, True)
     scene.begin(scene.first, make_ref(8, 1))
-    scene.first.charge(make_ref(8, 1), 1, 1, NOW + ledger.WINDOW)  # the same word
-    assert scene.second.window(KEY, NOW + ledger.WINDOW, True) == [(NOW + ledger.WINDOW, 2)]
+    scene.first.charge(make_ref(8, 1), 1, 1, NOW + WINDOW)  # the same word
+    assert scene.second.window(KEY, NOW + WINDOW, True) == [(NOW + WINDOW, 2)]
 
 
 def test_a_death_while_a_sequence_is_charged() -> None:
