@@ -210,6 +210,8 @@ class _Paged(_Step):
         self.calls = iter(traits.asked)
         self.whole = len(slots) <= FEW_TOKENS  # layers that can be are computed at once
         self.stream: Tensor | None = None  # what the last of them made
+        self.all_done = False  # that is what all of them make
+        self.whole_order = tuple(asked.layer for asked in traits.asked)
 
     def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         self.write(layer, keys, values)
@@ -238,17 +240,27 @@ class _Paged(_Step):
         result: Tensor = out.view(*queries.shape[:3], -1)
         return result
 
-    def whole_layer(self, layers: PlainLayers, number: int, layer: int, hidden: Tensor, turn: Turn) -> Tensor | None:
-        """What a layer makes of hidden states, if it can be computed at once; see fused/parts.py."""
+    def whole_layer(
+        self, layers: PlainLayers, number: int, layer: int, hidden: Tensor, turn: Turn, alike: bool
+    ) -> Tensor | None:
+        """What a layer makes of hidden states, if it can be computed at once; see fused/parts.py. `alike`: all layers
+        are given what this one is, so that the first may compute what comes of all of them."""
         attention = self.attention if self.whole else None
-        native = attention.native_of(layer) if isinstance(attention, StepAttention) else None
-        if native is None:
+        if not isinstance(attention, StepAttention) or (native := attention.native_of(layer)) is None:
             return None
         self._next(layer)
+        if self.all_done:
+            if hidden is not self.stream:
+                raise Unfit("does more between its layers than when it was tried")
+            return hidden
         if hidden is not self.stream:
             self.stream = hidden = hidden.clone()
-        rows = hidden.view(-1, hidden.shape[-1])
-        layers.forward_one(number, rows, (*turn, self.slots), *native)
+        rows, of_all = hidden.view(-1, hidden.shape[-1]), attention.of_all_layers
+        if alike and number == 0 and of_all is not None and self.whole_order == tuple(range(layers.count)):
+            layers.forward_all(rows, self.slots, self.slots, of_all, turn)
+            self.all_done = True
+        else:
+            layers.forward_one(number, rows, (*turn, self.slots), *native)
         return hidden
 
     def _next(self, layer: int) -> None:

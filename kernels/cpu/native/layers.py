@@ -128,6 +128,11 @@ class PlainLayers:
         self._plan = ctypes.create_string_buffer(library.size("layers_plan_bytes", _NUMBER)(len(layers)))
         self._qkv, self._mixed, self._gate_up = (torch.empty(0, 1) for _ in range(3))
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._places)
+
     def _begin(self, x: Tensor, positions: Tensor) -> Tensor:
         """What a step of x is given; memory for q, k and v."""
         rows, step, shape = len(x), self._step, self.shape
@@ -140,9 +145,18 @@ class PlainLayers:
         step.qkv, step.gate_up = qkv.data_ptr(), self._gate_up.data_ptr()
         return qkv
 
-    def forward_all(self, x: Tensor, positions: Tensor, slots: Tensor, attention: NativeAttention) -> None:
-        """x becomes what the last layer makes of it; `attention` is that of all layers. One call for all."""
+    def forward_all(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        attention: NativeAttention,
+        tables: tuple[Tensor | None, Tensor | None] = (None, None),
+    ) -> None:
+        """x becomes what the last layer makes of it; `attention` is that of all layers. One call for all. `tables` of
+        cosines and sines are of layers whose heads turn by them."""
         qkv, step, library = self._begin(x, positions), self._step, self.library
+        step.cosines, step.sines = (None if part is None else part.data_ptr() for part in tables)
         of_ready = (len(x) + PACKED) * self._row_bytes
         step.ready = library.scratch(of_ready + attention.size)
         step.mixed = self._mixed.data_ptr()

@@ -13,7 +13,9 @@ from actorserve.actors.worker.adapter import model as adapted
 from actorserve.actors.worker.adapter import verify
 from actorserve.actors.worker.adapter.fused.parts import FusedAttention, FusedLayer, FusedMlp
 from actorserve.actors.worker.adapter.fused.trial import fuse
+from actorserve.actors.worker.adapter.hooks import Unfit
 from actorserve.actors.worker.adapter.improve import improve
+from actorserve.kernels.cpu.native.layers import PlainLayers
 from tests.worker.adapter.test_adapter import BY_TRANSFORMERS, load, made
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
@@ -88,7 +90,15 @@ def test_a_layer_at_once_and_by_parts_are_the_same_bits(
         calls.append(found is not None)
         return found
 
+    steps: list[int] = []
+    at_once = PlainLayers.forward_all
+
+    def noted(*args: Any) -> None:
+        steps.append(len(args[1]))
+        at_once(*args)
+
     monkeypatch.setattr(adapted._Paged, "whole_layer", counted)
+    monkeypatch.setattr(PlainLayers, "forward_all", noted)
     text = torch.arange(3, 3 + verify.DECODED + 5)
     found = []
     with torch.inference_mode():
@@ -96,7 +106,18 @@ def test_a_layer_at_once_and_by_parts_are_the_same_bits(
             monkeypatch.setattr(adapted, "FEW_TOKENS", few)
             found.append(verify.Trial(model).run([text])[0])
     assert True in calls and False in calls
+    assert sum(steps) == len(text), "the first layer computes all of them"
     assert torch.equal(*found)
+
+
+def test_what_stands_between_layers_is_seen(checkpoints: Checkpoints) -> None:
+    """A model that does more between its layers than when it was tried gives no wrong logits."""
+    model = load(checkpoints("qwen3"))
+    layer: Any = model.model.model.layers[0]
+    own = layer.forward
+    layer.forward = lambda *args, **kwargs: own(*args, **kwargs) + 1
+    with torch.inference_mode(), pytest.raises(Unfit, match="does more between its layers"):
+        verify.Trial(model).run([torch.arange(3, 3 + verify.DECODED + 5)])
 
 
 @pytest.mark.parametrize("options", [{}, {"kv_cache_dtype": "int8"}, {"quantization": "int8"}], ids=str)

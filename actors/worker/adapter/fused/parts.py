@@ -69,16 +69,18 @@ class FusedMlp:
 class FusedLayer:
     """Likewise, of a whole layer."""
 
-    def __init__(self, own: Callable[..., Any], attention: FusedAttention, layers: PlainLayers, number: int) -> None:
-        """It is the one with this number of `layers`."""
-        self.own, self.attention, self.layers, self.number = own, attention, layers, number
+    def __init__(
+        self, own: Callable[..., Any], attention: FusedAttention, layers: PlainLayers, number: int, alike: bool
+    ) -> None:
+        """It is the one with this number of `layers`. `alike`: the model is these layers, which turn by the same."""
+        self.own, self.attention, self.layers, self.number, self.alike = own, attention, layers, number, alike
 
     def __call__(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         step: Any = running()
         if args or not hasattr(step, "whole_layer"):
             return self.own(hidden, *args, **kwargs)
         turn = rows_of(kwargs.get("position_embeddings"), hidden, self.attention.heads.rules)
-        done = step.whole_layer(self.layers, self.number, self.attention.layer, hidden, turn)
+        done = step.whole_layer(self.layers, self.number, self.attention.layer, hidden, turn, self.alike)
         return self.own(hidden, **kwargs) if done is None else done
 
 

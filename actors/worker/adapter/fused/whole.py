@@ -80,8 +80,11 @@ def take_layers(library: Library, given: Mapping[Any, Given]) -> None:
     if shape is None:
         return
     layers = PlainLayers(library, shape, [_plain(found[module]) for module in alike])
+    turns = [given[module].kwargs.get("position_embeddings") for module in given]
+    same = len(alike) == len(given) and all(turn is turns[0] for turn in turns)
+    same = same and [found[module].attention.layer for module in alike] == list(range(len(alike)))
     for number, module in enumerate(alike):
-        module.forward = FusedLayer(module.forward, found[module].attention, layers, number)
+        module.forward = FusedLayer(module.forward, found[module].attention, layers, number, same)
 
 
 def _parts_of(module: Any, given: Given) -> _Parts | None:
