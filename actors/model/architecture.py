@@ -26,7 +26,7 @@ from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, i
 from .rope import Growth, Rope, read_rope
 from .values import Unsupported, Values
 from .vision.spec import VisionSpec
-from .vision.texts import read_vision, text_values
+from .vision.texts import has_text_part, read_vision, text_values
 
 LARGEST = 1 << 24  # of a size, words of the vocabulary included: beyond it a value is a mistake
 MOST_LAYERS = 1 << 12
@@ -69,6 +69,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
     vision: VisionSpec | None = None  # of what it is the text part
     first_layer: int = 0  # which one of the checkpoint's its first is, where it is a stage of a pipeline
+    text_part: bool = False  # its tensors lie among those of a larger model
 
     @property
     def layers(self) -> int:
@@ -272,12 +273,13 @@ def find_architecture(
     if model_impl == TRANSFORMERS:
         architecture_name(Values(file, values))
         return None
-    values, vision = text_values(values, file), read_vision(values, file)
+    part, values, vision = has_text_part(values), text_values(values, file), read_vision(values, file)
     name = architecture_name(Values(file, values))
     if model_impl == AUTO and name not in BY_ARCHITECTURE:
         return None
     try:
-        return msgspec.structs.replace(read_architecture(values, file, quantization), vision=vision)
+        shape = read_architecture(values, file, quantization)
+        return msgspec.structs.replace(shape, vision=vision, text_part=part)
     except Unsupported as error:
         if model_impl == AUTO:
             return None
@@ -294,7 +296,7 @@ def read_architecture(
 
     `quantization` is the option.
     """
-    values, vision = text_values(values, file), read_vision(values, file)
+    part, values, vision = has_text_part(values), text_values(values, file), read_vision(values, file)
     name = architecture_name(Values(file, values))
     family = BY_ARCHITECTURE.get(name)
     if family is None:
@@ -332,6 +334,7 @@ def read_architecture(
         moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
         beside=family.beside,
         vision=vision,
+        text_part=part,
     )
     architecture = msgspec.structs.replace(architecture, **family.more(given))
     _check(architecture, file)

@@ -23,7 +23,7 @@ from .pooling.spec import PoolingSpec
 from .quantization import AUTO, GGUF
 from .values import Values, read_json
 from .vision.spec import VisionSpec
-from .vision.texts import read_vision, text_values
+from .vision.texts import has_text_part, read_vision, text_values
 from .vocabularies.folder import check_source, fast_tokenizer
 from .weights.weight_files import check_index
 
@@ -108,7 +108,7 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
     vision = None if config.model_impl == TRANSFORMERS else read_vision(whole.values, whole.file)
     text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
-    if vision is not None:
+    if vision is not None or (config.model_impl != TRANSFORMERS and has_text_part(whole.values)):
         text = Values(whole.file, text_values(whole.values, whole.file))
     pooling, longest = None, None
     path = folder / "generation_config.json"

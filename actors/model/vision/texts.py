@@ -59,6 +59,7 @@ TEXT_PARTS = {
     "qwen3_vl_text": TextPart(
         "Qwen3ForCausalLM", {**_sizes(151936, 4096, 22016, 32, 32, 32, 128000), "rope_theta": 500_000.0}
     ),
+    "llama4_text": TextPart("Llama4ForCausalLM", _sizes(202048, 5120, 8192, 48, 40, 8, 131072)),
     "gemma3_text": TextPart("Gemma3ForCausalLM", _sizes(262208, 2304, 9216, 26, 8, 4, 131072)),
 }
 VOXTRAL = {"rms_norm_eps": 1e-5, "rope_theta": 100_000_000.0, "head_dim": 128}
@@ -81,6 +82,7 @@ KINDS = {
         absent={**_sizes(131072, 3072, 8192, 30, 32, 8, 131072), **VOXTRAL},
     ),
 }
+TEXTS_ALONE = {"Llama4ForConditionalGeneration": VisionKind({})}  # whose text part alone is served
 OTHER_NAMES = {"image_token_index": "image_token_id", "audio_token_index": "audio_token_id"}
 MROPE = ("mrope_section", "mrope_interleaved")
 PREFIXES = (  # of the text part's tensors, and what they begin with in a model of texts alone
@@ -94,6 +96,11 @@ PREFIXES = (  # of the text part's tensors, and what they begin with in a model 
 
 def sees(values: dict[str, Any]) -> bool:
     """Is it a model that sees pictures or hears sounds, of a kind known here?"""
+    return _kind(values) is not None and _name(values) not in TEXTS_ALONE
+
+
+def has_text_part(values: dict[str, Any]) -> bool:
+    """Is it a model of which the layers of this server are one part?"""
     return _kind(values) is not None
 
 
@@ -127,7 +134,11 @@ def read_vision(values: dict[str, Any], file: Path | str = "config.json") -> Vis
     """What there is of eyes; None: the model has none, or it or its text part is of a kind that is not known here."""
     kind = _kind(values)
     found = text_values(values, file)
-    if kind is None or found["architectures"][0] not in {part.architecture for part in TEXT_PARTS.values()}:
+    if (
+        kind is None
+        or not sees(values)
+        or found["architectures"][0] not in {part.architecture for part in TEXT_PARTS.values()}
+    ):
         return None
     whole, text = Values(file, values), Values(file, found)
     name = whole.text("model_type") or ""
@@ -155,9 +166,13 @@ def text_name(name: str) -> str | None:
 
 
 def _kind(values: dict[str, Any]) -> VisionKind | None:
-    names = values.get("architectures")
-    kind = KINDS.get(str(names[0])) if isinstance(names, list) and names else None
+    kind = (KINDS | TEXTS_ALONE).get(_name(values))
     return kind if kind is not None and isinstance(values.get(kind.tower), dict) else None
+
+
+def _name(values: dict[str, Any]) -> str:
+    names = values.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _plain_rope(given: Any) -> Any:

@@ -77,7 +77,7 @@ def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
 def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
     found = read_weights(folder)
-    if shape.vision is not None:
+    if shape.text_part:
         named = ((text_name(name), tensor._replace(name=name)) for name, tensor in found.items())
         found = {name: tensor for name, tensor in named if name is not None}
     check_tensors(folder, shape, found)
@@ -114,7 +114,7 @@ def check_index(folder: Path, shape: Architecture) -> None:
     if (path := index_of(folder)) is not None:
         index_files(path)
         there = set(read_json(path)["weight_map"])
-        if shape.vision is not None:
+        if shape.text_part:
             there = {own for name in there if (own := text_name(name)) is not None}
         if missing := sorted(_needed(shape.stored_specs(there)) - there):
             raise ConfigError(f"model: {path} does not fit config.json: it lacks {some(missing)}")

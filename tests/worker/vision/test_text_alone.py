@@ -1,0 +1,74 @@
+"""Models with more than texts of which the text part is served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import ConfigError
+from tests.support.models.greedy import greedy
+from tests.worker.driver import Driver, Sequence, config_for, make_runner
+
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 48,
+    "intermediate_size_mlp": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 384,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "attention_chunk_size": 16,
+    "max_position_embeddings": 512,
+    "interleave_moe_layer_step": 2,
+    "initializer_range": 0.1,
+}
+VISION = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+    "intermediate_size": 128,
+    "vision_output_dim": 64,
+    "projector_input_dim": 64,
+    "projector_output_dim": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def llama4(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A checkpoint as Llama 4 is published, and transformers' model of it."""
+    from transformers import Llama4Config, Llama4ForConditionalGeneration
+
+    torch.manual_seed(0)
+    model = Llama4ForConditionalGeneration(Llama4Config(text_config=TEXT, vision_config=VISION)).float().eval()
+    folder = tmp_path_factory.mktemp("llama4")
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def test_texts_of_llama_4_are_those_of_the_whole_model(llama4: tuple[Path, Any]) -> None:
+    folder, theirs = llama4
+    config = config_for(folder, device="cpu", skip_tokenizer_init=True)
+    info = resolve_model(config)
+    assert info.vision is None and info.media == [] and info.vocab_size == 384
+    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 23, 40)]
+    answers = Driver(make_runner(config), preempt=0.05).run([Sequence(ids, 8) for ids in prompts])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 8 and answer == greedy(theirs, prompt, answer)
+
+
+def test_what_is_quantised_is_refused_by_name(llama4: tuple[Path, Any], tmp_path: Path) -> None:
+    values = json.loads((llama4[0] / "config.json").read_text())
+    values["quantization_config"] = {"quant_method": "fp8"}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match="has a quantization_config"):
+        resolve_model(config_for(tmp_path, device="cpu", skip_tokenizer_init=True))
