@@ -82,7 +82,17 @@ KINDS = {
         absent={**_sizes(131072, 3072, 8192, 30, 32, 8, 131072), **VOXTRAL},
     ),
 }
-TEXTS_ALONE = {"Llama4ForConditionalGeneration": VisionKind({})}  # whose text part alone is served
+TEXTS_ALONE = dict.fromkeys(  # whose text part alone is served
+    (
+        "Llama4ForConditionalGeneration",
+        "LlavaOnevisionForConditionalGeneration",
+        "LlavaNextVideoForConditionalGeneration",
+        "VipLlavaForConditionalGeneration",
+        "VideoLlavaForConditionalGeneration",
+        "LightOnOcrForConditionalGeneration",
+    ),
+    VisionKind({}),
+)
 OTHER_NAMES = {"image_token_index": "image_token_id", "audio_token_index": "audio_token_id"}
 MROPE = ("mrope_section", "mrope_interleaved")
 PREFIXES = (  # of the text part's tensors, and what they begin with in a model of texts alone

@@ -66,6 +66,33 @@ def test_texts_of_llama_4_are_those_of_the_whole_model(llama4: tuple[Path, Any])
         assert len(answer) == 8 and answer == greedy(theirs, prompt, answer)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "vision"),
+    [
+        ("llava_onevision", "qwen2", "siglip_vision_model"),
+        ("llava_next_video", "llama", "clip_vision_model"),
+        ("vipllava", "llama", "clip_vision_model"),
+        ("video_llava", "llama", "clip_vision_model"),
+        ("lighton_ocr", "qwen3", "pixtral"),
+    ],
+)
+def test_texts_of_others(kind: str, text: str, vision: str, tmp_path: Path) -> None:
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    torch.manual_seed(0)
+    text_config = {**TEXT, "model_type": text, "num_hidden_layers": 2}
+    vision_config = {**VISION, "model_type": vision}
+    config = AutoConfig.for_model(kind, text_config=text_config, vision_config=vision_config)
+    theirs = AutoModelForImageTextToText.from_config(config).float().eval()
+    theirs.save_pretrained(tmp_path)
+    options = config_for(tmp_path, device="cpu", skip_tokenizer_init=True)
+    assert resolve_model(options).media == []
+    prompts = [torch.randint(3, 300, (size,)).tolist() for size in (5, 23)]
+    answers = Driver(make_runner(options)).run([Sequence(ids, 6) for ids in prompts])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 6 and answer == greedy(theirs, prompt, answer)
+
+
 def test_what_is_quantised_is_refused_by_name(llama4: tuple[Path, Any], tmp_path: Path) -> None:
     values = json.loads((llama4[0] / "config.json").read_text())
     values["quantization_config"] = {"quant_method": "fp8"}
