@@ -63,6 +63,7 @@ class PorterActor(Actor):
             self.folder = FolderTier(Path(tiers.folder), tiers.folder_bytes, self._wake, context.log)
         self.engines = [EngineMemory(context, engine) for engine in context.system.engines]
         self.kind: Kind | None = None  # what is kept now; None: it is not known, or not ready
+        self._too_large: Kind | None = None  # of which no block fits
         self._identity: bytes | None = None
         self._fingerprints: list[Kind | None] = [None] * len(self.engines)
         self._changed: deque[tuple[int, int]] = deque()  # (engine, block) that may have to be copied
@@ -96,10 +97,14 @@ class PorterActor(Actor):
             if memory.look() or (memory.parts and self._fingerprints[engine] is None):
                 self._fingerprints[engine] = self._kind_of(memory)
         kind = next((kind for kind in self._fingerprints if kind is not None), None)
-        if kind is None or kind == self.kind:
+        if kind is None or kind in (self.kind, self._too_large):
             return
         self.kind = None
         if not self.host.format(kind.fingerprint, kind.size):
+            return
+        if not self.host.arena.count:
+            self._too_large = kind
+            self.context.log.error("no KV blocks are kept: one of %d bytes does not fit into --kv-offload", kind.size)
             return
         self.kind = kind
         slots, name = self.host.arena.count, kind.fingerprint.hex()[:16]

@@ -16,6 +16,8 @@ import pytest
 
 from actorserve.actors.porter.sweep import measure
 from tests.support.client import http_client
+from tests.support.models.adapters import KINDS, write_adapter
+from tests.support.models.checkpoints import checkpoint
 from tests.support.server import Server
 
 PROMPTS = [f"Document {n}: " + " ".join(f"word{n * 7 + k}" for k in range(60)) for n in range(5)]
@@ -223,3 +225,24 @@ def test_prompts_are_computed_elsewhere() -> None:
                 for victim in victims:
                     os.kill(server.pids()[victim], signal.SIGKILL)
                 assert [answer.result()[0] for answer in answers] == texts * 3, victims
+
+
+@pytest.mark.slow
+def test_an_adapter_of_another_server_is_another_one(tmp_path: Path) -> None:
+    """Also where it has the same name, and was the first that was loaded."""
+    base = checkpoint("qwen3", tmp_path, initializer_range=0.1)
+    adapters = [write_adapter(base, tmp_path / f"adapter-{seed}", seed, **KINDS["patterns"]) for seed in (1, 2)]
+    asked = {"prompt": [n % 90 + 5 for n in range(100)], "max_tokens": 8, "temperature": 0, "return_token_ids": True}
+    found: list[list[list[int]]] = []
+    for folder in (tmp_path / "alone-0", tmp_path / "alone-1", tmp_path / "both", tmp_path / "both"):
+        adapter = f"one={adapters[len(found) % 2]}"
+        options = (str(base), "--enable-lora", "--block-size", "16", "--served-model-name", "base")
+        with launch(folder, *options, "--lora-modules", adapter) as server, http_client(server) as client:
+            answers = [client.post("/v1/completions", json=asked | {"model": name}).json() for name in ("one", "base")]
+            stored(client, 2 * 6)
+            kept = metric(client, "stored_total")
+            if len(found) < 3:
+                until(lambda client=client, kept=kept: metric(client, "written_total") >= kept)  # type: ignore[misc]
+            found.append([answer["choices"][0]["token_ids"] for answer in answers])
+            cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert found[:2] == found[2:] and found[0] != found[1] and cached == [0, 96]
