@@ -103,6 +103,8 @@ def test_options_of_the_other_device_are_said() -> None:
     assert without_effect(beside, on_gpu=False) == [
         "--kv-cache-memory-fraction: it has no effect beside --kv-cache-memory-bytes"
     ]
+    tiers = make_config({"kv_offload": "host:1Gi"})
+    assert without_effect(tiers, on_gpu=True) == ["--kv-offload: it has no effect on a GPU, only on a CPU"]
     assert len(without_effect(beside, on_gpu=True)) == 2 and not without_effect(make_config({}), on_gpu=True)
 
 
