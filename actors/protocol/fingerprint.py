@@ -39,6 +39,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "kv_map.sleep",
     "kv_tier.arena",
     "kv_tier.blocks",
+    "kv_tier.layout",
     "media.arena",
     "media.entries",
     "media.inbox",

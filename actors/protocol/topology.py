@@ -18,7 +18,7 @@ from actorserve.shm.board.startup import phases_bytes
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map.layout import kv_map_bytes
 from actorserve.shm.kv_map.notes import NoteSizes
-from actorserve.shm.kv_tier.arena import TierSizes
+from actorserve.shm.kv_tier.layout import TierSizes
 from actorserve.shm.layout import CACHE_LINE, PAGE, whole
 from actorserve.shm.media.arena import CHUNK, ArenaSizes
 from actorserve.shm.rings.mailbox import mailbox_bytes

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from enum import IntEnum
 from time import monotonic_ns
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -24,7 +24,6 @@ from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.board.startup import PhaseWriter
 from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_map.profile import ProfileWords
-from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.rings.mailbox import Inbox, Outbox, wake
 from actorserve.shm.rings.ring import Consumer, Producer
@@ -45,6 +44,9 @@ from ..telemetry.trace_events import EventKind, hearer
 from .dump import write_dump
 from .in_flight import Ended, InFlight
 from .profiling import ProfileWatch
+
+if TYPE_CHECKING:
+    from actorserve.shm.kv_tier.arena import TierArena
 
 PR_SET_PDEATHSIG = 1
 REFUSED = 2  # exit status: an option cannot be
@@ -131,6 +133,8 @@ class Context:
 
     def kv_tier(self) -> TierArena | None:
         """KV blocks that are kept in the host's memory; None without --kv-offload."""
+        from actorserve.shm.kv_tier.arena import TierArena  # numpy with it, which the supervisor has no use for
+
         sizes = self.system.kv_tier
         return None if sizes is None else TierArena(self.files["kv_tier"], sizes)
 

@@ -15,7 +15,7 @@ from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 from actorserve.shm.kv_map.notes import BlockNotes
-from actorserve.shm.kv_tier.arena import TierArena
+from actorserve.shm.kv_tier.layout import create_tier
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.rings.mailbox import wake
@@ -62,7 +62,7 @@ class Memory:
         if system.kv_notes is not None:
             self.files["kv_notes"] = BlockNotes.create(system.kv_notes)
         if system.kv_tier is not None:
-            self.files["kv_tier"] = TierArena.create(system.kv_tier)
+            self.files["kv_tier"] = create_tier(system.kv_tier)
         if system.vectors is not None:
             self.files["vectors"] = Vectors.create(*system.vectors)
         if system.media is not None:

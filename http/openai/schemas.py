@@ -95,7 +95,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     store: bool | None = None  # answers of /v1/responses are kept, and no others
 
     # known, and refused where they ask for something (generation/fields/unsupported.py)
-    kv_transfer_params: Any = None
+    kv_transfer_params: dict[str, Any] | None = None
 
 
 class ToolFunction(msgspec.Struct):

@@ -25,55 +25,21 @@ The file is formatted anew, for other contents, only when all leases are settled
 from __future__ import annotations
 
 import mmap
-import os
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..fence import load_fence, store_fence
-from ..layout import CACHE_LINE, HASH_BYTES, LINE_WORDS, PAGE, WORD_BYTES, whole
+from ..layout import CACHE_LINE, HASH_BYTES, LINE_WORDS, WORD_BYTES, whole
+from .layout import HEADER_BYTES, LEAST_SLOT, TierSizes
 
 MAGIC = 0x3145524E41565441
-LEAST_SLOT = 4096  # bytes
 FINGERPRINT_BYTES = 32
-HEADER_BYTES = 2 * CACHE_LINE
 IS, SLOT_BYTES, COUNT, ASKED, FORGOTTEN = 0, 1, 2, 3, 4
 FULL = 0
 KEY = WORD_BYTES  # bytes into a slot's line
 
 Ints = NDArray[np.int64]
-
-
-class TierSizes(NamedTuple):
-    """Of the file."""
-
-    engines: int
-    bytes: int  # for data
-
-    @property
-    def most_slots(self) -> int:
-        return max(1, self.bytes // LEAST_SLOT)
-
-    @property
-    def leases(self) -> int:
-        """The offset of these."""
-        return HEADER_BYTES + self.engines * CACHE_LINE
-
-    @property
-    def slots(self) -> int:
-        """Likewise."""
-        return whole(self.leases + self.most_slots * self.engines * WORD_BYTES, CACHE_LINE)
-
-    @property
-    def data(self) -> int:
-        """Likewise."""
-        return whole(self.slots + self.most_slots * CACHE_LINE, PAGE)
-
-    @property
-    def total(self) -> int:
-        """Bytes of the file."""
-        return self.data + whole(max(self.bytes, LEAST_SLOT), PAGE)
 
 
 class TierArena:
@@ -89,13 +55,6 @@ class TierArena:
         self._leases: Ints = np.ndarray((sizes.most_slots, sizes.engines), np.int64, self.map, sizes.leases)
         lines = np.ndarray((sizes.most_slots, LINE_WORDS), np.int64, self.map, sizes.slots)
         self._full: Ints = lines[:, FULL]
-
-    @staticmethod
-    def create(sizes: TierSizes) -> int:
-        """The descriptor of a memory file; it takes memory as it is written."""
-        fd = os.memfd_create("actorserve-kv-tier", os.MFD_CLOEXEC)
-        os.ftruncate(fd, sizes.total)
-        return fd
 
     # --- anyone --------------------------------------------------------------------------------------------------
 

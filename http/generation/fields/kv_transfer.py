@@ -16,12 +16,10 @@ LABELS = (  # where another kind of server would fetch blocks from: here they ar
 )
 
 
-def hands_on(params: Any) -> bool:
+def hands_on(params: dict[str, Any] | None) -> bool:
     """Does the request want to be gone on with by another server? A 400 names what cannot be."""
     if params is None:
         return False
-    if not isinstance(params, dict):
-        raise bad_request(f"{FIELD} must be an object.", FIELD)
     for name, value in params.items():
         if name not in FLAGS and name not in LABELS:
             raise bad_request(f"{FIELD}.{name} is none of {', '.join((*FLAGS, *LABELS))}.", f"{FIELD}.{name}")

@@ -31,7 +31,6 @@ def test_what_a_sidecar_sends() -> None:
 @pytest.mark.parametrize(
     ("params", "field"),
     [
-        ([1], "kv_transfer_params"),
         ({"do_remote_decode": 1}, "kv_transfer_params.do_remote_decode"),
         ({"remote": "a"}, "kv_transfer_params.remote"),
         ({"do_remote_decode": True, "do_remote_prefill": True}, "kv_transfer_params"),

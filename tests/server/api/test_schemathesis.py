@@ -66,7 +66,7 @@ RULES = re.compile(
 HELD = re.compile(r"^vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{.*\} (\S+)$", re.M)
 OURS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/models/{model}")
 UNSURE = re.compile(
-    r"\{id\}|/v1/(messages|responses)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|apply-template)$|render$|/openapi.json"
+    r"\{id\}|/v1/(messages|responses)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|apply-template|go_on)$|render$|/openapi.json"
 )  # perhaps nothing drawn is what these can answer
 SHORT = 3  # tokens and choices of an answer
 QUICK, MANY = 6, 200  # cases of one operation and mode; with 6 it takes 15 s, half of which is drawing them

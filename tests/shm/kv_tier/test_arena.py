@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from actorserve.actors.porter.host import HostTier
-from actorserve.shm.kv_tier.arena import TierArena, TierSizes
+from actorserve.shm.kv_tier.arena import TierArena
+from actorserve.shm.kv_tier.layout import TierSizes, create_tier
 
 SIZES = TierSizes(2, 4 * 4096)
 PRINT = bytes(range(32))
@@ -17,7 +18,7 @@ SIZE = 4000
 
 @pytest.fixture
 def fd() -> Iterator[int]:
-    made = TierArena.create(SIZES)
+    made = create_tier(SIZES)
     yield made
     os.close(made)
 
