@@ -42,12 +42,17 @@ class BatchServer(ABC):
     async def _wait(self) -> None:
         deadline = time.monotonic() + self._ready_s
         while True:
+            await self._revive()
             try:
                 return await asyncio.to_thread(wait_ready, self.base_url, 0.0)
             except ServerError:
                 if time.monotonic() > deadline:
                     raise ServerError(f"{self.base_url} was not ready within {self._ready_s:g} s") from None
             await asyncio.sleep(PAUSE_S)  # somebody else's server has no other way to tell us
+
+    @abstractmethod
+    async def _revive(self) -> None:
+        """Start it again if it has ended, where that is ours to do. Its connections may break before it has."""
 
 
 class RunningServer(BatchServer):
@@ -62,6 +67,9 @@ class RunningServer(BatchServer):
     def base_url(self) -> str:
         """As it was given."""
         return self._base_url
+
+    async def _revive(self) -> None:
+        """Its owner does."""
 
 
 class OwnServer(BatchServer):
@@ -85,9 +93,8 @@ class OwnServer(BatchServer):
         """With all its processes."""
         self._server.__exit__(None, None, None)
 
-    async def _wait(self) -> None:
+    async def _revive(self) -> None:
         if self._server.ended:
             self.stop()
             self._server = StartedServer(self._words, self._ready_s, own_group=True)
             await asyncio.to_thread(self.start)
-        await super()._wait()
