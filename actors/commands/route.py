@@ -1,4 +1,4 @@
-"""`actorserve route --replicas http://a:8000,http://b:8000`: one address before several servers with the same model."""
+"""`actorserve route --replicas http://a:8000 http://b:8000`: one address before several servers with the same model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..route import settings as options
 DESCRIPTION = """Send requests to several servers with the same model: each where most of its prompt was computed, as
 far as load allows. When a server dies or stands still, its streams go on at their next token elsewhere, and what is not
 streamed is sent again. It keeps no state that matters; any number of routers may stand side by side.
-    actorserve route --replicas http://10.0.0.1:8000,http://10.0.0.2:8000 --host 0.0.0.0 --port 8080"""
+    actorserve route --replicas http://10.0.0.1:8000 http://10.0.0.2:8000 --host 0.0.0.0 --port 8080"""
 FAILED = 1
 
 

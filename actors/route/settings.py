@@ -37,8 +37,8 @@ class RouteSettings:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """All of them."""
     add = parser.add_argument
-    text = "addresses of servers with the same model, by commas, such as http://10.0.0.1:8000,http://10.0.0.2:8000"
-    add("--replicas", required=True, metavar="URLS", help=text)
+    text = "addresses of servers with the same model, such as http://10.0.0.1:8000 http://10.0.0.2:8000, or by commas"
+    add("--replicas", required=True, nargs="+", action="extend", metavar="URL", help=text)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=8080, help="port to listen on; 0: any that is free (8080)")
     text = "a key that clients have to send; may be given several times. Without one theirs go on to the replicas"
@@ -66,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read_settings(arguments: argparse.Namespace) -> RouteSettings:
     """ConfigError names the option that cannot be."""
-    replicas = [_address(text.strip()) for text in arguments.replicas.split(",")]
+    replicas = [_address(text.strip()) for word in arguments.replicas for text in word.split(",")]
     if len(set(replicas)) < len(replicas):
-        raise ConfigError(f"--replicas: each address once, not {arguments.replicas}")
+        raise ConfigError(f"--replicas: each address once, not {' '.join(arguments.replicas)}")
     for name in ("probe_interval", "detection_limit", "connect_timeout"):
         if getattr(arguments, name) <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be more than 0")

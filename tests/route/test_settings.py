@@ -25,6 +25,18 @@ def test_addresses_are_trimmed() -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("http://a", "http://b", "http://c"),
+        ("http://a,http://b", "http://c"),
+        ("http://a", "--replicas", "http://b", "http://c"),
+    ],
+)
+def test_addresses_are_words_or_have_commas(words: tuple[str, ...]) -> None:
+    assert read("--replicas", *words).replicas == ["http://a", "http://b", "http://c"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--replicas", ""), "--replicas"),
@@ -32,6 +44,7 @@ def test_addresses_are_trimmed() -> None:
         (("--replicas", "ftp://a"), "--replicas"),
         (("--replicas", "http://a:99999"), "--replicas"),
         (("--replicas", "http://a,http://a/"), "each address once"),
+        (("--replicas", "http://a", "http://a/"), "each address once"),
         ((*GOOD, "--retries", "-1"), "--retries"),
         ((*GOOD, "--probe-interval", "0"), "--probe-interval"),
         ((*GOOD, "--detection-limit", "0.1"), "--detection-limit"),
