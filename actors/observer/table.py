@@ -49,7 +49,7 @@ def _cells(actor: ActorStatus, cpu: float | None) -> list[str | Text]:
         actor.name,
         NOTHING if actor.pid is None else str(actor.pid),
         Text(actor.state, STYLES.get(actor.state, BETWEEN)),
-        duration(actor.up_s),
+        NOTHING if actor.parked and actor.pid is None else duration(actor.up_s),
         str(actor.restarts),
         NOTHING if actor.heartbeat_s is None else duration(actor.heartbeat_s),
         str(actor.waiting_records),

@@ -133,6 +133,10 @@ class Memory:
         self.board.set_parked(actor.position, why)
         self.wake_all()
 
+    def is_wanted(self, actor: ActorSpec) -> None:
+        """It was parked, and is started now: its life counts from here, not from the end of the one before."""
+        self.board.set_started(actor.position)
+
     def forget_kv(self, worker: ActorSpec) -> None:
         """What the KV memory of one that has no life now held takes no memory any more."""
         os.ftruncate(self.files[f"kv-{worker.name}"], 0)

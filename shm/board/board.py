@@ -164,9 +164,13 @@ class Board:
 
     def set_incarnation(self, index: int, incarnation: int) -> None:
         """The supervisor's: from now on only this life's words count."""
-        self.words[self.word(index, STARTED)] = time.monotonic_ns()
+        self.set_started(index)
         store_fence()
         self.words[self.word(index, INCARNATION)] = incarnation
+
+    def set_started(self, index: int) -> None:
+        """The supervisor's: the life that counts, which has no process yet, is begun now."""
+        self.words[self.word(index, STARTED)] = time.monotonic_ns()
 
 
 class BoardWriter:

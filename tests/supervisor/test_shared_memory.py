@@ -48,6 +48,14 @@ def test_a_dead_actor_is_not_ready_whatever_it_wrote(memory: Memory) -> None:
     assert memory.is_ready(worker)
 
 
+def test_what_was_parked_begins_when_it_is_wanted(memory: Memory) -> None:
+    worker = memory.system.by_name["worker"]
+    before = memory.board.snapshot(worker.position)
+    memory.is_wanted(worker)
+    after = memory.board.snapshot(worker.position)
+    assert after.started_ns > before.started_ns and after.incarnation == before.incarnation, "it has not died"
+
+
 def test_every_actor_finds_the_table(memory: Memory) -> None:
     table = RequestTable.attach(memory.segment, memory.system.table_offset)
     assert table.slots == memory.system.slots and table.max_tokens == MODEL.max_model_len

@@ -145,6 +145,7 @@ class Parking:
         for child in workers:
             self.trouble.pop(engine, None)
             child.group, child.on_trial = [child], why
+            self._supervisor.memory.is_wanted(child.spec)
             child.gone.clear()
             self._supervisor.start(child)
         return True

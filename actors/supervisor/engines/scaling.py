@@ -64,7 +64,8 @@ class Scaling:
             await self._park(progress)
         except OperationStopped as stopped:
             failed = str(stopped)
-        output.say(f"the server has {len(self.wanted)} engines now" + (f": {failed}" if failed else ""))
+        count = len(self.wanted)
+        output.say(f"the server has {count} engine{'s'[: count > 1]} now" + (f": {failed}" if failed else ""))
         progress.end(failed)
 
     async def _start(self, progress: OperationProgress) -> None:

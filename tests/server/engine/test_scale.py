@@ -66,6 +66,8 @@ def test_engines_that_are_not_wanted_yet_are_parked_and_nobody_misses_them(serve
             answer = client.post("/v1/completions", json=body, headers={"X-data-parallel-rank": str(rank)})
             assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 3
         text = client.get("/metrics").text
+    rows = {row[0]: row[1:5] for row in map(str.split, command(server, "ps").stdout.splitlines())}
+    assert rows["worker@1"] == ["-", "parked", "-", "0"]
     assert [f'actorserve:actor_parked{{actor="worker@{one}"}} {value}' in text for one, value in enumerate("011")]
     assert server.pids().keys() >= {"worker@0", "scheduler@2"} and "worker@1" not in server.pids()
 
@@ -130,6 +132,8 @@ def command(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_command_scales_and_says_what_is_wrong(server: Server) -> None:
     done = command(server, "scale", "2")
     assert done.returncode == 0 and "engine 1 serves\n" in done.stdout and "has 2 engines now, 1 before" in done.stdout
+    worker, first = (next(one for one in look(server).actors if one.name == f"worker@{engine}") for engine in (1, 0))
+    assert worker.up_s < first.up_s and not worker.parked
     refused = command(server, "scale", "4")
     assert refused.returncode == 1 and "must be between 1 and 3 (--max-data-parallel-size), not 4" in refused.stderr
     assert "must be between 1 and 3" in command(server, "scale", "0").stderr
