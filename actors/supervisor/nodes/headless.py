@@ -101,7 +101,8 @@ class Standby:
         with theirs:
             command, fds = [*STANDBY_COMMAND, str(theirs.fileno())], [*kept, theirs.fileno()]
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-            self.process = subprocess.Popen(command, pass_fds=fds, **pipes)
+            # Ctrl-C is for the supervisor alone, which ends it
+            self.process = subprocess.Popen(command, pass_fds=fds, start_new_session=True, **pipes)
         assert self.process.stdout is not None
         self._reader = threading.Thread(target=pass_on, args=(self.process.stdout,))
         self._reader.start()

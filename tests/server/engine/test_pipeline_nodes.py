@@ -72,6 +72,15 @@ def test_two_machines_say_what_one_worker_says(nodes: tuple[Server, Server], exp
     assert {"worker-pp0", "worker-pp1"} <= server.pids().keys()
 
 
+def test_ctrl_c_on_the_other_machine_is_for_its_supervisor_alone(nodes: tuple[Server, Server]) -> None:
+    """The terminal sends it to the whole group, also to the next worker, which is about to import torch."""
+    _, other = nodes
+    remote_worker(other)
+    threads = Path(f"/proc/{other.pid}/task").iterdir()
+    children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
+    assert len(children) == 2 and not [pid for pid in children if os.getpgid(pid) == os.getpgid(other.pid)]
+
+
 @pytest.mark.parametrize("victim", ["worker-pp0", "worker-pp1"])
 def test_a_death_on_the_server_changes_no_answer(
     nodes: tuple[Server, Server], expected: list[list[Any]], victim: str
