@@ -5,6 +5,9 @@ scheduler's successor finds an engine that is to sleep, and lets the workers loo
 answer that is lost is asked for again by the frontend (frontend/rpc.py). Which weights are wanted is stored as the
 engine falls asleep (shm/weights.py); those that cannot be loaded are taken back. Calls of workers are nowhere but here:
 a death is a call without an answer.
+
+An engine that is one more than are wanted has no workers (supervisor/engines/parking.py). What is asked of it is stored
+as anywhere else, for those that come, and answered at once.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from actorserve.shm.board.board import Parked as WhyParked
 from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
 from actorserve.shm.kv_map.sleep import Part, SleepState
 from actorserve.shm.rings.mailbox import wake
@@ -52,8 +56,13 @@ class Administration:
         self._problem = ""  # with the weights that were wanted last
         self._calls: dict[int, dict[int, MethodCalled]] = {}  # by rank
         self._profiles = ProfileWords(context.segment.words, context.system.kv_map_offsets[0])
+        self._first_worker = context.system.workers_of(context.spec.engine)[0].position
         if self._sleep.state.is_parked:
             tell_workers(LookAtSleep())
+
+    @property
+    def _has_no_workers(self) -> bool:
+        return WhyParked.SCALE in self._context.board.parked(self._first_worker)
 
     @property
     def is_parked(self) -> bool:
@@ -101,7 +110,8 @@ class Administration:
     def _fall_asleep(self, wanted: SleepState, calls: list[int]) -> bool:
         """The words first: whoever dies behind them has a successor that sleeps."""
         if self._wanted is not None:
-            self._weights.store(self._wanted)
+            if not (self.is_parked and self._weights.read()[1] == self._wanted):  # said again: `before` stays
+                self._weights.store(self._wanted)
             self._wanted, self._problem = None, ""
         self._sleep.fall_asleep(wanted, calls)
         self._context.log.info("it sleeps (level %d): %d requests", wanted.level, len(self._scheduler.sequences))
@@ -112,11 +122,14 @@ class Administration:
         """(whether it has fallen asleep now, how much was done): what has begun has ended, or workers are parked."""
         sleep, scheduler = self._sleep, self._scheduler
         fell = sleep.drained(len(scheduler.batch), scheduler.waiting) and self._fall_asleep(sleep.state, [])
-        calls = sleep.answers(self._workers, has_worker)
+        nobody = (sleep.is_waited_for or bool(self._calls)) and self._has_no_workers
+        calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)
         for call in calls:
             self._context.post(f"frontend-{frontend_of_call(call)}", SleepChanged(call, self._problem))
         if calls and has_worker:
             self._problem = ""
+        for call in list(self._calls) if nobody else ():
+            self._answer_call(call, self._calls.pop(call))
         return fell, len(calls) + fell
 
     # --- weights -------------------------------------------------------------------------------------------------
@@ -161,9 +174,10 @@ class Administration:
         answers[message.rank] = message
         if len(answers) < self._workers:
             return
-        del self._calls[message.call]
+        self._answer_call(message.call, self._calls.pop(message.call))
+
+    def _answer_call(self, call: int, answers: dict[int, MethodCalled]) -> None:
         in_order = [answers[rank] for rank in sorted(answers)]
         problem = next((one.problem for one in in_order if one.problem), "")
         results = [] if problem else [one.result for one in in_order]
-        frontend = f"frontend-{frontend_of_call(message.call)}"
-        self._context.post(frontend, WorkersCalled(message.call, results, problem))
+        self._context.post(f"frontend-{frontend_of_call(call)}", WorkersCalled(call, results, problem))

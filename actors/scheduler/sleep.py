@@ -38,6 +38,11 @@ class SleepControl:
         """Is nothing left that has begun?"""
         return self.state.draining and not running and waiting.first_begun() is None
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Does somebody wait for an answer?"""
+        return bool(self._wait_for_sleep or self._wait_for_waking)
+
     def is_asked_by(self, call: int) -> bool:
         """Is this one asked again?"""
         return call in self._wait_for_sleep

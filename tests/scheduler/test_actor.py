@@ -10,6 +10,7 @@ import pytest
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
+from actorserve.actors.protocol.administration import Sleep
 from actorserve.actors.protocol.messages import (
     Admit,
     Advance,
@@ -29,6 +30,7 @@ from actorserve.actors.scheduler.actor import SchedulerActor
 from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
+from actorserve.shm.weights import WeightsRecord
 
 PROMPT = list(range(3, 43))
 READY = WorkerReady(incarnation=5, num_blocks=32)
@@ -241,3 +243,12 @@ def test_a_request_that_kills_schedulers_is_given_up(monkeypatch: pytest.MonkeyP
     assert len(deaths) == MOST_TRIES and table.finish(deadly) == Finish.ERROR and deadly in lives.now.advanced
     assert not table.finish(lives.ref) and lives.ref in lives.now.actor.scheduler.sequences
     assert lives.now.context.board.given_up(lives.now.context.spec.position) == 1
+
+
+def test_weights_that_are_said_again_leave_those_before(lives: Lives) -> None:
+    """Else a folder that cannot be loaded would be taken back for itself, for ever."""
+    record = WeightsRecord(lives.memory.files["weights"], 0)
+    asked = Sleep(7, 1, "keep", False, 60, "/models/new")
+    lives.now.turn(asked)
+    lives.next().turn(asked)
+    assert record.read() == (1, "/models/new") and record.before() == ""

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from actorserve.shm.board.board import Parked
+from actorserve.shm.kv_map.sleep import SleepWord
 
 from ...telemetry.gauges import SchedulerGauge
 from ...telemetry.snapshot import describe_parked
@@ -150,12 +151,19 @@ class Parking:
             self._supervisor.start(child)
         return True
 
+    def sleeps(self, engine: int) -> bool:
+        """Are its workers to have no model, so that there is nothing to meet?"""
+        supervisor = self._supervisor
+        offset = supervisor.system.kv_map_offsets[engine]
+        return SleepWord(supervisor.memory.segment.map, offset).state.is_parked
+
     def serves(self, engine: int) -> bool:
-        """Its workers are up, and its scheduler has met them."""
+        """Its workers are up, and its scheduler has met them, or they sleep."""
         supervisor = self._supervisor
         scheduler = supervisor.system.by_name[supervisor.system.schedulers[engine]]
         met = supervisor.memory.board.gauge(scheduler.position, SchedulerGauge.BLOCKS_TOTAL)
-        return bool(met) and all(child.up and not child.parked for child in self._workers(engine))
+        is_met = bool(met) or self.sleeps(engine)
+        return is_met and all(child.up and not child.parked for child in self._workers(engine))
 
     def failed(self, child: Child, death: Death) -> None:
         """One that was to be there again does not come up: its engine is parked as before, and the server goes on."""

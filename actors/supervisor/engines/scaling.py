@@ -80,7 +80,7 @@ class Scaling:
             if not settled or not parking.serves(engine):
                 why = parking.trouble.get(engine, "it is not ready yet")
                 raise OperationStopped(f"engine {engine} did not come up: {why}")
-            progress.say(f"engine {engine} serves")
+            progress.say(f"engine {engine} {'sleeps' if parking.sleeps(engine) else 'serves'}")
 
     def _is_settled(self, engine: int) -> bool:
         parking = self._supervisor.parking

@@ -185,3 +185,29 @@ async def test_a_restart_of_engines_lets_requests_go_on(server: Server, kind: st
         first_serves = next(at for at, line in enumerate(said) if f"{kind}@0 is up" in line)
         assert first_serves < next(at for at, line in enumerate(said) if f"{kind}@1 ended" in line)
         assert not any(actor.parked for actor in look(server).actors if actor.name == "worker@1")
+
+
+async def test_an_engine_that_is_parked_sleeps_with_the_others(server: Server) -> None:
+    """It has nobody who could say so; one that is wanted meanwhile sleeps, too, whatever dies."""
+
+    async def post(path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        async with session.post(path, json=body, headers={"Authorization": "Bearer root"}) as answer:
+            assert answer.status == 200, await answer.text()
+            return dict(await answer.json())
+
+    async with http_session(server) as session:
+        assert await scale(session, 1)
+        assert await post("/collective_rpc", {"method": "check_health"}) == {"results": [True]}
+        await post("/sleep")
+        os.kill(server.pids()["scheduler@2"], signal.SIGKILL)
+        assert (await scale(session, 3))["engines"] == 3
+        waits = asyncio.create_task(read(session, 0, asyncio.Event()))
+        await post("/sleep?level=2")
+        assert (await scale(session, 2))["engines"] == 2
+        await post("/wake_up")
+        assert await waits
+        reading = await begin(session, 6)
+        assert running(server)[2] == 0 < min(running(server)[:2])
+        assert (await scale(session, 3))["engines"] == 3, "it is awake, as the others are"
+        assert all(await asyncio.gather(*reading))
+        assert (await scale(session, 1))["engines"] == 1
