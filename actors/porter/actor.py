@@ -11,7 +11,6 @@ nothing half written that anybody uses. Its threads (folder.py) touch files alon
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from ..protocol.wire import pack
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.gauges import PORTER_KEPT
 from ..telemetry.gauges import PorterGauge as Gauge
-from .fingerprint import make_fingerprint, model_identity
+from .fingerprint import Identities, make_fingerprint
 from .folder import FolderTier, Kind, Reading
 from .host import HostTier
 from .memory import EngineMemory
@@ -64,7 +63,8 @@ class PorterActor(Actor):
         self.engines = [EngineMemory(context, engine) for engine in context.system.engines]
         self.kind: Kind | None = None  # what is kept now; None: it is not known, or not ready
         self._too_large: Kind | None = None  # of which no block fits
-        self._identity: bytes | None = None
+        kept = None if self.folder is None else self.folder.root
+        self._identities = Identities(kept, self._wake, context.log)
         self._fingerprints: list[Kind | None] = [None] * len(self.engines)
         self._changed: deque[tuple[int, int]] = deque()  # (engine, block) that may have to be copied
         self._unsaved: deque[bytes] = deque()  # keys of blocks that the folder does not have
@@ -74,20 +74,11 @@ class PorterActor(Actor):
         before = context.board.gauges(context.spec.position)
         self._base = {gauge: before[gauge] if gauge in PORTER_KEPT else 0 for gauge in Gauge}
         self._counted = dict.fromkeys(Gauge, 0)
-        threading.Thread(target=self._identify, daemon=True).start()
+        self._identities.look(context.model.folder)  # large files take a while
 
     def _wake(self) -> None:
         """Of its own loop, by a thread."""
         wake(self._eventfd)
-
-    def _identify(self) -> None:
-        """Large files are read for it, so a thread does it."""
-        kept = None if self.folder is None else self.folder.root
-        try:
-            self._identity = model_identity(self.context.model.folder, kept)
-        except OSError as error:
-            self.context.log.error("no KV blocks are kept: the model's files cannot be read: %s", error)
-        self._wake()
 
     # --- what is kept --------------------------------------------------------------------------------------------
 
@@ -113,10 +104,11 @@ class PorterActor(Actor):
             self._forget_files(self.folder, kind, wish)
 
     def _kind_of(self, memory: EngineMemory) -> Kind | None:
-        if self._identity is None or not memory.parts:
+        identity = self._identities.of(memory.folder, memory.weights) if memory.weights else None
+        if identity is None:
             return None
         meanings = [part.meaning for part in memory.parts]
-        fingerprint = make_fingerprint(self._identity, self.context.config, meanings)
+        fingerprint = make_fingerprint(identity, self.context.config, meanings)
         return Kind(fingerprint, memory.block_bytes)
 
     def _forget_files(self, folder: FolderTier, kind: Kind, wish: int) -> None:

@@ -10,10 +10,13 @@ were computed. Whatever may change it changes the name under which blocks are fo
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ..model.weights.marks import file_marks, folder_marks, model_files
 from ..options.config import Config
 
 FORMAT = 1  # of arena slots and files
@@ -22,9 +25,9 @@ OPTIONS = (
     "tensor_parallel_size enable_expert_parallel cpu_kernels trust_remote_code mm_processor_kwargs media_io_kwargs "
     "max_media_pixels"
 ).split()
-FILES = (".safetensors", ".bin", ".pt", ".gguf", ".py")  # beside config.json
 LARGE = 32 << 20  # bytes of a file whose digest is kept
 DIGESTS = ".digests"  # folder for these
+MOST_KNOWN = 64  # states of folders
 
 
 def make_fingerprint(identity: bytes, config: Config, workers: Iterable[bytes]) -> bytes:
@@ -39,9 +42,8 @@ def model_identity(folder: str, kept: Path | None) -> bytes:
     same; without it only these marks are taken, which differ from machine to machine.
     """
     found = hashlib.blake2b(digest_size=32)
-    for path in sorted(Path(folder).iterdir()):
-        if path.is_file() and (path.suffix in FILES or path.name == "config.json"):
-            found.update(repr((path.name, path.stat().st_size, _digest(path, kept))).encode())
+    for path in model_files(Path(folder)):
+        found.update(repr((path.name, path.stat().st_size, _digest(path, kept))).encode())
     return found.digest()
 
 
@@ -49,11 +51,10 @@ def _digest(path: Path, kept: Path | None) -> str:
     target = path.resolve()
     if target.parent.name == "blobs" and len(target.name) == 64:  # of the hub's cache: the contents' SHA-256
         return target.name
-    stat = target.stat()
-    marks = repr((str(target), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    marks = file_marks(path)
     if kept is None:
         return marks
-    if stat.st_size < LARGE:
+    if target.stat().st_size < LARGE:
         return _read(target)
     place = kept / DIGESTS / hashlib.sha256(marks.encode()).hexdigest()
     try:
@@ -76,3 +77,45 @@ def _digest(path: Path, kept: Path | None) -> str:
 def _read(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Identities:
+    """Those of the folders whose weights are computed with: threads read the files. What a folder is by its contents
+    counts only while its marks are those that a worker saw, so that nothing is taken for what it was, or is by now.
+    """
+
+    def __init__(self, kept: Path | None, wake: Callable[[], None], log: logging.Logger) -> None:
+        """`wake` whoever asks: there is one more."""
+        self._kept, self._wake, self._log = kept, wake, log
+        self._known: dict[bytes, bytes | None] = {}  # by marks; None: it is being read, or cannot be
+        self._missed = set[bytes]()  # marks that were looked for in vain
+
+    def of(self, folder: str, marks: bytes) -> bytes | None:
+        """None while it is not known, or if the files are others now."""
+        if marks not in self._known and self.look(folder) != marks and marks not in self._missed:
+            self._missed.add(marks)
+            self._log.warning("KV blocks of weights whose files in %s have changed since are not kept", folder)
+        return self._known.get(marks)
+
+    def look(self, folder: str) -> bytes | None:
+        """Begin to find it out, unless that was begun; the marks that it has now."""
+        try:
+            marks = folder_marks(folder)
+        except OSError as error:
+            self._log.debug("no KV blocks are kept: the model's files cannot be read: %s", error)
+            return None
+        if marks not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[marks] = None
+            threading.Thread(target=self._read, args=(folder, marks), daemon=True).start()
+        return marks
+
+    def _read(self, folder: str, marks: bytes) -> None:
+        try:
+            found = model_identity(folder, self._kept)
+            if folder_marks(folder) == marks:
+                self._known[marks] = found
+        except OSError as error:
+            self._log.error("no KV blocks are kept: the model's files cannot be read: %s", error)
+        self._wake()

@@ -12,6 +12,7 @@ import os
 from actorserve.shm.kv_map.reader import CachedBlocks
 from actorserve.shm.kv_tier.blocks import PLACE, KVDescription, first_life, read_block, read_description
 from actorserve.shm.layout import PAGE
+from actorserve.shm.weights import WeightsRecord
 
 from ..runtime.process import Context
 
@@ -23,6 +24,8 @@ class EngineMemory:
         system = context.system
         self.map = CachedBlocks(context.segment, system.kv_map_offsets[engine], system.kv_map_sizes)
         self._files = [context.files[f"kv-{worker.name}"] for worker in system.workers_of(engine)]
+        self._record = WeightsRecord(context.files["weights"], engine)
+        self._own = context.model.folder
         self._pages: list[bytes] = []
         self.parts: list[KVDescription] = []  # of each of the group; empty while they are not known
 
@@ -38,6 +41,17 @@ class EngineMemory:
         if len(self.parts) < len(parts) or not alike:
             self.parts = []
         return True
+
+    @property
+    def folder(self) -> str:
+        """Where the weights lie that the engine is to have."""
+        return self._record.read()[1] or self._own
+
+    @property
+    def weights(self) -> bytes | None:
+        """Marks of the files that all of the group have loaded."""
+        found = {part.weights for part in self.parts}
+        return found.pop() if len(found) == 1 else None
 
     @property
     def block_bytes(self) -> int:

@@ -15,6 +15,7 @@ from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.kv_tier.blocks import BlockWriter, KVDescription, Piece, describe
 
 from ..model.memory.kv import KVSpec, KVType, PoolSpec
+from ..model.weights.marks import folder_marks
 from ..protocol.messages import LoadBlocks
 from ..protocol.wire import unpack
 from ..runtime.process import Context
@@ -52,7 +53,7 @@ def make_reader(context: Context, kept: KeptMemory, kv: KVSpec, kind: KVType, *m
         Piece(start, len(part) // (slots * size), context.config.block_size * size)
         for (start, part), size in zip(kept.taken, sizes, strict=True)
     ]
-    described = KVDescription(meaning.digest(), kept.blocks, pieces)
+    described = KVDescription(meaning.digest(), kept.blocks, pieces, folder_marks(context.model.folder))
     describe(kept.fd, described)
     return TierReader(arena, context.spec.index, described, [part for _, part in kept.taken])
 

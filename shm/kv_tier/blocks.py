@@ -33,11 +33,12 @@ class Piece(msgspec.Struct, array_like=True, frozen=True):
 
 
 class KVDescription(msgspec.Struct, array_like=True, frozen=True):
-    """What one worker says of its memory."""
+    """What one worker says of its memory. `weights`: marks of the files that it has loaded."""
 
     meaning: bytes
     blocks: int
     pieces: list[Piece]
+    weights: bytes = b""
 
     @property
     def block_bytes(self) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from actorserve.actors.model.weights.marks import folder_marks
 from actorserve.actors.options.config import make_config
 from actorserve.actors.porter import fingerprint
-from actorserve.actors.porter.fingerprint import make_fingerprint, model_identity
+from actorserve.actors.porter.fingerprint import Identities, make_fingerprint, model_identity
 
 OTHERWISE: dict[str, Any] = {
     "dtype": "bfloat16", "quantization": "int8", "model_impl": "transformers", "deterministic": True,
@@ -89,3 +93,32 @@ def test_of_the_hubs_cache_names_are_taken(model: Path, tmp_path: Path) -> None:
         weights.symlink_to(tmp_path / "blobs" / name)
         found.add(model_identity(str(model), tmp_path))
     assert len(found) == 2
+
+
+def test_of_a_gguf_file_its_contents_count(model: Path, tmp_path: Path) -> None:
+    """Its folder has but what its header says."""
+    file = tmp_path / "model.gguf"
+    (model / "model.safetensors").unlink()
+    (model / "gguf.json").write_text(json.dumps({"files": [{"path": str(file)}]}))
+    found = set()
+    for contents in (b"one", b"two"):
+        file.write_bytes(contents)
+        found.add(model_identity(str(model), tmp_path / "kept"))
+    assert len(found) == 2
+
+
+def test_weights_are_known_by_what_a_worker_saw(model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not by what lies in their place now."""
+    woken = threading.Event()
+    known, folder = Identities(None, woken.set, logging.getLogger("porter")), str(model)
+    first = folder_marks(folder)
+    assert known.of(folder, first) is None and woken.wait(60)
+    identity = known.of(folder, first)
+    assert identity == model_identity(folder, None)
+    (model / "model.safetensors").write_bytes(b"others")
+    assert known.of(folder, first) == identity, "it is what was read then"
+    second, fresh = folder_marks(folder), Identities(None, woken.set, logging.getLogger("porter"))
+    woken.clear()
+    assert fresh.of(folder, first) is None and woken.wait(60) and fresh.of(folder, first) is None
+    assert fresh.of(folder, second) not in (None, identity)
+    assert caplog.text.count("have changed since") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -13,7 +14,9 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from safetensors.torch import load_file, save_file
 
+from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.porter.sweep import measure
 from tests.support.client import http_client
 from tests.support.models.adapters import KINDS, write_adapter
@@ -108,6 +111,27 @@ def test_prefixes_outlive_the_server(tmp_path: Path) -> None:
         client.post("/reset_prefix_cache", headers=ADMIN).raise_for_status()
         until(lambda: not measure(tmp_path))
         assert ask_all(client)[0] == texts
+
+
+def test_blocks_of_other_weights_are_others(tmp_path: Path) -> None:
+    """Also of the same generation, in another server."""
+    model, other, kept = tmp_path / "model", tmp_path / "others" / "new", tmp_path / "kept"
+    for folder in (model, other):
+        shutil.copytree(DEMO_FOLDER, folder)
+    (file,) = other.glob("*.safetensors")
+    save_file({name: one * 0.98 for name, one in load_file(file).items()}, file)
+    options = ("--weights-folder", str(other.parent), "--admin-api-key", "key", "--max-data-parallel-size", "2")
+    texts = []
+    for folder in (other, model):
+        with Server(str(model), "--threads", "1", "--kv-offload", f"folder:{kept}:1Gi", *options) as server:
+            with http_client(server, WAIT_S) as client:
+                asked = client.post("/update_weights", json={"path": str(folder)}, headers=ADMIN)
+                assert asked.status_code == 200, asked.text
+                found, share = ask_all(client)
+                assert share == 0, "none of them is found"
+                texts.append(found)
+                saved(client)
+    assert texts[0] != texts[1]
 
 
 @pytest.mark.slow
