@@ -116,6 +116,8 @@ class SchedulerActor(Actor):
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
         members = len(system.workers_of(context.spec.engine))
         self.administration = Administration(context, self.scheduler, members, self._post_to_workers)
+        if self.administration.is_parked or self.administration.has_no_workers:
+            self._forget_memory()
         self._greet()
 
     def _greet(self) -> None:
@@ -264,7 +266,12 @@ class SchedulerActor(Actor):
         self.worker = 0
         if self.scheduler.pool.count:
             self.scheduler.end_epoch(self._next_epoch())
+        self._forget_memory()
         self.gauges.write()
+
+    def _forget_memory(self) -> None:
+        """The KV memory is given back, or is about to be: nobody is to be told that something is cached there."""
+        self.scheduler.kv.begin(0, 0)
 
     def _meet_worker(self, message: WorkerReady) -> None:
         if message.incarnation == self.worker or self.administration.is_parked:
@@ -326,6 +333,8 @@ class SchedulerActor(Actor):
     def _let_go_of_worker(self) -> None:
         """What it has still said counts no more."""
         self.scheduler.end_epoch(self._next_epoch())
+        if self.administration.has_no_workers:
+            self._forget_memory()
         self._greeted = self._leaves = False
         self.gauges.write()
         wake(self.context.eventfds["supervisor"])  # which may wait for this

@@ -61,7 +61,8 @@ class Administration:
             tell_workers(LookAtSleep())
 
     @property
-    def _has_no_workers(self) -> bool:
+    def has_no_workers(self) -> bool:
+        """Is the engine one more than are wanted?"""
         return WhyParked.SCALE in self._context.board.parked(self._first_worker)
 
     @property
@@ -122,7 +123,7 @@ class Administration:
         """(whether it has fallen asleep now, how much was done): what has begun has ended, or workers are parked."""
         sleep, scheduler = self._sleep, self._scheduler
         fell = sleep.drained(len(scheduler.batch), scheduler.waiting) and self._fall_asleep(sleep.state, [])
-        nobody = (sleep.is_waited_for or bool(self._calls)) and self._has_no_workers
+        nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
         calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)
         for call in calls:
             self._context.post(f"frontend-{frontend_of_call(call)}", SleepChanged(call, self._problem))

@@ -10,7 +10,7 @@ import pytest
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.administration import Sleep
+from actorserve.actors.protocol.administration import Sleep, WakeUp
 from actorserve.actors.protocol.messages import (
     Admit,
     Advance,
@@ -252,3 +252,13 @@ def test_weights_that_are_said_again_leave_those_before(lives: Lives) -> None:
     lives.now.turn(asked)
     lives.next().turn(asked)
     assert record.read() == (1, "/models/new") and record.before() == ""
+
+
+def test_what_sleeps_has_nothing_cached(lives: Lives) -> None:
+    """Nor has it for those who are told of blocks."""
+    assert lives.now.actor.scheduler.kv.cached()
+    lives.now.turn(Sleep(7, 1, "keep"))
+    assert not lives.now.actor.scheduler.kv.cached()
+    life = lives.next()
+    life.turn(WakeUp(8, 3), READY)
+    assert start_of(life) == 0

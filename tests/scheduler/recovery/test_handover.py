@@ -378,9 +378,11 @@ def test_an_engine_that_is_to_be_parked_gives_all_away_while_its_worker_lives(se
     first.compute()
     late = first.answer(first.steps[0])
     before = {ref: servers.table.generated(ref) for ref in refs}
+    first.actor.scheduler.kv.cache(servers.blocks - 1, bytes(16))
     first.park()
     first.turn()
     assert not first.refs and not first.actor.scheduler.pool.count
+    assert not first.actor.scheduler.kv.cached(), "its memory is about to be given back"
     first.turn(late)
     servers.deliver()
     servers.check(*refs)
