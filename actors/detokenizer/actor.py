@@ -196,8 +196,9 @@ class DetokenizerActor(Actor):
     def _told(self, followed: Followed) -> list[TokenLogprobs]:
         """The stream's tokens that were not taken yet."""
         prompt, stream = followed.prompt, followed.stream
-        most = stream.params.sampling.logprobs
-        return self.logprobs.tell(followed.ref, prompt + stream.taken, prompt + stream.tokens, most)
+        asked = stream.params.sampling
+        start, stop = prompt + stream.taken, prompt + stream.tokens
+        return self.logprobs.tell(followed.ref, start, stop, asked.logprobs, asked.logprob_token_ids)
 
     def _last_token(self, ref: int) -> int:
         """The token that ended the sequence."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import RequestTable, slot_of
@@ -19,11 +19,14 @@ class LogprobReader:
         self._area = area
         self._bytes = token_bytes
 
-    def tell(self, ref: int, start: int, stop: int, most: int) -> list[TokenLogprobs]:
-        """The tokens of these positions, each with `most` others."""
+    def tell(self, ref: int, start: int, stop: int, most: int, listed: Sequence[int] = ()) -> list[TokenLogprobs]:
+        """The tokens of these positions, each with `most` others, or with those whose ids the request lists."""
         told = []
         for position, token in enumerate(self._table.token_ids(ref, start, stop).tolist(), start):
             (rank, logprob), *best = self._area.read(slot_of(ref), position, most)
+            if listed:
+                values = self._area.read_listed(slot_of(ref), position, len(listed))
+                best = list(zip(listed, values, strict=True))
             others = [(self._bytes(word), word, value) for word, value in best]
             told.append(TokenLogprobs(self._bytes(token), token, logprob, rank, others))
         return told

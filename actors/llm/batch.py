@@ -50,9 +50,14 @@ class PromptRequest:
             prompt=decode(first.prompt_ids) if self.given.is_chat else self.given.text,
             prompt_token_ids=first.prompt_ids,
             prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs(first),
-            outputs=completions(job, params.n, params.logprobs is not None, params.detokenize),
+            outputs=completions(job, params.n, _ranked(params), params.detokenize),
             num_cached_tokens=first.cached_tokens,
         )
+
+
+def _ranked(params: SamplingParams) -> bool | None:
+    """Whether its logprobs tell of the likeliest tokens; None: it wants none."""
+    return False if params.logprob_token_ids else None if params.logprobs is None else True
 
 
 def make_request(

@@ -76,12 +76,15 @@ def aborted(output: Any) -> Any:
     return replace(output, outputs=answers, finished=True)
 
 
-def completions(job: Job, wanted: int, logprobs: bool, text: bool) -> list[CompletionOutput]:
-    """The answers of a job that has one prompt: the likeliest `wanted` of them where more were made."""
+def completions(job: Job, wanted: int, ranked: bool | None, text: bool) -> list[CompletionOutput]:
+    """The answers of a job that has one prompt: the likeliest `wanted` of them where more were made.
+
+    `ranked`: whether logprobs tell of the likeliest tokens, not of such as the request lists; None: there are none.
+    """
     choices = job.choices
     if len(choices) > wanted:
         choices = sorted(choices, key=_likelihood, reverse=True)[:wanted]
-    return [_completion(choice, index, logprobs, text) for index, choice in enumerate(choices)]
+    return [_completion(choice, index, ranked, text) for index, choice in enumerate(choices)]
 
 
 def _likelihood(choice: Choice) -> float:
@@ -89,14 +92,14 @@ def _likelihood(choice: Choice) -> float:
     return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))
 
 
-def _completion(choice: Choice, index: int, logprobs: bool, text: bool) -> CompletionOutput:
-    told = choice.logprobs if logprobs else []
+def _completion(choice: Choice, index: int, ranked: bool | None, text: bool) -> CompletionOutput:
+    logprobs = choice.logprobs if ranked is not None else []
     return CompletionOutput(
         index=index,
         text="".join(choice.text) if text else "",
         token_ids=choice.ids,
-        cumulative_logprob=sum(one.logprob for one in told) if logprobs else None,
-        logprobs=[_entries(one) for one in told] if logprobs else None,
+        cumulative_logprob=None if ranked is None else sum(one.logprob for one in logprobs),
+        logprobs=None if ranked is None else [_entries(one, ranked) for one in logprobs],
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
     )
@@ -109,8 +112,9 @@ def prompt_logprobs(choice: Choice) -> PromptLogprobs:
     return [None, *(_entries(told[position]) if position in told else None for position in positions)]
 
 
-def _entries(one: TokenLogprobs) -> dict[int, Logprob]:
+def _entries(one: TokenLogprobs, ranked: bool = True) -> dict[int, Logprob]:
+    """`ranked`: those beside it are the likeliest ones, in that order."""
     entries = {one.id: Logprob(one.logprob, one.rank, one.text.decode(errors="replace"))}
     for rank, (text, token, value) in enumerate(one.best, 1):
-        entries.setdefault(token, Logprob(value, rank, text.decode(errors="replace")))
+        entries.setdefault(token, Logprob(value, rank if ranked else None, text.decode(errors="replace")))
     return entries

@@ -44,8 +44,9 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, frozen=True):
 class SamplingParams(SamplingFields, kw_only=True):
     """Parameters of one prompt or of all. TypeError for a name that is not one, ValueError names what cannot be.
 
-    `max_tokens` None: as many as the model's length allows. `guided_decoding` is an older name of
-    `structured_outputs`; either is a StructuredOutputsParams or a dict of its fields.
+    `max_tokens` None: as many as the model's length allows. `logprob_token_ids` need no `logprobs` beside them.
+    `guided_decoding` is an older name of `structured_outputs`; either is a StructuredOutputsParams or a dict of its
+    fields.
     """
 
     n: int = 1
@@ -83,6 +84,8 @@ class SamplingParams(SamplingFields, kw_only=True):
             given["max_tokens"] = INT31
         if self.logit_bias is not None:
             given["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
+        if self.logprob_token_ids and self.logprobs is None:
+            given["logprobs"] = 0
         given |= {"structured_outputs": self._structured(), "priority": priority}
         try:
             return msgspec.convert(given, CompletionRequest)

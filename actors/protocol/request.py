@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 MOST_LOGPROBS = 20  # most likely tokens whose logprobs are given beside the token's own
+MOST_LOGPROB_IDS = 128  # tokens that a request may name to be told of them in place of those
 INT31, UINT64 = (1 << 31) - 1, (1 << 64) - 1
 
 
@@ -138,6 +139,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop_token_ids: Annotated[
         list[int] | None, Parameter("tokens that end the answer, beside the model's end tokens")
     ] = None
+    logprob_token_ids: Annotated[
+        list[int] | None,
+        Parameter("logprobs tell of these tokens, in this order, in place of the likeliest ones"),
+    ] = None
     ignore_eos: Annotated[bool | None, Parameter("the model's end tokens do not end the answer")] = None
     include_stop_str_in_output: Annotated[bool | None, Parameter("the text keeps the stop string that ended it")] = None
     skip_special_tokens: Annotated[bool | None, Parameter("special tokens are left out of the text")] = None
@@ -180,6 +185,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     logprobs: int = -1  # of the token and so many of the most likely tokens; -1: none
     prompt_logprobs: int = -1  # the same for the prompt's tokens
     pooling: Pooling | None = None  # no token is drawn: the sequence ends with its prompt
+    logprob_token_ids: list[int] = []  # where logprobs are told: of these tokens in place of the most likely ones
 
     def is_plain(self) -> bool:
         """Its logits are not changed before a token is drawn."""

@@ -6,6 +6,7 @@ They are those of the logits as the model gives them, before penalties, masks, t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +31,13 @@ def _device_log_sums(logits: Tensor) -> Tensor:
 LOG_SUMS = {"cpu": log_sums, "cuda": _device_log_sums}  # both give a row the same bits in every batch
 
 
+class Listed(NamedTuple):
+    """The token ids whose logprobs some rows want."""
+
+    words: np.ndarray  # int64 [rows, most of any row]; 0 where a row has fewer
+    counts: Ints
+
+
 class LogprobsWriter:
     """Which rows' tokens are told with their logprobs. Without an area nothing is written, but what the logits of a
     prompt need of a whole group is done by each of its members.
@@ -40,18 +48,22 @@ class LogprobsWriter:
         self._most = np.full(rows, -1, np.int64)
         self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
         self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely tokens, length of the prompt
+        self._listed: dict[int, Ints] = {}  # row: the token ids that its request lists
         self._slot = np.zeros(rows, np.int64)
         self._used: set[int] = set()  # slots whose memory was written
+        self._used_listed: set[int] = set()  # those of them whose requests listed token ids
         self._entries = None
         if area is not None:
-            shape, strides = (area.slots, area.max_tokens, 1 + MOST), (len(area.map) // area.slots, RECORD, 8)
+            shape, strides = (area.slots, area.max_tokens, 1 + MOST), (area.stride, RECORD, 8)
             self._entries = np.ndarray(shape, ENTRY, area.map, 0, strides)
+            self._values = np.ndarray((area.slots, area.listed_stride // 4), "<f4", area.map, area.listed_start)
 
     def place(self, row: int, slot: int, sampling: Sampling, prompt_tokens: int) -> None:
         """A sequence takes a row."""
         self._most[row] = -1
         self._rows_with_logprobs.discard(row)
         self._prompts.pop(row, None)
+        self._listed.pop(row, None)
         self._slot[row] = slot
         if sampling.prompt_logprobs >= 0:
             self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
@@ -60,6 +72,13 @@ class LogprobsWriter:
         self._most[row] = sampling.logprobs
         if sampling.logprobs >= 0:
             self._rows_with_logprobs.add(row)
+            if sampling.logprob_token_ids:
+                self._listed[row] = np.array(sampling.logprob_token_ids, np.int64)
+        if row in self._listed:
+            self._used_listed.add(slot)
+        elif slot in self._used_listed:
+            self._used_listed.remove(slot)
+            self._area.forget_listed(slot)
         if sampling.logprobs >= 0 or sampling.prompt_logprobs >= 0:
             self._used.add(slot)
         elif slot in self._used:
@@ -70,9 +89,20 @@ class LogprobsWriter:
         """Which of these rows are told, as indices."""
         return np.flatnonzero(self._most[rows] >= 0) if self._rows_with_logprobs else np.empty(0, np.int64)
 
-    def places(self, rows: Ints) -> tuple[Ints, int]:
-        """(the slots of these rows, how many of the most likely words are told)."""
-        return self._slot[rows], int(self._most[rows].max())
+    def places(self, rows: Ints) -> tuple[Ints, int, Listed | None]:
+        """(the slots of these rows, how many of the most likely words are told, and which others)."""
+        return self._slot[rows], int(self._most[rows].max()), self._listed_by(rows)
+
+    def _listed_by(self, rows: Ints) -> Listed | None:
+        """None: no row lists any."""
+        if not self._listed:
+            return None
+        own = [self._listed.get(row, np.empty(0, np.int64)) for row in rows.tolist()]
+        counts = np.array([len(one) for one in own], np.int64)
+        words = np.zeros((len(own), counts.max(initial=0)), np.int64)
+        for row, one in zip(words, own, strict=True):
+            row[: len(one)] = one
+        return Listed(words, counts) if words.size else None
 
     def raw(self, logits: Tensor, rows: Ints) -> tuple[Ints, Tensor] | None:
         """(which of these rows are told, their logits as they are now); None if none is."""
@@ -82,9 +112,9 @@ class LogprobsWriter:
     def write(self, raw: tuple[Ints, Tensor], rows: Ints, tokens: np.ndarray, positions: Ints) -> None:
         """The rows have drawn these tokens, which will stand at these positions."""
         asked, logits = raw
-        slots, most = self.places(rows[asked])
+        slots, most, listed = self.places(rows[asked])
         if self._entries is not None:
-            self.store(slots, positions[asked], self._records(logits, tokens[asked], most).numpy())
+            self.store(slots, positions[asked], self._records(logits, tokens[asked], most, listed).numpy(), listed)
 
     def prompts_among(self, rows: Ints) -> bool:
         """Whether any of these rows wants to be told of its prompt."""
@@ -117,19 +147,34 @@ class LogprobsWriter:
             for slots, positions, records in found:  # a device is waited for when it has been given all of it
                 self.store(slots, positions, records.cpu().numpy())
 
-    def _records(self, logits: Tensor, tokens: np.ndarray, most: int) -> Tensor:
+    def _records(self, logits: Tensor, tokens: np.ndarray, most: int, listed: Listed | None = None) -> Tensor:
         """Of these rows and tokens, on the device of `logits`."""
-        return pack_records(logits, torch.from_numpy(tokens.astype(np.int64)).to(logits.device), most)
+        return pack_records(logits, torch.from_numpy(tokens.astype(np.int64)).to(logits.device), most, listed)
 
-    def store(self, slots: Ints, positions: Ints, records: np.ndarray) -> None:
+    def store(self, slots: Ints, positions: Ints, records: np.ndarray, listed: Listed | None = None) -> None:
         """Records of `pack_records`, of tokens at these positions of these slots."""
         assert self._entries is not None, "without an area no row is told"
-        self._entries[slots, positions, : records.shape[1]] = records.view(ENTRY)[..., 0]
+        found = records.view(ENTRY)[..., 0]
+        if listed is not None:
+            found, values = np.split(found, [-listed.words.shape[1]], 1)
+            self._store_listed(slots, positions, values["logprob"], listed.counts)
+        self._entries[slots, positions, : found.shape[1]] = found
+
+    def _store_listed(self, slots: Ints, positions: Ints, values: np.ndarray, counts: Ints) -> None:
+        """Of the token ids that requests list: each slot has as many at a position as its request lists."""
+        places = zip(slots.tolist(), positions.tolist(), counts.tolist(), values, strict=True)
+        for slot, position, count, own in places:
+            self._values[slot, position * count : (position + 1) * count] = own[:count]
 
 
-def pack_records(logits: Tensor, tokens: Tensor, most: int) -> Tensor:
+def pack_records(logits: Tensor, tokens: Tensor, most: int, listed: Listed | None = None) -> Tensor:
     """int32 [rows, 1 + most, 2], on the device of `logits`: (rank, bits of the logprob) of one token of each row
-    (`tokens` int64 [rows]), and (word, bits of the logprob) of the most likely words."""
+    (`tokens` int64 [rows]), and (word, bits of the logprob) of the most likely words. Then come those that are
+    `listed`, as many for each row as the longest list has."""
     sums = LOG_SUMS[logits.device.type](logits)
     logprobs, words, rank = top_logprobs(logits, tokens, min(most, logits.shape[1]), sums)
-    return torch.stack([torch.cat([rank[:, None], words], 1).int(), logprobs.view(torch.int32)], 2)
+    names = [rank[:, None], words]
+    if listed is not None:
+        names.append(torch.from_numpy(listed.words).to(logits.device))
+        logprobs = torch.cat([logprobs, logits.gather(1, names[-1]) - sums[:, None]], 1)
+    return torch.stack([torch.cat(names, 1).int(), logprobs.view(torch.int32)], 2)

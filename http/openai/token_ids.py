@@ -29,7 +29,8 @@ def completion_of(body: GenerateRequest) -> TokensRequest:
         raise bad_request("return_prompt_text: the prompt is token ids here.", f"{INSIDE}return_prompt_text")
     fields: dict[str, Any] = {name: getattr(given, name) for name in GenerationFields.__struct_fields__}
     fields |= {name: value for name in OWN if (value := getattr(body, name)) is not None}
-    request = TokensRequest(prompt=list(body.token_ids), logprobs=given.logprobs, **fields)
+    logprobs = 0 if given.logprobs is None and given.logprob_token_ids else given.logprobs
+    request = TokensRequest(prompt=list(body.token_ids), logprobs=logprobs, **fields)
     return msgspec.structs.replace(request, return_token_ids=True)
 
 

@@ -114,7 +114,8 @@ def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     limits: dict[str, dict[str, Schema]] = {"truncate_prompt_tokens": {"integer": {"not": {"const": 0}}}}
     for name, most in MAX_IDS.items():
         limits[name] = {"array": {"items": {"type": "integer", **ids}, "maxItems": most}}
-    limits["allowed_token_ids"]["array"]["minItems"] = 1
+    for name in ("allowed_token_ids", "logprob_token_ids"):
+        limits[name]["array"]["minItems"] = 1
     text = {"minLength": 1, "maxLength": MAX_STOP_LENGTH}
     word = {"type": "string", "minLength": 1, "maxLength": MAX_BAD_WORD}
     biases = {

@@ -3,7 +3,13 @@
 For each slot and position of its token log there are 1 + MOST entries of (int32, float32): the token's own rank and
 logprob, then the most likely tokens with theirs, in descending order; how many of them, the request says. The worker
 writes those of a token before it tells that it has drawn it; those of the prompt's tokens when it computes them.
+
+Behind them each slot has room for the logprobs (float32) of the token ids that its request lists, in the request's
+order: as many at each position as it lists, so a position's lie where that number puts them. They are written and read
+as the records are, and of a worker that dies at it nobody reads: the token is not told yet, and its successor writes
+the same again.
 The file is sparse: memory is taken when it is written, and given back when the slot is written for another request.
+So the second part takes none of those who list nothing, and 4 bytes for each id and token of those who do.
 """
 
 from __future__ import annotations
@@ -15,8 +21,10 @@ from struct import Struct
 from ..layout import PAGE, whole
 
 MOST = 20
+MOST_LISTED = 128  # token ids that a request may list
 ENTRY = Struct("<if")
 RECORD = (1 + MOST) * ENTRY.size
+LISTED = Struct("<f")
 
 
 class Logprobs:
@@ -24,32 +32,48 @@ class Logprobs:
 
     def __init__(self, fd: int, slots: int, max_tokens: int) -> None:
         self.slots, self.max_tokens = slots, max_tokens
-        self._stride = _stride(max_tokens)
-        self.map = mmap.mmap(fd, slots * self._stride)
+        self.stride, self.listed_stride = _strides(max_tokens)
+        self.map = mmap.mmap(fd, slots * (self.stride + self.listed_stride))
 
     @staticmethod
     def create(slots: int, max_tokens: int) -> int:
         """The descriptor of a memory file for so many."""
         fd = os.memfd_create("actorserve-logprobs", os.MFD_CLOEXEC)
-        os.ftruncate(fd, slots * _stride(max_tokens))
+        os.ftruncate(fd, slots * sum(_strides(max_tokens)))
         return fd
 
     def start(self, slot: int, position: int) -> int:
         """Where a token's record begins, in bytes of the file."""
         if not (0 <= slot < self.slots and 0 <= position < self.max_tokens):
             raise IndexError(f"there is no position {position} of slot {slot}")
-        return slot * self._stride + position * RECORD
+        return slot * self.stride + position * RECORD
 
     def read(self, slot: int, position: int, most: int) -> list[tuple[int, float]]:
         """(rank, logprob) of the token, then (id, logprob) of the `most` most likely tokens."""
         start = self.start(slot, position)
         return list(ENTRY.iter_unpack(self.map[start : start + (1 + most) * ENTRY.size]))
 
+    @property
+    def listed_start(self) -> int:
+        """Where the part of the token ids that requests list begins, in bytes of the file."""
+        return self.slots * self.stride
+
+    def read_listed(self, slot: int, position: int, count: int) -> list[float]:
+        """The logprobs of the token ids that the slot's request lists, of which there are `count`."""
+        self.start(slot, position)  # is there such a place?
+        start = self.listed_start + slot * self.listed_stride + position * count * LISTED.size
+        return [value for (value,) in LISTED.iter_unpack(self.map[start : start + count * LISTED.size])]
+
     def forget(self, slot: int) -> None:
         """Give the slot's memory back."""
-        self.map.madvise(mmap.MADV_REMOVE, self.start(slot, 0), self._stride)
+        self.map.madvise(mmap.MADV_REMOVE, self.start(slot, 0), self.stride)
+        self.forget_listed(slot)
+
+    def forget_listed(self, slot: int) -> None:
+        """Give back what the slot's list has taken."""
+        self.map.madvise(mmap.MADV_REMOVE, self.listed_start + slot * self.listed_stride, self.listed_stride)
 
 
-def _stride(max_tokens: int) -> int:
-    """Bytes of a slot, in whole pages."""
-    return whole(max_tokens * RECORD, PAGE)
+def _strides(max_tokens: int) -> tuple[int, int]:
+    """Bytes of a slot in either part, in whole pages."""
+    return whole(max_tokens * RECORD, PAGE), whole(max_tokens * MOST_LISTED * LISTED.size, PAGE)

@@ -10,7 +10,7 @@ import pytest
 from actorserve.actors.detokenizer.decoder import bytes_of_tokens
 from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs
 from actorserve.actors.protocol.request import Sampling
-from actorserve.shm.table.logprobs import ENTRY, Logprobs
+from actorserve.shm.table.logprobs import ENTRY, LISTED, Logprobs
 from actorserve.shm.table.table import slot_of
 from tests.support.models.tokenizers_made import byte_fallback, byte_level
 
@@ -18,6 +18,7 @@ from .bench import PROMPT, Engine
 from .test_actor import make_engine
 
 MOST = 2
+IDS = [9, 4, 9]
 
 
 class Asking(Engine):
@@ -29,6 +30,8 @@ class Asking(Engine):
             entries = [(position, -float(position)), (5, -0.5), (6, -0.75)]
             at = area.start(slot_of(ref), position)
             area.map[at : at + 3 * ENTRY.size] = b"".join(ENTRY.pack(*entry) for entry in entries)
+            at = area.listed_start + slot_of(ref) * area.listed_stride + position * len(IDS) * LISTED.size
+            area.map[at : at + len(IDS) * LISTED.size] = b"".join(LISTED.pack(-position - i) for i in range(len(IDS)))
 
 
 @pytest.fixture
@@ -67,6 +70,26 @@ def test_every_token_is_told(engine: Asking, stream: bool, deaths: tuple[int, ..
     for number, token in enumerate(ids):
         position = len(PROMPT) + number
         assert found[number][1:] == (token, -float(position), position, MOST)
+
+
+@pytest.mark.parametrize("deaths", [(), (1, 4)])
+def test_listed_tokens_are_told_in_place_of_the_likeliest(engine: Asking, deaths: tuple[int, ...]) -> None:
+    ref = engine.open(sampling=Sampling(1, logprobs=0, logprob_token_ids=IDS))
+    ids = engine.ids("and so on, you know")
+    for number, token in enumerate(ids):
+        engine.write(ref, len(PROMPT) + number, len(PROMPT) + number + 1)
+        engine.advance(ref, [token], Finish.LENGTH if number == len(ids) - 1 else Finish.NONE)
+        if number in deaths:
+            engine.die()
+        else:
+            engine.turn()
+    engine.turn()
+    texts = bytes_of_tokens(byte_level())
+    for delta in engine.deltas:
+        for number, one in enumerate(delta.logprobs, delta.tokens - len(delta.logprobs)):
+            position = len(PROMPT) + number
+            assert one.best == [(texts(word), word, -position - i) for i, word in enumerate(IDS)]
+    assert sorted(told(engine)) == list(range(len(ids)))
 
 
 def test_a_long_log_is_told_in_pieces_from_its_start(engine: Asking) -> None:

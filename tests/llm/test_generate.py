@@ -102,6 +102,19 @@ def test_several_answers_seeds_and_the_best_of_them(llm: LLM) -> None:
     assert best.outputs[0].text == likeliest.text and best.outputs[0].logprobs is None
 
 
+def test_listed_tokens_are_told_beside_the_drawn_one(llm: LLM) -> None:
+    ranked, listed = (
+        generate(llm, PROMPTS[1], SamplingParams(temperature=0, max_tokens=3, **asked))[0].outputs[0]
+        for asked in ({"logprobs": 20}, {"logprob_token_ids": [300, 5]})
+    )
+    assert ranked.logprobs and listed.logprobs and ranked.token_ids == listed.token_ids
+    for token, best, told in zip(listed.token_ids, ranked.logprobs, listed.logprobs, strict=True):
+        assert list(told) == [token, 300, 5] and told[token] == best[token]
+        assert told[300].rank is None and all(told[word] == best[word] for word in told if word in best)
+    with pytest.raises(ValueError, match="logprob_token_ids takes at most 128"):
+        SamplingParams(logprob_token_ids=[1] * 129)
+
+
 def test_prompt_logprobs_begin_with_none(llm: LLM) -> None:
     [output] = generate(llm, PROMPTS[1], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=2))
     assert output.prompt_logprobs is not None and output.prompt_logprobs[0] is None

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "least tokens": (CHAT, {**ASKED, "temperature": 1, "min_tokens": 25, "n": 2}),
     "stop strings": (TEXT, {**ONCE, **WARM, "max_tokens": 120, "stop": ["ing", "er "], "n": 3}),
     "logprobs": (TEXT, {**ONCE, **WARM, "logprobs": 3}),
-    "chat logprobs": (CHAT, {**ASKED, "temperature": 1, "logprobs": True, "top_logprobs": 2}),
+    "chat logprobs": (CHAT, {**ASKED, "temperature": 1, "logprobs": True, "logprob_token_ids": [300, 5, 7]}),
     "ids": (CHAT, {**ASKED, "temperature": 1, "return_token_ids": True}),
     "schema": (CHAT, {**ASKED, "temperature": 1.2, "response_format": {
         "type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}}),

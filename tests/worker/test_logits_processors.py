@@ -151,6 +151,39 @@ def test_logprobs_are_those_of_transformers(bench: Bench, preempt: float) -> Non
             assert [value for _, value in best] == pytest.approx(truth[order[:most]].tolist(), abs=1e-4)
 
 
+LISTS = ([7, 3, 7], [0], list(range(2, 130)), [VOCABULARY - 1, 5])
+
+
+@pytest.mark.parametrize("preempt", [0.0, 0.2])
+def test_logprobs_of_listed_tokens_are_those_of_transformers(bench: Bench, preempt: float) -> None:
+    """Each row has its own list, beside rows without one, in its order, and of logits as the model made them."""
+    asked = [asking(logprobs=0, logprob_token_ids=ids, repetition_penalty=1.5) for ids in LISTS]
+    asked.insert(1, asking(logprobs=4))
+    sequences = [Sequence(prompt(i), COUNT, sampling) for i, sampling in enumerate(asked)]
+    bench.run(sequences, preempt)
+    for slot, (sequence, sampling) in enumerate(zip(sequences, asked, strict=True)):
+        tokens, ids = sequence.prompt + sequence.tokens, sampling.logprob_token_ids
+        logprobs = torch.log_softmax(bench.logits(tokens), -1)
+        for position in range(len(sequence.prompt), len(tokens)):
+            truth = logprobs[position - 1]
+            assert bench.area.read_listed(slot, position, len(ids)) == pytest.approx(truth[ids].tolist(), abs=1e-4)
+            (_, own), *best = bench.area.read(slot, position, sampling.logprobs)
+            assert own == pytest.approx(truth[tokens[position]].item(), abs=1e-4)
+            assert [word for word, _ in best] == truth.topk(sampling.logprobs).indices.tolist()
+
+
+def test_listed_tokens_take_the_memory_of_their_list(bench: Bench) -> None:
+    """Four bytes for each, behind one another; it is given back with the rest."""
+    bench.run([Sequence(prompt(1), 4)])
+    bench.run([Sequence(prompt(1), 4, asking(logprobs=0, logprob_token_ids=[9, 8]))])
+    at, ends = len(prompt(1)), len(prompt(1)) + 4
+    assert all(value < 0 for position in range(at, ends) for value in bench.area.read_listed(0, position, 2))
+    rest = bench.area.listed_start + ends * 2 * 4
+    assert not any(bench.area.map[rest : bench.area.listed_start + bench.area.listed_stride])
+    bench.run([Sequence(prompt(1), 4, asking(logprobs=1))])
+    assert bench.area.read_listed(0, at, 2) == [0.0, 0.0] and bench.area.read(0, at, 0) != [(0, 0.0)]
+
+
 def test_memory_of_logprobs_is_given_back(bench: Bench) -> None:
     bench.run([Sequence(prompt(1), 4, asking(logprobs=3))])
     assert bench.area.read(0, len(prompt(1)), 0) != [(0, 0.0)]

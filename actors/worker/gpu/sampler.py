@@ -26,7 +26,7 @@ from actorserve.shm.table.logprobs import MOST, Logprobs
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, Sampling
 from ..logits_processors import LogitsProcessors
-from ..logprobs import LogprobsWriter, pack_records
+from ..logprobs import Listed, LogprobsWriter, pack_records
 from .buffers import Sizes, StepBuffers, StepNumbers
 from .executor import GpuModel, Hidden
 from .graphs import Graphs, size_for
@@ -59,7 +59,9 @@ class PendingStep:
         self.rows, self.positions = rows, positions
         self.buffers = buffers
         self.bound = False  # the host has to know the tokens before it makes masks for the step behind
-        self.logprobs: tuple[Ints, Ints, Tensor] | None = None  # slots, positions, records, filled with the tokens
+        self.logprobs: tuple[Ints, Ints, Tensor, Listed | None] | None = (
+            None  # slots, positions, records (with the tokens)
+        )
         self.event: torch.cuda.Event | None = None  # of its end
         self.seconds: float | None = None  # what it took on the device, once it was finished
         self.failed_rows: Numbers = ()  # whose grammar has failed
@@ -131,8 +133,8 @@ class Sampler:
             pending.event.synchronize()
         tokens = pending.tokens = pending.buffers.tokens[: pending.rows.size].numpy().copy()
         if pending.logprobs is not None:
-            slots, positions, records = pending.logprobs
-            self.logprobs.store(slots, positions, records.numpy())
+            slots, positions, records, listed = pending.logprobs
+            self.logprobs.store(slots, positions, records.numpy(), listed)
         if pending.bound:
             self.logits_processors.advance(pending.rows, tokens)
         return tokens
@@ -176,10 +178,10 @@ class Sampler:
         if not told.size:
             return
         at = to_device(told, self.device)
-        slots, most = self.logprobs.places(pending.rows[told])
-        records = pack_records(self._logits.index_select(0, at).float(), self._tokens[at].long(), most)
+        slots, most, listed = self.logprobs.places(pending.rows[told])
+        records = pack_records(self._logits.index_select(0, at).float(), self._tokens[at].long(), most, listed)
         copy = torch.empty(records.shape, dtype=records.dtype, pin_memory=self.device.type == "cuda")
-        pending.logprobs = slots, pending.positions[told], copy.copy_(records, non_blocking=True)
+        pending.logprobs = slots, pending.positions[told], copy.copy_(records, non_blocking=True), listed
 
     def _fill_masks(self, pending: PendingStep, rows: Ints) -> Numbers:
         """Masks that depend on the text so far, made while the device computes; whose grammar has failed."""

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from actorserve.actors.protocol.request import ranges_of
+from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, ranges_of
 
 from ...errors import bad_request
 from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection
@@ -15,7 +15,7 @@ from .unsupported import check_built
 
 MAX_CHOICES = 128
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
-MAX_IDS = {"stop_token_ids": 1024, "allowed_token_ids": 4096}
+MAX_IDS = {"stop_token_ids": 1024, "allowed_token_ids": 4096, "logprob_token_ids": MOST_LOGPROB_IDS}
 MAX_BIASES = 1024
 TOKEN = re.compile(r"[0-9]{1,10}")  # as a key of logit_bias
 MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
@@ -89,6 +89,8 @@ def _check_words(request: GenerationFields, vocab_size: int) -> None:
             raise bad_request(f"{field} takes at most {most} token ids, of 0 to {vocab_size - 1}.", field)
     if request.allowed_token_ids == []:
         raise bad_request("allowed_token_ids must not be empty: nothing could be drawn.", "allowed_token_ids")
+    if request.logprob_token_ids is not None:
+        _check_logprob_ids(request)
     biases = request.logit_bias or {}
     if len(biases) > MAX_BIASES:
         raise bad_request(f"logit_bias takes at most {MAX_BIASES} tokens.", "logit_bias")
@@ -101,6 +103,17 @@ def _check_words(request: GenerationFields, vocab_size: int) -> None:
         raise bad_request(f"bad_words takes at most {MAX_BAD_WORDS} words of {MAX_BAD_WORD} characters.", "bad_words")
     if request.cache_salt is not None and not 0 < len(request.cache_salt) <= MAX_SALT:
         raise bad_request(f"cache_salt must have 1 to {MAX_SALT} characters.", "cache_salt")
+
+
+def _check_logprob_ids(request: GenerationFields) -> None:
+    """They say which logprobs, but not that there are any."""
+    name = "logprob_token_ids"
+    if not request.logprob_token_ids:
+        raise bad_request(f"{name} must not be empty: leave it out for the likeliest tokens.", name)
+    if isinstance(request, ChatRequest) and not request.logprobs:
+        raise bad_request(f"{name} goes with logprobs: true.", name)
+    if isinstance(request, CompletionRequest) and (request.logprobs is None or request.logprobs is False):
+        raise bad_request(f"{name} goes with logprobs.", name)
 
 
 def stop_strings(request: GenerationFields) -> list[str]:

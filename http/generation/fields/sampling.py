@@ -87,8 +87,9 @@ def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, 
         seed,
         logit_bias=[(int(token), bias) for token, bias in (request.logit_bias or {}).items()],
         allowed_token_ids=request.allowed_token_ids or [],
-        logprobs=_logprobs(request),
+        logprobs=0 if request.logprob_token_ids else _logprobs(request),
         prompt_logprobs=_prompt_logprobs(request) if first else -1,
+        logprob_token_ids=request.logprob_token_ids or [],
         **{name: _number(name, request, defaults) for name in NUMBERS},
     )
 

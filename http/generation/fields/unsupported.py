@@ -50,7 +50,6 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "flat_logprobs": NOTHING,
     "kv_transfer_params": NOTHING,
     "logits_processors": NOTHING,
-    "logprob_token_ids": NOTHING,
     "media_io_kwargs": NOTHING,
     "mm_processor_kwargs": NOTHING,
     "previous_input_messages": NOTHING,

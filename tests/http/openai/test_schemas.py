@@ -141,7 +141,6 @@ ASKING: dict[str, list[Any]] = {
     "web_search_options": [{}, {"search_context_size": "low"}],
     "separate_reasoning": [False],
     "stream_reasoning": [False],
-    "logprob_token_ids": [[1, 2]],
     "data_parallel_rank": [1],
 }
 BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
@@ -206,7 +205,7 @@ def test_in_stream_options_too() -> None:
 
 
 def test_in_sampling_params_too() -> None:
-    for field in ("logprob_token_ids", "extra_args"):
+    for field in ("flat_logprobs", "extra_args"):
         error = refusal(reading, GenerateRequest, sampling_params={field: {"a": 1}})
         assert error.param == f"sampling_params.{field}"
 

@@ -152,6 +152,50 @@ def test_logprobs_of_chat(client: httpx.Client, reference: Reference) -> None:
     assert [one["token"] for one in named] == [f"token_id:{token}" for token in body["choices"][0]["token_ids"]]
 
 
+IDS = [300, 5, 7]
+
+
+def test_logprobs_of_listed_tokens(client: httpx.Client, reference: Reference) -> None:
+    """In place of the likeliest, in the list's order, in all forms of answers; penalties change none of them."""
+    asked: dict[str, Any] = {
+        "logprob_token_ids": IDS,
+        "frequency_penalty": 1,
+        "temperature": 1,
+        "seed": 5,
+        "ignore_eos": True,
+    }
+    as_ids = asked | {"return_token_ids": True, "return_tokens_as_token_ids": True}
+    chat = ask(client, messages=HI, logprobs=True, top_logprobs=1, n=2, **as_ids)
+    for choice in chat["choices"]:
+        truth = torch.log_softmax(reference.logits(chat["prompt_token_ids"] + choice["token_ids"]), -1)
+        content, truth = choice["logprobs"]["content"], truth[len(chat["prompt_token_ids"]) - 1 :]
+        assert len(content) == len(choice["token_ids"])
+        for one, row, token in zip(content, truth, choice["token_ids"], strict=False):
+            assert [other["token"] for other in one["top_logprobs"]] == [f"token_id:{token}" for token in IDS]
+            values = [one["logprob"], *(other["logprob"] for other in one["top_logprobs"])]
+            assert values == pytest.approx(row[[token, *IDS]].tolist(), abs=1e-4)
+    (choice,) = ask(client, prompt=PROMPT, logprobs=2, echo=True, **as_ids)["choices"]
+    ids, prompt = choice["prompt_token_ids"] + choice["token_ids"], len(choice["prompt_token_ids"])
+    truth = torch.log_softmax(reference.logits(ids), -1)
+    for at, told in enumerate(choice["logprobs"]["top_logprobs"][prompt:], prompt):
+        wanted = {f"token_id:{token}": truth[at - 1][token].item() for token in (ids[at], *IDS)}
+        assert told == pytest.approx(wanted, abs=1e-4)
+    assert all(len(told) in (2, 3) for told in choice["logprobs"]["top_logprobs"][1:prompt])
+    body = {"token_ids": ids[:prompt], "sampling_params": asked | {"max_tokens": len(ids) - prompt}}
+    answer = client.post("/inference/v1/generate", json=body).raise_for_status().json()["choices"][0]
+    best = [[one["logprob"] for one in told["top_logprobs"]] for told in answer["logprobs"]["content"]]
+    assert answer["token_ids"] == choice["token_ids"]
+    assert torch.allclose(torch.tensor(best), truth[prompt - 1 : -1, IDS], atol=1e-4)
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [1 << 20], [5] * 129])
+def test_listed_tokens_that_cannot_be(client: httpx.Client, ids: list[int]) -> None:
+    assert refused(client, prompt="a", logprobs=0, logprob_token_ids=ids) == "logprob_token_ids"
+    body = {"token_ids": [1], "sampling_params": {"logprob_token_ids": ids}}
+    answer = client.post("/inference/v1/generate", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprob_token_ids")
+
+
 def test_all_choices_of_a_prompt_have_its_logprobs(client: httpx.Client) -> None:
     body = ask(client, prompt=[PROMPT, PROMPT[:20]], prompt_logprobs=1, logprobs=1, echo=True, n=3, max_tokens=2)
     for group in (body["choices"][:3], body["choices"][3:]):
@@ -266,6 +310,7 @@ def test_min_tokens_and_stop_tokens(client: httpx.Client) -> None:
         ("logit_bias", {"x": 1}),
         ("logprobs", 21),
         ("prompt_logprobs", 21),
+        ("logprob_token_ids", [5]),
         ("allowed_token_ids", []),
         ("allowed_token_ids", [1 << 20]),
         ("stop_token_ids", [1 << 20]),

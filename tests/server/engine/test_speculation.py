@@ -36,12 +36,13 @@ from tests.support.server import Server
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 1})
 DRAFT = json.dumps({"method": "draft_model", "model": str(DEMO_FOLDER), "num_speculative_tokens": 3})
+PROMPT = "One, two, one, two, one, two,"
 ONE = ("--threads", "1", "--debug")
 TWO = (*ONE, "-tp", "2")
 
 
 def ask(server: Server, **body: Any) -> dict[str, Any]:
-    given = {"prompt": "One, two, one, two, one, two,", "max_tokens": 40, "return_token_ids": True, **body}
+    given = {"prompt": PROMPT, "max_tokens": 40, "return_token_ids": True, **body}
     with http_client(server) as client:
         answer = client.post("/v1/completions", json=given)
     assert answer.status_code == 200, answer.text
@@ -72,6 +73,7 @@ def plain() -> Iterator[tuple[list[tuple[str, str]], list[dict[str, Any]]]]:
 KINDS: list[dict[str, Any]] = [
     {"temperature": 0, "logprobs": 3},
     {"temperature": 0.9, "seed": 4, "logprobs": 1},
+    {"temperature": 0.9, "seed": 4, "logprobs": 0, "logprob_token_ids": [300, 5, 7], "ignore_eos": True},
     {"temperature": 0, "stop": [" the"]},
     {"temperature": 1, "seed": 5, "frequency_penalty": 0.5, "presence_penalty": 0.2},
     {"temperature": 0, "min_tokens": 30},
@@ -115,6 +117,29 @@ def test_requests_of_all_kinds(server: Server, plain: Plain) -> None:
             wanted = expected["logprobs"]["token_logprobs"]
             assert found["logprobs"]["token_logprobs"] == pytest.approx(wanted, abs=1e-3)
             assert found["logprobs"]["tokens"] == expected["logprobs"]["tokens"]
+        if "logprob_token_ids" in body:
+            assert_alike(found["logprobs"]["top_logprobs"], expected["logprobs"]["top_logprobs"])
+
+
+def assert_alike(found: list[dict[str, float]], expected: list[dict[str, float]]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-3)
+
+
+def test_listed_tokens_are_told_once_each_when_the_worker_dies(server: Server, plain: Plain) -> None:
+    """Also of what was drawn before, which the prefix cache and the request's log bring back to its successor."""
+    (at,) = (index for index, body in enumerate(KINDS) if "logprob_token_ids" in body)
+    body = {"prompt": PROMPT, "max_tokens": 40, "stream": True, **KINDS[at]}
+    told: list[dict[str, float]] = []
+    with http_client(server) as client, client.stream("POST", "/v1/completions", json=body) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                if not told:
+                    os.kill(server.pids()["worker"], signal.SIGKILL)
+                (choice,) = json.loads(line.removeprefix("data: "))["choices"]
+                told += (choice["logprobs"] or {}).get("top_logprobs", [])
+    assert len(told) == 40
+    assert_alike(told, plain[1][at]["logprobs"]["top_logprobs"])
 
 
 def test_deaths_in_the_middle_change_no_text(server: Server, plain: Plain) -> None:

@@ -29,7 +29,7 @@ SAMPLINGS = [
     Sampling(0, temperature=0.0, repetition_penalty=1.7, logprobs=3),
     Sampling(21, frequency_penalty=1.5, presence_penalty=0.5, logit_bias=[(7, 4.0), (9, 3.5), (11, -100.0)]),
     Sampling(22, temperature=1.4, allowed_token_ids=[*range(20, 40)], min_tokens=3, suppress=[*range(20, 32)]),
-    Sampling(23, top_p=0.8, min_tokens=4, suppress=[*range(5, 85)], logprobs=0),
+    Sampling(23, top_p=0.8, min_tokens=4, suppress=[*range(5, 85)], logprobs=0, logprob_token_ids=[9, 4, 300]),
     Sampling(24, presence_penalty=1.0, logprobs=20),
     Sampling(25, temperature=0.8, logit_bias=[(8, 5.0)]),
 ]
@@ -72,7 +72,9 @@ def told(area: Logprobs, samplings: list[Sampling], wanted: int) -> list[list[tu
     found = []
     for slot, sampling in enumerate(samplings):
         for position in range(5 + 6 * slot, 5 + 6 * slot + wanted) if sampling.logprobs >= 0 else ():
-            found.append(area.read(slot, position, sampling.logprobs))
+            ids = sampling.logprob_token_ids
+            listed = zip(ids, area.read_listed(slot, position, len(ids)), strict=True)
+            found.append([*area.read(slot, position, sampling.logprobs), *listed])
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.cpu.batch import BlockTables
+from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.speculative.draft_model import DraftModelProposer
@@ -22,9 +24,10 @@ from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.speculative.verifier import FIRST_PAUSE, DraftBatch, DraftVerifier, Ints, Tokens
 from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters
+from actorserve.shm.table.logprobs import Logprobs
 from tests.support.models.checkpoints import KINDS, VOCABULARY
 
-from ..driver import GREEDY, Driver, Sequence, config_for, make_runner
+from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]
 
@@ -145,6 +148,26 @@ def test_each_token_that_is_kept_is_told_with_its_own_logprob(checkpoints: Folde
         assert [told[30 + at][1] for at in range(40)] == tokens
         found.append([told[30 + at][0] for at in range(40)])
     assert found[0] == pytest.approx(found[1], abs=1e-3)
+
+
+def test_each_token_that_is_kept_is_told_with_those_of_its_list(checkpoints: Folders) -> None:
+    config = config_for(checkpoints("llama"), block_size=16)
+    asked = [Sampling(3, temperature=0.8, logprobs=0, logprob_token_ids=[9, 4, 11]), Sampling(4, temperature=0.8)]
+    sequences = [Sequence(prompt(30), 40, asked[0]), Sequence(prompt(20), 40, asked[1])]
+    found: list[list[list[float]]] = []
+    answers: list[list[int]] = []
+    for drafts in (0, 5):
+        runner = make_runner(config, proposer=Oracle(answers) if drafts else None)
+        fd = Logprobs.create(8, LENGTH)
+        area = Logprobs(fd, 8, LENGTH)
+        os.close(fd)
+        runner.logprobs = LogprobsWriter(area, 8)
+        driver = Driver(runner, budget=64, drafts=drafts)
+        drawn = driver.run([Sequence(one.prompt, 40, one.sampling) for one in sequences])
+        answers += [one.prompt + tokens for one, tokens in zip(sequences, drawn, strict=True)]
+        found.append([area.read_listed(0, position, 3) for position in range(30, 70)])
+    assert driver.accepted > 0 and answers[:2] == answers[2:]
+    assert len({tuple(one) for one in found[0]}) > 10 and np.allclose(found[0], found[1], atol=1e-3)
 
 
 def test_what_is_drawn_has_the_models_distribution(checkpoints: Folders) -> None:
