@@ -23,6 +23,7 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "launch": "serve a model",
     "run": "start a server and chat with it in the terminal",
     "chat": "chat in the terminal with a running server",
+    "complete": "let a running server write on where a text ends",
     "route": "send requests to several servers, and go on elsewhere when one dies",
     "run-batch": "answer a file of requests in OpenAI's batch format",
     "systemd-unit": "print a unit that runs the server under systemd",

@@ -1,4 +1,4 @@
-"""One chat with a server that speaks the OpenAI API, streamed. Standard library alone: it starts in no time."""
+"""Chats and completions of a server of the OpenAI API, streamed. Standard library alone: it starts in no time."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class _Delta(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
+    text: str | None = None  # of completions
     finish_reason: str | None = None
 
 
@@ -88,11 +89,18 @@ class Client:
 
     def answer(self, model: str, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> Generator[Piece]:
         """The pieces of an answer as they come. Whoever closes this early ends the answer on the server, too."""
-        self.finish_reason = ""
         body = {"model": model, "messages": list(messages), "stream": True, **options}
+        return self._stream("/v1/chat/completions", body)
+
+    def complete(self, model: str, prompt: str, options: Mapping[str, Any]) -> Generator[Piece]:
+        """The same of what follows a prompt, which no chat template is laid around."""
+        return self._stream("/v1/completions", {"model": model, "prompt": prompt, "stream": True, **options})
+
+    def _stream(self, path: str, body: Mapping[str, Any]) -> Generator[Piece]:
+        self.finish_reason = ""
         connection = self._connect()
         try:
-            response = self._ask(connection, "POST", "/v1/chat/completions", json.dumps(body).encode())
+            response = self._ask(connection, "POST", path, json.dumps(body).encode())
             yield from self._pieces(response)
         except (OSError, http.client.HTTPException) as error:
             raise self._lost(error) from None
@@ -118,6 +126,8 @@ class Client:
             raise ChatError(_said(chunk.error))
         for choice in chunk.choices:
             self.finish_reason = choice.finish_reason or self.finish_reason
+            if choice.text:
+                yield Piece(choice.text, False)
             if choice.delta is None:
                 continue
             if thought := choice.delta.reasoning or choice.delta.reasoning_content:

@@ -1,4 +1,4 @@
-"""The options that `chat` and `run` share, and what becomes of them."""
+"""The options that `chat`, `run` and `complete` share, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,14 @@ def add_chat(parser: argparse.ArgumentParser) -> None:
     said = "one message, whose answer is all; - is all of standard input. More of them are its parts"
     group.add_argument("--message", "-q", "--quick", metavar="TEXT", action="append", help=said)
     group.add_argument("--system", metavar="TEXT", help="an instruction for the model")
+    add_drawing(group)
+
+
+def add_drawing(group: argparse._ActionsContainer, max_tokens: int | None = None) -> None:
+    """How tokens are drawn, and how many; `max_tokens`: how many if nothing is said."""
+    default = "" if max_tokens is None else " (default: %(default)s)"
     group.add_argument("--temperature", type=float, metavar="N", help="0: always the likeliest word")
-    group.add_argument("--max-tokens", type=int, metavar="TOKENS", help="of an answer")
+    group.add_argument("--max-tokens", type=int, metavar="TOKENS", default=max_tokens, help=f"of an answer{default}")
 
 
 def key_of(environ: dict[str, str], named: bool) -> str | None:
@@ -35,22 +41,56 @@ def talk(client: Client, arguments: argparse.Namespace, model: str | None = None
     """Chat until the end; the exit status."""
     from .client import ChatError
     from .conversation import Conversation
-    from .terminal import INTERRUPTED, Chat
+    from .screen import INTERRUPTED
+    from .terminal import Chat
 
-    options: dict[str, Any] = {}
-    for name in ("temperature", "max_tokens"):
-        if getattr(arguments, name) is not None:
-            options[name] = getattr(arguments, name)
-    for stream in (sys.stdin, sys.stdout):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    let_any_text_pass()
     try:
-        chat = Chat(client, model or client.models()[0], Conversation(arguments.system), options)
+        name, options = model or client.models()[0], drawing_of(arguments)
+        chat = Chat(client, name, Conversation(arguments.system), options)
         return chat.run() if arguments.message is None else chat.ask(_message(arguments.message))
     except ChatError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def complete(client: Client, arguments: argparse.Namespace) -> int:
+    """Show what follows the prompt; the exit status."""
+    from .client import ChatError
+    from .screen import INTERRUPTED, Screen
+
+    let_any_text_pass()
+    try:
+        prompt = _prompt(arguments.prompt)
+        pieces = client.complete(arguments.model or client.models()[0], prompt, drawing_of(arguments))
+        return Screen().answer(client, pieces, [])
+    except ChatError as error:
+        print(f"actorserve: error: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def drawing_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What add_drawing's options say, as fields of a request."""
+    given = {name: getattr(arguments, name) for name in ("temperature", "max_tokens")}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def let_any_text_pass() -> None:
+    """What this terminal's encoding does not have is no error."""
+    for stream in (sys.stdin, sys.stdout):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _prompt(given: str) -> str:
+    """To the letter, but for the last newline of what is read: `echo` writes one."""
+    prompt = sys.stdin.read().removesuffix("\n") if given == WHOLE_INPUT else given
+    if not prompt:
+        raise ConfigError("PROMPT: it is empty")
+    return prompt
 
 
 def _message(parts: list[str]) -> str:

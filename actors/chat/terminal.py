@@ -1,28 +1,18 @@
-"""The chat on a terminal, or through pipes: reads messages, shows answers as they come, hears Ctrl-C.
-
-What a model writes is shown, and does nothing: control characters of a terminal are made visible.
-"""
+"""The chat on a terminal, or through pipes: reads messages, shows answers as they come, hears Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from .client import ChatError, Client
+from .client import Client
 from .conversation import Conversation, Next
+from .screen import FAILED, INTERRUPTED, Screen
 
-FAILED = 1
-INTERRUPTED = 130
 PROMPT = "> "
 BLOCK = '"""'
-VISIBLE = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-del VISIBLE[ord("\n")], VISIBLE[ord("\t")]
-LONGEST = {"length": "cut off: it is as long as it may be", "error": "broken off by an error of the server"}
 
 
 class Chat:
@@ -33,8 +23,7 @@ class Chat:
         self._model = model
         self._conversation = conversation
         self._options = options
-        self._shown = Console(highlight=False, emoji=False, markup=False, soft_wrap=True)
-        self._beside = Console(stderr=True, highlight=False, emoji=False, markup=False, soft_wrap=True)
+        self._screen = Screen()
         self._typed = sys.stdin.isatty()
 
     def run(self) -> int:
@@ -42,7 +31,7 @@ class Chat:
         if self._typed:
             with contextlib.suppress(ImportError):  # it makes a line editable, and what was typed before come back
                 import readline  # noqa: F401
-            self._note(f"{self._model} at {self._client.url} (/help, Ctrl-D ends)")
+            self._screen.note(f"{self._model} at {self._client.url} (/help, Ctrl-D ends)")
         status: int | None = None
         while status is None:
             try:
@@ -50,8 +39,8 @@ class Chat:
             except KeyboardInterrupt:  # wherever it comes, but for an answer, which hears it itself
                 if not self._typed:
                     return INTERRUPTED
-                self._beside.print()
-                self._note("Ctrl-D or /exit ends")
+                self._screen.new_line()
+                self._screen.note("Ctrl-D or /exit ends")
         return status
 
     def _turn(self) -> int | None:
@@ -60,11 +49,11 @@ class Chat:
             text = self._read()
         except EOFError:
             if self._typed:
-                self._beside.print()
+                self._screen.new_line()
             return 0
         follows, notice = self._conversation.take(text)
         if notice:
-            self._note(notice)
+            self._screen.note(notice)
         if follows is Next.END:
             return 0
         status = self.answer() if follows is Next.ANSWER else 0
@@ -79,56 +68,12 @@ class Chat:
         """Show the answer to what was said last."""
         said: list[str] = []
         pieces = self._client.answer(self._model, self._conversation.messages(), self._options)
-        status = 0
-        try:
-            with contextlib.closing(pieces):
-                self._show(pieces, said)
-        except KeyboardInterrupt:
-            self._end_line(said)
-            self._note("interrupted")
-            status = INTERRUPTED
-        except ChatError as error:
-            self._end_line(said)
-            self._beside.print(f"actorserve: error: {error}", style="red")
+        status = self._screen.answer(self._client, pieces, said)
+        if status == FAILED:
             self._conversation.forget()
-            return FAILED
         else:
-            self._end_line(said)
-            if note := LONGEST.get(self._client.finish_reason):
-                self._note(note)
-        self._conversation.heard("".join(said))
+            self._conversation.heard("".join(said))
         return status
-
-    def _show(self, pieces: Iterator[Any], said: list[str]) -> None:
-        """Thinking is shown on a terminal alone: what goes into a file is the answer."""
-        thought = False
-        for text, thinking in pieces:
-            if thinking:
-                if self._shown.is_terminal:
-                    thought = True
-                    self._write(text, "dim")
-                continue
-            if thought and not said:
-                self._write("\n\n", None)
-            said.append(text)
-            self._write(text, None)
-
-    def _write(self, text: str, style: str | None) -> None:
-        if self._shown.is_terminal:
-            self._shown.print(Text(text.translate(VISIBLE), style or ""), end="")
-        else:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-
-    def _end_line(self, said: list[str]) -> None:
-        if self._shown.is_terminal or (said and not said[-1].endswith("\n")):
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-
-    def _note(self, text: str) -> None:
-        """What is none of the conversation; it stands on a terminal alone."""
-        if self._beside.is_terminal:
-            self._beside.print(Text(text, "dim"))
 
     def _read(self) -> str:
         """The next message: a line, or several between triple quotes. EOFError where there is no more."""

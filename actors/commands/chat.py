@@ -24,23 +24,35 @@ DEFAULT = "http://127.0.0.1:8000"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which server, which of its models, and the chat."""
+    add_target(parser)
+    add_chat(parser)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Which server, and which of its models."""
     parser.add_argument("--url", metavar="URL", help="a server of the OpenAI API, here or elsewhere")
     parser.add_argument("--model", "--model-name", metavar="NAME", help="one of its models (default: its first)")
+    key = "the server's key; in ACTORSERVE_API_KEY it is not seen by others of this machine"
+    parser.add_argument("--api-key", metavar="KEY", help=key)
     add_server(parser)
-    add_chat(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 once the chat has ended; 1 if there is no server, or it did not answer."""
+    client = find_client(arguments)
+    return FAILED if client is None else talk(client, arguments, arguments.model)
+
+
+def find_client(arguments: argparse.Namespace) -> Client | None:
+    """Of the server that `add_target`'s options name; None: there is none, which is said."""
     from ..chat.client import ChatError
     from ..observer.attach import AttachError
 
     try:
-        client = _client(arguments)
+        return _client(arguments)
     except (ChatError, AttachError) as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
-        return FAILED
-    return talk(client, arguments, arguments.model)
+        return None
 
 
 def _client(arguments: argparse.Namespace) -> Client:
@@ -48,7 +60,7 @@ def _client(arguments: argparse.Namespace) -> Client:
     from ..chat.client import Client
     from ..observer.attach import AttachError, attach, find_servers
 
-    key = key_of(dict(os.environ), arguments.url is not None)
+    key = arguments.api_key or key_of(dict(os.environ), arguments.url is not None)
     if arguments.url is not None:
         return Client(arguments.url, key)
     if arguments.server is None and not find_servers():  # another user's, or in a container, it may be all the same

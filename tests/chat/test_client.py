@@ -56,6 +56,15 @@ def test_thinking_and_text_in_pieces(fake: Fake) -> None:
     assert fake.bodies[0] == {"model": "m", "messages": HELLO, "stream": True, "max_tokens": 2}
 
 
+def test_what_follows_a_prompt_comes_in_pieces(fake: Fake) -> None:
+    texts = [{"index": 0, "text": "", "finish_reason": None}, {"text": "é b"}, {"text": "", "finish_reason": "stop"}]
+    events = [b"data: " + json.dumps({"choices": [one]}).encode() + b"\n\n" for one in texts]
+    fake.behave = sends(*events, b"data: [DONE]\n\n")
+    client = Client(fake.base_url, None)
+    assert list(client.complete("m", "a ", {"max_tokens": 2})) == [("é b", False)] and client.finish_reason == "stop"
+    assert fake.bodies[0] == {"model": "m", "prompt": "a ", "stream": True, "max_tokens": 2}
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [

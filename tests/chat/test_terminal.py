@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.observer.commands import port_of
+from tests.support.client import http_client
 from tests.support.server import Server
 
 DEADLINE_S = 60.0
@@ -126,6 +127,30 @@ def test_errors_have_a_status(demo_server: Server, slow_server: Server) -> None:
     assert empty.returncode == 2 and "--message: it is empty" in empty.stderr
 
 
+def test_what_follows_a_text(demo_server: Server, slow_server: Server) -> None:
+    """As an argument to the letter, or from standard input without its last newline."""
+    body = {"prompt": "The capital of", "max_tokens": 8, "temperature": 0}
+    with http_client(demo_server) as client:
+        wanted = client.post("/v1/completions", json=body).raise_for_status().json()["choices"][0]["text"] + "\n"
+    asked = ("complete", "--max-tokens", "8", "--temperature", "0", "--server", port_of(demo_server))
+    assert chat(*asked, "The capital of").stdout == chat(*asked, said="The capital of\n").stdout == wanted
+    empty = chat(*asked, said="\n")
+    assert (empty.stdout, empty.returncode) == ("", 2) and "PROMPT: it is empty" in empty.stderr
+    target = ("--url", slow_server.base_url, "--max-tokens", "3")
+    locked, opened = chat("complete", *target, "Hello"), chat("complete", *target, "--api-key", KEY, "-", said="Hello")
+    assert locked.returncode == 1 and "ACTORSERVE_API_KEY" in locked.stderr and locked.stderr.count("\n") == 1
+    assert opened.returncode == 0 and opened.stdout.strip() and not opened.stderr
+
+
+def test_ctrl_c_ends_what_follows_a_text(slow_server: Server) -> None:
+    command = ("complete", "--server", port_of(slow_server), "--api-key", KEY, "--max-tokens", "3000", "Go on")
+    with Terminal(*command) as terminal:
+        terminal.wait_for_more()
+        terminal.type("\x03")
+        terminal.wait_for("interrupted")
+        assert terminal.process.wait(DEADLINE_S) == 130
+
+
 def test_a_conversation_on_a_terminal(demo_server: Server) -> None:
     with Terminal("chat", "--server", port_of(demo_server)) as terminal:
         terminal.wait_for("actorserve-demo at http://")
@@ -177,7 +202,7 @@ def test_run_says_why_there_is_no_server(tmp_path: object) -> None:
 
 
 def test_what_a_model_writes_does_nothing_to_the_terminal() -> None:
-    from actorserve.actors.chat.terminal import VISIBLE
+    from actorserve.actors.chat.screen import VISIBLE
 
     assert "a\x1b[2J\x07\x9b\r\n\tb👩‍💻".translate(VISIBLE) == "a␛[2J␇\ufffd␍\n\tb👩‍💻"
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "".join(map(chr, range(256))).translate(VISIBLE))
