@@ -10,21 +10,11 @@ import gc
 import importlib
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
 import numpy as np
 
-from actorserve.shm.table.logprobs import Logprobs
-
-from ..grammar.matchers import Matchers
-from ..grammar.vocabulary import make_lltokenizer
-from ..model.checks import check_device, check_gpu
-from ..model.memory.kv_memory import KVMemory
-from ..model.memory.machine import blocks_in, kv_memory_room, usable_cores
-from ..model.tokenizers.tokenizer import load_tokenizer
-from ..options.config import Config, ConfigError
+from ..options.config import Config
 from ..options.speculative import count_drafts
 from ..protocol.administration import CallMethod, LookAtSleep
 from ..protocol.messages import (
@@ -40,28 +30,21 @@ from ..protocol.messages import (
     ToWorker,
     WorkerReady,
 )
-from ..protocol.request import Rendition
 from ..protocol.step import KVLayout, Step, StepDone
 from ..runtime.dump import write_dump
-from ..runtime.in_flight import NO_REQUEST, log_debug, request_name
+from ..runtime.in_flight import NO_REQUEST, request_name
 from ..runtime.process import RENEW, Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
-from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, counts
-from .kept_memory import KeptMemory, anonymous, digest_of
 from .methods import WorkerMethods
 from .parked import ParkedWorker, load_weights, sleep_word
 from .profile import TorchProfiler
-from .torch_import import import_rest, import_torch
+from .start.model import load, uses_gpu
+from .torch_import import import_torch
 
 if TYPE_CHECKING:
-    import torch
-
     from ..protocol.wire import Numbers
-    from .cpu.decoder import Decoder
     from .lora.resident import ResidentAdapters
-    from .pipeline.link import Stage
-    from .tensor_parallel import TensorParallelGroup
     from .tier import TierReader
     from .vision.rows import VisionRows
 
@@ -301,63 +284,11 @@ def start(context: Context) -> WorkerActor | ParkedWorker:
     return load_weights(context, load)
 
 
-def load(context: Context) -> WorkerActor:
-    """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
-    if context.model.pooling is not None:
-        from .pooling import start as pooling_start
-
-        return pooling_start.start(context)
-    if context.model.encoder is not None:
-        from .encoder_decoder import start as reading_start
-
-        return reading_start.start(context)
-    on_gpu = uses_gpu(context.config)
-    check_options(context.config, on_gpu)
-    if _speaks_for_all(context):
-        from ..model.memory.machine import without_effect
-
-        for words in without_effect(context.config, on_gpu):
-            context.log.warning("%s", words)
-    if not on_gpu:
-        return _start_on_cpu(context)
-    import_rest()
-    from .gpu import start as gpu_start
-
-    return gpu_start.start(context)
-
-
-def _speaks_for_all(context: Context) -> bool:
-    """What holds for all workers is said once."""
-    return context.spec.index == context.spec.engine == 0
-
-
-def uses_gpu(config: Config) -> bool:
-    """--device; ConfigError if it wants what is not there."""
-    import torch
-
-    if config.device == "cuda":
-        check_gpu(config)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: torch finds no GPU here (nvidia-smi and torch.version.cuda may say why)")
-    return config.device != "cpu" and torch.cuda.is_available()
-
-
-def check_options(config: Config, on_gpu: bool) -> None:
-    """ConfigError if one is for the other device, or for more devices than there are."""
-    import torch
-
-    check_device(config, on_gpu)
-    count = torch.cuda.device_count() if on_gpu else 0
-    if on_gpu and config.tensor_parallel_size > count:
-        raise ConfigError(f"--tensor-parallel-size: there are {count} GPUs here")
-    if on_gpu and (wanted := config.workers * config.engines) > count:
-        raise ConfigError(f"--data-parallel-size: {wanted} GPUs are needed, and there are {count} here")
-
-
 def import_early() -> None:
     """What is imported only as it runs, by whoever forks workers; that asks for no GPU, which cannot be forked."""
     import_torch()
-    for name in ("models.weights", "memory", "cpu.executor", "cpu.memory.kv_memory", "cpu.runner", "speculative.actor"):
+    on_cpu = ("cpu.executor", "cpu.memory.kv_memory", "cpu.runner", "speculative.actor", "start.cpu")
+    for name in ("models.weights", "memory", *on_cpu):
         importlib.import_module(f".{name}", __package__)
 
 
@@ -375,166 +306,3 @@ def _drop_old_steps(context: Context) -> None:
     """Plans from before this incarnation speak of KV that is gone; one of them may be what ended the last one."""
     while context.inbox.drain(lambda message: None):
         context.inbox.commit()
-
-
-def join_group(context: Context, device: torch.device | None = None) -> TensorParallelGroup | None:
-    """The group of this worker, once all are there; None for one that has the whole model. `device`: its GPU."""
-    from .tensor_parallel import TensorParallelGroup
-
-    size = context.config.tensor_parallel_size
-    if size == 1:
-        return None
-    return TensorParallelGroup(context.spec.index, size, *meeting_of(context), device, context.config.step_timeout)
-
-
-def meeting_of(context: Context) -> tuple[int, int]:
-    """(the descriptor of the file by which this worker's group meets, which life of the group this is)."""
-    engine = context.spec.engine
-    life = context.board.incarnation(context.system.workers_of(engine)[0].position)
-    return context.files[context.system.meetings[engine]], life
-
-
-def _start_on_cpu(context: Context) -> WorkerActor:
-    import torch
-
-    from .cpu.layers import native
-    from .cpu.memory.kv_memory import kv_type, make_memory
-    from .cpu.runner import CpuRunner
-    from .lora.start import start_adapters
-    from .models.weights import files_bytes, load_decoder
-    from .pipeline.actor import StageWorkerActor
-    from .pipeline.runner import make_stage_runner
-    from .pipeline.start import describe_stage, join_stage, plan_worker_memory
-    from .speculative.actor import SpeculativeWorkerActor, drafter_by_itself, load_drafter
-
-    context.phase_ends(StartPhase.IMPORTS)
-    config, log = context.config, context.log
-    stage = join_stage(context, *meeting_of(context))
-    group = join_group(context) if stage is None else stage.group
-    peers = group or stage
-    context.phase_ends(StartPhase.GROUP)
-    engines = _engines_beside(context)
-    cores = max(1, usable_cores() // engines)
-    threads = config.threads or max(1, (usable_cores() - 1) // (config.local_workers * engines))
-    log.info("kernels: %s", native.start(config.cpu_kernels, threads))
-    if config.threads is None and config.workers == 1 and not config.deterministic:
-        threads = native.useful_threads(cores, files_bytes(context.model.folder))
-    torch.set_num_threads(threads)
-    start = time.perf_counter()
-    model = load_decoder(config, context.model, group, stage)
-    vision = None
-    if context.model.vision is not None:
-        import_rest()
-        from .vision.start import make_vision, media_source
-
-        vision = make_vision(config, context.model, model, media_source(context))
-    context.phase_ends(StartPhase.WEIGHTS)
-    seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
-    name = f"{context.model.architecture}{describe_stage(model)}"
-    log.info("%s in %s loaded in %.1f s, threads: %d", name, dtype, seconds, threads)
-    if model.batch_invariant:
-        log.info("a token has the same bits in every batch (--threads has to stay %d)", threads)
-    drafter = load_drafter(config, context.model, group) or drafter_by_itself(config, model)
-    context.phase_ends(StartPhase.DRAFTS)
-    drafts = drafter.block_bytes if drafter else 0
-    plan, whole = plan_worker_memory(config, model, context.model.max_model_len, drafts)
-    plain = not (model.kv.states or plan.windows or (drafter is not None and drafter.block_bytes))
-    kept, since = _find_memory(context, (model.kv, plan, kv_type(config, model)), plain, peers)
-    option, room = kv_memory_room(config)
-    if peers is not None:
-        room = peers.minimum(room)
-    if since:
-        blocks = kept.blocks
-    else:
-        blocks = blocks_in(config, whole, context.model.max_model_len, option, room)
-        if plain:
-            kept.begin(blocks)
-    warn_unused_memory(context, blocks, whole)
-    words = plan.words(config, context.model.max_model_len, blocks, room)
-    log.info("KV memory of %s%s: %s", kv_type(config, model).name, ", which was there" if since else "", words)
-    memory = make_memory(config, model, plan, blocks, room, kept.take if plain else anonymous)
-    context.kept_since = kept.since and max(kept.since, since)
-    ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
-    verifier = drafter.make(config, blocks, ids.shape[1], model, group) if drafter else None
-    context.phase_ends(StartPhase.KV_MEMORY)
-    parts = request_readers(context, model.vocab_size)
-    own = model, memory.blocks, ids, config.block_size, rows, *parts, verifier, memory.states, vision
-    runner = CpuRunner(*own) if stage is None else make_stage_runner(stage, *own)
-    tokens = plan.tokens(config, context.model.max_model_len, blocks)
-    adapters = start_adapters(context, model, group)
-    if adapters is not None:
-        runner.lora = adapters.rows(rows)
-    said = runner, blocks, memory.layout, tokens, adapters
-    if stage is not None:
-        return StageWorkerActor(context, stage, *said)
-    actor = (SpeculativeWorkerActor if drafter else WorkerActor)(context, *said)
-    actor.vision = vision
-    if config.offloads:
-        actor.tier = _offload(context, kept, model, plain)
-    return actor
-
-
-def _engines_beside(context: Context) -> int:
-    """How many share the cores now. Where bits must not depend on that, all that there may be."""
-    if context.config.deterministic:
-        return context.config.engines
-    workers = context.system.of_kind("worker")
-    return max(1, len({one.engine for one in workers if not context.board.is_parked(one.position)}))
-
-
-def _offload(context: Context, kept: KeptMemory, model: Decoder, plain: bool) -> TierReader | None:
-    """--kv-offload, of memory whose blocks are all that there is to a prefix."""
-    from .cpu.memory.kv_memory import kv_type
-    from .tier import make_reader
-
-    config, group = context.config, (context.spec.index, context.config.tensor_parallel_size)
-    if not plain:
-        if _speaks_for_all(context):
-            context.log.warning("--kv-offload: it has no effect with a model or drafts that keep more than blocks")
-        return None
-    exact = config.threads if model.batch_invariant else None
-    return make_reader(context, kept, model.kv, kv_type(config, model), str(model.dtype), group, exact)
-
-
-def _find_memory(
-    context: Context, what: object, plain: bool, group: TensorParallelGroup | Stage | None
-) -> tuple[KeptMemory, int]:
-    """The file for this worker's KV memory, made of `what` beside all that options say; and since which life it is the
-    same for all of the group. 0: it is empty. Only what is `plain` can be gone on with by its blocks alone.
-    """
-    spec = context.spec
-    life = context.board.incarnation(context.system.workers_of(spec.engine)[0].position)
-    kept = KeptMemory(context.files[f"kv-{spec.name}"], digest_of(context.config, context.model.folder, what), life)
-    since = kept.since if plain else 0
-    if group is not None:
-        since = -group.minimum(-since) if group.minimum(since) else 0
-    if not since:
-        kept.forget()
-    return kept, since
-
-
-def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:
-    """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
-    from ..model.memory.machine import unused_memory
-
-    words = unused_memory(context.config, context.model.max_model_len, blocks, plan)
-    if words and _speaks_for_all(context):
-        context.log.warning("%s", words)
-
-
-def request_readers(
-    context: Context, words: int
-) -> tuple[Callable[[int], Rendition], Logprobs | None, Callable[[], Matchers]]:
-    """What a runner needs of requests: their renditions, where their logprobs go, and what makes their matchers."""
-    decoder = msgspec.msgpack.Decoder(Rendition)
-
-    def read_rendition(ref: int) -> Rendition:
-        log_debug(context.log, "%s takes a row", context.table, ref)
-        return decoder.decode(packed) if (packed := context.table.rendition(ref)) else Rendition()
-
-    def make_matchers() -> Matchers:
-        return Matchers(make_lltokenizer(load_tokenizer(context.model), words, context.model.end_tokens), words)
-
-    reports = context.system.is_reporter(context.spec)
-    area = Logprobs(context.files["logprobs"], *context.system.logprobs) if reports else None
-    return read_rendition, area, make_matchers

@@ -38,10 +38,10 @@ from ..model.rope import long_texts
 from ..model.weights.weight_files import read_weights
 from ..options.config import Config
 from ..protocol.topology import System
-from .actor import check_options, uses_gpu
 from .cpu.layers.native import choose
 from .models.weights import choose_dtype, open_checkpoint
 from .speculative.actor import load_drafter
+from .start.model import check_options, uses_gpu
 from .torch_import import import_rest
 
 Facts = Iterator[dict[str, Any]]

@@ -11,10 +11,11 @@ from torch import Tensor
 from ...model.memory.machine import blocks_in, kv_memory_room, usable_cores
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
-from ..actor import WorkerActor, request_readers, warn_unused_memory
+from ..actor import WorkerActor
 from ..cpu.layers import native
 from ..cpu.memory.kv_memory import make_memory, plan_memory
 from ..cpu.memory.window_tables import TabledKV
+from ..start.shared import request_readers, warn_unused_memory
 from ..torch_import import import_rest
 
 

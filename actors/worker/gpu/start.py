@@ -20,8 +20,8 @@ from ...options.speculative import DraftModelOptions, NgramOptions, count_drafts
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
-from ..actor import join_group, request_readers, warn_unused_memory
 from ..models.weights import DTYPES, open_weights
+from ..start.shared import join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes

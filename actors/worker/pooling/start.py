@@ -12,8 +12,9 @@ from ...model.memory.machine import blocks_in, kv_memory_room, usable_cores
 from ...model.pooling.spec import PoolingSpec
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
-from ..actor import WorkerActor, request_readers, warn_unused_memory
+from ..actor import WorkerActor
 from ..cpu.memory.kv_memory import make_memory, plan_memory
+from ..start.shared import request_readers, warn_unused_memory
 from ..torch_import import import_rest
 from .decoder import load_hidden
 from .poolers import Pooler

@@ -18,7 +18,6 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.moe import MoeShape
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.options.config import ConfigError, make_config
-from actorserve.actors.worker.actor import uses_gpu
 from actorserve.actors.worker.gpu.graphs import Graphs, StepSize, capture_sizes, mixed_sizes, size_for, smallest
 from actorserve.actors.worker.gpu.memory import (
     RESERVE,
@@ -32,6 +31,7 @@ from actorserve.actors.worker.gpu.memory import (
     room_for_blocks,
 )
 from actorserve.actors.worker.gpu.start import check_shape, choose_dtype
+from actorserve.actors.worker.start.model import uses_gpu
 from actorserve.kernels.triton.quantised_kv import E4M3
 
 SHAPE = Architecture(

@@ -1,0 +1,117 @@
+"""How the worker of a CPU begins: cores, weights, what makes drafts, KV memory, and what runs steps on them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...model.memory.machine import usable_cores
+from ...runtime.process import Context
+from ...telemetry.startup import StartPhase
+from ..actor import WorkerActor
+from ..cpu.decoder import Decoder
+from ..cpu.layers import native
+from ..cpu.runner import CpuRunner
+from ..lora.start import start_adapters
+from ..models.weights import files_bytes, load_decoder
+from ..pipeline.actor import StageWorkerActor
+from ..pipeline.link import Stage
+from ..pipeline.runner import make_stage_runner
+from ..pipeline.start import describe_stage, join_stage
+from ..speculative.actor import LoadedDrafter, SpeculativeWorkerActor, drafter_by_itself, load_drafter
+from ..tensor_parallel import TensorParallelGroup
+from ..torch_import import import_rest
+from .cpu_memory import GivenMemory, give_memory, make_tier
+from .shared import join_group, meeting_of, request_readers
+
+if TYPE_CHECKING:
+    from ..vision.rows import VisionRows
+
+
+def start(context: Context) -> WorkerActor:
+    """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
+    context.phase_ends(StartPhase.IMPORTS)
+    config = context.config
+    stage = join_stage(context, *meeting_of(context))
+    group = join_group(context) if stage is None else stage.group
+    context.phase_ends(StartPhase.GROUP)
+    model, vision = _load_model(context, _use_cores(context), group, stage)
+    drafter = load_drafter(config, context.model, group) or drafter_by_itself(config, model)
+    context.phase_ends(StartPhase.DRAFTS)
+    memory = give_memory(context, model, drafter.block_bytes if drafter else 0, group or stage)
+    runner = _make_runner(context, model, memory, drafter, group, stage, vision)
+    tokens = memory.plan.tokens(config, context.model.max_model_len, memory.blocks)
+    adapters = start_adapters(context, model, group)
+    if adapters is not None:
+        runner.lora = adapters.rows(config.max_num_seqs)
+    said = runner, memory.blocks, memory.made.layout, tokens, adapters
+    if stage is not None:
+        return StageWorkerActor(context, stage, *said)
+    actor = (SpeculativeWorkerActor if drafter else WorkerActor)(context, *said)
+    actor.vision = vision
+    if config.offloads:
+        actor.tier = make_tier(context, memory, model)
+    return actor
+
+
+def _use_cores(context: Context) -> int:
+    """Choose kernels, and the number of threads, which this gives."""
+    config, engines = context.config, _engines_beside(context)
+    cores = max(1, usable_cores() // engines)
+    threads = config.threads or max(1, (usable_cores() - 1) // (config.local_workers * engines))
+    context.log.info("kernels: %s", native.start(config.cpu_kernels, threads))
+    if config.threads is None and config.workers == 1 and not config.deterministic:
+        threads = native.useful_threads(cores, files_bytes(context.model.folder))
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _engines_beside(context: Context) -> int:
+    """How many share the cores now. Where bits must not depend on that, all that there may be."""
+    if context.config.deterministic:
+        return context.config.engines
+    workers = context.system.of_kind("worker")
+    return max(1, len({one.engine for one in workers if not context.board.is_parked(one.position)}))
+
+
+def _load_model(
+    context: Context, threads: int, group: TensorParallelGroup | None, stage: Stage | None
+) -> tuple[Decoder, VisionRows | None]:
+    """The model, and what sees pictures for it, if it does."""
+    config, log, start = context.config, context.log, time.perf_counter()
+    model = load_decoder(config, context.model, group, stage)
+    vision = None
+    if context.model.vision is not None:
+        import_rest()
+        from ..vision.start import make_vision, media_source
+
+        vision = make_vision(config, context.model, model, media_source(context))
+    context.phase_ends(StartPhase.WEIGHTS)
+    seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
+    name = f"{context.model.architecture}{describe_stage(model)}"
+    log.info("%s in %s loaded in %.1f s, threads: %d", name, dtype, seconds, threads)
+    if model.batch_invariant:
+        log.info("a token has the same bits in every batch (--threads has to stay %d)", threads)
+    return model, vision
+
+
+def _make_runner(
+    context: Context,
+    model: Decoder,
+    memory: GivenMemory,
+    drafter: LoadedDrafter | None,
+    group: TensorParallelGroup | None,
+    stage: Stage | None,
+    vision: VisionRows | None,
+) -> CpuRunner:
+    """What runs steps: of the whole model, or of this stage."""
+    config = context.config
+    ids, rows = context.table.as_numpy().tokens, config.max_num_seqs
+    verifier = drafter.make(config, memory.blocks, ids.shape[1], model, group) if drafter else None
+    context.phase_ends(StartPhase.KV_MEMORY)
+    parts = request_readers(context, model.vocab_size)
+    made = memory.made
+    own = model, made.blocks, ids, config.block_size, rows, *parts, verifier, made.states, vision
+    return CpuRunner(*own) if stage is None else make_stage_runner(stage, *own)

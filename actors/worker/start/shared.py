@@ -1,0 +1,71 @@
+"""What the starts on all devices, and of all kinds of models, have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from actorserve.shm.table.logprobs import Logprobs
+
+from ...grammar.matchers import Matchers
+from ...grammar.vocabulary import make_lltokenizer
+from ...model.memory.kv_memory import KVMemory
+from ...model.memory.machine import unused_memory
+from ...model.tokenizers.tokenizer import load_tokenizer
+from ...protocol.request import Rendition
+from ...runtime.in_flight import log_debug
+from ...runtime.process import Context
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..tensor_parallel import TensorParallelGroup
+
+
+def speaks_for_all(context: Context) -> bool:
+    """What holds for all workers is said once."""
+    return context.spec.index == context.spec.engine == 0
+
+
+def join_group(context: Context, device: torch.device | None = None) -> TensorParallelGroup | None:
+    """The group of this worker, once all are there; None for one that has the whole model. `device`: its GPU."""
+    from ..tensor_parallel import TensorParallelGroup
+
+    size = context.config.tensor_parallel_size
+    if size == 1:
+        return None
+    return TensorParallelGroup(context.spec.index, size, *meeting_of(context), device, context.config.step_timeout)
+
+
+def meeting_of(context: Context) -> tuple[int, int]:
+    """(the descriptor of the file by which this worker's group meets, which life of the group this is)."""
+    engine = context.spec.engine
+    life = context.board.incarnation(context.system.workers_of(engine)[0].position)
+    return context.files[context.system.meetings[engine]], life
+
+
+def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:
+    """More KV memory was given than can be used: the rest is nobody's, which once is worth a line."""
+    words = unused_memory(context.config, context.model.max_model_len, blocks, plan)
+    if words and speaks_for_all(context):
+        context.log.warning("%s", words)
+
+
+def request_readers(
+    context: Context, words: int
+) -> tuple[Callable[[int], Rendition], Logprobs | None, Callable[[], Matchers]]:
+    """What a runner needs of requests: their renditions, where their logprobs go, and what makes their matchers."""
+    decoder = msgspec.msgpack.Decoder(Rendition)
+
+    def read_rendition(ref: int) -> Rendition:
+        log_debug(context.log, "%s takes a row", context.table, ref)
+        return decoder.decode(packed) if (packed := context.table.rendition(ref)) else Rendition()
+
+    def make_matchers() -> Matchers:
+        return Matchers(make_lltokenizer(load_tokenizer(context.model), words, context.model.end_tokens), words)
+
+    reports = context.system.is_reporter(context.spec)
+    area = Logprobs(context.files["logprobs"], *context.system.logprobs) if reports else None
+    return read_rendition, area, make_matchers
