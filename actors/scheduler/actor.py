@@ -6,25 +6,20 @@ schedulers of other engines (recovery/handover.py).
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from typing import Any
 
-from actorserve.shm.adapters.registry import AdapterRegistryWriter
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.kv_map.pause import PauseState
-from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.table import slot_of
 
-from ..options.lora import read_modules
 from ..options.speculative import is_by_itself, most_drafts
 from ..protocol.administration import CallWorkers, MethodCalled, Parked, Profile, Sleep, Unloadable, WakeUp
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (
     Abort,
     Aborted,
-    AdapterChanged,
     AdapterRead,
     Admit,
     Advance,
@@ -33,7 +28,6 @@ from ..protocol.messages import (
     Cancel,
     Fetched,
     Finish,
-    Hello,
     LoadAdapter,
     Message,
     Pause,
@@ -55,16 +49,15 @@ from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import EventKind, counts, queues
 from .administration import Administration
 from .limits import Limits
-from .lora.adapters import AdapterLimits, Adapters
+from .lora.lanes import AdapterLanes, make_adapters
 from .metrics.gauges import GaugeWriter
 from .metrics.request_stats import RequestStats
 from .policy.plan_timing import PlanTiming
 from .recovery.handover import PARTS_S, Handover
-from .recovery.takeover import Contradiction
+from .recovery.worker import EngineWorker
 from .scheduler import Scheduler
 from .tiers.lanes import TierLanes
 
-ADAPTER_BITS = 44  # of the number of a first load
 MOST_SHOWN = 64  # rows in a dump
 PLANNED, APPLIED = int(EventKind.PLANNED), int(EventKind.APPLIED)  # an attribute of an enumeration is slow to come by
 
@@ -101,30 +94,23 @@ class SchedulerActor(Actor):
         kv = KVMap(context.segment.map, system.kv_map_offsets[context.spec.engine], *system.kv_map_sizes)
         stats = RequestStats(context.table, context.histograms)
         arena = context.media()
-        beside = None if arena is None else arena.items, _adapters(context)
+        beside = None if arena is None else arena.items, make_adapters(context)
         self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, *beside)
         self.scheduler.notes = context.kv_notes()
         self.timing = PlanTiming(self.scheduler)
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
-        self.worker = 0  # incarnation of the worker whose KV memory the plans speak of
-        self.epochs = 0
-        self._greeted = False  # the worker was asked to say that it is there, or need not be
-        self._leaves = False  # it computes for those that are still to be given away
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
         self.tiers = TierLanes(context, self.scheduler) if context.config.offloads else None
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
         members = len(system.workers_of(context.spec.engine))
         self.administration = Administration(context, self.scheduler, members, self._post_to_workers)
+        lanes = self.handover, self._post_to_workers, lambda: self.administration.has_no_workers
+        self.worker = EngineWorker(context, self.scheduler, self.gauges, *lanes)
+        self.adapters = AdapterLanes(context, self.scheduler, self._post_to_workers)
         if self.administration.is_parked or self.administration.has_no_workers:
-            self._forget_memory()
-        self._greet()
-
-    def _greet(self) -> None:
-        """Let the worker say that it is there, now or, if its engine is parked, when it is ready."""
-        if self.handover is None or not self.handover.is_parked:
-            self._greeted = True
-            self._post_to_workers(Hello())
+            self.worker.forget_memory()
+        self.worker.greet()
 
     def _post_to_workers(self, message: Message) -> None:
         """All of a group run the same steps, and get them by one ring; its first member answers for it."""
@@ -159,50 +145,19 @@ class SchedulerActor(Actor):
                 self._abort(message)
             case Sleep() | WakeUp() | Parked() | Unloadable() | CallWorkers() | MethodCalled() | Profile():
                 if self.administration.handle(message):
-                    self._leave_worker()
+                    self.worker.sleep()
             case ResetEncoderCache():
                 self._post_to_workers(message)
                 self.context.post(f"frontend-{message.call >> 32}", CacheReset(message.call))
             case WorkerReady():
-                self._meet_worker(message)
+                if not self.administration.is_parked:
+                    self.worker.meet(message)
             case StepFailed():
-                self._step_failed(message)
+                self.worker.step_failed(message)
             case LoadAdapter() | UnloadAdapter() | AdapterRead():
-                self._change_adapters(message)
+                self.adapters.handle(message)
             case Fetched() | BlocksLoaded() if self.tiers is not None:
                 self.tiers.handle(message)
-
-    def _change_adapters(self, message: LoadAdapter | UnloadAdapter | AdapterRead) -> None:
-        adapters = self.scheduler.adapters
-        match message:
-            case _ if adapters is None:  # its frontend refuses them
-                return
-            case LoadAdapter():
-                adapters.load(message)
-            case UnloadAdapter():
-                adapters.unload(message)
-            case AdapterRead():
-                if message.problem:
-                    self.context.log.warning("adapter %d cannot be used: %s", message.adapter, message.problem)
-                adapters.has_read(message)
-
-    def _post_adapters(self) -> int:
-        """What is to be said of adapters: to the worker, to one frontend, or to all."""
-        adapters = self.scheduler.adapters
-        if adapters is None:
-            return 0
-        self.scheduler.turn_adapters()
-        done = len(adapters.outbox)
-        for message in adapters.outbox:
-            if not isinstance(message, AdapterChanged):
-                self._post_to_workers(message)
-            elif message.call:
-                self.context.post(f"frontend-{frontend_of_call(message.call)}", message)
-            else:
-                for actor in self.context.system.of_kind("frontend"):
-                    self.context.post(actor.name, message)
-        adapters.outbox.clear()
-        return done
 
     def _own(self, refs: list[int], make: Callable[[list[int]], Message]) -> list[int]:
         """Those of this engine, where there are others."""
@@ -261,134 +216,9 @@ class SchedulerActor(Actor):
         self.context.log.info("%d sequences were ended by an operator", len(refs))
         self.context.post(f"frontend-{frontend_of_call(message.call)}", Aborted(message.call, len(refs)))
 
-    def _leave_worker(self) -> None:
-        """The engine sleeps: who ran waits, and what the worker still says counts no more."""
-        self.worker = 0
-        if self.scheduler.pool.count:
-            self.scheduler.end_epoch(self._next_epoch())
-        self._forget_memory()
-        self.gauges.write()
-
-    def _forget_memory(self) -> None:
-        """The KV memory is given back, or is about to be: nobody is to be told that something is cached there."""
-        self.scheduler.kv.begin(0, 0)
-
-    def _meet_worker(self, message: WorkerReady) -> None:
-        if message.incarnation == self.worker or self.administration.is_parked:
-            return
-        is_news = self.scheduler.pool.count > 0  # that the one before is gone
-        running = self._lose_worker(message.replaced) if is_news else len(self.scheduler.sequences)
-        before, self.worker = self.worker, message.incarnation
-        if self.scheduler.pool.count:
-            self.scheduler.end_epoch(self._next_epoch())
-        if self.scheduler.limits.drafts_alone:
-            self.scheduler.speculation.most = message.drafts
-        goes_on = self._take_over(message)
-        if before:
-            how = "go on where they stood" if goes_on else "are computed again"
-            self.context.log.warning("the worker was replaced: %d requests %s", running, how)
-        if not goes_on:
-            self.scheduler.begin_epoch(self._next_epoch(), message.num_blocks, self.worker, message.layout)
-        if self.scheduler.adapters is not None:
-            self.scheduler.adapters.meet_worker(message.incarnation, message.adapters)
-        self.gauges.write()
-        wake(self.context.eventfds["supervisor"])  # now requests can be served
-        if self.handover is not None:
-            self.handover.met(message.incarnation, bool(message.kept_since))
-            for scheduler in self.handover.others:  # one that has lost its worker may wait for somebody to give to
-                wake(self.context.eventfds[scheduler])
-
-    def _lose_worker(self, replaced: bool) -> int:
-        """Who ran survives, or is to blame if the worker's end was not wanted; how many they were."""
-        if not replaced:
-            self._blame()
-        running = self.scheduler.batch.running()
-        self.scheduler.stats.survived(running)
-        return len(running)
-
-    def _give_away(self, handover: Handover) -> int:
-        """While there is no worker, or it is about to end, others go on with what is here."""
-        alone = handover.is_alone
-        if not alone and not handover.leaves:
-            if self._leaves:  # who was given may come back: not to a step that is under way
-                self._let_go_of_worker()
-            if not (self._greeted or self.scheduler.pool.count):  # it was let go of, and is wanted now
-                self.worker = 0
-                self._greet()
-            return 0
-        if alone and self.scheduler.pool.count:
-            handover.lost()
-            self._lose_worker(handover.was_replaced())
-        if not alone and self.scheduler.pool.count and self.scheduler.sequences:
-            if not self._leaves:
-                handover.begins_to_leave()
-            self._leaves = True
-            given = self._say_given(handover.give_part(), alone)
-            if self.scheduler.sequences:
-                return given
-        if self.scheduler.pool.count:
-            self._let_go_of_worker()
-        return 0 if alone and handover.waits_s else self._say_given(handover.give_all(), alone)
-
-    def _let_go_of_worker(self) -> None:
-        """What it has still said counts no more."""
-        self.scheduler.end_epoch(self._next_epoch())
-        if self.administration.has_no_workers:
-            self._forget_memory()
-        self._greeted = self._leaves = False
-        self.gauges.write()
-        wake(self.context.eventfds["supervisor"])  # which may wait for this
-
-    def _say_given(self, given: dict[int, int], alone: bool) -> int:
-        if given:
-            where = ", ".join(f"{count} in engine {engine}" for engine, count in given.items())
-            why = "there is no worker now" if alone else "the worker is about to end"
-            self.context.log.warning("%s: requests go on elsewhere, %s", why, where)
-            self.gauges.write()
-        return len(given)
-
-    def _blame(self) -> None:
-        """A worker that dies again and again on one request must not take the server with it."""
-        for ref in self.scheduler.blame():
-            self.context.status.give_up()
-            self.context.log.error("%s is given up: workers died on it", request_name(self.context.table, ref))
-
-    def _take_over(self, message: WorkerReady) -> bool:
-        """Go on with what a predecessor had in this worker's KV memory; False if that cannot be used."""
-        log, scheduler = self.context.log, self.scheduler
-        try:
-            memory = message.num_blocks, message.incarnation, message.layout, message.kept_since
-            found = scheduler.take_over(self._next_epoch(), *memory)
-        except Contradiction as error:
-            log.error("the KV map is not to be trusted: %s", error)
-            found = None
-        requests, known = len(scheduler.sequences), sum(s.num_tokens for s in scheduler.sequences.values())
-        if found is not None:
-            text = "%d requests go on, %d of their %d tokens of KV and %d cached blocks are taken over"
-            log.info(text, requests, found.tokens, known, len(found.cached))
-        elif requests:
-            log.info("%d requests go on, and all of their %d tokens are computed again", requests, known)
-        return found is not None
-
-    def _next_epoch(self) -> int:
-        """A number that no other epoch of this server has: this actor's incarnation, then a count."""
-        self.epochs += 1
-        return self.context.incarnation << 32 | self.epochs
-
-    def _step_failed(self, message: StepFailed) -> None:
-        if message.epoch != self.scheduler.epoch:
-            if not self.worker:  # a predecessor's, and nobody may have heard of it
-                self.scheduler.kv.disown()
-            return
-        self.context.log.error("step %d failed in the worker: %s", message.step, message.reason)
-        for ref in self.scheduler.fail_step():
-            self.context.status.give_up()
-            self.context.log.error("%s is given up: its steps fail", request_name(self.context.table, ref))
-        self.scheduler.begin_epoch(self._next_epoch(), self.scheduler.pool.count, self.worker)
-
     def do_work(self) -> int:
         """Plan as far ahead as is good, tell detokenizers what moved."""
-        done = 0 if self.handover is None or self.administration.is_parked else self._give_away(self.handover)
+        done = 0 if self.handover is None or self.administration.is_parked else self.worker.give_away(self.handover)
         if self.handover is not None and (self.handover.hand_on() or self.handover.share()):
             self.gauges.write()
         if self.tiers is not None:
@@ -399,20 +229,20 @@ class SchedulerActor(Actor):
             self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
         done += self._tell_paused(self.scheduler.pause.drained(len(self.scheduler.batch), self.scheduler.waiting))
-        done += self._turn_administration() + self._post_adapters() + self._post_moved()
+        done += self._turn_administration() + self.adapters.turn() + self._post_moved()
         if self.tiers is not None:
             self.wait_s = self.tiers.sooner(self.wait_s)
         self.gauges.write_progress()
-        if self.handover is not None and (waits_s := self.handover.waits_s or self._leaves * PARTS_S):
+        if self.handover is not None and (waits_s := self.handover.waits_s or self.worker.leaves * PARTS_S):
             self.wait_s = min(self.wait_s, waits_s)
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
 
     def _turn_administration(self) -> int:
-        fell_asleep, done = self.administration.turn(self.worker > 0)
+        fell_asleep, done = self.administration.turn(self.worker.incarnation > 0)
         if fell_asleep:
-            self._leave_worker()
+            self.worker.sleep()
         return done
 
     def about_failure(self) -> dict[str, Any]:
@@ -455,18 +285,6 @@ class SchedulerActor(Actor):
             if refs:
                 self.context.post(name, Advance(refs))
         return len(moved)
-
-
-def _adapters(context: Context) -> Adapters | None:
-    """Those of --enable-lora."""
-    config, offset = context.config, context.system.adapters_offset
-    if offset is None:
-        return None
-    limits = AdapterLimits(config.max_loras, config.adapters_in_memory(), config.tensor_parallel_size)
-    registry = AdapterRegistryWriter(context.segment, offset, len(context.system.engines), context.spec.engine)
-    if config.offloads and registry.keeps and not registry.seeded:
-        registry.begin_behind(secrets.randbits(ADAPTER_BITS))  # blocks outlive the server: no other's ids
-    return Adapters(registry, limits, context.table, [(one.name, one.path) for one in read_modules(config)])
 
 
 def main(context: Context) -> None:
