@@ -245,7 +245,7 @@ def die_on(bench: Bench, message: ToRenderer, monkeypatch: pytest.MonkeyPatch) -
     def die(text: str) -> list[int]:
         raise Died
 
-    monkeypatch.setattr(bench.renderer.segments, "encode", die)
+    monkeypatch.setattr(bench.renderer.prompts.segments, "encode", die)
     with pytest.raises(Died):
         bench.renderer.handle(message)
 

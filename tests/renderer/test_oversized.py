@@ -41,7 +41,7 @@ def chat(text: str) -> ChatPrompt:
     ("prompt", "field"), [(TextPrompt(SHORT * 30_000), "prompt"), (chat(SHORT * 30_000), "messages")]
 )
 def test_nobody_tokenises_all_of_it(bench: Bench, monkeypatch: pytest.MonkeyPatch, prompt: Prompt, field: str) -> None:
-    monkeypatch.setattr(bench.renderer, "_text_tokens", None)
+    monkeypatch.setattr(bench.renderer.prompts, "_text_tokens", None)
     answer = bench.render(prompt)
     assert isinstance(answer, Failed) and (answer.status, answer.param) == (400, field)
     assert answer.code == "context_length_exceeded"
@@ -54,7 +54,7 @@ def test_also_where_it_is_cut_or_only_counted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, make: Callable[[str], Prompt], field: str, how: str
 ) -> None:
     prompt = make(SHORT * 30_000)
-    monkeypatch.setattr(bench.renderer, "_text_tokens", None)
+    monkeypatch.setattr(bench.renderer.prompts, "_text_tokens", None)
     if how == "is counted":
         (answer,) = bench.ask(Tokenize(7, prompt))
         assert answer.call == 7

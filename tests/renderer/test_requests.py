@@ -50,7 +50,7 @@ def test_what_was_rendered_stays_though_the_template_says_another_thing_now(benc
     admit = bench.got(bench.scheduler)
     before = [prompt_of(bench, ref) for ref in message.refs]
     bench.restart(Ended.DIED)
-    bench.renderer.template = None  # type: ignore[assignment]  # it is not asked again
+    bench.renderer.prompts.template = None  # type: ignore[assignment]  # it is not asked again
     bench.table.append(message.refs[0], [9, 9])
     assert bench.ask(message) == answer and bench.got(bench.scheduler) == admit
     assert [prompt_of(bench, ref) for ref in message.refs] == before
@@ -69,14 +69,14 @@ def test_a_predecessor_died_between_two_slots(bench: Bench) -> None:
 
 def test_who_goes_while_the_prompt_is_rendered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [bench.open(), bench.open(), bench.open()]
-    encode = bench.renderer.segments.encode
+    encode = bench.renderer.prompts.segments.encode
 
     def slow(text: str) -> list[int]:
         bench.table.cancel(refs[0])
         bench.table.open_slot(bench.slot, PARAMS, 0)  # the last one is used again meanwhile
         return encode(text)
 
-    monkeypatch.setattr(bench.renderer.segments, "encode", slow)
+    monkeypatch.setattr(bench.renderer.prompts.segments, "encode", slow)
     failed, rendered = bench.ask(Render(refs, ChatPrompt(CHAT)))
     assert (failed.refs, failed.status) == ([refs[0], refs[2]], 499)
     assert rendered.refs == [refs[1]] and bench.got(bench.scheduler) == [Admit([refs[1]])]
@@ -110,14 +110,14 @@ def test_an_error_that_quotes_the_client_does_not_break_the_lane(
     def refuse(*args: Any) -> str:
         raise TemplateProblem(f"no role {quoted}")
 
-    monkeypatch.setattr(bench.renderer.template, "render", refuse)
+    monkeypatch.setattr(bench.renderer.prompts.template, "render", refuse)
     answer = bench.render(ChatPrompt(CHAT))
     assert answer.status == 400 and answer.message.startswith("no role ") and len(answer.message) <= 2000
 
 
 def test_a_defect_of_ours_costs_one_request(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(bench.renderer.template, "render", lambda *args: 1 / 0)
+        patched.setattr(bench.renderer.prompts.template, "render", lambda *args: 1 / 0)
         answer = bench.render(ChatPrompt(CHAT))
         assert (answer.status, answer.param) == (500, None) and "zero" not in answer.message
     assert isinstance(bench.render(ChatPrompt(CHAT)), Rendered)
@@ -125,7 +125,7 @@ def test_a_defect_of_ours_costs_one_request(bench: Bench, monkeypatch: pytest.Mo
 
 def test_nothing_is_no_prompt_but_can_be_tokenised(bench: Bench) -> None:
     assert bench.ask(Tokenize(1, TextPrompt(""), True)) == [Tokenized(1, [], [])]
-    bench.renderer.bos = None
+    bench.renderer.prompts.bos = None
     for prompt in (TextPrompt(""), TokenPrompt([])):
         answer = bench.render(prompt)
         assert (answer.status, answer.param) == (400, "prompt") and "empty" in answer.message

@@ -248,7 +248,7 @@ def test_a_prompt_is_rendered_and_counted_alike(bench: Bench) -> None:
 
 
 def test_a_giant_is_known_by_what_it_comes_to(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.renderer, "_text_tokens", None)
+    monkeypatch.setattr(bench.renderer.prompts, "_text_tokens", None)
     answer = bench.render(ChatPrompt(json.dumps([user(END * 50_000)]).encode()))
     assert isinstance(answer, Failed) and answer.code == "context_length_exceeded"
 

@@ -1,0 +1,71 @@
+"""What renderers are asked beside rendering: tokens of a text, text of tokens, how long a sound is."""
+
+from __future__ import annotations
+
+from ..protocol.messages import (
+    ChatPrompt,
+    Detokenize,
+    Detokenized,
+    Measure,
+    Measured,
+    Tokenize,
+    Tokenized,
+    frontend_of_call,
+)
+from ..runtime.process import Context
+from ..sound.decode import SoundError
+from .hearing import Hearer
+from .prompts import Prompts
+from .refused import RenderRefused
+
+REPLY_ROOM = 512  # bytes of a reply that are not its token list
+
+
+def caller_of(call: int) -> str:
+    """The frontend that has asked."""
+    return f"frontend-{frontend_of_call(call)}"
+
+
+class Calls:
+    """Each is answered, or RenderRefused."""
+
+    def __init__(self, context: Context, prompts: Prompts, hearer: Hearer | None) -> None:
+        self._context, self._prompts, self._hearer = context, prompts, hearer
+
+    def tokenize(self, message: Tokenize) -> None:
+        """Ids of a prompt as they would be computed, and what they stand for."""
+        caller, prompt = caller_of(message.call), message.prompt
+        self._prompts.check_form(prompt)
+        text = self._prompts.chat_text(prompt, message.media) if isinstance(prompt, ChatPrompt) else None
+        if message.media:
+            tokens, _ = self._prompts.media_tokens(prompt, text, message.media)
+        else:
+            self._prompts.check_length(prompt, text)
+            tokens = self._prompts.tokens(prompt, text)
+        string_of = self._prompts.tokenizer.id_to_token
+        strings = [string_of(token) or "" for token in tokens] if message.token_strings else None
+        size = 5 * len(tokens) + sum(5 + 4 * len(string) for string in strings or ())
+        if size + REPLY_ROOM > self._context.outboxes[caller].max_message:
+            raise RenderRefused(413, f"The answer with its {len(tokens)} tokens is too long to send.", "prompt")
+        self._context.post(caller, Tokenized(message.call, tokens, strings))
+
+    def detokenize(self, message: Detokenize) -> None:
+        """The text of ids."""
+        self._prompts.check_ids(message.tokens, "tokens")
+        if not self._prompts.has_tokenizer:
+            raise RenderRefused(400, "tokens: the server has no tokenizer (--skip-tokenizer-init).", "tokens")
+        caller = caller_of(message.call)
+        text = self._prompts.tokenizer.decode(message.tokens, skip_special_tokens=message.skip_special)
+        if len(text.encode()) + REPLY_ROOM > self._context.outboxes[caller].max_message:
+            raise RenderRefused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
+        self._context.post(caller, Detokenized(message.call, text))
+
+    def measure(self, message: Measure) -> None:
+        """How long a sound is, and in how many windows it would be heard."""
+        if self._hearer is None:
+            raise RenderRefused(400, "model: this model does not listen.", "model")
+        try:
+            seconds, windows = self._hearer.measure(message.data)
+        except SoundError as error:
+            raise RenderRefused(400, f"file: {error}.", "file") from None
+        self._context.post(caller_of(message.call), Measured(message.call, seconds, windows))

@@ -1,0 +1,226 @@
+"""Token ids of prompts, in whatever form these come: text, conversation, ids, pairs, with pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
+from ..protocol.media import MediaItem, PreparedMedia
+from ..protocol.messages import ChatPrompt, PairPrompt, Prompt, Render, SoundPrompt, TextPrompt, TokenPrompt
+from ..runtime.process import Context
+from .encode_cache import SegmentCache
+from .media import Misplaced, expanded, expanded_ids, in_order, items_of, with_placeholders
+from .oversized import least_tokens
+from .pooled import PooledTexts, TooFewTokens, lowered
+from .refused import NO_TOKENIZER, TOO_LONG, RenderRefused
+from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
+from .templates.escaping import Escaped, Escaping
+
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may escape one without the other
+
+
+class Prompts:
+    """Template and tokenizer of the model; RenderRefused says what is wrong with a prompt."""
+
+    def __init__(self, context: Context) -> None:
+        self._model = context.model
+        self.has_tokenizer = bool(context.model.tokenizer_folder)
+        self.tokenizer = load_tokenizer(context.model)
+        self.segments = SegmentCache(self.tokenizer)
+        self._pooled = PooledTexts(self.tokenizer, context.model)
+        self.template = ChatTemplate(context.config, context.model)
+        self._escaping: Escaping | None = None
+        if context.config.escape_special_tokens:
+            self._escaping = Escaping(self.tokenizer, find_templates(context.config, context.model).values())
+        self.bos = self.tokenizer.token_to_id(special_tokens(context.model).get("bos_token", ""))
+
+    def prompt_tokens(self, prompt: Prompt, chat: str | None) -> list[int]:
+        """The prompt's ids; never empty. `chat` is the text of a conversation."""
+        tokens = self.tokens(prompt, chat)
+        if not tokens and self.bos is not None:
+            tokens = [self.bos]
+        if not tokens:
+            field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+            raise RenderRefused(400, "The prompt is empty: it must contain at least one token.", field)
+        return tokens
+
+    def tokens(self, prompt: Prompt, chat: str | None) -> list[int]:
+        """As `prompt_tokens`, or none."""
+        match prompt:
+            case ChatPrompt():
+                return self._text_tokens(chat or "", prompt.add_special_tokens)
+            case TextPrompt():
+                return self._text_tokens(prompt.text, prompt.add_special_tokens)
+            case TokenPrompt():
+                self.check_ids(prompt.tokens, "prompt")
+                return prompt.tokens
+            case PairPrompt():
+                return self._pooled.encode(prompt)[0]
+            case SoundPrompt():
+                raise RenderRefused(400, "file: a sound has no tokens.", "file")
+
+    def check_length(self, prompt: Prompt, chat: str | None) -> None:
+        """400 for a text that is seen to be too long before it is tokenised; also where most of it would be cut off, or
+        is to be counted only: everybody else's prompts would wait for that.
+        """
+        text, tokenizer = prompt.text if isinstance(prompt, TextPrompt) else chat or "", self.tokenizer
+        if self._escaping is not None and isinstance(text, Escaped):
+            text, tokenizer = text.renamed, self._escaping.copy
+        if least := least_tokens(tokenizer, text, self._model.max_model_len):
+            raise self.too_long(f"at least {least}", prompt)
+
+    def too_long(self, count: str, prompt: Prompt, field: str = "", longest: int = 0) -> RenderRefused:
+        """What is answered to a prompt of so many tokens."""
+        field = field or ("messages" if isinstance(prompt, ChatPrompt) else "prompt")
+        text = (
+            f"This model's maximum context length is {longest or self._model.max_model_len} tokens. However, "
+            f"your prompt has {count} tokens. Please shorten it."
+        )
+        return RenderRefused(400, text, field, TOO_LONG)
+
+    def check_ids(self, tokens: list[int], field: str) -> None:
+        """400 for ids that no token has."""
+        size = self._model.vocab_size
+        bad = next((token for token in tokens if not 0 <= token < size), None)
+        if bad is not None:
+            raise RenderRefused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
+
+    def check_form(self, prompt: Prompt) -> None:
+        """400 for a text where there is no tokenizer."""
+        if self.has_tokenizer or isinstance(prompt, TokenPrompt):
+            return
+        field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+        raise RenderRefused(400, f"{field}: {NO_TOKENIZER.format('prompt')}.", field)
+
+    def chat_text(self, prompt: ChatPrompt, media: Sequence[PreparedMedia] = ()) -> str:
+        """The text of a conversation, as the chat template makes it."""
+        parts = (prompt.messages, prompt.documents, prompt.tools, prompt.template_kwargs)
+        messages, documents, *others = map(_loads, parts)
+
+        def render(messages: Any, documents: Any) -> str:
+            tools, variables = others
+            messages = with_placeholders(messages, media)
+            how = (prompt.add_generation_prompt, prompt.continue_final_message, prompt.chat_template)
+            return self.template.render(messages, tools, documents, variables, *how)
+
+        if self._escaping is None:
+            text = render(messages, documents)
+        else:
+            text = self._escaping.rendered(render, messages, documents, *others, prompt.chat_template)
+        if SURROGATE.search(text):
+            raise TemplateProblem("half a character (a lone surrogate) cannot be tokenised")
+        return text
+
+    def _text_tokens(self, text: str, add_special_tokens: bool) -> list[int]:
+        if self._escaping is not None and isinstance(text, Escaped):
+            return self._escaping.encode(text, add_special_tokens)
+        if add_special_tokens:
+            ids: list[int] = self.tokenizer.encode(text).ids
+            return ids
+        return self.segments.encode(text)
+
+    def limit(self, count: int, message: Render) -> int:
+        """How many tokens may be generated; 400 with the numbers where the model is too short for the request."""
+        longest = self._model.max_model_len
+        if count >= longest:
+            raise self.too_long(str(count), message.prompt)
+        if message.max_tokens is None:
+            return min(longest - count, message.cap or longest)
+        if count + message.max_tokens > longest:
+            raise RenderRefused(
+                400,
+                f"This model's maximum context length is {longest} tokens. However, you requested "
+                f"{count + message.max_tokens} tokens ({count} in the prompt, {message.max_tokens} for the answer). "
+                "Please shorten the prompt or lower max_tokens.",
+                "max_tokens",
+                TOO_LONG,
+            )
+        return message.max_tokens
+
+    def with_media(self, message: Render, text: str | None) -> tuple[list[int], list[MediaItem]]:
+        """The ids of a prompt with pictures, and where these stand in it."""
+        tokens, order = self.media_tokens(message.prompt, text, message.media)
+        if len(self.truncated(tokens, message)) < len(tokens):
+            field = "truncate_prompt_tokens"
+            raise RenderRefused(400, f"{field}: a prompt with pictures is not cut; it has {len(tokens)} tokens.", field)
+        return tokens, items_of(tokens, order)
+
+    def media_tokens(
+        self, prompt: Prompt, text: str | None, media: Sequence[PreparedMedia]
+    ) -> tuple[list[int], list[PreparedMedia]]:
+        """(ids, pictures in the order in which they stand there)."""
+        try:
+            if isinstance(prompt, TokenPrompt):
+                self.check_ids(prompt.tokens, "prompt")
+                return expanded_ids(prompt.tokens, media, self.segments.encode)
+            given = prompt.text if isinstance(prompt, TextPrompt) else text or ""
+            order = in_order(given, media)
+            if self._escaping is not None and isinstance(given, Escaped):
+                whole: str = self._escaping.expanded(given, lambda renamed, rename: expanded(renamed, media, rename))
+            else:
+                whole = expanded(given, media)
+        except Misplaced as error:
+            field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+            raise RenderRefused(400, f"{field}: {error}.", field) from None
+        self.check_length(prompt if isinstance(prompt, ChatPrompt) else TextPrompt(whole), whole)
+        special = isinstance(prompt, ChatPrompt | TextPrompt) and prompt.add_special_tokens
+        return self._text_tokens(whole, special), order
+
+    def pooled_tokens(self, message: Render) -> tuple[list[int], int]:
+        """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""
+        prompt, longest = message.prompt, self._model.max_model_len
+        keep = longest if message.truncate_prompt_tokens == -1 else message.truncate_prompt_tokens
+        if isinstance(prompt, ChatPrompt):
+            prompt = TextPrompt(self.chat_text(prompt), prompt.add_special_tokens)
+        assert not isinstance(prompt, SoundPrompt)
+        if isinstance(prompt, TokenPrompt):
+            self.check_ids(prompt.tokens, message.field or "prompt")
+            tokens, second = prompt.tokens, 0
+            if keep is not None:
+                tokens = tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
+        else:
+            tokens, second = self._encode_pooled(prompt, keep, message)
+        if not tokens:
+            raise RenderRefused(400, "The prompt is empty: it must contain at least one token.", message.field)
+        if len(tokens) > longest:
+            raise self.too_long(str(len(tokens)), prompt, message.field)
+        return tokens, second
+
+    def _encode_pooled(
+        self, prompt: TextPrompt | PairPrompt, keep: int | None, message: Render
+    ) -> tuple[list[int], int]:
+        pooling = self._model.pooling
+        if pooling is not None and pooling.lower_case:
+            prompt = lowered(prompt)
+        longest = self._model.max_model_len
+        if keep is not None:
+            try:
+                return self._pooled.encode_cut(prompt, keep, message.keep_first)
+            except TooFewTokens:
+                text = f"truncate_prompt_tokens: {keep} leaves no room for a text."
+                raise RenderRefused(400, text, "truncate_prompt_tokens") from None
+        texts = (prompt.text, prompt.second) if isinstance(prompt, PairPrompt) else (prompt.text,)
+        for text in texts:
+            if least := least_tokens(self.tokenizer, text, longest):
+                raise self.too_long(f"at least {least}", prompt, message.field)
+        return self._pooled.encode(prompt)
+
+    def truncated(self, tokens: list[int], message: Render) -> list[int]:
+        """So many of the prompt as the request wants; by itself, as many as leave room for the answer."""
+        keep = message.truncate_prompt_tokens
+        if keep is None:
+            return tokens
+        if keep < 0:
+            spec, longest = self._model.encoder, self._model.max_model_len
+            keep = max(1, longest - (message.max_tokens or 1)) if spec is None else spec.longest
+        return tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
+
+
+def _loads(data: bytes | None) -> Any:
+    try:
+        return None if data is None else json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TemplateProblem(f"this is no JSON that can be read: {error}") from None
