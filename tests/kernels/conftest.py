@@ -6,7 +6,7 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
-from tests.support.triton_interpreter import (
+from tests.support.gpu.triton_interpreter import (
     language_is_patched_once,
     shapes_are_made_once,
     sums_are_not_computed_twice,

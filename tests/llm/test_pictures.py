@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from actorserve import LLM, SamplingParams
-from tests.support.models.vision import picture, vision_folder
+from tests.support.models.vision.folders import picture, vision_folder
 
 PARAMS = SamplingParams(max_tokens=3, ignore_eos=True)
 PAD = "<|vision_start|><|image_pad|><|vision_end|>"

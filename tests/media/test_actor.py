@@ -34,8 +34,8 @@ from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.layout import generation_of, slot_of
 from actorserve.shm.media import arena, entries
 from tests.shm.aborting import aborted
-from tests.support.models.films import film
-from tests.support.models.vision import picture, vision_folder
+from tests.support.models.vision.films import film
+from tests.support.models.vision.folders import picture, vision_folder
 
 PARAMS = msgspec.msgpack.encode(Generation(Sampling(1), request_id="name"))
 PART = "messages[0].content[0].image_url"

@@ -23,7 +23,7 @@ from actorserve.actors.protocol.media import EMBEDS, MediaSource
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.prompts import check_messages
 from actorserve.http.settings import MediaRules
-from tests.support.models.vision import vision_folder
+from tests.support.models.vision.folders import vision_folder
 
 
 def saved(value: object) -> bytes:

@@ -21,7 +21,7 @@ from actorserve.actors.model.tokenizers.tokenizer import load_tokenizer
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.protocol.media import MediaSource, PreparedMedia
 from actorserve.actors.renderer.media import expanded, in_order, items_of
-from tests.support.models.vision import KINDS, picture, vision_folder
+from tests.support.models.vision.folders import KINDS, picture, vision_folder
 
 SIZES = [(60, 40), (17, 90), (64, 64), (200, 30), (31, 33)]
 CLASSES = {  # modules and classes of their processors; those of which a part is missing here are made without it

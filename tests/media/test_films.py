@@ -27,8 +27,8 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.options.media import VideoReading
 from actorserve.actors.protocol.media import BASE64, FRAMES, MediaSource
-from tests.support.models.films import decoded, film
-from tests.support.models.vision import picture, vision_folder
+from tests.support.models.vision.films import decoded, film
+from tests.support.models.vision.folders import picture, vision_folder
 
 PIXELS = 1 << 20
 FORMS = [

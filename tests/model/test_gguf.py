@@ -23,10 +23,10 @@ from actorserve.actors.model.gguf.pre_tokenizers import BY_NAME
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo, resolve_model
 from actorserve.actors.model.tokenizers.tokenizer import find_templates, load_tokenizer, special_tokens
 from actorserve.actors.options.config import ConfigError, make_config
-from tests.support.models.gguf_files import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, text, write
-from tests.support.models.gguf_files import tiny_fields as fields
-from tests.support.models.gguf_files import tiny_model as model
-from tests.support.models.gguf_files import tiny_tensors as tensors
+from tests.support.models.gguf.files import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, text, write
+from tests.support.models.gguf.files import tiny_fields as fields
+from tests.support.models.gguf.files import tiny_model as model
+from tests.support.models.gguf.files import tiny_tensors as tensors
 from tests.support.models.tokenizers_made import CL100K, CORPUS, SPECIAL, byte_fallback
 
 DOCS = Path(__file__).resolve().parents[2] / "tools" / "docs"

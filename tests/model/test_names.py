@@ -21,7 +21,7 @@ from actorserve.actors.model.gguf.hub import FIRST
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config
 from tests.support.models import heads
-from tests.support.models.gguf_files import tiny_model as gguf_model
+from tests.support.models.gguf.files import tiny_model as gguf_model
 
 COMMIT = "a" * 40
 NAME = "org/name"

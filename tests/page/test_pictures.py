@@ -10,7 +10,7 @@ import pytest
 
 from tests.page.browser import Page
 from tests.page.person import ANSWER, IN_A_BROWSER, TOLD, check_calm, open_page, send
-from tests.support.models.vision import picture, vision_folder
+from tests.support.models.vision.folders import picture, vision_folder
 from tests.support.server import Server
 
 pytestmark = IN_A_BROWSER

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import CHAT_TEMPLATE, checkpoint
-from tests.support.models.gguf_files import convert
+from tests.support.models.gguf.files import convert
 from tests.support.server import Server
 
 OPTIONS = ("--device", "cpu", "--max-num-seqs", "4", "--max-model-len", "256")

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.support.models.vision import picture, vision_folder
+from tests.support.models.vision.folders import picture, vision_folder
 from tests.support.server import Server
 
 WAIT_S = 60.0

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.support.models.vision import picture
+from tests.support.models.vision.folders import picture
 from tests.support.server import Server
 
 from .conftest import data_url

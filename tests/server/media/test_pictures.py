@@ -10,8 +10,8 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from tests.support.models.films import film
-from tests.support.models.vision import picture
+from tests.support.models.vision.films import film
+from tests.support.models.vision.folders import picture
 from tests.support.server import Server
 
 from .conftest import Ask, at, data_url, shown

@@ -20,9 +20,9 @@ from actorserve.actors.media.processors import make_processors
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import MediaSource
-from tests.support.models.films import film
+from tests.support.models.vision.families import FAMILIES, Prompt, Reference, checkpoint, picture
+from tests.support.models.vision.films import film
 from tests.support.server import Server
-from tests.support.vision_models import FAMILIES, Prompt, Reference, checkpoint, picture
 
 ANSWER = 12
 QUICK = "qwen3_vl"

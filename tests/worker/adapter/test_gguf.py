@@ -20,8 +20,8 @@ from actorserve.actors.worker.adapter.load import load_adapted
 from actorserve.actors.worker.adapter.model import AdaptedModel
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from tests.support.compiler import cache_with_kernels
-from tests.support.models.gguf_adapted import KINDS, convert, source
-from tests.support.models.gguf_files import tiny_model
+from tests.support.models.gguf.adapted import KINDS, convert, source
+from tests.support.models.gguf.files import tiny_model
 from tests.support.models.greedy import greedy, reference
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 

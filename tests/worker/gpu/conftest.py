@@ -1,6 +1,6 @@
 """What the interpreter patches of Triton's language is patched once."""
 
-from tests.support.triton_interpreter import (
+from tests.support.gpu.triton_interpreter import (
     language_is_patched_once,
     shapes_are_made_once,
     sums_are_not_computed_twice,

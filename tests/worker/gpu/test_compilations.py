@@ -22,7 +22,7 @@ import torch
 from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.telemetry.gauges import WorkerGauge
-from tests.support.no_device import compile_nothing
+from tests.support.gpu.no_device import compile_nothing
 
 from ..driver import GREEDY, Sequence
 

@@ -41,8 +41,8 @@ from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from actorserve.shm.table.table import make_ref  # noqa: E402
+from tests.support.gpu.recorded_graphs import record  # noqa: E402
 from tests.support.models.checkpoints import VOCABULARY  # noqa: E402
-from tests.support.recorded_graphs import record  # noqa: E402
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 

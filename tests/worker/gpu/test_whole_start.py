@@ -36,8 +36,8 @@ from actorserve.actors.worker.gpu.graphs import Graphs
 from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
 from actorserve.actors.worker.gpu.memory import kv_block_bytes
 from actorserve.actors.worker.gpu.runner import GpuRunner
-from tests.support.no_device import compile_nothing
-from tests.support.recorded_graphs import RecordedGraph, recording
+from tests.support.gpu.no_device import compile_nothing
+from tests.support.gpu.recorded_graphs import RecordedGraph, recording
 
 from ..driver import Driver, Sequence, config_for, make_runner
 from ..test_actor import Scheduler

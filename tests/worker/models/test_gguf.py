@@ -29,7 +29,7 @@ from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.kernels.cpu.native.linear import Weights
 from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import YARN_ROPE
-from tests.support.models.gguf_files import KINDS, convert, meaning, random_blocks
+from tests.support.models.gguf.files import KINDS, convert, meaning, random_blocks
 from tests.support.models.greedy import assert_greedy, reference
 
 from ..cpu.test_runner import prompt
@@ -257,14 +257,14 @@ def test_what_check_says_of_it(checkpoints: Folders, tmp_path: Path) -> None:
 
 
 def test_a_file_in_parts_and_a_folder_with_one(checkpoints: Folders, tmp_path: Path) -> None:
-    from tests.support.models import gguf_files
+    from tests.support.models.gguf import files
 
     source = checkpoints("llama")
     whole = tmp_path / "whole.gguf"
     convert(source, whole, lambda name: "F32")
     parts = tmp_path / "parts"
     parts.mkdir()
-    gguf_files.split(source, parts / "m", 3)
+    files.split(source, parts / "m", 3)
     answers = [
         Driver(make_runner(config_for(place))).run([Sequence(prompt(9, 1), 12)])
         for place in (whole, parts, parts / "m-00002-of-00003.gguf")

@@ -28,7 +28,7 @@ from actorserve.actors.worker.pipeline.link import Arriving
 from actorserve.actors.worker.pipeline.runner import EarlyStageRunner, make_stage_runner
 from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import VOCABULARY
-from tests.support.models.gguf_files import convert
+from tests.support.models.gguf.files import convert
 
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner
 

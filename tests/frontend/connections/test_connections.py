@@ -182,7 +182,7 @@ def test_no_descriptor_is_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         return data, fds, flags, None
 
     monkeypatch.setattr("actorserve.actors.supervisor.connections.pool.PAUSE_S", 0.0)
-    monkeypatch.setattr("tests.frontend.scenes.recv_fds", recv_fds)
+    monkeypatch.setattr("tests.frontend.connections.scenes.recv_fds", recv_fds)
     with scene_of() as (scene, client):
         assert client.ask(b"one") == [b"one"] and not drops
         drops += [1] * 6

@@ -18,7 +18,7 @@ from actorserve.actors.cli import main
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.protocol.administration import METHODS
 from actorserve.shm.weights import WeightsRecord
-from tests.server.api.test_pause import LONG, Stream, ask, complete, session_of
+from tests.server.operations.test_pause import LONG, Stream, ask, complete, session_of
 from tests.support.server import Server
 
 EXTENSION = """

@@ -67,7 +67,7 @@ def test_a_handler_that_answers_after_it_was_moved() -> None:
 
 def test_so_it_is_with_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is what frontends run on."""
-    monkeypatch.setattr("tests.frontend.lives.new_loop", uvloop.new_event_loop)
+    monkeypatch.setattr("tests.frontend.connections.lives.new_loop", uvloop.new_event_loop)
     with scene_of() as (scene, client):
         assert client.ask(*ASKED) == ANSWERS
         assert [life.served for life in scene.lives] == [2, 3]
@@ -127,7 +127,7 @@ def test_what_cannot_move_stays() -> None:
 
 
 def test_numbers_beyond_the_journal_cannot_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.frontend.lives.KEPT", 0)
+    monkeypatch.setattr("tests.frontend.connections.lives.KEPT", 0)
     with scene_of() as (scene, client):
         assert client.ask(b"move one", b"two") == [b"move one", b"two"] and scene.lives[1].served == 0
 

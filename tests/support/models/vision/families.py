@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from actorserve.actors.protocol.media import IMAGE, MediaItem, MediaTensor
 
-from .models.checkpoints import BASE, GEMMA, GEMMA3_ROPES, VOCABULARY, write_tokenizer
+from ..checkpoints import BASE, GEMMA, GEMMA3_ROPES, VOCABULARY, write_tokenizer
 
 WORDS = VOCABULARY + 32  # the text's vocabulary, with what the family adds to it
 QWEN_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")

@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from actorserve.actors.worker.adapter import verify
 from actorserve.actors.worker.adapter.twin import shrink
 
-from .checkpoints import write_tokenizer
-from .gguf_files import Array, Stored, byte_level_fields, decoded, each_tensor, heads_in_order, stored, write
+from ..checkpoints import write_tokenizer
+from .files import Array, Stored, byte_level_fields, decoded, each_tensor, heads_in_order, stored, write
 
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {  # by a name: the file's architecture, transformers' kind, fields
     "arcee": ("arcee", "arcee", {}),

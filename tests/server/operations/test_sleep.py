@@ -16,7 +16,7 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.server.api.test_pause import LONG, PATIENCE_S, SHORT, Stream, ask, complete, expected, session_of
+from tests.server.operations.test_pause import LONG, PATIENCE_S, SHORT, Stream, ask, complete, expected, session_of
 from tests.support.server import Server
 
 
