@@ -1,8 +1,7 @@
-"""Tiny models that see, as transformers writes them: folders with configuration, tokenizer, chat template and
-processor.
+"""Folders of tiny models that see, but for their weights: configuration, tokenizer, chat template and processor.
 
-`vision_folder` writes what a media actor and a renderer need; `vision_checkpoint` random weights beside it. KINDS are
-those of which the processor is known.
+`vision_folder` writes what a media actor and a renderer need. KINDS are those of which the processor is known; models
+of families.py can also be computed.
 """
 
 from __future__ import annotations
@@ -177,19 +176,6 @@ def vision_folder(kind: str, root: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         ids = _write_tokenizer(folder, KINDS[kind])
         _write_files(folder, kind, ids)
-    return folder
-
-
-def vision_checkpoint(kind: str, root: Path, seed: int = 0) -> Path:
-    """The same with random weights in float32."""
-    folder = vision_folder(kind, root)
-    if not (folder / "model.safetensors").exists():
-        import torch
-        from transformers import AutoConfig, AutoModelForImageTextToText
-
-        torch.manual_seed(seed)
-        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(str(folder)), dtype=torch.float32)
-        model.save_pretrained(str(folder))
     return folder
 
 
