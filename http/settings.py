@@ -10,7 +10,7 @@ from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config
-from actorserve.actors.options.media import MOST_MEDIA, media_limits
+from actorserve.actors.options.objects.media import MOST_MEDIA, media_limits
 
 from .accounts import Accounts
 

@@ -15,7 +15,7 @@ from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_map.reader import CachedBlocks
 
 from ..options.config import Config, ConfigError
-from ..options.kv_events import OPTION, read_events
+from ..options.objects.kv_events import OPTION, read_events
 from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import HERALD_KEPT
 from ..telemetry.gauges import HeraldGauge as Gauge

@@ -10,7 +10,7 @@ from collections import deque
 
 import zmq
 
-from ..options.kv_events import KVEvents, address_of, binds
+from ..options.objects.kv_events import KVEvents, address_of, binds
 
 END = (-1).to_bytes(8, "big", signed=True)
 MOST_REQUESTS = 16  # that are answered in one turn

@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from ..options.config import Config
-from ..options.media import media_reading
+from ..options.objects.media import media_reading
 from .headers import KINDS, read_header
 from .refused import MediaRefused
 

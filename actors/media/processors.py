@@ -22,7 +22,7 @@ from ..model.info import ModelInfo, read_json
 from ..model.media import OF_FILMS
 from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
 from ..options.config import Config, ConfigError
-from ..options.media import PROCESSING, processor_kwargs
+from ..options.objects.media import PROCESSING, processor_kwargs
 from ..protocol.media import AUDIO, EMBEDS, IMAGE, PIXELS, VIDEO, MediaSource
 from .expansion import EXPANSIONS, Expansion, Told
 from .pictures import Pictures

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from ..options.speculative import (
+from ..options.objects.speculative import (
     OPTION,
     DraftModelOptions,
     Eagle3Options,

@@ -604,7 +604,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Is anybody told which KV blocks are cached?"""
         if self.kv_events_config is None:
             return False
-        from .kv_events import read_events  # which knows Config
+        from .objects.kv_events import read_events  # which knows Config
 
         return read_events(self).publishes
 
@@ -648,14 +648,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def make_config(values: dict[str, object]) -> Config:
     """Build a Config from plain values and the files that they name; raises ConfigError with the option's name."""
     if (drafts := values.get("speculative_config")) is not None:
-        from .speculative import canonical_drafts  # which knows Config
+        from .objects.speculative import canonical_drafts  # which knows Config
 
         values = {**values, "speculative_config": canonical_drafts(drafts)}
     for name in ("pooler_config", "kv_events_config", *MEDIA_OBJECTS, *OTHER_OBJECTS):
         if isinstance(given := values.get(name), dict):
             values = {**values, name: msgspec.json.encode(given).decode()}
-    from .access import with_access  # which knows Config
     from .fields import canonical, with_option  # likewise
+    from .serving.access import with_access  # which knows Config
 
     values = {name: canonical(name, value) for name, value in values.items()}
     try:
@@ -675,32 +675,32 @@ def make_config(values: dict[str, object]) -> Config:
 
         check_tiers(config)
     if config.kv_events_config is not None:
-        from .kv_events import check_events  # likewise
+        from .objects.kv_events import check_events  # likewise
 
         check_events(config)
     if config.speculative_config is not None:
-        from .speculative import read_speculative
+        from .objects.speculative import read_speculative
 
         read_speculative(config)
     if config.pooler_config is not None:
-        from .pooler import read_pooler
+        from .objects.pooler import read_pooler
 
         read_pooler(config)
     if any(getattr(config, name) is not None for name in MEDIA_OBJECTS):
-        from .media import check_media
+        from .objects.media import check_media
 
         check_media(config)
     if config.otlp_traces_endpoint is not None:
-        from .otlp import trouble_with
+        from .serving.otlp import trouble_with
 
         if trouble := trouble_with(config.otlp_traces_endpoint):
             raise ConfigError(f"--otlp-traces-endpoint: {trouble}")
     if config.grpc_port is not None:
-        from .grpc import check_grpc  # likewise
+        from .serving.grpc import check_grpc  # likewise
 
         check_grpc(config)
     if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
-        from .tls import make_context  # not for everybody: it takes a while to load
+        from .serving.tls import make_context  # not for everybody: it takes a while to load
 
         make_context(config)
     return config

@@ -14,7 +14,7 @@ from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.table.table import slot_of
 
-from ..options.speculative import is_by_itself, most_drafts
+from ..options.objects.speculative import is_by_itself, most_drafts
 from ..protocol.administration import CallWorkers, MethodCalled, Parked, Profile, Sleep, Unloadable, WakeUp
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..options.config import Config
-from ..options.speculative import count_drafts
+from ..options.objects.speculative import count_drafts
 from ..protocol.administration import CallMethod, LookAtSleep
 from ..protocol.messages import (
     AdapterRead,

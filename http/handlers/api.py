@@ -30,11 +30,11 @@ from ..transport.body import BodyBudget, read_body
 from ..transport.json_response import json_response
 from .adapters import AdaptersApi
 from .administration import Administration
-from .cohere import CohereApi
+from .dialects.cohere import CohereApi
+from .dialects.invocations import Invocations
+from .dialects.llamacpp import LlamaApi
+from .dialects.ollama import OllamaApi
 from .generate import Generator
-from .invocations import Invocations
-from .llamacpp import LlamaApi
-from .ollama import OllamaApi
 from .openapi import Described
 from .operations import Operations, ServerEngine
 from .page import Page

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from actorserve.actors.options.media import MOST_MEDIA
+from actorserve.actors.options.objects.media import MOST_MEDIA
 from actorserve.actors.protocol.media import AUDIO, BASE64, CACHED, EMBEDS, FRAMES, IMAGE, VIDEO, MediaSource
 
 from ..errors import ApiError, bad_request

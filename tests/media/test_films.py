@@ -25,7 +25,7 @@ from actorserve.actors.media.refused import MediaRefused
 from actorserve.actors.media.steps import in_parts
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
-from actorserve.actors.options.media import VideoReading
+from actorserve.actors.options.objects.media import VideoReading
 from actorserve.actors.protocol.media import BASE64, FRAMES, MediaSource
 from tests.support.models.vision.films import decoded, film
 from tests.support.models.vision.folders import picture, vision_folder

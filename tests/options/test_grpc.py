@@ -16,7 +16,7 @@ def test_the_packages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(name: str, package: str | None = None) -> importlib.machinery.ModuleSpec | None:
         return None if name == "grpc_reflection" else real(name, package)
 
-    monkeypatch.setattr("actorserve.actors.options.grpc.find_spec", without)
+    monkeypatch.setattr("actorserve.actors.options.serving.grpc.find_spec", without)
     with pytest.raises(ConfigError, match=r"--grpc-port: .*pip install 'actorserve\[grpc\]'"):
         make_config({"grpc_port": 9000})
 

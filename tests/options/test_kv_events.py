@@ -8,7 +8,7 @@ import importlib.util
 import pytest
 
 from actorserve.actors.options.config import ConfigError, make_config
-from actorserve.actors.options.kv_events import address_of, binds, read_events
+from actorserve.actors.options.objects.kv_events import address_of, binds, read_events
 
 
 def test_what_is_said() -> None:
@@ -47,7 +47,7 @@ def test_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     def without(name: str, package: str | None = None) -> importlib.machinery.ModuleSpec | None:
         return None if name == "zmq" else real(name, package)
 
-    monkeypatch.setattr("actorserve.actors.options.kv_events.find_spec", without)
+    monkeypatch.setattr("actorserve.actors.options.objects.kv_events.find_spec", without)
     with pytest.raises(ConfigError, match=r"pip install 'actorserve\[events\]'"):
         make_config(said)
 

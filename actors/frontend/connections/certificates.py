@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from ...options.config import Config, ConfigError
-from ...options.tls import make_context
+from ...options.serving.tls import make_context
 
 LOOK_S = 1.0
 PATIENCE_S = 30.0  # before a frontend's successor gives them up

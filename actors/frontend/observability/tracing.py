@@ -34,7 +34,7 @@ import actorserve
 from actorserve.http.route import CHAT
 from actorserve.http.routes import GENERATING
 
-from ...options.otlp import EXPORTERS, GRPC, HTTP, uses_grpc, with_path
+from ...options.serving.otlp import EXPORTERS, GRPC, HTTP, uses_grpc, with_path
 from ...protocol.request import Generation
 from .finished import FinishedRequest, Times
 

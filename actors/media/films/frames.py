@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ...options.media import VideoReading
+from ...options.objects.media import VideoReading
 from ..pictures import Pictures
 from ..refused import MediaRefused
 

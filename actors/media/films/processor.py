@@ -14,7 +14,7 @@ import numpy as np
 from ...model.info import ModelInfo, read_json
 from ...model.media import OF_FILMS
 from ...options.config import Config
-from ...options.media import media_reading, processor_kwargs
+from ...options.objects.media import media_reading, processor_kwargs
 from ...protocol.media import FRAMES, VIDEO, MediaSource
 from ..expansion import Told
 from ..pictures import Pictures

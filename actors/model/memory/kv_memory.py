@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...options.config import Config, ConfigError
-from ...options.speculative import is_wanted
+from ...options.objects.speculative import is_wanted
 from .kv import KVSpec, KVType, LayerAttention
 
 MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...options.config import Config, ConfigError
-from ...options.pooler import OPTION, PoolerOptions, read_pooler
+from ...options.objects.pooler import OPTION, PoolerOptions, read_pooler
 from ...protocol.request import CLASSIFY, EMBED, SIGMOID, SOFTMAX, TOKEN_CLASSIFY, TOKEN_EMBED
 from ..architecture import LARGEST, architecture_name, find_architecture
 from ..families.registry import BY_ARCHITECTURE

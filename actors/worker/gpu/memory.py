@@ -14,7 +14,7 @@ from actorserve.kernels.triton.rotary_kv import Pools
 from ...model.architecture import Architecture
 from ...model.memory.kv_memory import KVMemory, WindowPlan, plan_windows
 from ...options.config import Config, ConfigError
-from ...options.speculative import DraftModelOptions, read_speculative
+from ...options.objects.speculative import DraftModelOptions, read_speculative
 
 if TYPE_CHECKING:
     from .runner import GpuRunner

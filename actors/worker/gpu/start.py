@@ -16,7 +16,7 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
 from ...model.memory.machine import check_quantization
 from ...options.config import Config, ConfigError
-from ...options.speculative import DraftModelOptions, NgramOptions, count_drafts, read_speculative
+from ...options.objects.speculative import DraftModelOptions, NgramOptions, count_drafts, read_speculative
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase

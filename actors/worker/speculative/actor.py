@@ -16,7 +16,7 @@ from ...model.heads.formats import MedusaShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
 from ...options.config import Config, ConfigError
-from ...options.speculative import (
+from ...options.objects.speculative import (
     BY_ITSELF,
     DraftModelOptions,
     HeadOptions,

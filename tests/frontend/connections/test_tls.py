@@ -17,7 +17,7 @@ from actorserve.actors.frontend.connections import pool
 from actorserve.actors.frontend.connections.connection import MOST_UNSENT
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.options.config import Config, ConfigError, make_config
-from actorserve.actors.options.tls import make_context
+from actorserve.actors.options.serving.tls import make_context
 from actorserve.actors.protocol.connection_handover import CLOSED, GIVEN_BYTES, NEW, hand_over, read_given
 from actorserve.http.transport import header_timeout
 from actorserve.shm.journals.request_journal import RequestJournal

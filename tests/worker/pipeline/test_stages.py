@@ -17,7 +17,7 @@ from actorserve.actors.model.checks import check_device
 from actorserve.actors.model.info import read_json, resolve_model
 from actorserve.actors.model.pipeline.stages import divide, plan_stages, worker_shapes
 from actorserve.actors.options.config import Config, ConfigError, make_config
-from actorserve.actors.options.speculative import is_by_itself, most_drafts
+from actorserve.actors.options.objects.speculative import is_by_itself, most_drafts
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import Step
 from actorserve.actors.worker.cpu.memory.kv_memory import kv_dtype

@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from ..accounts.key_file import KeyFileError, read_key_file
-from .config import Config, ConfigError
+from ...accounts.key_file import KeyFileError, read_key_file
+from ..config import Config, ConfigError
 
 ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
 

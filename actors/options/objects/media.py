@@ -7,8 +7,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from .config import Config, ConfigError
-from .parser import nearest
+from ..config import Config, ConfigError
+from ..parser import nearest
 
 LIMIT, READING, PROCESSING = "--limit-mm-per-prompt", "--media-io-kwargs", "--mm-processor-kwargs"
 MOST_MEDIA = 128  # of one prompt, together

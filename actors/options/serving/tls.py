@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 
-from .config import Config, ConfigError
+from ..config import Config, ConfigError
 
 
 def make_context(config: Config) -> ssl.SSLContext | None:

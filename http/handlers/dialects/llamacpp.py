@@ -9,20 +9,20 @@ from aiohttp import web
 import actorserve
 from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
 
-from ..errors import ApiError, bad_request, overloaded
-from ..generation.fields.decoding import decode_query
-from ..generation.fields.unsupported import read
-from ..generation.idempotency import StreamProgress
-from ..generation.job import Engine, Job
-from ..generation.prepare import ask_completion
-from ..llamacpp.answers import LlamaCompletion, settings_of
-from ..llamacpp.requests import completion_of, infill_of, renamed
-from ..llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
-from ..middleware.context import CLIENT, name_request
-from ..output.answer import Answer
-from ..pooling.prepare import check_generates
-from ..transport.json_response import json_response
-from .generate import Generator
+from ...errors import ApiError, bad_request, overloaded
+from ...generation.fields.decoding import decode_query
+from ...generation.fields.unsupported import read
+from ...generation.idempotency import StreamProgress
+from ...generation.job import Engine, Job
+from ...generation.prepare import ask_completion
+from ...llamacpp.answers import LlamaCompletion, settings_of
+from ...llamacpp.requests import completion_of, infill_of, renamed
+from ...llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
+from ...middleware.context import CLIENT, name_request
+from ...output.answer import Answer
+from ...pooling.prepare import check_generates
+from ...transport.json_response import json_response
+from ..generate import Generator
 
 
 class LlamaApi:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from .config import Config, ConfigError
-from .parser import nearest
+from ..config import Config, ConfigError
+from ..parser import nearest
 
 OPTION = "--kv-events-config"
 ENDPOINT = re.compile(r"tcp://(.+):([0-9]+)|ipc://.+")

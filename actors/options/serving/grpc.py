@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from .config import Config, ConfigError
+from ..config import Config, ConfigError
 
 NEEDED = ("grpc", "grpc_health", "grpc_reflection")
 

@@ -6,21 +6,21 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from ..cohere.answers import CohereMessage, vectors
-from ..cohere.requests import chat_of, embedding_of, renamed
-from ..cohere.schemas import CohereChatRequest, CohereEmbedRequest
-from ..errors import ApiError
-from ..generation.adapter import chat_request
-from ..generation.fields.unsupported import read
-from ..generation.idempotency import StreamProgress
-from ..generation.job import Job
-from ..generation.prepare import ask_chat
-from ..middleware.context import CLIENT, name_request
-from ..output.answer import Answer
-from ..pooling.prepare import check_generates, pooling_of
-from ..transport.json_response import json_response
-from .generate import Generator
-from .pooling import PoolingApi
+from ...cohere.answers import CohereMessage, vectors
+from ...cohere.requests import chat_of, embedding_of, renamed
+from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
+from ...errors import ApiError
+from ...generation.adapter import chat_request
+from ...generation.fields.unsupported import read
+from ...generation.idempotency import StreamProgress
+from ...generation.job import Job
+from ...generation.prepare import ask_chat
+from ...middleware.context import CLIENT, name_request
+from ...output.answer import Answer
+from ...pooling.prepare import check_generates, pooling_of
+from ...transport.json_response import json_response
+from ..generate import Generator
+from ..pooling import PoolingApi
 
 
 class CohereApi:

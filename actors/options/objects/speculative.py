@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from .config import Config, ConfigError
-from .parser import nearest
+from ..config import Config, ConfigError
+from ..parser import nearest
 
 OPTION = "--speculative-config"
 AUTO, NONE = "auto", "none"

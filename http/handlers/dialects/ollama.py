@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from ..errors import ApiError, bad_request
-from ..generation.adapter import chat_request
-from ..generation.fields.decoding import check_model
-from ..generation.fields.unsupported import read
-from ..generation.idempotency import StreamProgress
-from ..generation.job import Job
-from ..generation.prepare import PreparedRequest, ask_chat, ask_completion
-from ..middleware.context import CLIENT, name_request
-from ..ollama import about
-from ..ollama.records import OllamaRecords, durations, loaded
-from ..ollama.requests import chat_of, completion_of, generated_chat, model_of, renamed
-from ..ollama.schemas import (
+from ...errors import ApiError, bad_request
+from ...generation.adapter import chat_request
+from ...generation.fields.decoding import check_model
+from ...generation.fields.unsupported import read
+from ...generation.idempotency import StreamProgress
+from ...generation.job import Job
+from ...generation.prepare import PreparedRequest, ask_chat, ask_completion
+from ...middleware.context import CLIENT, name_request
+from ...ollama import about
+from ...ollama.records import OllamaRecords, durations, loaded
+from ...ollama.requests import chat_of, completion_of, generated_chat, model_of, renamed
+from ...ollama.schemas import (
     Object,
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
@@ -25,14 +25,14 @@ from ..ollama.schemas import (
     OllamaGenerateRequest,
     OllamaModel,
 )
-from ..openai.schemas import GenerationFields
-from ..output.answer import Answer
-from ..pooling.answers import numbers
-from ..pooling.prepare import check_generates
-from ..pooling.schemas import EmbeddingRequest
-from ..transport.json_response import json_response
-from .generate import Generator
-from .pooling import PoolingApi
+from ...openai.schemas import GenerationFields
+from ...output.answer import Answer
+from ...pooling.answers import numbers
+from ...pooling.prepare import check_generates
+from ...pooling.schemas import EmbeddingRequest
+from ...transport.json_response import json_response
+from ..generate import Generator
+from ..pooling import PoolingApi
 
 
 class OllamaApi:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from .config import Config, ConfigError
-from .parser import nearest
+from ..config import Config, ConfigError
+from ..parser import nearest
 
 OPTION = "--pooler-config"
 METHODS = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}  # by vLLM's names

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from ..errors import bad_request
-from ..generation.fields.decoding import decode
-from ..middleware.context import BODY
-from ..openai.schemas import InvocationRequest
+from ...errors import bad_request
+from ...generation.fields.decoding import decode
+from ...middleware.context import BODY
+from ...openai.schemas import InvocationRequest
 
 if TYPE_CHECKING:
-    from .api import Api
+    from ..api import Api
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
