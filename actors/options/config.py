@@ -212,7 +212,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         float, Meta(ge=1, description="seconds that one step of the worker may take before it is killed and replaced")
     ] = 120.0
     max_restarts: Annotated[
-        int, Meta(ge=0, description="restarts of one actor within a minute; one more, and the server ends")
+        int,
+        Meta(
+            ge=0,
+            description="restarts of one actor within a minute; one more, and the server ends, or goes on without a "
+            "porter or herald for a minute",
+        ),
     ] = 5
     log_level: Annotated[LogLevel, Meta(description="the least grave log lines to show")] = "info"
     log_format: Annotated[

@@ -1,5 +1,6 @@
 """What follows from an actor's death: it is started again, alone or with its group; or it has died too often, and the
-server ends. The supervisor sees the death, and starts.
+server ends. One that the server does without (protocol/kinds.py: not `needed`) rests instead, and is tried again later.
+The supervisor sees the death, and starts.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import signal
 from typing import TYPE_CHECKING
 
 from ..runtime.process import RENEW
+from .restart_policy import WITHIN_S
 
 if TYPE_CHECKING:
     from .processes.child import Child
     from .restart_policy import Death
     from .supervisor import Supervisor
+
+REST_S = WITHIN_S  # then none of its restarts counts any more
 
 
 class Recovery:
@@ -50,8 +54,21 @@ class Recovery:
             say(f"{death}; it is started again", "error")
             self._end_others(child)
             self._start_group(child)
+        elif not child.traits.needed:
+            self._let_rest(child, death)
         else:
             self._give_up(child, death)
+
+    def _let_rest(self, child: Child, death: Death) -> None:
+        """It has died too often, and the server goes on without it."""
+        self._supervisor.output.say(f"{death}; it has died too often, and is left down for {REST_S:.0f} s", "error")
+        child.gone.set()
+        asyncio.get_running_loop().call_later(REST_S, self._try_again, child)
+
+    def _try_again(self, child: Child) -> None:
+        if not (child.stopping or self._supervisor.ending.is_set()):
+            child.gone.clear()
+            self._supervisor.start(child)
 
     def _end_or_drain_on(self, child: Child, death: Death, was_up: bool) -> None:
         """Its end was wanted; but one that has not answered what it had has a successor that does."""

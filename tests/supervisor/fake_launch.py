@@ -3,7 +3,7 @@
 They are forked by the supervisor itself, which has all their imports; a program for each takes ten times as long.
 
 With FAKE_MISTAKE set, the supervisor itself fails when the first actor dies; with REAL_ACTORS set, actors are real;
-FAKE_STOP_S is the time that actors get to end.
+FAKE_STOP_S is the time that actors get to end, FAKE_REST_S that of a rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from actorserve.actors.cli import make_parser
 from actorserve.actors.options.command_line import read_config
 from actorserve.actors.runtime.process import live
-from actorserve.actors.supervisor import shutdown
+from actorserve.actors.supervisor import recovery, shutdown
 from actorserve.actors.supervisor.launch import launch
 from actorserve.actors.supervisor.processes import child
 from actorserve.actors.supervisor.processes.spawn import ACTOR_COMMAND, Process
@@ -73,6 +73,7 @@ if __name__ == "__main__":
     if "FAKE_MISTAKE" in os.environ:
         Memory.wake_all = mistake  # type: ignore[method-assign]
     vars(shutdown)["STOP_S"] = float(os.environ.get("FAKE_STOP_S", STOP_S))
+    vars(recovery)["REST_S"] = float(os.environ.get("FAKE_REST_S", recovery.REST_S))
     options = make_parser("launch").parse_args(["launch", *sys.argv[1:]])
     if "REAL_ACTORS" not in os.environ:
         vars(child)["start_cold"] = fork

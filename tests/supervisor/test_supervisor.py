@@ -25,6 +25,7 @@ from actorserve.actors.protocol.control_wire import (
     ProgressRequest,
     ScaleRequest,
 )
+from actorserve.actors.supervisor.recovery import REST_S
 from actorserve.actors.supervisor.timeouts import STOP_S
 from tests.support.models.checkpoints import write_shape
 from tests.support.server import Server
@@ -46,12 +47,14 @@ def launch(tmp_path: Path) -> Launch:
         before: tuple[str, ...] = (),
         wait: bool = True,
         stop_s: float = STOP_S,
+        rest_s: float = REST_S,
     ) -> Server:
         small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
         env = {
             "FAKE_ACTORS": json.dumps(lives or {}),
             "FAKE_DRAINED": str(tmp_path / "drained"),
             "FAKE_STOP_S": str(stop_s),
+            "FAKE_REST_S": str(rest_s),
         }
         return Server(*model, *small, *arguments, command=(*before, *COMMAND), env=env, wait=wait)
 
@@ -155,6 +158,25 @@ def test_an_actor_that_dies_too_often_ends_the_server(launch: Launch) -> None:
             server.wait_for(rf"worker ended .* {restarts} restarts before\); it is started again")
         server.wait_for(r"worker ended .* 5 restarts before\); it has died too often")
         assert server.wait() == 1
+
+
+@pytest.mark.parametrize("rest_s", [0.01, REST_S])
+def test_the_server_goes_on_without_one_that_it_does_not_need(launch: Launch, rest_s: float) -> None:
+    """That rests, and is tried again; an end of the server waits for neither."""
+    options, lives = (
+        ("--kv-offload", "host:1Mi", "--max-restarts", "1"),
+        {"porter": ["die_ready", "die_ready", "serve"]},
+    )
+    with launch(*options, lives=lives, rest_s=rest_s) as server:
+        server.wait_for(r"porter ended .* 1 restarts before\); it has died too often, and is left down")
+        if rest_s < REST_S:
+            server.wait_for("porter is up")
+            assert "porter" in server.pids()
+        status = ask(choose(find_servers(), server.pid), STATUS, NoArguments())
+        assert status.ready and [child.name for child in status.actors if not child.up] == ["porter"] * (
+            rest_s == REST_S
+        )
+        assert server.stop() == 0
 
 
 def test_a_few_deadly_requests_do_not_end_the_server(launch: Launch) -> None:
