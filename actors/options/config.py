@@ -6,119 +6,39 @@ refused here, with the option's name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from ..model import quantization as weight_formats
+from .choices import (
+    ContentFormat,
+    Convert,
+    CpuKernels,
+    Device,
+    DType,
+    GenerationConfig,
+    KVCacheDType,
+    LoadFormat,
+    LogFormat,
+    LogLevel,
+    ModelImpl,
+    NonNegative,
+    Policy,
+    Port,
+    Positive,
+    PositiveFloat,
+    Quantization,
+    ReasoningParser,
+    Runner,
+    TokenizerMode,
+    ToolParser,
+    WorkerKind,
+)
 
 MEDIA_OBJECTS = ("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs")
 OTHER_OBJECTS = ("default_chat_template_kwargs", "override_generation_config")
-Positive = Annotated[int, Meta(ge=1)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
-PositiveFloat = Annotated[float, Meta(gt=0)]
-NonNegative = Annotated[int, Meta(ge=0)]
-LogLevel = Literal["debug", "info", "warning", "error"]
-LogFormat = Literal["text", "json"]
-DType = Literal["auto", "float32", "bfloat16", "float16"]
-LoadFormat = Literal["auto", "safetensors", "dummy"]
-GenerationConfig = Literal["auto", "none"]
-TokenizerMode = Literal["auto", "hf", "slow", "mistral"]
-Policy = Literal["fcfs", "priority"]
-Device = Literal["auto", "cpu", "cuda"]
-CpuKernels = Literal["auto", "native", "torch"]
-if TYPE_CHECKING:
-    Quantization = str
-else:
-    Quantization = Literal[weight_formats.NAMES]
-KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
-ModelImpl = Literal["auto", "native", "transformers"]
-WorkerKind = Literal["model", "scripted"]
-Runner = Literal["auto", "generate", "pooling"]
-Convert = Literal["auto", "none", "embed", "classify", "reward"]
-
-ContentFormat = Literal["auto", "string", "openai"]
-ToolParser = Literal[
-    "auto",
-    "none",
-    "hermes",
-    "qwen3_coder",
-    "qwen3_xml",
-    "llama3_json",
-    "pythonic",
-    "mistral",
-    "deepseek_v3",
-    "deepseek_v31",
-    "openai",
-    "glm45",
-    "kimi_k2",
-    "granite",
-    "apertus",
-    "gigachat3",
-    "cohere_command_r",
-    "seed_oss",
-    "minimax_m2",
-    "minimax_m3",
-    "llama4_json",
-    "llama4_pythonic",
-    "hunyuan_a13b",
-    "jamba",
-    "nemotron_json",
-    "longcat",
-    "kimi_k3",
-    "gemma4",
-    "functiongemma",
-    "gemma3",
-    "lfm2",
-    "cohere_command3",
-    "cohere_command4",
-    "phi4_mini_json",
-    "xlam",
-    "deepseek_v32",
-    "deepseek_v4",
-    "step3",
-    "step3p5",
-    "ernie45",
-    "olmo3",
-    "functionary",
-    "internlm",
-    "minimax",
-    "glm47",
-    "granite4",
-    "granite_20b_fc",
-    "mimo",
-]
-ReasoningParser = Literal[
-    "auto",
-    "none",
-    "deepseek_r1",
-    "deepseek_v3",
-    "qwen3",
-    "mistral",
-    "openai_gptoss",
-    "glm45",
-    "granite",
-    "granite33",
-    "apertus",
-    "seed_oss",
-    "minimax_m2",
-    "minimax_m3",
-    "gemma4",
-    "kimi_k2",
-    "kimi_k3",
-    "kimi",
-    "cohere_command3",
-    "cohere_command4",
-    "deepseek_v4",
-    "hunyuan_a13b",
-    "step3",
-    "step3p5",
-    "ernie45",
-    "olmo3",
-    "nemotron_v3",
-    "longcat",
-]
 
 
 class ConfigError(ValueError):
@@ -659,8 +579,9 @@ def make_config(values: dict[str, object]) -> Config:
     for name in ("pooler_config", "kv_events_config", *MEDIA_OBJECTS, *OTHER_OBJECTS):
         if isinstance(given := values.get(name), dict):
             values = {**values, name: msgspec.json.encode(given).decode()}
+    from .checks import check_config  # likewise
     from .fields import canonical, with_option  # likewise
-    from .serving.access import with_access  # which knows Config
+    from .serving.access import with_access  # likewise
 
     values = {name: canonical(name, value) for name, value in values.items()}
     try:
@@ -668,104 +589,5 @@ def make_config(values: dict[str, object]) -> Config:
     except msgspec.ValidationError as error:
         raise ConfigError(with_option(str(error), values)) from None
     config = with_access(config)
-    for name in OTHER_OBJECTS:
-        config.json_object(name)
-    _check_engines(config)
-    _check_stages(config)
-    from .lora import check_lora  # likewise
-
-    check_lora(config)
-    if config.kv_offload is not None:
-        from .kv_offload import check_tiers  # likewise
-
-        check_tiers(config)
-    if config.kv_events_config is not None:
-        from .objects.kv_events import check_events  # likewise
-
-        check_events(config)
-    if config.speculative_config is not None:
-        from .objects.speculative import read_speculative
-
-        read_speculative(config)
-    if config.pooler_config is not None:
-        from .objects.pooler import read_pooler
-
-        read_pooler(config)
-    if any(getattr(config, name) is not None for name in MEDIA_OBJECTS):
-        from .objects.media import check_media
-
-        check_media(config)
-    if config.otlp_traces_endpoint is not None:
-        from .serving.otlp import trouble_with
-
-        if trouble := trouble_with(config.otlp_traces_endpoint):
-            raise ConfigError(f"--otlp-traces-endpoint: {trouble}")
-    if config.grpc_port is not None:
-        from .serving.grpc import check_grpc  # likewise
-
-        check_grpc(config)
-    if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
-        from .serving.tls import make_context  # not for everybody: it takes a while to load
-
-        make_context(config)
+    check_config(config)
     return config
-
-
-def _check_engines(config: Config) -> None:
-    """ConfigError if options contradict each other."""
-    size, rank, most = config.data_parallel_size, config.data_parallel_rank, config.max_data_parallel_size
-    if most is not None and most < size:
-        raise ConfigError(f"--max-data-parallel-size {most}: must be at least --data-parallel-size, which is {size}")
-    if most is not None and rank is not None:
-        raise ConfigError("--max-data-parallel-size: with --data-parallel-rank this server is one engine of several")
-    if rank is not None and rank >= size:
-        raise ConfigError(f"--data-parallel-rank {rank}: there are 0 to {size - 1} with --data-parallel-size {size}")
-    if config.prefill_engines and config.prefill_engines >= config.engines:
-        raise ConfigError(
-            f"--prefill-engines {config.prefill_engines}: of {config.engines} engines one at least has to go on with "
-            "what they begin; --data-parallel-size has to be larger"
-        )
-    if config.prefill_engines and config.kv_offload is None:
-        raise ConfigError("--prefill-engines goes with --kv-offload: what is computed in one engine is found there")
-    if config.record is not None and config.engines > 1:
-        raise ConfigError("--record: it keeps what one scheduler acts on, and there are several engines")
-
-
-def _check_nodes(config: Config) -> None:
-    """ConfigError if options for several machines contradict each other, or one is missing."""
-    if config.nnodes == 1:
-        for name in ("node_rank", "headless", "master_addr", "node_secret_file"):
-            if getattr(config, name):
-                raise ConfigError(f"--{name.replace('_', '-')} goes with --nnodes above 1")
-        return
-    if config.pipeline_parallel_size % config.nnodes:
-        stages = config.pipeline_parallel_size
-        raise ConfigError(
-            f"--nnodes {config.nnodes}: each machine has as many stages; --pipeline-parallel-size is {stages}"
-        )
-    if config.node_rank >= config.nnodes:
-        raise ConfigError(f"--node-rank {config.node_rank}: there are 0 to {config.nnodes - 1} with --nnodes")
-    if config.headless != (config.node_rank > 0):
-        raise ConfigError("--headless goes with --node-rank 1 and above, which serve nothing; node 0 is the server")
-    for name in ("master_addr", "node_secret_file"):
-        if getattr(config, name) is None:
-            raise ConfigError(f"--{name.replace('_', '-')} has to be set with --nnodes above 1")
-    if config.engines > 1 or config.worker != "model":
-        raise ConfigError("--nnodes: machines share one engine with a model; --data-parallel-size 1, --worker model")
-
-
-def _check_stages(config: Config) -> None:
-    """ConfigError for what cannot be had of a model that is divided into stages."""
-    _check_nodes(config)
-    if config.pipeline_parallel_size == 1:
-        return
-    for option, given in (
-        ("--speculative-config", config.speculative_config not in (None, "none")),
-        ("--enable-lora", config.enable_lora),
-        ("--kv-offload", config.offloads),
-    ):
-        if given:
-            raise ConfigError(
-                f"{option}: not with --pipeline-parallel-size above 1; --tensor-parallel-size divides a model, too, "
-                "and goes with it"
-            )

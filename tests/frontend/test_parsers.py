@@ -13,7 +13,8 @@ import pytest
 from actorserve.actors.frontend.actor import Frontend
 from actorserve.actors.frontend.parsers import choose_parsers, unknown_calls
 from actorserve.actors.model.info import ModelInfo
-from actorserve.actors.options.config import ConfigError, ToolParser, make_config
+from actorserve.actors.options.choices import ToolParser
+from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.http.output.events import Arguments, CallStart, ReasoningText
 from actorserve.http.output.parsers import registry
 

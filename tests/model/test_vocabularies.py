@@ -32,7 +32,8 @@ from actorserve.actors.model.tokenizers.tokenizer import find_templates, load_to
 from actorserve.actors.model.tokenizers.tokenizer_parts import SPACE, byte_pairs, merges_by_score
 from actorserve.actors.model.vocabularies.folder import fast_tokenizer, make
 from actorserve.actors.model.vocabularies.proto import read_sentencepiece
-from actorserve.actors.options.config import Config, ConfigError, TokenizerMode, make_config
+from actorserve.actors.options.choices import TokenizerMode
+from actorserve.actors.options.config import Config, ConfigError, make_config
 
 FILES = Path(__file__).parent / "vocabulary_files"
 EXPECTED = json.loads((FILES / "expected.json").read_text())

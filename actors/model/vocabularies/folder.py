@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ...options.config import ConfigError, TokenizerMode
+from ...options.choices import TokenizerMode
+from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
 from ..values import read_json
 from .byte_ranks import from_tekken, from_tiktoken, looks_like_tiktoken, tekken_names

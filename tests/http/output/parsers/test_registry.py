@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from actorserve.actors.options.config import ReasoningParser, ToolParser
+from actorserve.actors.options.choices import ReasoningParser, ToolParser
 from actorserve.http.output.events import Content, ReasoningText
 from actorserve.http.output.parsers.markers import Markers
 from actorserve.http.output.parsers.registry import (

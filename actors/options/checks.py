@@ -1,0 +1,114 @@
+"""Whether an option's value, or several together, can be: what each feature asks of its own, and what engines, stages
+and machines must not say together.
+"""
+
+from __future__ import annotations
+
+from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError
+from .lora import check_lora
+
+
+def check_config(config: Config) -> None:
+    """ConfigError names the option. What is not used is not imported."""
+    for name in OTHER_OBJECTS:
+        config.json_object(name)
+    _check_engines(config)
+    _check_stages(config)
+    check_lora(config)
+    if config.kv_offload is not None:
+        from .kv_offload import check_tiers
+
+        check_tiers(config)
+    if config.kv_events_config is not None:
+        from .objects.kv_events import check_events
+
+        check_events(config)
+    if config.speculative_config is not None:
+        from .objects.speculative import read_speculative
+
+        read_speculative(config)
+    if config.pooler_config is not None:
+        from .objects.pooler import read_pooler
+
+        read_pooler(config)
+    if any(getattr(config, name) is not None for name in MEDIA_OBJECTS):
+        from .objects.media import check_media
+
+        check_media(config)
+    _check_serving(config)
+
+
+def _check_serving(config: Config) -> None:
+    if config.otlp_traces_endpoint is not None:
+        from .serving.otlp import trouble_with
+
+        if trouble := trouble_with(config.otlp_traces_endpoint):
+            raise ConfigError(f"--otlp-traces-endpoint: {trouble}")
+    if config.grpc_port is not None:
+        from .serving.grpc import check_grpc
+
+        check_grpc(config)
+    if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
+        from .serving.tls import make_context  # not for everybody: it takes a while to load
+
+        make_context(config)
+
+
+def _check_engines(config: Config) -> None:
+    """ConfigError if options contradict each other."""
+    size, rank, most = config.data_parallel_size, config.data_parallel_rank, config.max_data_parallel_size
+    if most is not None and most < size:
+        raise ConfigError(f"--max-data-parallel-size {most}: must be at least --data-parallel-size, which is {size}")
+    if most is not None and rank is not None:
+        raise ConfigError("--max-data-parallel-size: with --data-parallel-rank this server is one engine of several")
+    if rank is not None and rank >= size:
+        raise ConfigError(f"--data-parallel-rank {rank}: there are 0 to {size - 1} with --data-parallel-size {size}")
+    if config.prefill_engines and config.prefill_engines >= config.engines:
+        raise ConfigError(
+            f"--prefill-engines {config.prefill_engines}: of {config.engines} engines one at least has to go on with "
+            "what they begin; --data-parallel-size has to be larger"
+        )
+    if config.prefill_engines and config.kv_offload is None:
+        raise ConfigError("--prefill-engines goes with --kv-offload: what is computed in one engine is found there")
+    if config.record is not None and config.engines > 1:
+        raise ConfigError("--record: it keeps what one scheduler acts on, and there are several engines")
+
+
+def _check_nodes(config: Config) -> None:
+    """ConfigError if options for several machines contradict each other, or one is missing."""
+    if config.nnodes == 1:
+        for name in ("node_rank", "headless", "master_addr", "node_secret_file"):
+            if getattr(config, name):
+                raise ConfigError(f"--{name.replace('_', '-')} goes with --nnodes above 1")
+        return
+    if config.pipeline_parallel_size % config.nnodes:
+        stages = config.pipeline_parallel_size
+        raise ConfigError(
+            f"--nnodes {config.nnodes}: each machine has as many stages; --pipeline-parallel-size is {stages}"
+        )
+    if config.node_rank >= config.nnodes:
+        raise ConfigError(f"--node-rank {config.node_rank}: there are 0 to {config.nnodes - 1} with --nnodes")
+    if config.headless != (config.node_rank > 0):
+        raise ConfigError("--headless goes with --node-rank 1 and above, which serve nothing; node 0 is the server")
+    for name in ("master_addr", "node_secret_file"):
+        if getattr(config, name) is None:
+            raise ConfigError(f"--{name.replace('_', '-')} has to be set with --nnodes above 1")
+    if config.engines > 1 or config.worker != "model":
+        raise ConfigError("--nnodes: machines share one engine with a model; --data-parallel-size 1, --worker model")
+
+
+def _check_stages(config: Config) -> None:
+    """ConfigError for what cannot be had of a model that is divided into stages."""
+    _check_nodes(config)
+    if config.pipeline_parallel_size == 1:
+        return
+    for option, given in (
+        ("--speculative-config", config.speculative_config not in (None, "none")),
+        ("--enable-lora", config.enable_lora),
+        ("--kv-offload", config.offloads),
+    ):
+        if given:
+            raise ConfigError(
+                f"{option}: not with --pipeline-parallel-size above 1; --tensor-parallel-size divides a model, too, "
+                "and goes with it"
+            )

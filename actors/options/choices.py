@@ -1,0 +1,114 @@
+"""The types of options: bounds of numbers, and what those that name one of several may name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec import Meta
+
+from ..model import quantization as weight_formats
+
+Positive = Annotated[int, Meta(ge=1)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[int, Meta(ge=0)]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+LoadFormat = Literal["auto", "safetensors", "dummy"]
+GenerationConfig = Literal["auto", "none"]
+TokenizerMode = Literal["auto", "hf", "slow", "mistral"]
+Policy = Literal["fcfs", "priority"]
+Device = Literal["auto", "cpu", "cuda"]
+CpuKernels = Literal["auto", "native", "torch"]
+if TYPE_CHECKING:
+    Quantization = str
+else:
+    Quantization = Literal[weight_formats.NAMES]
+KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
+ModelImpl = Literal["auto", "native", "transformers"]
+WorkerKind = Literal["model", "scripted"]
+Runner = Literal["auto", "generate", "pooling"]
+Convert = Literal["auto", "none", "embed", "classify", "reward"]
+
+ContentFormat = Literal["auto", "string", "openai"]
+ToolParser = Literal[
+    "auto",
+    "none",
+    "hermes",
+    "qwen3_coder",
+    "qwen3_xml",
+    "llama3_json",
+    "pythonic",
+    "mistral",
+    "deepseek_v3",
+    "deepseek_v31",
+    "openai",
+    "glm45",
+    "kimi_k2",
+    "granite",
+    "apertus",
+    "gigachat3",
+    "cohere_command_r",
+    "seed_oss",
+    "minimax_m2",
+    "minimax_m3",
+    "llama4_json",
+    "llama4_pythonic",
+    "hunyuan_a13b",
+    "jamba",
+    "nemotron_json",
+    "longcat",
+    "kimi_k3",
+    "gemma4",
+    "functiongemma",
+    "gemma3",
+    "lfm2",
+    "cohere_command3",
+    "cohere_command4",
+    "phi4_mini_json",
+    "xlam",
+    "deepseek_v32",
+    "deepseek_v4",
+    "step3",
+    "step3p5",
+    "ernie45",
+    "olmo3",
+    "functionary",
+    "internlm",
+    "minimax",
+    "glm47",
+    "granite4",
+    "granite_20b_fc",
+    "mimo",
+]
+ReasoningParser = Literal[
+    "auto",
+    "none",
+    "deepseek_r1",
+    "deepseek_v3",
+    "qwen3",
+    "mistral",
+    "openai_gptoss",
+    "glm45",
+    "granite",
+    "granite33",
+    "apertus",
+    "seed_oss",
+    "minimax_m2",
+    "minimax_m3",
+    "gemma4",
+    "kimi_k2",
+    "kimi_k3",
+    "kimi",
+    "cohere_command3",
+    "cohere_command4",
+    "deepseek_v4",
+    "hunyuan_a13b",
+    "step3",
+    "step3p5",
+    "ernie45",
+    "olmo3",
+    "nemotron_v3",
+    "longcat",
+]
