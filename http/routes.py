@@ -6,7 +6,7 @@ what it begins at once, and logs and traces what generates. Schemas come from th
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
@@ -35,15 +35,13 @@ from .route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
 from .scaling_routes import SCALING
 from .speech.schemas import SpeechRequest, TranscriptEvent, Transcription
 
-NOT_TRUE = msgspec.Meta(extra_json_schema={"const": False})  # known, and not supported
-
 
 class ResetOptions(msgspec.Struct):
     """The query of /reset_prefix_cache, as vLLM has it, and by the name that its LLM has for the last."""
 
     reset_running_requests: bool = False
-    reset_external: Annotated[bool, NOT_TRUE] = False
-    reset_connector: Annotated[bool, NOT_TRUE] = False
+    reset_external: bool = False  # what --kv-offload keeps is dropped in any case
+    reset_connector: bool = False  # the same, by LLM's name of it
 
 
 class PauseOptions(msgspec.Struct):

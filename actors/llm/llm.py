@@ -249,10 +249,8 @@ class LLM(PoolingMethods, AdministrationMethods):
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """No later prompt finds a prefix that was computed before; what is generated meanwhile goes on, or is computed
-        again. True when it is done.
+        again. True when it is done. What --kv-offload keeps is dropped, whether `reset_connector` asks for it or not.
         """
-        if reset_connector:
-            raise ValueError("reset_connector is not supported: no prefixes are kept outside of the actors")
         self._check_usable()
         self._engine.reset_prefix_cache(reset_running_requests)
         return True

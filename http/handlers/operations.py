@@ -131,9 +131,6 @@ class Operations:
         """What is asked for stands in the query, as with vLLM, or in a JSON body. It may be done twice."""
         body = await self._read_body(request) if request.can_read_body else b""  # whatever none says of itself
         given = [decode_query(ResetOptions, request.query), *([read(ResetOptions, body)] if body else [])]
-        for field in ("reset_external", "reset_connector"):
-            if any(getattr(one, field) for one in given):
-                raise bad_request(f"{field} is not supported: no prefixes are kept outside of this server.", field)
         await self._engine.reset_prefix_cache(any(one.reset_running_requests for one in given))
         return json_response({"status": "ok"})
 

@@ -275,7 +275,6 @@ def test_the_tokenizer_is_the_models_own(llm: LLM) -> None:
     gc.collect()
 
 
-def test_prefixes_are_kept_nowhere_else(llm: LLM) -> None:
-    with pytest.raises(ValueError, match="reset_connector is not supported"):
-        llm.reset_prefix_cache(reset_connector=True)
+def test_the_prefix_cache_is_reset(llm: LLM) -> None:
+    assert llm.reset_prefix_cache(reset_connector=True) is True
     assert llm.reset_prefix_cache(reset_running_requests=True) is True
