@@ -38,6 +38,7 @@ from .layout import (
     ENGINE,
     FINISH,
     GENERATION,
+    GIVEN,
     HASHED,
     LAST_GENERATION,
     LIMIT,
@@ -191,6 +192,7 @@ class RequestTable(TableLayout):
         self._ints[start : start + len(data)] = data
         if given:
             self._ints[start + len(data) : start + len(data) + len(given)] = memoryview(array("i", given))
+            self._set(ref, GIVEN, len(given))
             self._set(ref, TOKENS, len(given))  # SYNC: table.prompt, behind which it is read
         place = self.hashes_start(ref & LOW32)
         self.segment.map[place : place + len(hashes)] = hashes
@@ -268,6 +270,10 @@ class RequestTable(TableLayout):
     def generated(self, ref: int) -> int:
         """Generated tokens in the log."""
         return self._get(ref, TOKENS) or 0  # SYNC: table.tokens
+
+    def given(self, ref: int) -> int:
+        """Those of them that another server has generated."""
+        return self._get(ref, GIVEN) or 0
 
     def set_cached(self, ref: int, count: int) -> None:
         self._set(ref, CACHED, count)

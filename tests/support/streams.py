@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from actorserve.actors.route.trail import ORIGIN, TRAIL, Trail
@@ -15,10 +16,10 @@ from .server import Server
 ASKS = {"Content-Type": "application/json", TRAIL: "1"}
 
 
-def post(server: Server, path: str, body: bytes) -> http.client.HTTPResponse:
+def post(server: Server, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
     """The answer's head; its connection ends with it."""
     connection = connect(server)
-    connection.request("POST", path, body, {**ASKS, "Connection": "close"})
+    connection.request("POST", path, body, {**ASKS, **(headers or {}), "Connection": "close"})
     return connection.getresponse()
 
 

@@ -110,7 +110,11 @@ class Quotas:
         """Tokens that a running sequence has by now."""
         prompt = self._table.prompt_length(ref) or 0
         own = prompt if Flag.PAYS_PROMPT in line.flags else 0
-        return own + (0 if self._pools else self._table.generated(ref))
+        return own + self._generated_here(ref, self._table.generated(ref))
+
+    def _generated_here(self, ref: int, tokens: int) -> int:
+        """Without those that another server has generated, which has charged them."""
+        return 0 if self._pools else max(0, tokens - self._table.given(ref))
 
     def _headers(self, requests: MinuteLimit | None, tokens: MinuteLimit | None, taken: int) -> dict[str, str]:
         return {
@@ -170,7 +174,7 @@ class Quotas:
             self.ledger.drop(delta.ref, second_now())
             return
         own = prompt or self._table.prompt_length(delta.ref) or 0
-        self.ledger.charge(delta.ref, own, 0 if self._pools else delta.tokens, second_now())
+        self.ledger.charge(delta.ref, own, self._generated_here(delta.ref, delta.tokens), second_now())
 
     def closed(self, ref: int, is_orphan: bool) -> None:
         """The slot is free. An orphan that nobody went on with was for nobody; its request is read again, or its client
@@ -180,7 +184,7 @@ class Quotas:
             self.ledger.drop(ref, second_now(), is_orphan)
         else:
             own = self._table.prompt_length(ref) or 0
-            self.ledger.charge(ref, own, 0 if self._pools else self._table.text(ref), second_now())
+            self.ledger.charge(ref, own, self._generated_here(ref, self._table.text(ref)), second_now())
 
     def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
         """Of a request whose sequences were not those of its answer."""

@@ -37,7 +37,7 @@ class RequestStats:
             histograms = open_histograms(Segment.create(histograms_bytes(specs), "private histograms"), 0, specs)
         self._histograms = histograms
         self._between, self._step = histograms[BETWEEN_TOKENS], histograms[STEP_TOKENS]
-        self._stamps, self._cached = Stamps(table), table.cached
+        self._stamps, self._cached, self._given = Stamps(table), table.cached, table.given
         control = table.as_numpy().control.view(np.int64)
         self._arrivals, self._firsts = control[:, ARRIVAL], control[:, Stamp.FIRST_TOKEN]
         self._lasts = control[:, Stamp.LAST_TOKEN]
@@ -114,7 +114,8 @@ class RequestStats:
         admitted, scheduled = get(ref, Stamp.ADMITTED), get(ref, Stamp.SCHEDULED)
         first, last = get(ref, Stamp.FIRST_TOKEN), get(ref, Stamp.LAST_TOKEN)
         self._count("prompt_tokens", sequence.num_prompt_tokens)
-        self._count("generation_tokens", 0 if sequence.pools else sequence.num_generated_tokens)
+        generated = sequence.num_generated_tokens - self._given(ref)  # here
+        self._count("generation_tokens", 0 if sequence.pools else generated)
         self._count("prefill_kv_computed_tokens", max(0, sequence.num_prompt_tokens - self._cached(ref)))
         self._count("params_max_tokens", 0 if sequence.pools else sequence.max_tokens)
         self._count("num_preemptions", self._stamps.preemptions(ref))
@@ -125,8 +126,8 @@ class RequestStats:
         self._count("prefill_time_seconds", first - scheduled)
         self._count("decode_time_seconds", last - first)
         self._count("inference_time_seconds", last - scheduled)
-        if sequence.num_generated_tokens > 1:
-            self._count("time_per_output_token_seconds", (last - first) // (sequence.num_generated_tokens - 1))
+        if generated > 1:
+            self._count("time_per_output_token_seconds", (last - first) // (generated - 1))
 
     def _count(self, name: str, value: int) -> None:
         self._histograms["vllm:request_" + name].observe(value)

@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.client import http_client, http_session
 from tests.support.server import Server
+from tests.support.streams import Pieces, post
 
 FRONTENDS = 3
 BUDGET = 2500
@@ -29,6 +30,7 @@ keys:
   - {{name: rated, key: sk-rated, requests_per_minute: 20}}
   - {{name: narrow, key: sk-narrow, concurrent: 2}}
   - {{name: counted, key: sk-counted, tokens_per_minute: 40, max_tokens: 7, models: [actorserve-demo], priority: 3}}
+  - {{name: moved, key: sk-moved}}
   - {{name: elsewhere, key: sk-elsewhere, models: [another]}}
 """
 
@@ -150,6 +152,24 @@ def test_what_is_charged_is_what_was_given(server: Server, client: httpx.Client)
     assert f'actorserve:key_generation_tokens_total{{key="plain"}} {crowd.given["completion_tokens"]}' in scraped
 
 
+def test_what_another_server_has_given_is_not_charged_again(server: Server, client: httpx.Client) -> None:
+    """Nor counted among the tokens of sequences that have ended here."""
+
+    def counted() -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return sum(float(one.split()[1]) for one in lines if one.startswith("vllm:request_generation_tokens_sum"))
+
+    body = json.dumps({"prompt": "One, two", "max_tokens": 20, "ignore_eos": True, "n": 2, "stream": True}).encode()
+    pieces = Pieces(post(server, "/v1/completions", body, bearer("moved")))
+    whole, before = settled(client, "moved")["completion_tokens"], counted()
+    assert whole == 40
+    _, trail = pieces.up_to(len(pieces) // 2)
+    asked = trail.go_on("/v1/completions", body, "moved")
+    given = sum(len(choice["tokens"]) for choice in json.loads(asked)["choices"])
+    Pieces(post(server, "/go_on", asked, bearer("moved"))).up_to(-1, trail)
+    assert settled(client, "moved")["completion_tokens"] - whole == counted() - before == whole - given < whole
+
+
 def test_a_budget_is_never_exceeded(server: Server, client: httpx.Client) -> None:
     crowd = check_exact(server, client, "bounded", (150, 8, 15), 2)
     used = sum(crowd.given.values())
@@ -220,7 +240,7 @@ def test_tokens_a_minute_and_what_else_a_key_says(server: Server, client: httpx.
 def test_usage_is_a_keys_own_or_the_admins(server: Server, client: httpx.Client) -> None:
     assert client.get("/v1/usage").status_code == 401
     names = [one["name"] for one in client.get("/v1/usage", headers=bearer("admin")).json()["data"]]
-    assert names == ["plain", "bounded", "rated", "narrow", "counted", "elsewhere"]
+    assert names == ["plain", "bounded", "rated", "narrow", "counted", "moved", "elsewhere"]
     assert usage(client, "narrow")["limits"] == {"concurrent": 2}
     assert client.post("/reset_prefix_cache", headers=bearer("plain")).status_code == 403
     assert client.get("/v1/models", headers=bearer("admin")).status_code == 401
