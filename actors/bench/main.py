@@ -21,6 +21,7 @@ from .results.plot import plot
 from .results.report import document, load, save, show
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
+from .startup import startup
 from .termination import heard
 from .tune import tune
 
@@ -38,6 +39,8 @@ def main(arguments: argparse.Namespace) -> int:
             if arguments.bench == "plot":
                 plot([(name, load(name)) for name in arguments.files], arguments.output)
                 return 0
+            if arguments.bench == "startup":
+                return startup(arguments, console)
             return _measure(arguments, console)
     except ServerError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)

@@ -34,6 +34,19 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument("engine", nargs="*", metavar="-- OPTION", help="of the server that is started")
 
 
+def add_startup(parser: argparse.ArgumentParser) -> None:
+    """Which server is started, and how often."""
+    parser.add_argument("--model", help="the one to serve (the packaged one)")
+    parser.add_argument("--num-iters-cold", type=int, default=3, metavar="N", help="starts with empty caches")
+    parser.add_argument(
+        "--num-iters-warmup", type=int, default=1, metavar="N", help="starts that fill caches, uncounted"
+    )
+    parser.add_argument("--num-iters-warm", type=int, default=3, metavar="N", help="starts with caches that are full")
+    parser.add_argument("--ready-timeout", type=float, default=600.0, metavar="SECONDS")
+    parser.add_argument("--output-json", metavar="FILE", help="write all figures as JSON")
+    parser.add_argument("engine", nargs="*", metavar="-- OPTION", help="of the server that is started")
+
+
 def add_results(parser: argparse.ArgumentParser) -> None:
     """What is reported, and where it is kept."""
     group = parser.add_argument_group("results")

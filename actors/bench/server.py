@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 PR_SET_PDEATHSIG = 1
@@ -35,8 +35,15 @@ def _die_with_parent() -> None:
 class StartedServer:
     """`with StartedServer(["MODEL", "--max-num-seqs", "16"], 600) as server:`, and it is ready at `server.base_url`."""
 
-    def __init__(self, arguments: Sequence[str], timeout_s: float, own_group: bool = False) -> None:
-        """`own_group`: a Ctrl-C at the terminal is not for it."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        timeout_s: float,
+        own_group: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`own_group`: a Ctrl-C at the terminal is not for it. `env`: its environment, where it is not ours."""
+        self._env = env
         self.arguments = list(arguments)
         self._group = 0 if own_group else None
         self.base_url = ""
@@ -72,6 +79,7 @@ class StartedServer:
             stderr=subprocess.STDOUT,
             preexec_fn=_die_with_parent,
             process_group=self._group,
+            env=self._env,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -1,4 +1,4 @@
-"""`actorserve bench serve | latency | throughput | tune | compare | plot`."""
+"""`actorserve bench serve | latency | throughput | startup | tune | compare | plot`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ KINDS = {
     "serve": "requests that arrive over time: latencies, throughput and goodput at each load",
     "latency": "one batch after the other",
     "throughput": "all prompts at once",
+    "startup": "how long a server takes to be ready, with empty caches and with full ones, and for what",
     "tune": "search the server's options for the highest goodput, as in --goodput ttft:500 -- --max-num-seqs 16,64",
     "compare": "two results beside each other",
     "plot": "latency against throughput",
@@ -31,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         options.add_results(made[name])
     for name in ("serve", "tune"):
         options.add_load(made[name])
+    made["startup"].description = KINDS["startup"]
+    options.add_startup(made["startup"])
     made["tune"].add_argument("--grid", metavar="FILE", help="YAML: the server's options, each with a list of values")
     made["throughput"].add_argument("--num-warmups", type=int, default=1, help="requests that are not counted")
     made["throughput"].set_defaults(burstiness=1.0, arrivals="gamma")
