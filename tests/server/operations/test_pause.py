@@ -19,7 +19,7 @@ import pytest
 from tests.support.server import Server
 
 PATIENCE_S = 300.0
-ADMIN = {"X-Api-Key": "master"}
+ADMIN = {"X-Api-Key": "lock-and-key"}
 LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "seed": 7}
 SHORT: dict[str, Any] = {"prompt": "The fox", "max_tokens": 5, "ignore_eos": True}
 numbers = itertools.count()
@@ -27,7 +27,7 @@ numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    words = ("--threads", "1", "--admin-api-key", "master", "--hang-timeout", "30", "--max-restarts", "1000")
+    words = ("--threads", "1", "--admin-api-key", "lock-and-key", "--hang-timeout", "30", "--max-restarts", "1000")
     with Server(*words, "--frontends", "2") as running:
         yield running
 

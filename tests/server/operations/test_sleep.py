@@ -22,7 +22,7 @@ from tests.support.server import Server
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    words = ("--threads", "1", "--admin-api-key", "master", "--hang-timeout", "30", "--max-restarts", "1000")
+    words = ("--threads", "1", "--admin-api-key", "lock-and-key", "--hang-timeout", "30", "--max-restarts", "1000")
     with Server(*words, "--frontends", "2") as running:
         yield running
 

@@ -18,7 +18,7 @@ from actorserve.actors.cli import main
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.protocol.administration import METHODS
 from actorserve.shm.weights import WeightsRecord
-from tests.server.operations.test_pause import LONG, Stream, ask, complete, session_of
+from tests.server.operations.test_pause import ADMIN, LONG, Stream, ask, complete, session_of
 from tests.support.server import Server
 
 EXTENSION = """
@@ -64,7 +64,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folders: Path) -> Iterator[Server]:
-    words = ("--threads", "1", "--admin-api-key", "lock-and-key", "--max-restarts", "1000")
+    words = ("--threads", "1", "--admin-api-key", ADMIN["X-Api-Key"], "--max-restarts", "1000")
     own = (
         "--dump-dir",
         str(folders / "dumps"),
@@ -192,7 +192,7 @@ async def test_a_step_that_fails_is_dumped(
         said = capsys.readouterr().out
         assert said.startswith("worker (life ") and f"{kind}: planted" in said
         assert "of-the-dump" in said and "prompt tokens" in said and "WorkerActor.compute" in said
-        assert "rows: 1" in said and "torch 2" in said and "dump_dir=" in said and "lock-and-key" not in said
+        assert "rows: 1" in said and "torch 2" in said and "dump_dir=" in said and ADMIN["X-Api-Key"] not in said
         assert TEXT["prompt"] not in path.read_text()
         assert main(["why", "--dump", str(path), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["actor"] == "worker"
@@ -210,7 +210,7 @@ def test_what_is_no_dump_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
 async def test_what_the_server_says_of_itself(server: Server, folders: Path) -> None:
     async with session_of(server) as session:
         text = await ask(session, "get", "/server_info")
-        assert "max_num_seqs: " in text["config"] and "lock-and-key" not in str(text)
+        assert "max_num_seqs: " in text["config"] and ADMIN["X-Api-Key"] not in str(text)
         found = await ask(session, "get", "/server_info?config_format=json")
         assert found["config"]["weights_folder"] == [str(folders / "others")] and found["versions"]["torch"]
         names = {actor["name"]: actor for actor in found["actors"]}
