@@ -12,10 +12,7 @@ import time
 from enum import IntFlag
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .layout import HEADER_WORDS, SLEEP, SLEPT_AT
+from .layout import HEADER_BYTES, SLEEP, SLEPT_AT
 
 LEVELS, DRAINING, REFUSES, PARTS_AT, SECONDS_AT = 3, 1 << 2, 1 << 3, 4, 8
 MOST_SECONDS = 1 << 32
@@ -65,12 +62,12 @@ class SleepWord:
     """Both words of the map at `offset` of the memory."""
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
-        self._header: NDArray[np.int64] = np.ndarray(HEADER_WORDS, np.int64, memory, offset)
+        self._header = memoryview(memory)[offset : offset + HEADER_BYTES].cast("Q")
 
     @property
     def state(self) -> SleepState:
         """As it was stored last."""
-        return SleepState.unpacked(int(self._header[SLEEP]))
+        return SleepState.unpacked(self._header[SLEEP])
 
     @state.setter
     def state(self, state: SleepState) -> None:

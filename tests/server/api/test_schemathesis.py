@@ -41,6 +41,7 @@ RULES = re.compile(
             "stream_options is only allowed when stream is true",
             "prompt_logprobs are not given with stream",
             "top_logprobs goes with logprobs: true",
+            "logprob_token_ids goes with logprobs",
             "min_tokens .* must not be more than max_tokens",
             "min_tokens must be 0 with max_tokens 0",
             "max_tokens must be at least 1, not 0",  # without echo

@@ -88,6 +88,14 @@ async def test_who_is_kept_goes_on_whoever_dies_meanwhile(server: Server) -> Non
                 assert (stream.text, stream.finish_reason) == (text, "length")
 
 
+async def kill(server: Server, victim: str) -> None:
+    """Whoever lives under this name; a worker may be between two lives."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (pid := server.actors().get(victim)) is None:
+            await asyncio.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("victim", ["scheduler", "worker", "frontend-0", "frontend-1"])
 async def test_a_death_in_the_middle_of_it_loses_nothing(server: Server, victim: str) -> None:
     """Each is killed as the order comes to it: by the time of the answer it has been obeyed."""
@@ -96,11 +104,11 @@ async def test_a_death_in_the_middle_of_it_loses_nothing(server: Server, victim:
         await stream.moved()
         asked = asyncio.create_task(ask(session, "post", "/sleep?mode=keep"))
         await asyncio.sleep(0)
-        os.kill(server.actors()[victim], signal.SIGKILL)
+        await kill(server, victim)
         assert (await asyncio.wait_for(asked, PATIENCE_S))["status"] == "asleep"
         asked = asyncio.create_task(ask(session, "post", "/wake_up"))
         await asyncio.sleep(0)
-        os.kill(server.actors()[victim], signal.SIGKILL)
+        await kill(server, victim)
         assert (await asyncio.wait_for(asked, PATIENCE_S))["status"] == "awake"
         await asyncio.wait_for(stream.task, PATIENCE_S)
         assert stream.finish_reason == "length"
