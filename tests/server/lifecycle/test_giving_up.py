@@ -264,7 +264,8 @@ async def test_who_has_come_before_the_server_could_start() -> None:
 
 async def stopped_before_it_could_start() -> bool:
     """Whether the worker could be stopped before it was up; what a client is told then is checked."""
-    with Server(*ARGUMENTS, *PATIENT, wait=False) as server:
+    slow = ("--threads", "1", "--max-restarts", "0")  # to start: a worker with a model
+    with Server(*slow, *PATIENT, wait=False) as server:
         url = await asyncio.to_thread(server.wait_for, r"listening on (\S+),")
         while "worker" not in (pids := server.pids()):
             await asyncio.sleep(0.001)  # nothing tells that a process has its name
