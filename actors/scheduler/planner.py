@@ -131,7 +131,7 @@ class Planner:
         new: list[NewRow] = []
         new_blocks: list[tuple[int, int, int]] = []
         batch = self.batch
-        if sequence.row is None and self.adapters is not None and not self.adapters.is_there(sequence.adapter):
+        if sequence.row is None and not self._makes_room_for_adapter(sequence):
             return None
         while sequence.row is None and (batch.full or self._start(sequence, new, new_blocks) is None):
             running = batch.running()
@@ -152,6 +152,18 @@ class Planner:
         return self._account(
             PlannedStep(rows, np.full(len(rows), count, np.int64), count, new=new, new_blocks=new_blocks)
         )
+
+    def _makes_room_for_adapter(self, sequence: Sequence) -> bool:
+        """Is the adapter of the one that is to run alone in memory? Who holds all room there with others lets go of it:
+        they would run, and with them end, only after that one.
+        """
+        adapters = self.adapters
+        while adapters is not None and not adapters.is_there(sequence.adapter):
+            holders = [one for one in self.batch.running() if one.adapter]
+            if adapters.is_asked_for(sequence.adapter) or not holders:
+                return False
+            self.preempt(max(holders, key=self.waiting.rank))
+        return True
 
     def adopt(self, sequence: Sequence, blocks: list[int], computed: int) -> None:
         """A predecessor's row goes on in blocks that it held, once the worker is told in which row."""
@@ -351,13 +363,9 @@ class Planner:
 
     def _next_waiting(self) -> Sequence | None:
         but = self.loading | self.leaving if self.leaving else self.loading
-        if not self.drains and self.adapters is None:
-            return self.waiting.first(but)
-        if self.adapters is None or self.drains:
-            sequence = self.waiting.first_begun()
-        else:
-            sequence = self.adapters.first(self.waiting)
-        return None if sequence is not None and sequence.ref in but else sequence
+        if self.adapters is not None:
+            return self.adapters.first(self.waiting, but, begun=self.drains)
+        return self.waiting.first_begun(but) if self.drains else self.waiting.first(but)
 
     def _start(self, sequence: Sequence, new: list[NewRow], new_blocks: list[tuple[int, int, int]]) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""

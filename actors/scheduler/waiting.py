@@ -47,9 +47,10 @@ class WaitingQueue:
         """All of them, the next to run first."""
         return sorted(self._members.values(), key=self.rank)
 
-    def first_begun(self) -> Sequence | None:
-        """The next of those that have run before: preempted, or gone on with after a death."""
-        return min((one for one in self._members.values() if one.has_run), key=self.rank, default=None)
+    def first_begun(self, but: Container[int] = ()) -> Sequence | None:
+        """The next of those that have run before: preempted, or gone on with after a death. `but` these refs."""
+        begun = (one for ref, one in self._members.items() if one.has_run and ref not in but)
+        return min(begun, key=self.rank, default=None)
 
     def remove(self, ref: int) -> None:
         """Take a member out; its heap entry goes when it comes to the top."""

@@ -20,7 +20,7 @@ drop it when nothing names it any more. An unload is over when no slot has the a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -190,13 +190,15 @@ class Adapters:
     def _running(self) -> set[int]:
         return {one.adapter for one in self.batch.running() if one.adapter}
 
-    def first(self, waiting: WaitingQueue) -> Sequence | None:
-        """The first that may start now."""
-        head = waiting.first()
+    def first(self, waiting: WaitingQueue, but: Container[int] = (), begun: bool = False) -> Sequence | None:
+        """The first that may start now, but these refs; of those that have run before alone, if `begun`."""
+        head = waiting.first_begun(but) if begun else waiting.first(but)
         if head is None or not head.adapter:
             return head
         running, blocked = self._running, False
         for sequence in waiting.in_order():
+            if sequence.ref in but or (begun and not sequence.has_run):
+                continue
             if not sequence.adapter:
                 return sequence
             if blocked or (sequence.adapter not in running and len(running) >= self.limits.in_batch):
@@ -216,6 +218,10 @@ class Adapters:
         if one is not None and self._incarnation:
             self._read(one)
         return False
+
+    def is_asked_for(self, adapter: int) -> bool:
+        """Has the worker it, or is it being read there?"""
+        return adapter in self._memory
 
     def _read(self, one: RegisteredAdapter) -> None:
         """If there is no room, it is asked for again when there is; one that is being loaded waits for none."""
