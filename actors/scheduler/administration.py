@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from actorserve.shm.board.board import Parked as WhyParked
 from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
-from actorserve.shm.kv_map.sleep import Part, SleepState
+from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
@@ -122,7 +122,8 @@ class Administration:
     def turn(self, has_worker: bool) -> tuple[bool, int]:
         """(whether it has fallen asleep now, how much was done): what has begun has ended, or workers are parked."""
         sleep, scheduler = self._sleep, self._scheduler
-        fell = sleep.drained(len(scheduler.batch), scheduler.waiting) and self._fall_asleep(sleep.state, [])
+        drained = sleep.drained(len(scheduler.batch), scheduler.waiting) or self._ends_nowhere()
+        fell = drained and self._fall_asleep(sleep.state, [])
         nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
         calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)
         for call in calls:
@@ -132,6 +133,18 @@ class Administration:
         for call in list(self._calls) if nobody else ():
             self._answer_call(call, self._calls.pop(call))
         return fell, len(calls) + fell
+
+    def _ends_nowhere(self) -> bool:
+        """Is what has begun here never to end while the engine drains: has it no workers, and no other computes?"""
+        if not (self._sleep.state.draining and self.has_no_workers) or self._scheduler.pool.count:
+            return False
+        context, system = self._context, self._context.system
+        others = [engine for engine in system.engines if engine != context.spec.engine]
+        return all(
+            WhyParked.SCALE in context.board.parked(system.workers_of(engine)[0].position)
+            or SleepWord(context.segment.map, system.kv_map_offsets[engine]).state.is_parked
+            for engine in others
+        )
 
     # --- weights -------------------------------------------------------------------------------------------------
 
