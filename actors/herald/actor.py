@@ -9,6 +9,7 @@ that are not kept any more. A batch that was numbered and not sent is a gap in t
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from actorserve.shm.adapters.registry import AdapterRegistry
 from actorserve.shm.kv_map.notes import BlockNotes
@@ -21,7 +22,9 @@ from ..telemetry.gauges import HERALD_KEPT
 from ..telemetry.gauges import HeraldGauge as Gauge
 from .changes import BlockChanges
 from .events import Cleared, Event, Removed, Stored, encode
-from .publisher import Publisher
+
+if TYPE_CHECKING:
+    from .publisher import Publisher
 
 LOOK_S = 0.02  # between two looks at the KV maps and for requests
 AGAIN_S = 1.0  # between two tries to have an address
@@ -82,6 +85,8 @@ class EngineHerald:
 
     def open(self, is_first: bool) -> None:
         """Have its addresses. A first life that cannot ends the start; a later one tries again."""
+        from .publisher import Publisher  # ZeroMQ with it, which is not everywhere
+
         try:
             self._publisher = Publisher(self._herald.settings, self._rank)
         except OSError as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 
-import psutil
-
 from ...model.memory.kv_memory import KVMemory
 from ...model.pipeline.stages import plan_stages
 from ...options.config import Config, ConfigError
@@ -38,6 +36,8 @@ def _meeting_place(context: Context) -> MeetingPlace:
 
 def interface_of(address: str) -> str:
     """The network interface that has this address; ConfigError if none has."""
+    import psutil  # only stages on several machines ask for it
+
     wanted = {info[4][0] for info in socket.getaddrinfo(address, None)}
     for name, addresses in psutil.net_if_addrs().items():
         if wanted & {one.address.partition("%")[0] for one in addresses}:
