@@ -232,4 +232,4 @@ class FolderTier:
                 self._log.debug("%s cannot be looked through: %s", self.root, error)
             self._due.wait(SWEEP_S)
             self._due.clear()
-            time.sleep(0.1)
+            time.sleep(0.1)  # not a signal: what comes in a burst is swept once
