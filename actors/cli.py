@@ -21,6 +21,7 @@ from .options.parser import USAGE_STATUS, Parser
 
 COMMANDS = {  # name: what `actorserve --help` says of it
     "launch": "serve a model",
+    "engine": "compute on this machine for servers on others",
     "run": "start a server and chat with it in the terminal",
     "chat": "chat in the terminal with a running server",
     "complete": "let a running server write on where a text ends",
@@ -42,15 +43,10 @@ COMMANDS = {  # name: what `actorserve --help` says of it
     "completion": "print what makes a shell complete commands, or the manual page",
 }
 EVERY = "*"
-RUNNING = (
-    "ps",
-    "top",
-    "why",
-    "trace",
-    "restart",
-    "scale",
-    "drain",
-)  # what is asked of a running server: a folder of its own
+FOLDERS = {  # of those modules of commands that have one
+    "running": ("ps", "top", "why", "trace", "restart", "scale", "drain"),  # what is asked of a running server
+    "clients": ("run", "chat", "complete", "run-batch"),  # what sends requests to one
+}
 UNREAD_STATUS = 1
 INTERRUPTED_STATUS = 130  # as of who dies by SIGINT
 OTHER_NAMES = {"serve": "launch"}  # as other servers have them
@@ -76,7 +72,8 @@ def make_parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def _module_of(command: str) -> str:
-    return f".commands.{'running.' * (command in RUNNING)}{command.replace('-', '_')}"
+    folder = next((f"{folder}." for folder, commands in FOLDERS.items() if command in commands), "")
+    return f".commands.{folder}{command.replace('-', '_')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from operator import attrgetter
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from .errors import ApiError
-from .handlers.api import Api
-from .handlers.operations import ServerEngine
-from .middleware.context import GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
+from .handlers.models import ModelApis
+from .handlers.operators.operations import ServerEngine
+from .middleware.context import DRAIN, GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
 from .middleware.edge import Middlewares, redirect
 from .openapi.error_bodies import BODIES
 from .route import Route
@@ -27,16 +26,18 @@ log = logging.getLogger("http")
 
 def make_app(engine: ServerEngine, settings: Settings, more: Sequence[Middleware] = ()) -> web.Application:
     """The application of one frontend. `more`: middlewares of whoever runs the server."""
-    api = Api(engine, settings)
+    apis = ModelApis(engine, settings)
+    api = apis.first
     edge = Middlewares(settings)
     app = web.Application(middlewares=[_errors_as_json, *more, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
     app[ROOT] = settings.root_path
     app[GO_ON] = api.responses.going_on()
+    app[DRAIN] = api.realtime.drain
     app.on_shutdown.append(api.page.end)
     for route in ROUTES:
         if route.handler:
-            _add(app, route, attrgetter(route.handler)(api))
+            _add(app, route, apis.handler(route))
             log.debug("serves %s %s", route.method.upper(), route.template)
     return app
 

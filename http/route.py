@@ -8,6 +8,7 @@ from typing import Literal
 
 from .openapi import answers
 from .output.answer import EVENTS
+from .settings import Settings
 
 TAKES_BODY = (400, 408, 413, 415)
 MODEL = (404,)
@@ -46,9 +47,18 @@ class Route:
     page: bool = False  # of the page: it is none of the API's
     head: bool = True  # HEAD goes where GET does: not where an answer has no end
     repeatable: bool = False  # takes an Idempotency-Key
+    upgrades: bool = False  # it is a WebSocket from its answer on
     movable: bool = False  # another server can go on with its stream (generation/trail.py)
     text: str = PLAIN  # the type of an answer that is a text
     others: tuple[tuple[int, type], ...] = ()  # statuses with an answer of their own
+
+    def is_for(self, settings: Settings) -> bool:
+        """Does the model of these settings do what it is for?"""
+        if self.pools:
+            return settings.pooling is not None
+        if self.hears:
+            return settings.hears
+        return settings.generates or not (self.generates or (self.upgrades and not settings.hears))
 
     @property
     def template(self) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config
 from actorserve.actors.options.objects.media import MOST_MEDIA, media_limits
+from actorserve.actors.protocol.topics.tools import ServerAddress, Tool, ToolCalled
 
 from .accounts import Accounts
 
@@ -31,6 +32,16 @@ class ModelCard:
     parameters: int = 0
     stored_as: str = ""  # the type of most weights, in safetensors' or GGUF's words
     modified: int = 0  # Unix seconds
+
+
+@dataclass(frozen=True)
+class KVSharing:
+    """Of --kv-offload: how servers come by KV blocks that others have computed."""
+
+    gives: bool = False  # others find what this one has
+    takes: bool = False  # this one finds what others have
+    address: tuple[str, int] = ("", 0)  # where this one gives them; ("", 0): they are found without
+    allows: Callable[[str, int], bool] | None = None  # which servers a request may name; None: none is asked
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,8 @@ class AdapterNames:
 
     enabled = False
 
-    def find(self, name: str, going_on: bool = False) -> ServedAdapter | None:
-        """The one of this name; `going_on`: also one that no new request may have."""
+    def find(self, name: str) -> ServedAdapter | None:
+        """The one of this name that new requests may have."""
         return None
 
     def can_load(self, name: str) -> bool:
@@ -90,8 +101,46 @@ class AdapterNames:
 
 
 @dataclass(frozen=True)
+class LogitsPlugins:
+    """Code that changes logits."""
+
+    names: list[str]
+    pattern: str | None  # requests may name more, by names that match
+
+
+def plugins_of(config: Config) -> LogitsPlugins | None:
+    """None where there are none."""
+    if not config.changes_logits:
+        return None
+    return LogitsPlugins(config.logits_processors, config.logits_processor_pattern)
+
+
+class Tools(Protocol):
+    """Tools of MCP servers, that are called here."""
+
+    labels: frozenset[str]  # of the servers of --tool-server
+
+    @property
+    def life(self) -> int:
+        """Of whoever makes calls: what one life was asked to do, no other does."""
+
+    def list(self, server: ServerAddress) -> Awaitable[list[Tool]]:
+        """All that the server has. ApiError where they cannot be had."""
+
+    def call(self, key: bytes, life: int, server: ServerAddress, name: str, arguments: str) -> Awaitable[ToolCalled]:
+        """What the tool says, or why it says nothing. The same key in the same life asks for the same call."""
+
+
+class Catalog:
+    """All models of the server, the first of which is MODEL."""
+
+    def __init__(self) -> None:
+        self.models: list[Settings] = []
+
+
+@dataclass(frozen=True)
 class Settings:
-    """Of options and model."""
+    """Of options and one model."""
 
     served: list[str]
     api_keys: list[str]
@@ -115,8 +164,11 @@ class Settings:
     request_id_headers: bool = True
     max_log_len: int | None = None  # characters of a prompt in a line for who debugs
     pooling: PoolingSpec | None = None  # how the model pools, if it makes no texts
-    shares_kv: bool = False  # other servers find the KV blocks that this one has computed
-    engines: range = range(1)  # the numbers by which X-data-parallel-rank names them
+    kv: KVSharing | None = None  # how other servers find the KV blocks that this one has computed
+    engines: range = range(1)  # of this model, the numbers by which X-data-parallel-rank names them
+    first_engine: int = 0  # the number by which it names the first of the server
+    model: int = 0  # which of the server's it is
+    catalog: Catalog = field(default_factory=Catalog, compare=False, repr=False)
     encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
     media: MediaRules | None = None  # which pictures and sounds the model takes
     adapters: AdapterNames = field(default_factory=AdapterNames)
@@ -128,9 +180,49 @@ class Settings:
     response_role: str = "assistant"
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
     fingerprint: str = ""  # of version, model and what of the options answers depend on
+    io_processor: bool = False  # requests may give data to a plugin
+    prompt_embeds: bool = False  # prompts may be embeddings
     keep_alive_s: float = 0.0  # between two comments of a stream that has nothing to say; 0: none
+    realtime_idle_s: float = 600.0  # for which a client may say nothing over a WebSocket, and is told nothing
     allow_credentials: bool = False
+    tools: Tools | None = None  # of MCP servers, where some may be called here
+    tools_by_url: bool = False  # requests may name others
+    max_tool_calls: int = 32  # of one response
+    plugins: LogitsPlugins | None = None  # what --logits-processors says, where there are any
+    watermarks: bool = True  # answers may have one
     root_path: str = ""  # that clients find the server below, behind a proxy
+
+    @property
+    def all_models(self) -> list[Settings]:
+        """Those of all models of the server."""
+        return self.catalog.models or [self]
+
+    def asked(self, name: str | None, does: Callable[[Settings], bool]) -> Settings:
+        """The model of this name; of none, or one that there is not, the first that does what is asked, or else the
+        first.
+        """
+        by_name = (one for one in self.all_models if name in one.served)
+        fit = (one for one in self.all_models if does(one))
+        return next(by_name, next(fit, self.all_models[0]))
+
+    @property
+    def all_served(self) -> list[str]:
+        """The names of all models of the server."""
+        return [name for one in self.all_models for name in one.served]
+
+    def instead(self, does: Callable[[Settings], bool]) -> str:
+        """The names of the server's models that do something, for whoever has asked another one; empty if none does."""
+        return " or ".join(one.served[0] for one in self.all_models if does(one))
+
+    @property
+    def hears(self) -> bool:
+        """Does the model write down what it hears?"""
+        return self.encoder is not None and self.encoder.speech is not None
+
+    @property
+    def generates(self) -> bool:
+        """Does it answer in texts?"""
+        return self.pooling is None and not self.hears
 
     @property
     def wants_keys(self) -> bool:

@@ -42,7 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: a collection, of which tests ask for hundreds, need not go through them."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

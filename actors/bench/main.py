@@ -16,12 +16,14 @@ import actorserve
 
 from ..options.config import ConfigError
 from . import options
+from .mm import mm
 from .results.compare import compare
 from .results.plot import plot
 from .results.report import document, load, save, show
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
 from .startup import startup
+from .sweep import run_sweep, shown
 from .termination import heard
 from .tune import tune
 
@@ -39,6 +41,10 @@ def main(arguments: argparse.Namespace) -> int:
             if arguments.bench == "plot":
                 plot([(name, load(name)) for name in arguments.files], arguments.output)
                 return 0
+            if arguments.bench == "sweep":
+                return _sweep(arguments, console)
+            if arguments.bench == "mm":
+                return mm(arguments, console)
             if arguments.bench == "startup":
                 return startup(arguments, console)
             return _measure(arguments, console)
@@ -64,6 +70,14 @@ def _check(arguments: argparse.Namespace) -> list[str]:
             raise ConfigError(f"--{name.replace('_', '-')}: at least 1")
     wanted(arguments)
     return options.metrics_of(arguments.percentile_metrics)
+
+
+def _sweep(arguments: argparse.Namespace, console: Console) -> int:
+    options.limits_of(arguments.goodput)
+    options.percentiles_of(arguments.metric_percentiles)
+    options.headers_of(arguments)
+    options.extra_body_of(arguments)
+    return FAILED if failed(run_sweep(arguments, console)) else 0
 
 
 def _measure(arguments: argparse.Namespace, console: Console) -> int:
@@ -110,10 +124,7 @@ def _said(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options, without what must not stand in a file."""
     hidden = ("run", "api_key", "header", "command", "bench")
     found = {name: value for name, value in vars(arguments).items() if name not in hidden}
-    words = arguments.engine
-    secret = [number for number, word in enumerate(words) if "-key" in word]
-    shown = [word for number, word in enumerate(words) if number not in secret and number - 1 not in secret]
-    return found | {"engine": shown}
+    return found | {"engine": shown(arguments.engine)}
 
 
 def failed(points: Sequence[dict[str, Any]]) -> bool:

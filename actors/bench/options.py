@@ -20,11 +20,9 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     group.add_argument("--base-url", metavar="URL", help="one that runs; without it, one is started and stopped")
     group.add_argument("--model", help="its model, or the one to start (the packaged one)")
-    group.add_argument("--backend", choices=("openai", "openai-chat"), default="openai", help="completions, or chat")
-    group.add_argument("--endpoint", default="", help="the path, where it is another one")
+    add_request(group)
     group.add_argument("--api-key", help="also from OPENAI_API_KEY")
     group.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="more headers")
-    group.add_argument("--extra-body", default="{}", metavar="JSON", help="more fields of each request")
     group.add_argument("--request-timeout", type=float, default=3600.0, metavar="SECONDS")
     group.add_argument("--ready-timeout", type=float, default=600.0, metavar="SECONDS")
     group.add_argument("--server-pid", type=int, help="whose CPU and memory to take, with those of its children")
@@ -32,6 +30,43 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0)
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     group.add_argument("engine", nargs="*", metavar="-- OPTION", help="of the server that is started")
+
+
+def add_request(group: argparse._ActionsContainer) -> None:
+    """What all requests have in common."""
+    group.add_argument("--backend", choices=("openai", "openai-chat"), default="openai", help="completions, or chat")
+    group.add_argument("--endpoint", default="", help="the path, where it is another one")
+    group.add_argument("--extra-body", default="{}", metavar="JSON", help="more fields of each request")
+
+
+def add_sweep(parser: argparse.ArgumentParser) -> None:
+    """Which points there are, and where they are kept."""
+    group = parser.add_argument_group("sweep")
+    group.add_argument("--serve-params", metavar="FILE", help="YAML or JSON: the server's options, by their names")
+    group.add_argument("--bench-params", metavar="FILE", help="the same of prompts and load, as `bench serve` has them")
+    group.add_argument("--num-runs", type=int, default=3, dest="repeat", metavar="N", help="of each point (3)")
+    group.add_argument(
+        "--output-dir", "-o", default="sweep", metavar="FOLDER", help="what is there is not measured again"
+    )
+    group.add_argument("--metric-percentiles", default="50,90,99")
+    group.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS", help="limits, such as ttft:200 tpot:50")
+    parser.set_defaults(save_detailed=False)
+
+
+def add_mm(parser: argparse.ArgumentParser) -> None:
+    """Which server, and which pictures."""
+    parser.add_argument("--base-url", metavar="URL", help="one that runs; without it, one is started and stopped")
+    parser.add_argument("--model", help="the one to start")
+    parser.add_argument("--api-key", help="also from OPENAI_API_KEY")
+    parser.add_argument("--admin-api-key", metavar="KEY", help="of the server: tells processor and encoder apart")
+    parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="more headers")
+    parser.add_argument("--image-sizes", default="224x224,640x480,1280x960", metavar="WxH,…", help="of pictures")
+    parser.add_argument("--num-prompts", type=int, default=8, metavar="N", help="pictures of each size (8)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--request-timeout", type=float, default=3600.0, metavar="SECONDS")
+    parser.add_argument("--ready-timeout", type=float, default=600.0, metavar="SECONDS")
+    parser.add_argument("--output-json", metavar="FILE", help="write all figures as JSON")
+    parser.add_argument("engine", nargs="*", metavar="-- OPTION", help="of the server that is started")
 
 
 def add_startup(parser: argparse.ArgumentParser) -> None:

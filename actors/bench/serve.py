@@ -44,14 +44,15 @@ def opened(arguments: argparse.Namespace, engine: Sequence[str] | None = None) -
             raise ConfigError(f"{given[0]}: --base-url names a server that runs already")
         base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
         wait_ready(base_url, arguments.ready_timeout)
-        yield _bench(arguments, base_url, arguments.server_pid or processes.listener(base_url))
+        yield bench_of(arguments, base_url, arguments.server_pid or processes.listener(base_url))
         return
     model = [arguments.model] if arguments.model else []
     with StartedServer([*model, *given], arguments.ready_timeout) as server:
-        yield _bench(arguments, server.base_url, server.pid, started=True)
+        yield bench_of(arguments, server.base_url, server.pid, started=True)
 
 
-def _bench(arguments: argparse.Namespace, base_url: str, pid: int | None, started: bool = False) -> Bench:
+def bench_of(arguments: argparse.Namespace, base_url: str, pid: int | None, started: bool = False) -> Bench:
+    """A server that is ready, tried once."""
     headers = options.headers_of(arguments)
     given = None if started else arguments.model
     ignore = arguments.ignore_eos

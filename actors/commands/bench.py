@@ -1,4 +1,4 @@
-"""`actorserve bench serve | latency | throughput | startup | tune | compare | plot`."""
+"""`actorserve bench serve | latency | throughput | startup | tune | sweep | mm | compare | plot`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ KINDS = {
     "throughput": "all prompts at once",
     "startup": "how long a server takes to be ready, with empty caches and with full ones, and for what",
     "tune": "search the server's options for the highest goodput, as in --goodput ttft:500 -- --max-num-seqs 16,64",
+    "sweep": "each of some servers under each of some loads, kept one by one, with the Pareto frontier",
+    "mm": "what pictures cost before their prompt is computed: their processor, and their encoder",
     "compare": "two results beside each other",
     "plot": "latency against throughput",
 }
@@ -32,8 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         options.add_results(made[name])
     for name in ("serve", "tune"):
         options.add_load(made[name])
+    made["sweep"].description = KINDS["sweep"]
+    options.add_target(made["sweep"])
+    options.add_prompts(made["sweep"])
+    options.add_load(made["sweep"])
+    options.add_sweep(made["sweep"])
     made["startup"].description = KINDS["startup"]
     options.add_startup(made["startup"])
+    made["mm"].description = KINDS["mm"]
+    options.add_mm(made["mm"])
     made["tune"].add_argument("--grid", metavar="FILE", help="YAML: the server's options, each with a list of values")
     made["throughput"].add_argument("--num-warmups", type=int, default=1, help="requests that are not counted")
     made["throughput"].set_defaults(burstiness=1.0, arrivals="gamma")

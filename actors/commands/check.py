@@ -25,24 +25,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print it; 2 if it cannot be."""
     config = read_config(arguments)
-    from .check_report import Checkup
+    from .check_report import check_all
 
     logging.basicConfig(format="actorserve: warning: %(message)s", level=logging.WARNING)
-    checkup = Checkup(config)
-    checkup.run()
+    first, *others = check_all(config)
+    problems = [*first.problems, *(f"--also {one.config.model}: {text}" for one in others for text in one.problems)]
     if arguments.json:
         import msgspec
 
-        answer = {"ok": not checkup.problems, "problems": checkup.problems, **checkup.facts}
+        answer: dict[str, Any] = {"ok": not problems, "problems": problems, **first.facts}
+        if others:
+            answer["also"] = [one.facts for one in others]
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(answer)) + b"\n")
     else:
-        for line in _lines(checkup.facts):
-            print(line)
-        for problem in checkup.problems:
+        for checkup in (first, *others):
+            if checkup is not first:
+                print(f"--also    | {checkup.config.model}")
+            for line in _lines(checkup.facts):
+                print(line)
+        for problem in problems:
             print(f"cannot be served: {problem}")
-        if not checkup.problems:
+        if not problems:
             print("can be served")
-    return CANNOT if checkup.problems else 0
+    return CANNOT if problems else 0
 
 
 def _lines(facts: dict[str, dict[str, Any]]) -> list[str]:

@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from actorserve.shm.segment import Segment, SegmentError
 
 from ..frontend.parsers import choose_parsers, unknown_calls
 from ..model.info import ModelInfo, resolve_model, with_tokenizer
 from ..model.tokenizers.tokenizer import find_templates, load_tokenizer
 from ..model.weights.weight_files import read_weights
+from ..options.also import model_configs
 from ..options.config import Config, ConfigError
 from ..protocol.topology import System
 from ..renderer.templates.chat_template import ChatTemplate
@@ -31,6 +34,7 @@ class Checkup:
         self.config = config
         self.facts: dict[str, dict[str, Any]] = {}
         self.problems: list[str] = []
+        self.info: ModelInfo | None = None  # of the model, once that is known
 
     def run(self) -> None:
         """Look at everything that can be looked at, whatever else is wrong."""
@@ -45,6 +49,7 @@ class Checkup:
         except ConfigError as error:
             self.problems.append(str(error))
             looks.remove(self._text)
+        self.info = model
         for look in looks:
             self._guarded(look, model)
 
@@ -101,10 +106,29 @@ class Checkup:
         )
 
     def _sharing(self, model: ModelInfo) -> None:
-        system = System(self.config, model)
+        self.share(System(self.config, model))
+
+    def share(self, system: System) -> None:
+        """What all actors of this server have in common."""
         self._note("room", waiting=system.max_queued)
         self._note("sharing", segment_bytes=system.size, slots=system.slots)
         Segment.create(system.size, "lanes and request table").close()
+
+
+def check_all(config: Config) -> list[Checkup]:
+    """Of MODEL, and of those of --also; what they share, which is told with the first, is of all."""
+    checkups = [Checkup(msgspec.structs.replace(own, also=[])) for own in model_configs(config)]
+    for checkup in checkups:
+        checkup.run()
+    infos = [checkup.info for checkup in checkups if checkup.info is not None]
+    if len(checkups) > 1 and len(infos) == len(checkups):
+        for checkup in checkups:
+            checkup.facts.pop("sharing", None)
+        try:
+            checkups[0].share(System(config, infos[0], infos[1:]))
+        except SegmentError as error:
+            checkups[0].problems.append(str(error))
+    return checkups
 
 
 def stored_bytes(folder: Path) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""`actorserve models list | pull | remove`: the models in the hub's cache on this machine."""
+"""`actorserve models list | pull | remove | weights`: the models in the hub's cache on this machine, and weights that
+starts have made ready (--weight-cache-gib).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..model.names import find_folder
+from ..model.weights.weight_cache import WeightFile, remove, remove_parts, weight_files
 from ..options.config import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +22,9 @@ DESCRIPTION = """The models of the Hugging Face hub that lie on this machine, wh
 
     actorserve models list
     actorserve models pull Qwen/Qwen3-0.6B
-    actorserve models remove Qwen/Qwen3-0.6B"""
+    actorserve models remove Qwen/Qwen3-0.6B
+    actorserve models weights            # what starts have made ready for the next ones, by model
+    actorserve models weights --remove   # all of it, or that of the models that are named"""
 MIB = float(1 << 20)
 
 
@@ -33,11 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     removed = actions.add_parser("remove", help="delete one from the cache", allow_abbrev=False, aliases=["rm"])
     for one in (pulled, removed):
         one.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B, or org/name:Q4_K_M")
+    ready = actions.add_parser("weights", help="weights that starts have made ready, with their sizes")
+    ready.add_argument("models", metavar="MODEL", nargs="*", help="a part of the folder's path; all if left out")
+    ready.add_argument("--remove", action="store_true", help="delete them")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0. ConfigError where the hub or the cache has no such model."""
-    return {"list": _list, "pull": _pull, "remove": _remove, "rm": _remove}[arguments.action](arguments)
+    actions = {"list": _list, "pull": _pull, "remove": _remove, "rm": _remove, "weights": _weights}
+    return actions[arguments.action](arguments)
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -76,6 +85,25 @@ def _remove(arguments: argparse.Namespace) -> int:
     plan.execute()
     print(f"{plan.expected_freed_size / MIB:,.1f} MiB of {repo.repo_id} are removed")
     return 0
+
+
+def _weights(arguments: argparse.Namespace) -> int:
+    found = [one for one in weight_files() if _is_asked(one, arguments.models)]
+    if arguments.models and not found:
+        raise ConfigError(f"{' '.join(arguments.models)}: no weights of it are kept")
+    for one in found:
+        print(f"{one.bytes / MIB:10,.1f} MiB  {one.model}  {one.path.name}")
+    if arguments.remove:
+        remove_parts()
+        print(f"{remove(found) / MIB:,.1f} MiB are removed")
+    elif not found:
+        print("no weights are kept", file=sys.stderr)
+    return 0
+
+
+def _is_asked(one: WeightFile, models: list[str]) -> bool:
+    """By its folder, or by the name that it has on the hub."""
+    return not models or any(name in one.model or name.replace("/", "--") in one.model for name in models)
 
 
 def _models(cache: HFCacheInfo | None) -> list[CachedRepoInfo]:

@@ -59,14 +59,14 @@ class DetokenizerActor(Actor):
         self.streams: dict[int, Followed] = {}
         tokenizer = load_tokenizer(context.model)
         self._make_decoder = decoder_factory(tokenizer)
-        area = Logprobs(context.files["logprobs"], *context.system.logprobs)
+        area = Logprobs(context.files["logprobs"], *context.system.files.logprobs)
         self.logprobs = LogprobReader(self.table, area, bytes_of_tokens(tokenizer))
         self._read_rendition = msgspec.msgpack.Decoder(Rendition).decode
         self._read_params = msgspec.msgpack.Decoder(Generation).decode
         self._moved: dict[TokenCursor, int] = {}  # text cursors to store once what they count is published
         for ref in self.table.current_refs(0, self.table.slots):
-            mine = context.system.detokenizer_of(slot_of(ref)) == context.name
-            if mine and self.table.prompt_length(ref) is not None:
+            mine = context.system.detokenizer_of(slot_of(ref), self.table.model(ref))
+            if mine == context.name and self.table.prompt_length(ref) is not None:
                 self.advance(ref)
         context.in_flight.drop()
 

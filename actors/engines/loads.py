@@ -22,16 +22,13 @@ class Load(NamedTuple):
 
 
 class EngineLoads:
-    """All engines, by their numbers."""
+    """All engines of a model, by their numbers."""
 
-    def __init__(self, board: Board, system: System) -> None:
+    def __init__(self, board: Board, system: System, model: int = 0) -> None:
         self._board = board
+        self.engines = system.models[model].engines
         self._schedulers = [actor.position for actor in system.of_kind("scheduler")]
         self._workers = [[actor.position for actor in system.workers_of(engine)] for engine in system.engines]
-
-    @property
-    def engines(self) -> range:
-        return range(len(self._schedulers))
 
     def is_up(self, engine: int) -> bool:
         """Its scheduler has met the workers, and all of them live and are wanted. A moment later that may be over,
@@ -44,6 +41,12 @@ class EngineLoads:
     def is_parked(self, engine: int) -> bool:
         """Are its workers not wanted, so that waiting for it may take for ever?"""
         return any(map(self._board.is_parked, self._workers[engine]))
+
+    def is_leaving(self, engine: int) -> bool:
+        """Its workers are not wanted, and its scheduler lives, and has not let go of them yet."""
+        scheduler = self._schedulers[engine]
+        met = self._board.gauge(scheduler, BLOCKS) > 0
+        return met and self.is_parked(engine) and self._board.is_ready(scheduler)
 
     def load(self, engine: int) -> Load:
         """What it has to do, some milliseconds ago at most."""

@@ -23,11 +23,11 @@ MOST_SENT = 1 << 14  # blocks
 
 
 class Router:
-    """One actor's view of all engines: it counts what it has sent itself until that is seen on the board."""
+    """One actor's view of its model's engines: it counts what it has sent itself until that is seen on the board."""
 
     def __init__(self, context: Context) -> None:
         system, config = context.system, context.config
-        self._loads = EngineLoads(context.board, system)
+        self._loads = EngineLoads(context.board, system, context.spec.model)
         self._prefill = range(config.prefill_engines)
         self._block_size = config.block_size
         places = system.kv_map_offsets if config.enable_prefix_caching else []
@@ -41,6 +41,10 @@ class Router:
     def up(self, but: int | None = None) -> list[int]:
         """The engines that can compute now, but one."""
         return [engine for engine in self._loads.engines if engine != but and self._loads.is_up(engine)]
+
+    def leave_before(self, engine: int) -> bool:
+        """Does one with a lower number give away what it has, too, to the same others?"""
+        return any(other < engine and self._loads.is_leaving(other) for other in self._loads.engines)
 
     def rooms(self, rows: int, but: int) -> dict[int, int]:
         """Engines beside that one where nobody waits, and how many more of so many rows could be taken there."""

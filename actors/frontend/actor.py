@@ -17,8 +17,6 @@ import gc
 import logging
 import os
 import signal
-import time
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import aiohttp
@@ -27,7 +25,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
-from actorserve.http.settings import Settings, media_rules
+from actorserve.http.middleware.context import DRAIN
+from actorserve.http.settings import Settings
 from actorserve.http.transport.connection import below, unknown_names
 from actorserve.http.transport.header_timeout import TimedConnection
 from actorserve.http.transport.resume import record_of
@@ -35,21 +34,20 @@ from actorserve.shm.board.board import ActorState, Order
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 
-from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.config import Config, ConfigError
-from ..options.kv_offload import shares_folder
 from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .admission import AdmissionQueue
 from .connections.certificates import Certificates, first_context
 from .connections.pool import ConnectionPool, only_about_the_server
+from .connections.upgrade import UpgradeLog
 from .engine import FrontendEngine
 from .middlewares import load_middlewares
-from .model_card import added_tokens, card_of, fingerprint_of
 from .observability.request_log import watch_ends
-from .parsers import choose_parsers, unknown_calls
+from .parsers import unknown_calls
 from .requests.jobs import about_to_end, cannot_finish
+from .settings import settings_of
 from .warm_up import is_wanted, warm_up
 
 if TYPE_CHECKING:
@@ -67,7 +65,7 @@ class Frontend(LoopActor):
         self.context = context
         self.loop = asyncio.get_running_loop()
         self.tls = first_context(context.config, context.incarnation == 1)
-        kept = context.system.answers if self.tls is None else 0
+        kept = context.system.files.answers if self.tls is None else 0
         self.answers = ResponseJournal(context.files["answers"], kept)
         self.engine = FrontendEngine(context, self.answers.all_refs(), alone=self.tls is not None)
         self.draining = False
@@ -83,18 +81,19 @@ class Frontend(LoopActor):
         self.loop.add_signal_handler(signal.SIGTERM, self._told_to_stop)
         if self.context.config.debug:
             self.loop.add_signal_handler(signal.SIGUSR1, self._fail)
-        settings = self._settings()
+        settings = settings_of(self.context, self.engine)
         app = self._make_app(settings)
         ends = watch_ends(self.context, app)
         runner = await _make_runner(app, self.context.config)
         assert self.context.channel is not None and runner.server is not None
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
-        kept, room = self.context.system.journal
+        kept, room = self.context.system.files.journal
         journal = RequestJournal(self.context.files["journal"], kept if self.tls is None else 0, room)
         longest = self.context.config.max_header_bytes
         channel, server = self.context.channel, runner.server
-        self.pool = ConnectionPool(channel, journal, self.answers, server, self.tls, ends, longest)
+        upgrades = UpgradeLog(self.engine)
+        self.pool = ConnectionPool(channel, journal, self.answers, server, self.tls, ends, longest, upgrades)
         if self.tls is not None:
             first = self.context.spec.index == 0
             self.certificates = Certificates(self.context.config, self.pool.use_certificates, first)
@@ -131,6 +130,8 @@ class Frontend(LoopActor):
     async def _end(self, runner: web.AppRunner) -> None:
         """Drain: what runs may end."""
         self.draining = True
+        if runner.app is not None:
+            runner.app[DRAIN]()
         try:
             async with asyncio.timeout(GIVE_UP_S if self.engine.gives_up else None) as self.patience:
                 stopping = None if self.grpc is None else self.loop.create_task(self.grpc.stop(self._grace_s))
@@ -145,9 +146,11 @@ class Frontend(LoopActor):
 
     def _warn(self) -> None:
         """Once, of all frontends and their lives."""
-        doubt = unknown_calls(self.context.config, self.context.model)
-        if doubt and self.context.spec.index == 0 and self.context.incarnation == 1:
-            self.context.log.warning("%s", doubt)
+        if self.context.spec.index or self.context.incarnation > 1:
+            return
+        for served in self.context.system.models:
+            if doubt := unknown_calls(served.config, served.info):
+                self.context.log.warning("%s%s", f"{served.name}: " if served.index else "", doubt)
 
     def _warm_up(self) -> asyncio.Task[None]:
         task = self.loop.create_task(warm_up(self.context, self.engine))
@@ -220,50 +223,6 @@ class Frontend(LoopActor):
         """The event loop only logs what is raised in a callback; this ends the process as in other actors."""
         if not self.over.done():
             self.over.set_exception(RuntimeError("an exception was injected (SIGUSR1)"))  # a future takes no other
-
-    def _settings(self) -> Settings:
-        config, model = self.context.config, self.context.model
-        tools, reasoning = choose_parsers(config, model)
-        return Settings(
-            served=config.served_names(),
-            api_keys=config.api_key,
-            max_body_bytes=config.max_body_bytes,
-            max_model_len=model.max_model_len,
-            sampling_defaults=model.sampling_defaults,
-            vocab_size=model.vocab_size,
-            end_tokens=model.end_tokens,
-            created=int(time.time()),
-            has_tokenizer=bool(model.tokenizer_folder),
-            idempotency=config.idempotency_window > 0,
-            idempotent_request_ids=config.idempotent_request_ids,
-            prefix_cache_per_client=config.prefix_cache_per_client,
-            tool_parser=tools if config.enable_auto_tool_choice else None,
-            reasoning_parser=reasoning,
-            trust_request_chat_template=config.trust_request_chat_template,
-            admin_api_key=config.admin_api_key,
-            allowed_origins=tuple(config.allowed_origins),
-            allowed_methods=tuple(config.allowed_methods),
-            allowed_headers=tuple(config.allowed_headers),
-            request_id_headers=config.enable_request_id_headers,
-            max_log_len=config.max_log_len,
-            pooling=model.pooling,
-            shares_kv=shares_folder(config),
-            engines=range(config.first_engine, config.first_engine + config.engines),
-            encoder=model.encoder,
-            media=media_rules(config, model, self.context.system.body_bytes),
-            adapters=self.engine.adapters,
-            accounts=self.engine.accounts,
-            tokenizer_info=describe_tokenizer(config, model),
-            card=partial(card_of, config, model),
-            special_tokens=partial(added_tokens, model),
-            max_num_seqs=config.max_num_seqs,
-            root_path=config.root_path,
-            response_role=config.response_role,
-            template_kwargs=config.json_object("default_chat_template_kwargs"),
-            keep_alive_s=config.sse_keep_alive_interval,
-            allow_credentials=config.allow_credentials,
-            fingerprint=fingerprint_of(config, model),
-        )
 
     # --- the end -------------------------------------------------------------------------------------------------
 

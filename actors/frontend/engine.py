@@ -6,7 +6,8 @@ calls             questions to renderers that need no slot                     r
 log               what is found again by a key                                 shm/journals/keyed_log.py
 retained          answers among that                                           frontend/requests/retained.py
 orphans           what a dead predecessor has left in its slots                frontend/requests/orphans.py
-adapters          which ones requests may name                                 adapters.py
+adapters          which ones requests may name                                 frontend/administration/adapters.py
+tools             of MCP servers, that are called here                         tools.py
 administration/   what operators ask of all engines; who may come meanwhile
 scaling           how many engines there are: asked of the supervisor          supervisor.py
 accounts          whose key is whose, and what each has used                   frontend/accounts/
@@ -17,24 +18,31 @@ observability/    what clients see, counted; the whole server's metrics and read
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from functools import partial
+
+import msgspec
 
 from actorserve.http.dashboard.figures import PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
-from actorserve.http.generation.job import Engine, Job
+from actorserve.http.generation.job import Engine, Heard, Job
 from actorserve.http.generation.times import JobTimes
 from actorserve.shm.journals.keyed_log import KeyedLog
-from actorserve.shm.kv_map.pause import PauseState, PauseWord
+from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.table.stamps import Stamps
 
 from ..accounts.account import Account
-from ..protocol.messages import Measured, Prompt, ToFrontend
+from ..protocol.messages import Measured, ToFrontend
+from ..protocol.topics.administration import LISTEN
+from ..protocol.topics.io_processors import PooledPrompt
+from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
 from .accounts.accounts import FrontendAccounts
-from .adapters import FrontendAdapters
+from .administration.adapters import FrontendAdapters
 from .administration.commands import Administration
 from .inbox import FrontendInbox
 from .observability.client_metrics import ClientMetrics
@@ -48,6 +56,7 @@ from .requests.retained import RetainedAnswers
 from .requests.slots import Slots
 from .rpc import Calls
 from .supervisor import SupervisorLink
+from .tools import ToolCalls
 
 
 class FrontendEngine(Engine):
@@ -61,9 +70,11 @@ class FrontendEngine(Engine):
         self.index, self.frontends = (0, 1) if alone else (own, context.config.frontends)
         count = system.slots_per_frontend
         vectors = context.vectors()
+        self._model = context.spec.model  # which one is asked
         self.accounts = FrontendAccounts(context)
         quotas = self.accounts.quotas
-        self.slots = Slots(table, system.first_slot(own), count, vectors or context.sounds(), quotas)
+        areas = [area for area in (vectors, context.sounds(), context.prompt_embeds()) if area is not None]
+        self.slots = Slots(table, system.first_slot(own), count, areas, quotas)
         self.renderers = Renderers(context)
         self._calls = Calls(
             *(own, context.incarnation, count, self.renderers.ask),
@@ -72,8 +83,9 @@ class FrontendEngine(Engine):
         )
         self.adapters = FrontendAdapters(context, self._calls)
         self.administration = Administration(context, self._calls)
+        self.tools = ToolCalls(context, self._calls)
         self.scaling = SupervisorLink(context)
-        self._log = KeyedLog(context.files["recent"], *system.recent, own)
+        self._log = KeyedLog(context.files["recent"], *system.files.recent, own)
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
         self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)
         client_metrics = ClientMetrics(context)
@@ -87,6 +99,13 @@ class FrontendEngine(Engine):
         self._context, self._status = context, context.status
         self._metrics = ServerMetrics(context, self.adapters, self.accounts)
         self._page = DashboardFigures(context)
+        self._sessions: dict[bytes, float] = {}  # until when they are open, by their keys in the log
+
+    def of_model(self, model: int) -> FrontendEngine:
+        """The same, for requests to another of the server's models."""
+        other = copy(self)
+        other._model = model
+        return other
 
     # --- its actor's ---------------------------------------------------------------------------------------------
 
@@ -104,6 +123,7 @@ class FrontendEngine(Engine):
         self._status.set_gauge(FrontendGauge.CONNECTIONS, connections)
         if self.renderers.media is not None:
             self._status.set_gauge(FrontendGauge.MEDIA_INBOX, self.renderers.media.used)
+        self._status.set_gauge(FrontendGauge.SESSIONS, self._open_sessions())
         self._jobs.count()
         self._jobs.end_overdue()
 
@@ -123,6 +143,7 @@ class FrontendEngine(Engine):
         """`refs`: the answer is in these slots already: a predecessor's, who has begun to answer from them, or kept
         ones.
         """
+        job.model = self._model
         if refs is None:
             self._jobs.begin(job)
         else:
@@ -146,13 +167,23 @@ class FrontendEngine(Engine):
         return read_times(job, self._stamps)
 
     async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
-        return await self._calls.tokenize(prompt, token_strings)
+        return await self._calls.tokenize(prompt, token_strings, self._model)
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
-        return await self._calls.detokenize(tokens, skip_special)
+        return await self._calls.detokenize(tokens, skip_special, self._model)
 
     async def measure(self, sound: bytes) -> Measured:
-        return await self._calls.measure(sound)
+        return await self._calls.measure(sound, self._model)
+
+    async def pre_process(self, request_id: str, data: bytes) -> list[Prompt]:
+        return await self._calls.pre_process(request_id, data, self._model)
+
+    async def post_process(self, request_id: str, data: bytes, pooled: list[PooledPrompt]) -> bytes:
+        return await self._calls.post_process(request_id, data, pooled, self._model)
+
+    async def listen(self, ref: int, samples: int, timed: bool) -> Heard:
+        heard = await self.administration.ask_worker(LISTEN, [ref, samples, timed], self._model)
+        return msgspec.convert(heard, Heard)
 
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         await self._calls.reset_prefix_cache(reset_running_requests)
@@ -164,7 +195,7 @@ class FrontendEngine(Engine):
         await self._calls.resume()
 
     def is_paused(self) -> bool:
-        return any(word.state is not PauseState.RUNNING for word in self._pauses)
+        return any(word.state.holds for word in self._pauses)
 
     async def abort_requests(self, request_ids: list[str], every: bool) -> int:
         return await self._calls.abort(request_ids, every)
@@ -211,8 +242,25 @@ class FrontendEngine(Engine):
 
     # --- looking at the server -----------------------------------------------------------------------------------
 
+    def count_realtime(self, sessions: int = 0, begun: int = 0) -> None:
+        """See Engine."""
+        self._status.add(FrontendGauge.REALTIME, sessions)
+        self._status.add(FrontendGauge.REALTIME_ANSWERS, begun)
+
+    def count_session(self, key: bytes, until: float, turns: int = 0) -> None:
+        """See Engine."""
+        self._sessions[key] = until
+        self._status.add(FrontendGauge.SESSION_TURNS, turns)
+
+    def _open_sessions(self) -> int:
+        """Without those that nobody has gone on with for too long, or that others had to make room for."""
+        now = time.time()
+        for key in [key for key, until in self._sessions.items() if until <= now or key not in self._log]:
+            del self._sessions[key]
+        return len(self._sessions)
+
     def in_flight(self) -> int:
-        return len(self._jobs)
+        return len(self._jobs) + self.tools.waiting
 
     def load(self) -> int:
         return self._metrics.load()

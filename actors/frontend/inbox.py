@@ -7,26 +7,34 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.vectors import Vectors
 
-from ..protocol.administration import Profiled, SleepChanged, WorkersCalled
 from ..protocol.messages import (
-    Aborted,
-    AdapterChanged,
-    CacheReset,
+    NO_QUOTA,
     Cancel,
     Delta,
     Detokenized,
     Failed,
     Finish,
     Measured,
-    MediaForgotten,
-    Paused,
-    PrefixCacheReset,
     PromptTokenLogprobs,
     Rendered,
     Synced,
     ToFrontend,
     Tokenized,
 )
+from ..protocol.topics.adapters import AdapterChanged
+from ..protocol.topics.administration import (
+    Aborted,
+    CacheReset,
+    MediaForgotten,
+    Paused,
+    PrefixCacheReset,
+    Profiled,
+    SleepChanged,
+    Unanswered,
+    WorkersCalled,
+)
+from ..protocol.topics.io_processors import PostProcessed, PreProcessed
+from ..protocol.topics.tools import ToolCalled, ToolsListed
 from ..runtime.process import Context
 from .accounts.quotas import Quotas
 from .observability.client_metrics import ClientMetrics
@@ -62,6 +70,7 @@ class FrontendInbox:
         self._client_metrics = client_metrics
         self._jobs = jobs
         self._vectors = vectors
+        self._pools = [served.info.pooling is not None for served in context.system.models]
         self._quotas = quotas
 
     def handle(self, message: ToFrontend) -> None:
@@ -77,6 +86,8 @@ class FrontendInbox:
                 self._failed(message)
             case Synced():
                 self._orphans.synced(message.call)
+            case Unanswered():
+                self._calls.answer(message.call, ApiError(message.status, message.problem))
             case AdapterChanged():
                 self._calls.adapter_changed(message)
             case (
@@ -90,7 +101,15 @@ class FrontendInbox:
                 | MediaForgotten()
             ):
                 self._calls.answer(message.call, message)
-            case Tokenized() | Detokenized() | Measured():
+            case (
+                Tokenized()
+                | Detokenized()
+                | Measured()
+                | PreProcessed()
+                | PostProcessed()
+                | ToolsListed()
+                | ToolCalled()
+            ):
                 self._calls.answer(message.call, message)
 
     def _delta(self, delta: Delta) -> None:
@@ -105,7 +124,7 @@ class FrontendInbox:
                 self._jobs.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
             choice = job.choices[use.index]
             before = choice.tokens
-            if self._vectors is not None and delta.finish == Finish.STOP:
+            if self._vectors is not None and self._pools[job.model] and delta.finish == Finish.STOP:
                 choice.pooled = self._vectors.read(delta.ref)
             cached = choice.cached_tokens if before and not delta.finish else self._table.cached(delta.ref)
             if job.delta(use.index, delta, cached):
@@ -157,7 +176,10 @@ class FrontendInbox:
         error = ApiError(message.status, message.message, message.param, message.code)
         if message.call:
             self._calls.answer(message.call, error)
-        for use in self._leave_renderer(message.refs):
+        left = self._leave_renderer(message.refs)
+        if message.code == NO_QUOTA and self._quotas is not None:
+            self._quotas.refused_by_renderer({id(job): job for use in left for job in use.jobs}.values())
+        for use in left:
             self._slots.close(use.ref)
             self._jobs.let_go(self._retained.forget_ref(use.ref))
             if message.status != GONE:

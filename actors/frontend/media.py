@@ -14,7 +14,8 @@ from actorserve.shm.media.inbox import InboxRegion
 from actorserve.shm.table.table import slot_of
 
 from ..protocol.media import MediaSource
-from ..protocol.messages import MediaRequest, Prepare, Prompt, Render, Tokenize
+from ..protocol.messages import MediaRequest, Prepare, Render, Tokenize
+from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context
 
 HEAD_BYTES = 8  # of a record: how long the request in it is
@@ -30,8 +31,9 @@ class MediaGate:
         assert arena is not None
         self._context = context
         self._arena: MediaArena = arena
-        self._inbox = InboxRegion(context.files["media_inbox"], *context.system.media_inbox, context.spec.index)
-        self.names = [actor.name for actor in context.system.of_kind("media")]
+        self._inbox = InboxRegion(context.files["media_inbox"], *context.system.files.media_inbox, context.spec.index)
+        self._actors = context.system.of_kind("media")
+        self.names = [actor.name for actor in self._actors]
         self._records: dict[int, tuple[int, list[int]]] = {}  # by each ref, or call: place, and all whose record it is
 
     @property
@@ -57,13 +59,15 @@ class MediaGate:
         message = msgspec.structs.replace(record.message, refs=refs)
         self._put(owner, renderer, message, record, refs)
         self._arena.ask(owner, record.place)
-        self._context.post_alone(self._context.system.media_of(slot_of(owner)), Prepare(owner, record.place))
+        actor = self._context.system.media_of(slot_of(owner), self._context.table.model(owner))
+        self._context.post_alone(actor, Prepare(owner, record.place))
 
-    def ask(self, renderer: str, message: Tokenize, sources: Sequence[MediaSource]) -> None:
-        """The same of a question that has no slot."""
+    def ask(self, renderer: str, message: Tokenize, sources: Sequence[MediaSource], model: int = 0) -> None:
+        """The same of a question to a model that has no slot."""
         record = self.reserve(message, sources)
         self._put(message.call, renderer, message, record, [message.call])
-        name = self.names[message.call % len(self.names)]
+        names = [actor.name for actor in self._actors if actor.model == model]
+        name = names[message.call % len(names)]
         self._context.post_alone(name, Prepare(message.call, record.place, is_call=True))
 
     def _put(self, owner: int, renderer: str, message: Render | Tokenize, record: Record, owners: list[int]) -> None:

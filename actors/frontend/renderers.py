@@ -10,9 +10,13 @@ import msgspec
 
 from actorserve.http.errors import ApiError
 
-from ..protocol.messages import Message, Prompt, Render, Tokenize
+from ..protocol.messages import Message, Render, Tokenize
+from ..protocol.topics.io_processors import PostProcess
+from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context
 from .media import MediaGate, Record, taken_out
+
+ROOM = 512  # bytes of a message beside its numbers
 
 
 class Renderers:
@@ -20,18 +24,21 @@ class Renderers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._names = [actor.name for actor in context.system.of_kind("renderer")]
+        renderers = context.system.of_kind("renderer")
+        self._names = [  # by model
+            [actor.name for actor in renderers if actor.model == served.index] for served in context.system.models
+        ]
         self._sequences: Counter[str] = Counter()
-        self.media = MediaGate(context) if context.system.media is not None else None
+        self.media = MediaGate(context) if context.system.files.media is not None else None
 
     @property
     def in_flight(self) -> int:
         """Sequences whose prompt is being rendered, or waits for it."""
         return self._sequences.total()
 
-    def least_loaded(self) -> str:
-        """The name of the one with the fewest sequences."""
-        return min(self._names, key=self._sequences.__getitem__)
+    def least_loaded(self, model: int = 0) -> str:
+        """The name of the model's with the fewest sequences."""
+        return min(self._names[model], key=self._sequences.__getitem__)
 
     def render(self, renderer: str, message: Render) -> None:
         """Post it, and count its sequences until each `leaves`."""
@@ -71,14 +78,20 @@ class Renderers:
         if self.media is not None:
             self.media.done(ref)
 
-    def ask(self, message: Message) -> None:
-        """Post what needs no slot, to the one with least to do."""
-        renderer = self.least_loaded()
+    def ask(self, message: Message, model: int = 0) -> None:
+        """Post what needs no slot, to the model's with least to do."""
+        renderer = self.least_loaded(model)
         if self.media is not None and isinstance(message, Tokenize):
             plain, sources = taken_out(message.prompt)
             if sources:
-                self.media.ask(renderer, msgspec.structs.replace(message, prompt=plain), sources)
+                self.media.ask(renderer, msgspec.structs.replace(message, prompt=plain), sources, model)
                 return
+        if isinstance(message, PostProcess):
+            size = len(message.data) + sum(len(one.numbers) + ROOM for one in message.pooled)
+            most = self._context.outboxes[renderer].max_message - ROOM
+            if size > most:
+                text = f"data: its prompts have {size} bytes of vectors; at most {most} reach the plugin."
+                raise ApiError(413, text, "data")
         self._context.post_alone(renderer, message)
 
     def answered(self, call: int) -> None:

@@ -6,32 +6,25 @@ Who dies while it has one finds it again in its lane: the answer comes later, or
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from actorserve.http.errors import ApiError, overloaded
 
-from ..protocol.messages import (
+from ..protocol.messages import Detokenize, Detokenized, Measure, Measured, Message, Tokenize, Tokenized, call_numbers
+from ..protocol.topics.adapters import AdapterChanged, LoadAdapter, UnloadAdapter
+from ..protocol.topics.administration import (
     Abort,
     Aborted,
-    AdapterChanged,
-    Detokenize,
-    Detokenized,
     ForgetMedia,
-    LoadAdapter,
-    Measure,
-    Measured,
-    Message,
     Pause,
-    Prompt,
     ResetEncoderCache,
     ResetPrefixCache,
     Resume,
-    Tokenize,
-    Tokenized,
-    UnloadAdapter,
-    call_numbers,
 )
+from ..protocol.topics.io_processors import PooledPrompt, PostProcess, PostProcessed, PreProcess, PreProcessed
+from ..protocol.topics.prompts import Prompt
 
 CALL_S = 30.0
 AGAIN_S = 2.0  # what takes as long as it takes is asked again so often
@@ -46,7 +39,7 @@ class Calls:
         frontend: int,
         life: int,
         most: int,
-        ask_renderer: Callable[[Message], None],
+        ask_renderer: Callable[[Message, int], None],
         ask_schedulers: Sequence[Callable[[Message], None]],
         settled: Callable[[int], None] = lambda number: None,
     ) -> None:
@@ -58,38 +51,56 @@ class Calls:
         self._open: dict[int, asyncio.Future[Message]] = {}
         self._loading: dict[int, str] = {}  # names of adapters, by call
 
-    async def tokenize(self, prompt: Prompt, token_strings: bool) -> tuple[list[int], list[str] | None]:
-        """The prompt's ids, and their strings if asked for."""
+    async def tokenize(self, prompt: Prompt, token_strings: bool, model: int = 0) -> tuple[list[int], list[str] | None]:
+        """The prompt's ids, and their strings if asked for, as this model has them."""
         number = next(self.numbers)
-        answer = await self._ask(number, Tokenize(number, prompt, token_strings), self._ask_renderer)
+        answer = await self._ask(number, Tokenize(number, prompt, token_strings), self._renderer_of(model))
         assert isinstance(answer, Tokenized)
         return answer.tokens, answer.token_strings
 
-    async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
+    async def detokenize(self, tokens: list[int], skip_special: bool = False, model: int = 0) -> str:
         """The ids' text, with or without special tokens."""
         number = next(self.numbers)
-        answer = await self._ask(number, Detokenize(number, tokens, skip_special), self._ask_renderer)
+        answer = await self._ask(number, Detokenize(number, tokens, skip_special), self._renderer_of(model))
         assert isinstance(answer, Detokenized)
         return answer.text
 
-    async def measure(self, sound: bytes) -> Measured:
+    async def measure(self, sound: bytes, model: int = 0) -> Measured:
         """How long it is, and into which windows it is cut."""
         number = next(self.numbers)
-        answer = await self._ask(number, Measure(number, sound), self._ask_renderer)
+        answer = await self._ask(number, Measure(number, sound), self._renderer_of(model))
         assert isinstance(answer, Measured)
         return answer
 
+    async def pre_process(self, request_id: str, data: bytes, model: int = 0) -> list[Prompt]:
+        """What --io-processor-plugin makes of a request's data."""
+        number = next(self.numbers)
+        answer = await self._ask(number, PreProcess(number, request_id, data), self._renderer_of(model))
+        assert isinstance(answer, PreProcessed)
+        return answer.prompts
+
+    async def post_process(self, request_id: str, data: bytes, pooled: list[PooledPrompt], model: int = 0) -> bytes:
+        """Its answer, as JSON."""
+        number = next(self.numbers)
+        answer = await self._ask(number, PostProcess(number, request_id, data, pooled), self._renderer_of(model))
+        assert isinstance(answer, PostProcessed)
+        return answer.output
+
+    def _renderer_of(self, model: int) -> Callable[[Message], None]:
+        """Posts to one of this model's."""
+        return lambda message: self._ask_renderer(message, model)
+
     async def reset_prefix_cache(self, reset_running_requests: bool) -> None:
         """Nothing that was computed before is found as a prefix any more, in any engine."""
-        await self.ask_engines(lambda number: ResetPrefixCache(number, reset_running_requests))
+        await self.ask_engines(lambda number: ResetPrefixCache(number, reset_running_requests), again=True)
 
     async def pause(self, mode: str, clear_cache: bool) -> None:
         """No engine plans a step any more. Where requests end first, that takes as long as they take."""
-        await self.ask_engines(lambda number: Pause(number, mode, clear_cache), patient=mode == "wait")
+        await self.ask_engines(lambda number: Pause(number, mode, clear_cache), patient=mode == "wait", again=True)
 
     async def resume(self) -> None:
         """All engines plan steps again."""
-        await self.ask_engines(Resume)
+        await self.ask_engines(Resume, again=True)
 
     async def abort(self, request_ids: list[str], every: bool) -> int:
         """End the requests of these ids, or all; how many answers they had."""
@@ -101,31 +112,31 @@ class Calls:
         make: Callable[[int], Message],
         patient: bool = False,
         limit: float | None = None,
-        only_first: bool = False,
+        only: Sequence[int] | None = None,
+        again: bool = False,
     ) -> list[Message]:
         """The answers of all engines' schedulers. `patient`: it may take longer, and is asked again then, since whoever
-        was asked may have died. `limit`: seconds, if others than CALL_S.
+        was asked may have died; `again`: so it is, but for no longer. `limit`: seconds, if others than CALL_S. `only`:
+        the engines that are asked.
         """
         begun = []
-        for send in self._ask_schedulers[: 1 if only_first else None]:
+        for engine in range(len(self._ask_schedulers)) if only is None else only:
             number = next(self.numbers)
-            begun.append((number, partial(send, make(number))))
-        for number, ask in begun:
+            begun.append((engine, number, partial(self._ask_schedulers[engine], make(number))))
+        for _, number, ask in begun:
             self._begin(number, ask)
-        return await asyncio.gather(
-            *(
-                self._answered(number, AGAIN_S if patient else limit or CALL_S, ask if patient else None)
-                for number, ask in begun
+        who = "Engine {}" if len(self._ask_schedulers) > 1 else "The server"
+        waiting = [
+            self._answered(
+                number, None if patient else limit or CALL_S, ask if patient or again else None, who.format(at)
             )
-        )
+            for at, number, ask in begun
+        ]
+        return await asyncio.gather(*waiting)
 
     async def reset_encoder_cache(self) -> None:
         """Embeddings of pictures are made anew, by all engines."""
-        asked = []
-        for ask_scheduler in self._ask_schedulers:
-            number = next(self.numbers)
-            asked.append(self._ask(number, ResetEncoderCache(number), ask_scheduler))
-        await asyncio.gather(*asked)
+        await self.ask_engines(ResetEncoderCache, again=True)
 
     async def forget_media(self, sends: Sequence[Callable[[Message], None]]) -> None:
         """No picture is found again that was processed before, by any of those to whom these send."""
@@ -170,23 +181,40 @@ class Calls:
         self._begin(number, partial(send, message))
         return await self._answered(number, CALL_S if limit is None else limit)
 
+    async def ask(self, number: int, ask: Callable[[], None], every: float, look: Callable[[], None]) -> Message:
+        """The answer to what `ask` posts; until then `look` is called every so many seconds, and may raise."""
+        self._begin(number, ask)
+        return await self._answered(number, None, look, every=every)
+
     def _begin(self, number: int, ask: Callable[[], None]) -> None:
         if len(self._open) >= self._most:
             raise overloaded("The server has as many calls as it takes. Try again soon.")
         self._open[number] = asyncio.get_running_loop().create_future()
         ask()
 
-    async def _answered(self, number: int, limit: float, again: Callable[[], None] | None = None) -> Message:
-        """What is answered within so many seconds. `again`: it may take longer, and is asked again then, since whoever
-        was asked may have died.
+    async def _answered(
+        self,
+        number: int,
+        limit: float | None,
+        again: Callable[[], None] | None = None,
+        who: str = "The server",
+        every: float = AGAIN_S,
+    ) -> Message:
+        """What is answered within so many seconds, or however long it takes. `again`: it is asked again meanwhile,
+        since whoever was asked may have died.
         """
-        future = self._open[number]
+        future, loop = self._open[number], asyncio.get_running_loop()
+        end = math.inf if limit is None else loop.time() + limit
         try:
-            while not (await asyncio.wait([future], timeout=limit))[0]:
-                if again is None:
-                    text = f"The server has not answered this within {limit:.0f} s. Try again soon."
-                    raise overloaded(text)
-                again()
+            while not future.done():
+                left = end - loop.time()
+                await asyncio.wait([future], timeout=left if again is None else min(every, left))
+                if future.done():
+                    break
+                if loop.time() >= end:
+                    raise overloaded(f"{who} has not answered this within {limit:.0f} s. Try again soon.")
+                if again is not None:
+                    again()
             return future.result()
         finally:
             del self._open[number]

@@ -9,7 +9,7 @@ import msgspec
 
 from actorserve.http.errors import ApiError, overloaded
 
-from ..protocol.control_wire import (
+from ..protocol.sockets.control_wire import (
     ANSWER_BYTES,
     SCALE,
     SCALE_PROGRESS,
@@ -36,7 +36,7 @@ class SupervisorLink:
     def __init__(self, context: Context) -> None:
         self._pid, self._name = context.supervisor
         self._board, system = context.board, context.system
-        self._first_workers = [system.workers_of(engine)[0].position for engine in system.engines]
+        self._first_workers = [system.workers_of(engine)[0].position for engine in system.local_engines]
 
     @property
     def most(self) -> int:

@@ -15,8 +15,9 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.shm.rings.mailbox import wake
 
-from ..protocol.messages import SoundPrompt, TokenPrompt
+from ..model.info import ModelInfo
 from ..protocol.request import Generation, Pooling, Sampling
+from ..protocol.topics.prompts import SoundPrompt, TokenPrompt
 from ..runtime.process import Context
 from ..telemetry.gauges import FrontendGauge
 from .engine import FrontendEngine
@@ -33,13 +34,14 @@ def is_wanted(context: Context) -> bool:
 
 
 async def warm_up(context: Context, engine: FrontendEngine) -> None:
-    """Ask until there is an answer, then say so and wake the supervisor."""
-    spec = context.model.pooling
-    pooling = None if spec is None else Pooling(spec.tasks[0], whole=not spec.chunked)
-    sampling = Sampling(seed=0, temperature=0.0, pooling=pooling)
-    params = Generation(sampling, ignore_eos=True, stream=False, request_id="warm-up")
-    while not await _ask(context, engine, msgspec.msgpack.encode(params)):
-        await asyncio.sleep(AGAIN_S)
+    """Ask each model until there is an answer, then say so and wake the supervisor."""
+    for served in context.system.models:
+        spec = served.info.pooling
+        pooling = None if spec is None else Pooling(spec.tasks[0], whole=not spec.chunked)
+        sampling = Sampling(seed=0, temperature=0.0, pooling=pooling)
+        params = Generation(sampling, ignore_eos=True, stream=False, request_id="warm-up")
+        while not await _ask(context, engine.of_model(served.index), served.info, msgspec.msgpack.encode(params)):
+            await asyncio.sleep(AGAIN_S)
     context.status.set_gauge(FrontendGauge.WARM, 1)
     wake(context.eventfds["supervisor"])
 
@@ -53,12 +55,12 @@ def _silence() -> bytes:
     return made.getvalue()
 
 
-async def _ask(context: Context, engine: FrontendEngine, params: bytes) -> bool:
+async def _ask(context: Context, engine: FrontendEngine, model: ModelInfo, params: bytes) -> bool:
     """Has it brought a token?"""
-    encoder = context.model.encoder
+    encoder = model.encoder
     hears = encoder is not None and encoder.speech is not None
     prompt = SoundPrompt(_silence(), "") if hears else TokenPrompt([0])
-    job = Job([prompt], [params], {"max_tokens": 1, "pools": context.model.pooling is not None})
+    job = Job([prompt], [params], {"max_tokens": 1, "pools": model.pooling is not None})
     try:
         engine.submit(job)
         await job.done

@@ -38,6 +38,7 @@ class GrammarRow:
         self.shared: LLMatcher | None = shared  # the compiled one that it is a copy of; None: it has its own
         self.matcher: LLMatcher | None = shared.deep_copy()  # None: it failed
         self.drawn = list(drawn)  # the answer so far
+        self.looks_ahead = True  # until that fails
 
 
 class Matchers:
@@ -95,6 +96,25 @@ class Matchers:
                 return
             self._has_failed(row, placed)
         bits[place] = self._ends
+
+    def forced(self, row: int, most: int) -> list[int]:
+        """The row's next tokens that the grammar leaves no choice of, so many at most: each is the only one that a mask
+        would allow behind those before it.
+        """
+        placed = self._rows.get(row)
+        if placed is None or placed.matcher is None or not placed.looks_ahead or _is_over(placed.matcher):
+            return []
+        ahead, found = placed.matcher.deep_copy(), list[int]()
+        while len(found) < most and (next_ones := ahead.compute_ff_tokens()) and ahead.consume_token(next_ones[0]):
+            found.append(next_ones[0])
+        if ahead.is_error():  # the row itself may never come so far
+            placed.looks_ahead = False
+            if placed.shared is not None:
+                self._has_failed(row, placed)
+            else:
+                placed.matcher = self._replayed(placed.grammar, placed.drawn)
+            return []
+        return found
 
     def advance(self, row: int, token: int) -> None:
         """The row has drawn a token. Whatever is drawn behind the end is none of the grammar's."""

@@ -46,7 +46,7 @@ class HeraldActor(Actor):
     def __init__(self, context: Context) -> None:
         self.context = context
         self.settings = read_events(context.config)
-        self.engines = [EngineHerald(self, engine) for engine in context.system.engines]
+        self.engines = [EngineHerald(self, engine) for engine in context.system.local_engines]
         self.counts = dict.fromkeys(Gauge, 0)
         before = context.board.gauges(context.spec.position)
         self._base = {gauge: before[gauge] if gauge in HERALD_KEPT else 0 for gauge in Gauge}
@@ -68,7 +68,7 @@ class EngineHerald:
     def __init__(self, herald: HeraldActor, engine: int) -> None:
         self._herald, context = herald, herald.context
         system = context.system
-        sizes = system.kv_notes
+        sizes = system.files.kv_notes
         assert sizes is not None, "there is no herald without notes"
         self._rank = context.config.first_engine + engine
         self._notes = BlockNotes(context.files["kv_notes"], sizes, engine)
@@ -89,6 +89,7 @@ class EngineHerald:
 
         try:
             self._publisher = Publisher(self._herald.settings, self._rank)
+            self._herald.context.log.info("KV events of engine %d: %s", self._rank, self._publisher.addresses)
         except OSError as error:
             if is_first:
                 raise ConfigError(f"{OPTION}: endpoint or replay_endpoint of engine {self._rank}: {error}") from None

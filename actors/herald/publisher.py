@@ -27,13 +27,16 @@ class Publisher:
         self._replay: zmq.Socket[bytes] | None = None
         self._events.set_hwm(settings.hwm)
         self._events.setsockopt(zmq.LINGER, 0)
+        address = address_of(settings.endpoint, rank)
+        self.addresses = f"{'published at' if binds(settings.endpoint) else 'sent to'} {address}"
         try:
-            address = address_of(settings.endpoint, rank)
             (self._events.bind if binds(settings.endpoint) else self._events.connect)(address)
             if settings.replay_endpoint is not None:
                 self._replay = self._context.socket(zmq.ROUTER)
                 self._replay.setsockopt(zmq.LINGER, 0)
-                self._replay.bind(address_of(settings.replay_endpoint, rank))
+                replay = address_of(settings.replay_endpoint, rank)
+                self._replay.bind(replay)
+                self.addresses += f", sent again at {replay}"
         except zmq.ZMQError:
             self.close()
             raise

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.fields.prompt_embeds import check_beside_embeds
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import PreparedRequest, ask_completion
 from actorserve.http.settings import Settings
 
 from ..frontend.media import taken_out
-from ..protocol.messages import Prompt
+from ..protocol.topics.prompts import EmbedsPrompt, Prompt
 from .inputs.prompts import GivenPrompt
 from .outputs import RequestOutput, completions, prompt_logprobs
 from .pooling import PooledPrompt
@@ -73,7 +74,11 @@ def make_request(
     """Checked as far as that goes without rendering it; ApiError says what cannot be."""
     request = params.to_request(priority)
     request.model, request.stream = adapter, stream
-    request.prompt = ""
+    request.prompt = given.like
+    if isinstance(given.prompt, EmbedsPrompt):
+        if not settings.prompt_embeds:
+            raise ApiError(400, "prompt_embeds: embeddings are taken with enable_prompt_embeds=True.", "prompt_embeds")
+        check_beside_embeds(request)
     asked = ask_completion(request, settings, request_id)
     rendering = dict(asked.rendering)
     if params.max_tokens is None:

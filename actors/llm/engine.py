@@ -89,6 +89,11 @@ class FrontendThread(LoopActor):
         """Its prompts end with what they have, and the finish_reason abort."""
         self._call(self._abort, batch)
 
+    def encode(self, text: str, begins: bool) -> list[int]:
+        """The tokens of a text, with those that stand at a prompt's beginning if it is one."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=begins).ids
+        return ids
+
     def decode(self, ids: list[int]) -> str:
         """The text of a prompt's tokens."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)

@@ -78,7 +78,7 @@ class Host(Supervisor):
 
     def _welcome(self) -> str:
         say(self._caller, HostReady())
-        facts = f"model {self.system.config.served_names()[0]}, {self.memory.kv_tokens()} tokens of KV memory"
+        facts = self.memory.facts()
         return f"ready ({facts}, in {time.monotonic() - self._began:.1f} s)"
 
     def end(self, status: int, reason: str) -> None:

@@ -25,29 +25,32 @@ from typing import Any
 import msgspec
 
 from actorserve.http.errors import ApiError
-from actorserve.http.settings import ServedAdapter, Settings, media_rules
+from actorserve.http.settings import ServedAdapter, Settings, media_rules, plugins_of
 
+from ..model.checks import check_gpu
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
 from ..options.sources import named_values
-from .administration import AdministrationMethods
 from .batch import PromptBatch, PromptRequest, make_request
 from .engine import FrontendThread
 from .inputs.lora import LoadedAdapters, LoRARequest, LoRARequests
 from .inputs.media import GivenPictures
 from .inputs.prompts import Conversation, GivenPrompt, PromptType, given_conversations, given_prompts
 from .inside import InProcess
+from .launched import Listener, join_launched
 from .link import HostLink
+from .methods.administration import AdministrationMethods
+from .methods.beam_search import BeamSearchMethods
+from .methods.pooling_models import PoolingMethods
 from .outputs import PromptError, RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
-from .pooling_methods import PoolingMethods
 from .progress import ProgressBar
 from .sampling_params import RequestOutputKind, SamplingParams
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(PoolingMethods, AdministrationMethods):
+class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
     """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
     `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
 
@@ -57,6 +60,11 @@ class LLM(PoolingMethods, AdministrationMethods):
 
     def __init__(self, model: str = "", *, in_process: bool = False, **options: Any) -> None:
         self.config = _config(model, options)
+        self._launched = join_launched(self.config.distributed_executor_backend)
+        if isinstance(self._launched, Listener):  # another process has the actors
+            self._closer: Callable[[], object] = weakref.finalize(self, self._launched.close)
+            self._launched.take_over(self)
+            return
         self._link = InProcess(self.config) if in_process else HostLink(self.config)
         try:
             if isinstance(self._link, HostLink):
@@ -64,6 +72,8 @@ class LLM(PoolingMethods, AdministrationMethods):
             self._engine = FrontendThread(self._link)
         except BaseException:
             self._link.close()
+            if self._launched is not None:
+                self._launched.close()
             raise
         self._pid = os.getpid()
         self._closer = weakref.finalize(self, _close, self._engine, self._link, self._pid)
@@ -72,6 +82,9 @@ class LLM(PoolingMethods, AdministrationMethods):
         self._pictures = GivenPictures(self.config, self._settings.media)
         self._ids = itertools.count()
         self._enqueued: list[PromptBatch] = []
+        if self._launched is not None:
+            weakref.finalize(self, self._launched.close)
+            self._launched.take_over(self)
 
     # --- generating ----------------------------------------------------------------------------------------------
 
@@ -83,9 +96,10 @@ class LLM(PoolingMethods, AdministrationMethods):
         priority: Sequence[int] | None = None,
         lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
-        """The outputs in the order of the prompts: texts, lists of token ids, or dicts of `prompt` or
-        `prompt_token_ids`, with pictures of Pillow as `multi_modal_data["image"]`. One SamplingParams for all, or one
-        for each, and so with `lora_request`.
+        """The outputs in the order of the prompts: texts, lists of token ids, or dicts of `prompt`, `prompt_token_ids`
+        or (with enable_prompt_embeds) a tensor as `prompt_embeds`, with pictures of Pillow as
+        `multi_modal_data["image"]`, films as `["video"]`. One SamplingParams for all, or one for each, and so with
+        `lora_request`.
         """
         self._check_generates()
         given = given_prompts(prompts, self._pictures)
@@ -312,6 +326,8 @@ class LLM(PoolingMethods, AdministrationMethods):
 def _config(model: str, options: dict[str, Any]) -> Config:
     if options.get("frontends", 1) != 1:
         raise ConfigError("--frontends: an LLM object is its only frontend")
+    if options.get("also"):
+        raise ConfigError("--also: an LLM object has one model; another object has another")
     given = named_values(options, "LLM", lambda text: warnings.warn(text, stacklevel=4))
     quiet = {"log_stats_interval": 0.0}  # a script has its progress bar
     return msgspec.structs.replace(make_config({"model": model, **quiet, **given}), warm_up=False)  # asks a frontend
@@ -332,6 +348,9 @@ def _settings(config: Config, model: ModelInfo) -> Settings:
         pooling=model.pooling,
         encoder=model.encoder,
         media=media_rules(config, model, config.max_body_bytes),
+        plugins=plugins_of(config),
+        watermarks=not check_gpu(config),
+        prompt_embeds=config.enable_prompt_embeds,
     )
 
 

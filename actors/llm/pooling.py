@@ -11,24 +11,26 @@ import msgspec
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.http.pooling.answers import matrix, numbers, pair_scores
+from actorserve.http.pooling.plugin import PLUGIN
 from actorserve.http.pooling.prepare import (
     PoolingWork,
     before,
     check_task,
     classification,
     embedding,
+    instruction_of,
     pair_prompts,
     pairs,
     pooling_of,
     score_of,
     work,
 )
-from actorserve.http.pooling.schemas import EmbeddingRequest
+from actorserve.http.pooling.schemas import EmbeddingRequest, PairFields
 from actorserve.http.settings import Settings
 
 from ..model.pooling.spec import PoolingSpec
-from ..protocol.messages import Prompt, TextPrompt
 from ..protocol.request import BY_TOKEN, EMBED, TOKEN_EMBED, Pooling
+from ..protocol.topics.prompts import Prompt, TextPrompt
 from .inputs.prompts import GivenPrompt, PromptType, given_prompts
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ Each = Sequence["PoolingParams"]
 
 
 class PoolingParams(msgspec.Struct, kw_only=True, frozen=True):
-    """What is to be made of a prompt. `prompt_name`: a prompt of sentence-transformers' that stands before it."""
+    """What is to be made of a prompt. `prompt_name`: a prompt of sentence-transformers' that stands before it;
+    `instruction`: by what pairs are compared, for a model that is told so.
+    """
 
     task: str | None = None
     dimensions: int | None = None
@@ -49,6 +53,7 @@ class PoolingParams(msgspec.Struct, kw_only=True, frozen=True):
     use_activation: bool | None = None
     truncate_prompt_tokens: int | None = None
     prompt_name: str | None = None
+    instruction: str | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,23 @@ class PooledPrompts:
             raise ValueError(f"{len(given)} prompts and {len(each)} pooling_params do not match")
         return [self._one(index, *one, task, make, spec) for index, one in enumerate(zip(given, each, strict=True))]
 
+    def task_of(self, task: str) -> str:
+        """The task, or what the model is for, where that of a plugin is asked for."""
+        return self._spec().tasks[0] if task == PLUGIN else task
+
+    def made(self, prompts: list[Prompt], params: PoolingParams | Each | None, task: str) -> list[PooledPrompt]:
+        """One for each prompt that a plugin has made; ValueError if there are none."""
+        if not prompts:
+            raise ValueError("the plugin has made no prompts of the data")
+        if isinstance(params, Sequence):
+            raise ValueError("pooling_params of data are those of all its prompts: one is taken")
+        body, spec = _body(params or PoolingParams()), self._spec()
+        try:
+            wanted = _wanted(body, spec, task)
+            return [self._prompt([prompt], body, wanted, "data", array_output(task)) for prompt in prompts]
+        except ApiError as error:
+            raise ValueError(error.message) from None
+
     def scores(
         self, data_1: str | list[str], data_2: str | list[str], params: PoolingParams | None
     ) -> list[PooledPrompt]:
@@ -146,12 +168,15 @@ class PooledPrompts:
         try:
             wanted = score_of(body, spec)
             compared = pairs(first, second, ("data_1", "data_2"))
-            return [self._pair(pair, body, wanted, spec) for pair in compared]
+            about = instruction_of(PairFields(instruction=params.instruction if params else None), spec)
+            return [self._pair(pair, body, wanted, spec, about) for pair in compared]
         except ApiError as error:
             raise ValueError(error.message) from None
 
-    def _pair(self, pair: tuple[str, str], body: EmbeddingRequest, wanted: Pooling, spec: PoolingSpec) -> PooledPrompt:
-        prompts = pair_prompts([pair], spec)
+    def _pair(
+        self, pair: tuple[str, str], body: EmbeddingRequest, wanted: Pooling, spec: PoolingSpec, instruction: str
+    ) -> PooledPrompt:
+        prompts = pair_prompts([pair], spec, instruction)
         return self._prompt(
             prompts, body, wanted, "data_2", lambda job: ScoringOutput(pair_scores(job, [pair], spec)[0])
         )

@@ -62,6 +62,7 @@ class SamplingParams(SamplingFields, kw_only=True):
     repetition_detection: RepetitionDetectionParams | dict[str, int] | None = None
     structured_outputs: StructuredOutputsParams | dict[str, Any] | None = None
     guided_decoding: StructuredOutputsParams | dict[str, Any] | None = None
+    extra_args: dict[str, Any] | None = None  # for `logits_processors` of the LLM
     logit_bias: dict[int, float] | dict[str, float] | None = None  # type: ignore[assignment]  # HTTP's are texts alone
 
     def __post_init__(self) -> None:
@@ -86,7 +87,7 @@ class SamplingParams(SamplingFields, kw_only=True):
             given["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         if self.logprob_token_ids and self.logprobs is None:
             given["logprobs"] = 0
-        given |= {"structured_outputs": self._structured(), "priority": priority}
+        given |= {"structured_outputs": self._structured(), "priority": priority, "vllm_xargs": self.extra_args}
         try:
             return msgspec.convert(given, CompletionRequest)
         except msgspec.ValidationError as error:

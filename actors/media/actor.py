@@ -25,7 +25,8 @@ from actorserve.shm.table.table import slot_of
 
 from ..options.config import Config
 from ..protocol.media import CACHED, EMBEDS, FRAMES, PIXELS, MediaSource, MediaTensor, PreparedMedia
-from ..protocol.messages import Failed, ForgetMedia, MediaForgotten, Prepare, ToMedia, frontend_of_call
+from ..protocol.messages import Failed, Prepare, ToMedia, frontend_of_call
+from ..protocol.topics.administration import ForgetMedia, MediaForgotten
 from ..runtime.in_flight import CALL, GivenUp, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.gauges import MediaGauge
@@ -52,7 +53,7 @@ class MediaActor(Actor):
         arena = context.media()
         assert arena is not None, "there is no media actor of a model that takes no pictures"
         self.arena = arena
-        self.inbox = MediaInbox(context.files["media_inbox"], *context.system.media_inbox)
+        self.inbox = MediaInbox(context.files["media_inbox"], *context.system.files.media_inbox)
         self.entries = MediaEntries(arena, context.spec.index, self.is_running)
         self.processors = make_processors(context.config, context.model)
         self.settings = (context.config.mm_processor_kwargs or "").encode() + (
@@ -70,9 +71,8 @@ class MediaActor(Actor):
 
     def _find_pending(self) -> None:
         """What a predecessor was told of and has not done."""
-        mine = (slot for slot in range(self.table.slots) if self.context.system.media_of(slot) == self.context.name)
-        for slot in mine:
-            for ref in self.table.current_refs(slot, 1):
+        for ref in self.table.current_refs(0, self.table.slots):
+            if self.context.system.media_of(slot_of(ref), self.table.model(ref)) == self.context.name:
                 place = self.arena.asked(ref)
                 if place is not None and not self.arena.is_finished(ref):
                     self._take(Prepare(ref, place))
@@ -345,7 +345,6 @@ def import_early() -> None:
 def import_late(config: Config) -> None:
     """All modules of this package: who tries new code wants to know whether it can be had."""
     for name in (
-        "addresses",
         "embeds",
         "expansion",
         "fetch",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from ..options.config import Config
-from .addresses import is_below, is_public
+from ..runtime.addresses import is_below, is_public
 from .refused import MediaRefused
 
 if TYPE_CHECKING:

@@ -1,37 +1,23 @@
-"""What sets one model apart from another, read from its config.json: its family's description with sizes.
+"""What sets one model apart from another: its family's description with sizes.
 
-Knows JSON values and names of weights; no torch, no files. config.json comes from strangers: each value is checked.
+Knows names of weights; no torch, no files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from ..options.config import ConfigError
 from .families.dense.llama import LLAMA
-from .families.family import Family, Windows
-from .families.registry import BY_ARCHITECTURE
-from .formats.configs import read_stored_weights
 from .formats.stacked import StackedPart, stacked_parts, stacked_specs
 from .formats.stored import FLOATS, StoredSpec, StoredWeights, WeightFormat
-from .latent import LatentShape
 from .layers import EMBEDDINGS, FINAL_NORM, HEAD, Axis, Kind, LayerSpec, LinearSpec, TensorSpec
 from .memory.kv import KVSpec, LayerAttention, uniform
-from .moe import MoeShape
-from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
-from .rope import Growth, Rope, read_rope
-from .values import Unsupported, Values
+from .quantization import NONE, QuantMethod
+from .rope import Growth, Rope
+from .shapes import LatentShape, MoeShape
 from .vision.spec import VisionSpec
-from .vision.texts import has_text_part, read_vision, text_values
-
-LARGEST = 1 << 24  # of a size, words of the vocabulary included: beyond it a value is a mistake
-MOST_LAYERS = 1 << 12
-TRANSFORMERS = "transformers"  # --model-impl
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}  # config.json's names
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +36,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     activation: str = "silu"  # of the MLP; or gelu_tanh
     norm_offset: float = 0.0  # norms multiply with so much more than the gains of the checkpoint
     embedding_scale: float = 1.0
+    scales_inputs: bool = False  # embeddings that are given in the place of tokens' own are scaled, too
     residual_scale: float = 1.0  # of what each half of a layer adds
     scale: float | None = None  # of scores of attention; None: by the width of a head
     soft_cap: float | None = None  # of the same
@@ -261,185 +248,3 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         if spec.columns is None or spec.kind is Kind.BIAS:
             return (rows,)
         return rows, self.size(spec.columns)
-
-
-def find_architecture(
-    values: dict[str, Any], model_impl: str, quantization: str = AUTO, file: Path | str = "config.json"
-) -> Architecture | None:
-    """The same by --model-impl; None: layers of transformers are to compute it, and the worker knows whether they can.
-
-    A known architecture with something that its layers here do not have (an activation, a way to rotate) is theirs too.
-    """
-    if model_impl == TRANSFORMERS:
-        architecture_name(Values(file, values))
-        return None
-    part, values, vision = has_text_part(values), text_values(values, file), read_vision(values, file)
-    name = architecture_name(Values(file, values))
-    if model_impl == AUTO and name not in BY_ARCHITECTURE:
-        return None
-    try:
-        shape = read_architecture(values, file, quantization)
-        return msgspec.structs.replace(shape, vision=vision, text_part=part)
-    except Unsupported as error:
-        if model_impl == AUTO:
-            return None
-        raise Unsupported(
-            f"{error}; --model-impl auto serves it by layers of transformers, on a CPU, if a trial at load shows that "
-            "they are right"
-        ) from None
-
-
-def read_architecture(
-    values: dict[str, Any], file: Path | str = "config.json", quantization: str = AUTO
-) -> Architecture:
-    """The architecture that config.json describes; ConfigError says what is not supported, and what is.
-
-    `quantization` is the option.
-    """
-    part, values, vision = has_text_part(values), text_values(values, file), read_vision(values, file)
-    name = architecture_name(Values(file, values))
-    family = BY_ARCHITECTURE.get(name)
-    if family is None:
-        known = ", ".join(BY_ARCHITECTURE)
-        raise Unsupported(f"model: the architecture {name} is not supported; these are: {known} ({file})")
-    given = Values(file, {**family.absent, **values})
-    activation = given.text(family.activation) or "silu"
-    if activation not in ACTIVATIONS:
-        raise Unsupported(
-            f"model: the activation {activation} is not supported; these are: {', '.join(ACTIVATIONS)} ({file})"
-        )
-    heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
-    head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
-    method, stored = weights_method(given, quantization)
-    windows = family.windows(given, given.needed("num_hidden_layers", MOST_LAYERS))
-    rope, ropes = _ropes(given, family, windows, head_dim)
-    architecture = Architecture(
-        vocab_size=given.needed("vocab_size", LARGEST),
-        hidden_size=hidden,
-        intermediate_size=given.needed("intermediate_size", LARGEST),
-        heads=heads,
-        kv_heads=given.whole("num_key_value_heads", 1, LARGEST) or heads,
-        head_dim=head_dim,
-        norm_eps=_or(given.real("rms_norm_eps", 0, 1), 1e-6),
-        windows=windows,
-        rope=rope,
-        ropes=ropes,
-        activation=ACTIVATIONS[activation],
-        layer=family.layer.with_biases(given.flag),
-        tied=given.flag("tie_word_embeddings"),
-        stored_dtype=given.text("dtype") or given.text("torch_dtype") or "float32",
-        quantization=method,
-        stored=stored,
-        mixed=stored is not None and is_auto(quantization),
-        moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
-        beside=family.beside,
-        vision=vision,
-        text_part=part,
-    )
-    architecture = msgspec.structs.replace(architecture, **family.more(given))
-    _check(architecture, file)
-    return architecture
-
-
-def _ropes(
-    given: Values, family: Family, windows: Windows, head_dim: int
-) -> tuple[Rope, tuple[Rope | None, ...] | None]:
-    """(that of layers which see most, those by layer, where they differ)."""
-
-    def read(own: Values) -> Rope:
-        return read_rope(own, family.ropes, head_dim, family.partial_rotary, family.interleaved)
-
-    sources = family.ropes_of(given, windows)
-    known = {id(own): read(own) for own in sources if own is not None}
-    found = tuple(None if own is None else known[id(own)] for own in sources)
-    turning = [rope for rope in found if rope is not None]
-    unbounded = [rope for rope, window in zip(found, windows, strict=True) if rope is not None and window is None]
-    rope = next(iter([*unbounded, *turning]), None) or read(given)
-    return rope, None if all(one == rope for one in found) else found
-
-
-def weights_method(given: Values, option: str) -> tuple[QuantMethod, StoredWeights | None]:
-    """How weights are kept, as the checkpoint has them or as --quantization makes them at load; and what to decode."""
-    quantised = given.object("quantization_config")
-    name = quantised.text("quant_method") if quantised is not None else None
-    if option in CHECKPOINTS and name != option:
-        said = "not quantised" if name is None else name
-        advice = "; int8 makes 8 bits of them at load, on a CPU" if name is None else ""
-        raise ConfigError(f"--quantization {option}: the model's weights are {said} ({given.file}){advice}")
-    if quantised is None:
-        method = NONE if option == AUTO else METHODS[option]
-        if method.stored_as is not None:
-            raise ConfigError(f"--quantization {option}: the model's weights are not of this format ({given.file})")
-        return method, None
-    direct = next((method for method in METHODS.values() if name is not None and method.stored_as == name), None)
-    if direct is None:
-        if not is_auto(option) and METHODS[option].stored_as is not None:
-            raise ConfigError(f"--quantization {option}: the model's weights are {name} ({given.file})")
-        return INT8 if is_auto(option) else METHODS[option], read_stored_weights(quantised)
-    if option not in (AUTO, NONE.name, direct.name):
-        raise ConfigError(f"--quantization {option}: the model's weights are {direct.name} already ({given.file})")
-    return direct, None
-
-
-def architecture_name(given: Values) -> str:
-    """The first of `architectures`."""
-    names = given["architectures"]
-    if names is None or names == []:
-        raise ConfigError(f"model: {given.file} names no architecture (architectures)")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise given.wrong("architectures", "a list of names")
-    return str(names[0])
-
-
-def shard_shape(shape: Architecture, size: int, expert_parallel: bool = False) -> Architecture:
-    """The shape of the part that one of `size` workers has. ConfigError if the model cannot be cut into so many.
-
-    `expert_parallel`: each has some of the experts as a whole, and not a part of each.
-    """
-    numbers = {"attention heads": shape.heads, "numbers in its MLP": shape.intermediate_size}
-    moe = shape.moe
-    if moe is not None:
-        numbers["numbers in its shared MLP"] = moe.shared_intermediate_size
-        numbers |= {"experts": moe.experts} if expert_parallel else {"numbers in an expert": moe.intermediate_size}
-    elif expert_parallel:
-        raise ConfigError("--enable-expert-parallel: the model has no experts; leave the option out")
-    if expert_parallel and size == 1:
-        raise ConfigError(
-            "--enable-expert-parallel: experts are divided over the workers of --tensor-parallel-size, and that is 1; "
-            "set it to 2 or more, or leave the option out"
-        )
-    for name, number in numbers.items():
-        if number % size:
-            raise ConfigError(f"--tensor-parallel-size: the model has {number} {name}, which {size} does not divide")
-    if shape.layer.joint_norms and size > 1:
-        raise ConfigError("--tensor-parallel-size: the model norms all of its heads together, which must be 1 worker's")
-    if max(shape.kv_heads, size) % min(shape.kv_heads, size):
-        raise ConfigError(f"--tensor-parallel-size: {shape.kv_heads} KV heads cannot be shared by {size}")
-    return msgspec.structs.replace(
-        shape,
-        heads=shape.heads // size,
-        kv_heads=max(1, shape.kv_heads // size),
-        intermediate_size=shape.intermediate_size // size,
-        moe=None if moe is None else shard_experts(moe, size, expert_parallel),
-    )
-
-
-def shard_experts(moe: MoeShape, size: int, expert_parallel: bool) -> MoeShape:
-    """The part of them that one of `size` workers has."""
-    return msgspec.structs.replace(
-        moe,
-        experts=moe.experts // size if expert_parallel else moe.experts,
-        intermediate_size=moe.intermediate_size if expert_parallel else moe.intermediate_size // size,
-        shared_intermediate_size=moe.shared_intermediate_size // size,
-    )
-
-
-def _or(value: float | None, absent: float) -> float:
-    return absent if value is None else value
-
-
-def _check(shape: Architecture, file: Path | str) -> None:
-    if shape.heads % shape.kv_heads:
-        raise ConfigError(f"model: {shape.heads} attention heads cannot share {shape.kv_heads} of keys ({file})")
-    if shape.head_dim % 2 or not shape.head_dim:
-        raise ConfigError(f"model: heads of {shape.head_dim} numbers cannot be rotated; it must be even ({file})")

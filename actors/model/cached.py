@@ -30,7 +30,7 @@ _held: dict[Path, int] = {}  # files with locks, of folders that this process us
 def cached_folder(kind: str, name: str, sources: Any, make: Callable[[], Mapping[str, Any]]) -> Path:
     """The folder of what `make` gives by file names (a text, or what JSON can hold), made where there is none yet."""
     key = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:16]
-    place = _root() / kind / f"{name[:80]}-{key}"
+    place = cache_folder() / kind / f"{name[:80]}-{key}"
     while not _hold(place):
         _write(place, {**make(), DONE: sources})
         _remove_oldest(place)
@@ -90,7 +90,8 @@ def file_state(path: Path) -> dict[str, Any]:
     return {"path": str(path), "inode": state.st_ino, "size": state.st_size, "changed": state.st_mtime_ns}
 
 
-def _root() -> Path:
+def cache_folder() -> Path:
+    """Where this user's programs keep what they can make again."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "actorserve"
 
 
@@ -113,3 +114,20 @@ def _write(place: Path, texts: Mapping[str, Any]) -> None:
             f"model: what is read of its files cannot be kept in {place.parent} ({error.strerror}); "
             "set XDG_CACHE_HOME to a folder that can be written"
         ) from None
+
+
+def link_others(folder: Path, made: Path) -> None:
+    """All files of a folder that its changed copy has not, as links. It may be done again when there are more."""
+    for file in folder.iterdir():
+        with contextlib.suppress(FileExistsError):
+            (made / file.name).symlink_to(file.resolve())
+
+
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with some fields otherwise; objects in it are merged, too."""
+    inside = {
+        name: merged(values[name], change)
+        for name, change in changes.items()
+        if isinstance(change, dict) and isinstance(values.get(name), dict)
+    }
+    return {**values, **changes, **inside}

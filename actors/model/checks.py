@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from ..options.also import OPTION as ALSO
+from ..options.also import model_configs
 from ..options.config import Config, ConfigError
 from ..options.objects.speculative import (
     OPTION,
@@ -17,13 +19,15 @@ from ..options.objects.speculative import (
     Eagle3Options,
     EagleOptions,
     HeadOptions,
+    LookupOptions,
     MedusaOptions,
     MtpOptions,
-    NgramOptions,
+    SuffixOptions,
     read_speculative,
 )
 from ..sound.installed import MISSING, can_decode
-from .architecture import Architecture, find_architecture, read_architecture, shard_shape, weights_method
+from .architecture import Architecture
+from .config_json import find_architecture, read_architecture, weights_method
 from .heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from .heads.formats import RecurrentShape, Shape
 from .info import ModelInfo, read_json, resolve_model, with_tokenizer
@@ -44,6 +48,7 @@ from .names import find_folder
 from .pipeline.stages import plan_stages, worker_shapes
 from .pooling.choice import native_values
 from .pooling.spec import PoolingSpec
+from .sharding import shard_shape
 from .tokenizers.tokenizer import find_templates, special_tokens
 from .tokenizers.tokenizer_files import check_tokenizer
 from .values import Values
@@ -66,6 +71,17 @@ def find_model(config: Config) -> ModelInfo:
     if config.worker == "model":
         _check_worker(config, model)
     return model
+
+
+def find_models(config: Config) -> tuple[ModelInfo, list[ModelInfo]]:
+    """MODEL, and those of --also."""
+    first, also = find_model(config), []
+    for own in model_configs(config)[1:]:
+        try:
+            also.append(find_model(own))
+        except ConfigError as error:
+            raise ConfigError(f"{ALSO} {own.model}: {error}") from None
+    return first, also
 
 
 def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInfo] | None:
@@ -94,7 +110,7 @@ def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInf
 def find_head(config: Config, model: ModelInfo, target: Architecture) -> Head | None:
     """The head that --speculative-config names, where it names one; `target` is the model's architecture."""
     given = read_speculative(config)
-    if given is None or isinstance(given, NgramOptions | DraftModelOptions):
+    if given is None or isinstance(given, LookupOptions | DraftModelOptions):
         return None
     try:
         return _read_head(given, model, target)
@@ -151,13 +167,32 @@ def check_device(config: Config, on_gpu: bool) -> None:
             "--pipeline-parallel-size: stages are for a CPU as yet (--device cpu); on GPUs --tensor-parallel-size "
             "divides a model"
         )
-    if on_gpu and config.enable_lora:
-        raise ConfigError("--enable-lora: adapters are for a CPU as yet (--device cpu); merge them into the weights")
+    if on_gpu:
+        _check_only_on_cpu(config)
     given = read_speculative(config) if on_gpu else None
-    if isinstance(given, HeadOptions):
-        raise ConfigError(f"{OPTION}: method: ngram or draft_model on a GPU; heads are for a CPU (--device cpu)")
-    if isinstance(given, DraftModelOptions) and config.tensor_parallel_size > 1:
+    if isinstance(given, SuffixOptions):
+        raise ConfigError(f"{OPTION}: method: suffix is for a CPU only (--device cpu); ngram is nearest to it")
+    if isinstance(given, HeadOptions) and not isinstance(given, MedusaOptions):
+        raise ConfigError(
+            f"{OPTION}: method: ngram, draft_model or medusa on a GPU; other heads are for a CPU (--device cpu)"
+        )
+    if isinstance(given, DraftModelOptions | MedusaOptions) and config.tensor_parallel_size > 1:
         raise ConfigError(f"{OPTION}: method: ngram only with several GPUs (--tensor-parallel-size above 1)")
+
+
+def _check_only_on_cpu(config: Config) -> None:
+    """ConfigError if an option is given of which the worker of a GPU would do nothing."""
+    if config.enable_lora:
+        raise ConfigError("--enable-lora: adapters are for a CPU as yet (--device cpu); merge them into the weights")
+    for option, given in (
+        ("--enable-eplb", config.enable_eplb),
+        ("--enable-prompt-embeds", config.enable_prompt_embeds),
+        ("--logits-processors", bool(config.logits_processors)),
+        ("--logits-processor-pattern", config.logits_processor_pattern is not None),
+        ("--worker-cls", config.worker_cls is not None),
+    ):
+        if given:
+            raise ConfigError(f"{option}: on a CPU as yet (--device cpu)")
 
 
 def check_gpu(config: Config) -> bool:
@@ -170,6 +205,8 @@ def check_gpu(config: Config) -> bool:
 
 def _check_worker(config: Config, model: ModelInfo) -> None:
     """What the worker would refuse later."""
+    if config.enable_prompt_embeds:
+        _check_prompt_embeds(config, model)
     if model.pooling is not None:
         check_pooling(config, model, model.pooling)
         return
@@ -195,6 +232,8 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     if drafts is not None:
         beside = _check_drafts(*drafts)
     if check_gpu(config):
+        if isinstance(read_speculative(config), SuffixOptions):
+            raise ConfigError(f"{OPTION}: method: suffix is for a CPU only (--device cpu); ngram is nearest to it")
         return  # if torch finds it, too
     check_device(config, on_gpu=False)
     number, kind = NUMBERS[dtype_on_cpu(config, shape)], kv_type_of(config, shape)
@@ -243,13 +282,14 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
         ("--enable-lora", config.enable_lora),
     ):
         if given:
-            raise ConfigError(f"{option}: not with a model that pools ({model.architecture})")
+            raise ConfigError(f"{option}: not with a model that pools ({model.architecture}); leave the option out")
     check_device(config, on_gpu=False)
     folder = Path(model.folder)
     if not spec.base:
         if read_json(folder / "config.json").get("quantization_config") is not None:
             raise ConfigError(
-                f"model: {model.architecture}: quantised weights are not read for pooling; int8 is made at load"
+                f"model: {model.architecture}: quantised weights are not read for pooling; a checkpoint in floats is, "
+                "and --quantization int8 makes 8 bits of it at load"
             )
         if config.load_format != "dummy":
             read_weights(folder)
@@ -269,8 +309,11 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
     name, folder = model.architecture, Path(model.folder)
     if check_gpu(config):
         raise adapted_on_gpu(model)
-    if config.tensor_parallel_size > 1:
-        raise ConfigError(f"--tensor-parallel-size: {name} is computed by layers of transformers, which one worker has")
+    if config.tensor_parallel_size > 1 and config.enable_lora:
+        raise ConfigError(
+            f"--enable-lora: {name} is computed by layers of transformers, which adapters fit in one worker only; "
+            "leave --tensor-parallel-size out"
+        )
     if config.pipeline_parallel_size > 1:
         raise ConfigError(
             f"--pipeline-parallel-size: {name} is computed by layers of transformers, which one worker has; leave the "
@@ -282,7 +325,10 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
             "experts; leave the option out"
         )
     if config.deterministic:
-        raise ConfigError(f"--deterministic: {name} is computed by layers of transformers, whose bits follow the batch")
+        raise ConfigError(
+            f"--deterministic: {name} is computed by layers of transformers, whose bits follow the batch; leave the "
+            "option out"
+        )
     if isinstance(read_speculative(config), HeadOptions):
         raise ConfigError(
             f"{OPTION}: method: ngram or draft_model with layers of transformers, which compute {name}; heads go with "
@@ -295,6 +341,17 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
     check_device(config, on_gpu=False)
 
 
+def _check_prompt_embeds(config: Config, model: ModelInfo) -> None:
+    """ConfigError if no prompt of this model can be embeddings."""
+    option, name = "--enable-prompt-embeds", model.architecture
+    if not model.hidden:
+        raise ConfigError(f"{option}: {name} is not computed by this server's own layers, which take embeddings")
+    if check_gpu(config):
+        raise ConfigError(f"{option}: embeddings are taken on a CPU only (--device cpu)")
+    if config.remote_engines or config.steward or config.nnodes > 1:
+        raise ConfigError(f"{option}: prompts that are embeddings are computed on the server's machine only")
+
+
 def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
     """ConfigError if an option cannot be had with a model that sees pictures."""
     name, does = model.architecture, "hears sounds" if spec.hears else "sees pictures"
@@ -303,13 +360,15 @@ def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
     if spec.hears and not can_decode():
         raise ConfigError(f"model: {name} hears sounds: {MISSING}")
     if config.deterministic:
-        raise ConfigError(f"--deterministic: {name} {does}, and transformers promises no bits of theirs")
+        raise ConfigError(
+            f"--deterministic: {name} {does}, and transformers promises no bits of theirs; leave the option out"
+        )
     if config.pipeline_parallel_size > 1:
         raise ConfigError(
             f"--pipeline-parallel-size: not with a model that {does} ({name}); --tensor-parallel-size divides it"
         )
-    if not isinstance(read_speculative(config), NgramOptions | None):
-        raise ConfigError(f"{OPTION}: method: ngram with a model that {does} ({name}); others draft from texts")
+    if not isinstance(read_speculative(config), LookupOptions | None):
+        raise ConfigError(f"{OPTION}: method: ngram or suffix with a model that {does} ({name}); others know texts")
     if spec.span > config.max_num_batched_tokens:
         raise ConfigError(
             f"--max-num-batched-tokens {config.max_num_batched_tokens}: {name} computes the {spec.span} tokens of a "

@@ -10,18 +10,20 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from .architecture import LARGEST, TRANSFORMERS, architecture_name, find_architecture
+from .cached import cached_folder, file_state, link_others
+from .config_json import LARGEST, TRANSFORMERS, architecture_name, find_architecture, overridden
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
 from .generation import end_tokens, read_override, sampling_defaults
 from .gguf.folder import SOURCES, check_header, model_folder
 from .media import changes_of, modalities_of
 from .memory.machine import may_have_gpu
-from .names import check_folder, find_folder
+from .names import check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
 from .pooling.spec import PoolingSpec
 from .quantization import AUTO, GGUF
 from .values import Values, read_json
+from .vision.refused import check_kind
 from .vision.spec import VisionSpec
 from .vision.texts import has_text_part, read_vision, text_values
 from .vocabularies.folder import check_source, fast_tokenizer
@@ -56,20 +58,25 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     media: list[str] = []  # what it takes beside texts: pictures, films, sounds
     media_changes: list[str] = []  # what requests may change of how these are processed
     vision: VisionSpec | None = None  # where it sees pictures
+    hidden: int = 0  # numbers of a token's embedding, of a model that --enable-prompt-embeds is for
 
 
 def resolve_model(config: Config) -> ModelInfo:
     """Find the model's folder (downloading a hub name) and read its JSON files; its tokenizer is not looked at yet.
     ConfigError says what is wrong.
     """
+    use_cache(config.download_dir)
     folder, own = DEMO_FOLDER, config.tokenizer is None and not config.skip_tokenizer_init
     if config.model:
         weights = config.worker == "model" and config.load_format != "dummy"
         folder = find_folder(
-            *(config.model, config.revision, lambda *found: _look(config, *found), weights),
+            config.model,
+            config.revision,
+            lambda found, complete: _look(config, _overridden(config, found), complete),
+            weights,
             peek=lambda header: check_header(header, own),
         )
-    return _look(config, _without_gguf(config, folder, own), False)
+    return _look(config, _overridden(config, _without_gguf(config, folder, own)), False)
 
 
 def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
@@ -102,35 +109,41 @@ def _without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
     return model_folder(found, keep, with_tokenizer)
 
 
+def _overridden(config: Config, folder: Path) -> Path:
+    """A folder of links to its files, but that config.json says what --hf-overrides wants."""
+    changes = config.json_object("hf_overrides")
+    if not changes:
+        return folder
+    before = read_json(folder / "config.json")
+    sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": changes}
+    made = cached_folder("overridden", folder.name, sources, lambda: {"config.json": overridden(before, changes)})
+    link_others(folder, made)
+    return made
+
+
 def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
     """What the small files of a folder say; with `complete` all of them are there, and are to be enough."""
     check_folder(folder)
     whole = Values(folder / "config.json", read_json(folder / "config.json"))
-    vision = None if config.model_impl == TRANSFORMERS else read_vision(whole.values, whole.file)
-    text = next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
-    if vision is not None or (config.model_impl != TRANSFORMERS and has_text_part(whole.values)):
-        text = Values(whole.file, text_values(whole.values, whole.file))
+    if config.worker == "model" and config.runner != "pooling":
+        check_kind(whole.values, config.trust_remote_code)
+    vision, text = _seen_and_said(config, whole)
     pooling, longest = None, None
-    path = folder / "generation_config.json"
-    override = read_override(config.json_object("override_generation_config"))
-    generation = Values(path, {**read_json(path, missing_ok=True), **override})
-    defaults = generation if config.generation_config == "auto" else Values(path, override)
+    generation, defaults = _generation(config, folder)
     words = text.needed("vocab_size", LARGEST)
     reads = has_encoder(whole) and config.runner != "pooling" and config.convert in ("auto", "none")
     encoder, length = read_encoder(config, whole, generation, _extractor(folder), words) if reads else (None, 0)
     if encoder is not None:
         pass
     elif pools(config, whole, folder):
-        if vision is not None:
-            raise ConfigError(
-                f"--runner pooling: {architecture_name(whole)} sees pictures, of which no vectors are made"
-            )
         pooling, longest = read_pooling(config, whole, text, folder)
+        vision = vision if pooling.base else None
     else:
         _check_decoder(whole)
+    hidden = text.whole("hidden_size", 1, LARGEST) or 0
     if config.worker == "model" and pooling is None and encoder is None:
         shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
-        vision = None if shape is None else shape.vision
+        vision, hidden = (None, 0) if shape is None else (shape.vision, shape.hidden_size)
         if complete and shape is not None and config.load_format != "dummy":
             check_index(folder, shape)
     if complete and config.tokenizer is None and not config.skip_tokenizer_init:
@@ -145,10 +158,27 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         sampling_defaults=sampling_defaults(defaults),
         pooling=pooling,
         encoder=encoder,
-        media=_media(config, whole, vision is not None) if pooling is None else [],
+        media=_media(config, whole, vision is not None) if pooling is None or vision is not None else [],
         media_changes=changes_of(whole.values),
         vision=vision,
+        hidden=hidden if pooling is None and encoder is None else 0,
     )
+
+
+def _seen_and_said(config: Config, whole: Values) -> tuple[VisionSpec | None, Values]:
+    """(its part that sees, if there is one, the part of config.json that is of texts)."""
+    vision = None if config.model_impl == TRANSFORMERS else read_vision(whole.values, whole.file)
+    if vision is not None or (config.model_impl != TRANSFORMERS and has_text_part(whole.values)):
+        return vision, Values(whole.file, text_values(whole.values, whole.file))
+    return vision, next((part for name in TEXT_PARTS if (part := whole.object(name)) is not None), whole)
+
+
+def _generation(config: Config, folder: Path) -> tuple[Values, Values]:
+    """(generation_config.json as it is overridden, what of it requests have by default)."""
+    path = folder / "generation_config.json"
+    override = read_override(config.json_object("override_generation_config"))
+    generation = Values(path, {**read_json(path, missing_ok=True), **override})
+    return generation, (generation if config.generation_config == "auto" else Values(path, override))
 
 
 def _extractor(folder: Path) -> Values:

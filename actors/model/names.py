@@ -22,7 +22,7 @@ from .weights.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_f
 
 CONFIG = ["config.json", "generation_config.json"]
 TEXTS = ["*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"]
-GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)
+GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|(?:MX|NV)FP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_URL = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
@@ -30,6 +30,15 @@ HUB_GGUF = re.compile(r"([\w.-]+/[\w.-]+):([\w.-]+)")  # a name of the hub, and 
 ONLY = "a folder with config.json, a tokenizer and safetensors is needed, or a GGUF file"
 
 Look = Callable[[Path, bool], object]  # a folder; are all its small files there? ConfigError: no more is needed
+
+
+def use_cache(folder: str | None) -> None:
+    """Models of the hub are kept there from now on, by this process and those that it starts."""
+    if folder is None:
+        return
+    from huggingface_hub import constants
+
+    os.environ["HF_HUB_CACHE"] = constants.HF_HUB_CACHE = str(Path(folder).expanduser().absolute())
 
 
 def find_folder(

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from ..protocol.control_wire import (
+from ..protocol.sockets.control_wire import (
     ANSWER_BYTES,
     Arguments,
     ControlCommand,

@@ -49,7 +49,7 @@ class Attached:
     def __init__(self, description: Description, segment: Segment) -> None:
         self.description = description
         self.segment = segment
-        self.system = System(description.config, description.model)
+        self.system = System(description.config, description.model, description.also)
         if self.system.size != description.segment_bytes:
             raise AttachError(f"the server lays out its memory otherwise: it is version {description.version}")
         self._snapshots = SnapshotReader(self.system, segment, description.pid)

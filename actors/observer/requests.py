@@ -47,6 +47,7 @@ class Facts:
     full_since: int  # CLOCK_MONOTONIC ns since which its client is too slow for what is written to it; 0: it is not
 
     engine: int = 0  # that it belongs to, once there is a prompt
+    model: int = 0  # which of the server's is asked
     moves: int = 0  # how often it has changed its engine
     adapter: str = ""  # the name of its adapter; of one that is there no more what its load was
 
@@ -73,7 +74,7 @@ class Requests:
         self._stamps = Stamps(self.table)
         self.maps = [KVMap(segment.map, offset, *system.kv_map_sizes) for offset in system.kv_map_offsets]
         offset = system.adapters_offset
-        self._adapters = None if offset is None else AdapterRegistry(segment, offset)
+        self._adapters = None if offset is None else AdapterRegistry(segment, offset, len(system.engines))
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._answers = self._open_answers()
 
@@ -85,7 +86,7 @@ class Requests:
         except FileNotFoundError:
             return None
         try:
-            return ResponseJournal(fd, self.server.system.answers, mmap.ACCESS_READ)
+            return ResponseJournal(fd, self.server.system.files.answers, mmap.ACCESS_READ)
         finally:
             os.close(fd)
 
@@ -115,7 +116,9 @@ class Requests:
     def _facts(self, ref: int, held: dict[int, int], full: dict[int, int]) -> Facts | None:
         """None if the slot was opened anew meanwhile."""
         table, packed = self.table, self.table.params(ref)
-        engine = table.engine(ref) or 0
+        model, engine = table.model(ref), table.engine(ref)
+        if engine is None:
+            engine = self.server.system.models[model].engines[0]
         finish = Finish(table.finish(ref))
         facts = Facts(
             ref=ref,
@@ -133,6 +136,7 @@ class Requests:
             computed=(self.maps[engine].computed(ref) or 0) if ref in held else 0,
             full_since=full.get(ref, 0),
             engine=engine,
+            model=model,
             moves=table.moves(ref)[0],
         )
         facts = replace(facts, adapter=self._adapter(facts.params.adapter))

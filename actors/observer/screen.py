@@ -9,9 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..telemetry.adapters import adapters_words, registry_of
 from .attach import Attached
 from .rates import Meter, Rates
-from .table import NOTHING, actor_table, duration
+from .table import NOTHING, actor_table, duration, held_lines
 
 BARS = "▁▂▃▄▅▆▇█"
 GRAPH = 40  # columns
@@ -34,8 +35,11 @@ def screen(server: Attached, meter: Meter, rates: Rates | None, width: int) -> R
     """All of it; without rates, which need two looks, only the actors."""
     assert meter.last is not None
     description = server.description
-    head = Text(f"{description.url}  {description.config.served_names()[0]}  up {duration(server.up_s)}", "bold")
-    parts: list[RenderableType] = [head, ""]
+    names = ", ".join(served.name for served in server.system.models)
+    head = Text(f"{description.url}  {names}  up {duration(server.up_s)}", "bold")
+    parts: list[RenderableType] = [head, *held_lines(meter.last.snapshot), ""]
+    if (registry := registry_of(server.system, server.segment)) is not None:
+        parts += [Text(f"adapters  {adapters_words(registry.all())}", no_wrap=True, overflow="ellipsis"), ""]
     if rates is not None:
         parts += [_figures(meter, rates), ""]
     return Group(*parts, actor_table(meter.last.snapshot, meter.cpu, width))

@@ -15,8 +15,10 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 NOTHING = "-"
 LATE_S = 1.0  # a message that waits for longer stands out
 WIDE = 100  # columns that the whole table needs, about; a narrower one has short names and no bytes of mailboxes
+MODEL = "model"  # only where there are several
 COLUMNS = {  # name: where there is little room
     "actor": "actor",
+    MODEL: "model",
     "pid": "pid",
     "state": "state",
     "up": "up",
@@ -28,13 +30,14 @@ COLUMNS = {  # name: where there is little room
     "CPU %": "CPU %",
     "memory": "memory",
 }
-LEFT = ("actor", "state")
+LEFT = ("actor", MODEL, "state")
 
 
 def actor_table(snapshot: Snapshot, cpu: Mapping[str, float | None], width: int) -> Table:
     """One line an actor; `cpu` has their percentages of a core by name, `width` is that of the output."""
     wide = width >= WIDE
-    shown = [name for name, short in COLUMNS.items() if wide or short]
+    several = any(actor.model for actor in snapshot.actors)
+    shown = [name for name, short in COLUMNS.items() if (wide or short) and (several or name != MODEL)]
     table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0), header_style="bold")
     for name in shown:
         table.add_column(name if wide else COLUMNS[name], justify="left" if name in LEFT else "right", no_wrap=True)
@@ -44,9 +47,17 @@ def actor_table(snapshot: Snapshot, cpu: Mapping[str, float | None], width: int)
     return table
 
 
+def held_lines(snapshot: Snapshot) -> list[Text]:
+    """Engines that stand still because somebody has said so."""
+    one = len(snapshot.held) == 1 and all(engine == 0 for engine in snapshot.held)
+    named = ((f"engine {engine}" if not one else "the engine", held) for engine, held in snapshot.held.items())
+    return [Text(f"{name} is {held}", BETWEEN) for name, held in named]
+
+
 def _cells(actor: ActorStatus, cpu: float | None) -> list[str | Text]:
     return [
         actor.name,
+        actor.model,
         NOTHING if actor.pid is None else str(actor.pid),
         Text(actor.state, STYLES.get(actor.state, BETWEEN)),
         NOTHING if actor.parked and actor.pid is None else duration(actor.up_s),

@@ -13,7 +13,7 @@ from typing import Any
 
 from actorserve.shm.rings.trace_ring import Event, read_trace
 
-from ..protocol.topology import ActorSpec
+from ..protocol.actor_spec import ActorSpec
 from ..runtime.in_flight import Ended
 from ..telemetry.trace_events import EventKind, read_counts, read_queues
 from .attach import Attached

@@ -11,8 +11,8 @@ import msgspec
 
 from actorserve.shm.table.stamps import Stamp
 
-from ..protocol.kinds import kind_of
-from ..protocol.messages import Finish
+from ..protocol.kinds import RELAY, kind_of
+from ..protocol.messages import FAILURES, Finish
 from ..protocol.topology import System
 from ..telemetry.snapshot import ActorStatus, Snapshot
 from .requests import Facts
@@ -20,7 +20,7 @@ from .table import duration
 
 SECOND = 1_000_000_000
 # whose end is no stamp
-UNTOLD = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER})
+UNTOLD = FAILURES | {Finish.ABORT}
 STAGES = (  # name, what begins it, what ends it
     ("queued to a renderer", None, Stamp.RENDER_BEGUN),
     ("rendering", Stamp.RENDER_BEGUN, Stamp.RENDERED),
@@ -40,7 +40,8 @@ ENDS = {
     Finish.ERROR: "the engine gave it up",
     Finish.GRAMMAR: "its grammar failed while it was generated",
     Finish.MEDIA: "one of its pictures could not be used",
-    Finish.ADAPTER: "its adapter was unloaded, or could not be read any more",
+    Finish.PLUGIN: "a logits processor failed, or took too long",
+    Finish.ADAPTER: "its adapter was unloaded, or its files were changed or could not be read any more",
 }
 
 
@@ -89,7 +90,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     queue_place: int | None  # 1: the next one
     queue_length: int
     engine: int | None  # that it belongs to, where there are several
-    moves: int  # how often that has changed
+    model: str  # that is asked, where there are several
+    moves: int  # how often the engine has changed
     adapter: str  # its name, if it has one
     preemptions: int
     deaths: int  # of schedulers and workers
@@ -110,6 +112,11 @@ class Scene:
         specs = self.system.by_name
         found = [actor for actor in self.snapshot.actors if actor.kind == kind]
         return found if engine is None else [actor for actor in found if specs[actor.name].engine == engine]
+
+    def of_model(self, kind: str, facts: Facts) -> list[ActorStatus]:
+        """Those of a kind that are there for the model which is asked."""
+        specs = self.system.by_name
+        return [actor for actor in self.kind(kind) if specs[actor.name].model == facts.model]
 
     def scheduler(self, facts: Facts) -> ActorStatus:
         """Whose the request is."""
@@ -158,6 +165,7 @@ def explain(scene: Scene, facts: Facts) -> Explanation:
         queue_place=place,
         queue_length=len(queue),
         engine=facts.engine if len(scene.system.engines) > 1 and facts.prompt is not None else None,
+        model=scene.system.models[facts.model].name if len(scene.system.models) > 1 else "",
         moves=facts.moves,
         adapter=facts.adapter,
         preemptions=life.preemptions,
@@ -189,7 +197,7 @@ def _where_rendered(scene: Scene, facts: Facts) -> str:
     together = {other.ref for other in scene.everything if other.life.arrival == facts.life.arrival}
     if any(actor.hand in together for actor in scene.kind("media")):
         return PICTURES
-    renderers = scene.kind("renderer")
+    renderers = scene.of_model("renderer", facts)
     if any(actor.hand in together for actor in renderers):
         return "rendering"
     pending = any(actor.waiting_records for actor in renderers) or any(actor.state != "ready" for actor in renderers)
@@ -235,9 +243,9 @@ def _stages(facts: Facts, now_ns: int, ended: bool) -> list[Stage]:
 
 def _replaced(scene: Scene, facts: Facts, ended: bool) -> list[Setback]:
     """Actors on its way whose present life began after it came."""
-    own = {scene.system.frontend_of(facts.slot), scene.system.detokenizer_of(facts.slot)}
-    if scene.kind("media"):
-        own.add(scene.system.media_of(facts.slot))
+    own = {scene.system.frontend_of(facts.slot), scene.system.detokenizer_of(facts.slot, facts.model)}
+    if scene.of_model("media", facts):
+        own.add(scene.system.media_of(facts.slot, facts.model))
     last = max(facts.life.at.values(), default=facts.life.arrival)
     found = []
     for actor in scene.snapshot.actors:
@@ -252,8 +260,9 @@ def _may_pass(scene: Scene, facts: Facts, actor: ActorStatus) -> bool:
     """May any request pass this actor, or any of its engine?"""
     if kind_of(actor.kind).requests != "all":
         return False
-    mine = scene.system.by_name[actor.name].engine == facts.engine
-    return mine or facts.moves > 0 or not kind_of(actor.kind).by_engine
+    spec = scene.system.by_name[actor.name]
+    mine = spec.engine == facts.engine or facts.moves > 0
+    return spec.model == facts.model and (mine or not spec.traits.by_engine)
 
 
 # --- what it waits for ---------------------------------------------------------------------------------------------
@@ -263,13 +272,15 @@ def _waits_for(scene: Scene, facts: Facts, where: str, place: int | None) -> lis
     if where == "ended":
         return []
     if where == PICTURES:
-        found = [_actor(actor) for actor in scene.kind("media") if actor.hand]
+        found = [_actor(actor) for actor in scene.of_model("media", facts) if actor.hand]
     elif where in ("queued to a renderer", "rendering"):
         found = _of_media(scene, facts, where) + _of_renderers(scene, facts, where)
     elif where == "telling its end":
         found = []
     elif where == "queued to the scheduler":
         found = [_actor(scene.scheduler(facts))]
+    elif held := scene.snapshot.held.get(facts.engine):
+        found = [f"the engine, which is {held}"]
     elif where.startswith("waiting"):
         found = [*_troubles(scene, facts, "scheduler", "worker"), *_of_tiers(scene, facts, where)]
         found.append(_queue(scene, facts, place))
@@ -282,9 +293,9 @@ def _waits_for(scene: Scene, facts: Facts, where: str, place: int | None) -> lis
 
 def _of_media(scene: Scene, facts: Facts, where: str) -> list[str]:
     """Pictures of a request come before its renderer."""
-    if where == "rendering" or not scene.kind("media"):
+    if where == "rendering" or not scene.of_model("media", facts):
         return []
-    actor = scene.snapshot.actor(scene.system.media_of(facts.slot))
+    actor = scene.snapshot.actor(scene.system.media_of(facts.slot, facts.model))
     waiting = int(actor.gauges.get("waiting", 0))
     if not waiting and actor.state == "ready":
         return []
@@ -300,7 +311,7 @@ def _of_tiers(scene: Scene, facts: Facts, where: str) -> list[str]:
 
 
 def _of_renderers(scene: Scene, facts: Facts, where: str) -> list[str]:
-    renderers = scene.kind("renderer")
+    renderers = scene.of_model("renderer", facts)
     if where == "rendering":
         renderers = [actor for actor in renderers if actor.hand] or renderers
     troubled = [actor for actor in renderers if actor.state != "ready"]
@@ -309,7 +320,7 @@ def _of_renderers(scene: Scene, facts: Facts, where: str) -> list[str]:
 
 def _of_text(scene: Scene, facts: Facts, where: str) -> list[str]:
     """Who is behind with what was generated."""
-    detokenizer = scene.snapshot.actor(scene.system.detokenizer_of(facts.slot))
+    detokenizer = scene.snapshot.actor(scene.system.detokenizer_of(facts.slot, facts.model))
     frontend = scene.snapshot.actor(scene.system.frontend_of(facts.slot))
     found = []
     due = facts.generated - facts.text if facts.params.stream or facts.finish else 0
@@ -320,6 +331,8 @@ def _of_text(scene: Scene, facts: Facts, where: str) -> list[str]:
     elif facts.full_since:
         since = duration((scene.now_ns - facts.full_since) / SECOND)
         found.append(f"its client, which reads too slowly: {frontend.name} has held text back for {since}")
+        relays = [one for one in scene.kind(RELAY) if one.state != "ready"]
+        found += [f"{_actor(relay)}, if its client came by --uds" for relay in relays]
     elif where == "telling its end" and not due:
         found.append(_actor(frontend))
     return found
@@ -327,7 +340,7 @@ def _of_text(scene: Scene, facts: Facts, where: str) -> list[str]:
 
 def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
     """Why the queue stands: its first one must go first, so what that lacks is what all lack."""
-    queue, config = scene.waiting(facts.engine), scene.system.config
+    queue, config = scene.waiting(facts.engine), scene.system.models[facts.model].config
     first = queue[0] if queue else facts
     gauges = scene.scheduler(facts).gauges
     running = sum(1 for other in scene.everything if other.held and other.engine == facts.engine)
@@ -346,6 +359,10 @@ def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
 
 def _troubles(scene: Scene, facts: Facts, *kinds: str) -> list[str]:
     """Of the engine that the request belongs to."""
+    system, engine = scene.system, facts.engine
+    if engine in system.remote_engines and not scene.scheduler(facts).gauges["blocks_total"]:
+        place = system.config.remote_engines[engine - system.remote_engines.start]
+        return [f"its engine at {place}, which does not compute yet: {_actor(scene.scheduler(facts))}"]
     return [_actor(actor) for kind in kinds for actor in scene.kind(kind, facts.engine) if actor.state != "ready"]
 
 

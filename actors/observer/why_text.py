@@ -22,6 +22,8 @@ def describe(answer: Explanation) -> str:
         lines.append(_line("drafts", f"{answer.drafts_accepted:.0%} of all requests' were accepted"))
     if answer.text_lag_tokens > 0:
         lines.append(_line("not yet text", f"{answer.text_lag_tokens} tokens"))
+    if answer.model:
+        lines.append(_line("model", answer.model))
     if answer.engine is not None:
         moved = f", after {answer.moves} changes" if answer.moves else ""
         lines.append(_line("engine", f"{answer.engine}{moved}"))

@@ -4,7 +4,10 @@ and machines must not say together.
 
 from __future__ import annotations
 
+import re
+
 from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError
+from .launcher import check_backend
 from .lora import check_lora
 
 
@@ -13,8 +16,14 @@ def check_config(config: Config) -> None:
     for name in OTHER_OBJECTS:
         config.json_object(name)
     _check_engines(config)
+    if config.remote_engines or config.steward or config.engine_secret_file or config.engine_certfile:
+        from .objects.remote import check_remote
+
+        check_remote(config)
     _check_stages(config)
     check_lora(config)
+    if config.keep_kv and config.device == "cpu":
+        raise ConfigError("--keep-kv: on a CPU the KV memory of a worker is always kept; leave it out")
     if config.kv_offload is not None:
         from .kv_offload import check_tiers
 
@@ -36,6 +45,10 @@ def check_config(config: Config) -> None:
 
         check_media(config)
     _check_serving(config)
+    if config.also:
+        from .also import check_also
+
+        check_also(config)
 
 
 def _check_serving(config: Config) -> None:
@@ -48,15 +61,58 @@ def _check_serving(config: Config) -> None:
         from .serving.grpc import check_grpc
 
         check_grpc(config)
+    _check_plugins(config)
+    if config.has_tools:
+        from .objects.tool_servers import check_tools
+
+        check_tools(config)
     if config.ssl_certfile or config.ssl_keyfile or config.ssl_ca_certs:
         from .serving.tls import make_context  # not for everybody: it takes a while to load
 
         make_context(config)
 
 
+def _check_plugins(config: Config) -> None:
+    if config.io_processor_plugin is not None or config.logits_processors:
+        from .plugins import IO_PROCESSORS, LOGITS_PROCESSORS, check_plugin
+
+        for given in config.logits_processors:
+            check_plugin("--logits-processors", given, LOGITS_PROCESSORS)
+        if config.io_processor_plugin is not None:
+            check_plugin("--io-processor-plugin", config.io_processor_plugin, IO_PROCESSORS)
+    if config.uds is not None and (config.steward is not None or config.headless):
+        raise ConfigError("--uds: a machine that computes for others serves no clients")
+    _check_worker_cls(config)
+    if not config.changes_logits:
+        return
+    option = "--logits-processors" if config.logits_processors else "--logits-processor-pattern"
+    if config.tensor_parallel_size > 1 or config.device == "cuda":
+        raise ConfigError(f"{option}: on a CPU alone, and not with --tensor-parallel-size above 1")
+    try:
+        re.compile(config.logits_processor_pattern or "")
+    except re.error as error:
+        raise ConfigError(f"--logits-processor-pattern: it is no regular expression: {error}") from None
+
+
+def _check_worker_cls(config: Config) -> None:
+    if config.worker_cls is None:
+        return
+    for option, given in (
+        ("--device cuda", config.device == "cuda"),
+        ("--worker scripted", config.worker != "model"),
+        ("--kv-offload", config.offloads),
+        ("--engines", bool(config.remote_engines or config.steward)),
+        ("--nnodes above 1", config.nnodes > 1),
+    ):
+        if given:
+            raise ConfigError(f"--worker-cls: not with {option}")
+
+
 def _check_engines(config: Config) -> None:
     """ConfigError if options contradict each other."""
     size, rank, most = config.data_parallel_size, config.data_parallel_rank, config.max_data_parallel_size
+    if not size and not config.remote_engines:
+        raise ConfigError("--data-parallel-size 0 goes with --engines: somebody has to compute")
     if most is not None and most < size:
         raise ConfigError(f"--max-data-parallel-size {most}: must be at least --data-parallel-size, which is {size}")
     if most is not None and rank is not None:
@@ -99,6 +155,10 @@ def _check_nodes(config: Config) -> None:
 
 def _check_stages(config: Config) -> None:
     """ConfigError for what cannot be had of a model that is divided into stages."""
+    from .objects.eplb import check_eplb  # which knows Config
+
+    check_backend(config)
+    check_eplb(config)
     _check_nodes(config)
     if config.pipeline_parallel_size == 1:
         return

@@ -28,6 +28,7 @@ else:
 KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
 ModelImpl = Literal["auto", "native", "transformers"]
 WorkerKind = Literal["model", "scripted"]
+ExecutorBackend = Literal["mp", "uni", "ray", "external_launcher"]
 Runner = Literal["auto", "generate", "pooling"]
 Convert = Literal["auto", "none", "embed", "classify", "reward"]
 

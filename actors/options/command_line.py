@@ -25,16 +25,19 @@ from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
+MODELS = "also"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 OBJECTS = ("speculative_config", *MEDIA_OBJECTS, *OTHER_OBJECTS)  # of JSON: what is given in parts is one
 SHORT = {
     "tensor_parallel_size": ("-tp",),
     "pipeline_parallel_size": ("-pp",),
     "data_parallel_size": ("-dp",),
+    "remote_engines": ("--engines",),  # another name: Config.engines says how many there are
 }
 PLACES = (
     *("model", "tokenizer", "chat_template", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
     *("record", "allowed_local_media_path", "node_secret_file"),
+    *("engine_secret_file", "engine_certfile", "engine_ca_certs"),
 )
 GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "model": "server",
@@ -76,7 +79,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument("--config", metavar="FILE", type=Path, help=said)
         else:
             names = [*SHORT.get(field.name, ()), flag(field.name)]
-            group.add_argument(*names, **_arguments(field.name, plain_type(field.type)), help=help_text)
+            group.add_argument(
+                *names, dest=field.name, **_arguments(field.name, plain_type(field.type)), help=help_text
+            )
 
 
 def describe_options() -> list[tuple[str, str]]:
@@ -128,6 +133,10 @@ def given_words(arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
         items = value if isinstance(value, list) else [value]
         if name in PLACES and Path(str(value)).expanduser().exists():
             items = [place(str(value))]
+        if name == MODELS:
+            parts = [str(item).partition(",") for item in items]
+            found = [place(one) if Path(one).expanduser().exists() else one for one, _, _ in parts]
+            items = [one + mark + rest for one, (_, mark, rest) in zip(found, parts, strict=True)]
         if isinstance(value, bool):
             words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
         elif name == POSITIONAL:

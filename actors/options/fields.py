@@ -1,6 +1,6 @@
 """Config's fields as all its sources see them: by name, with their types, units, words of help, and what they may be.
 
-Leaf module beside config.py, which alone says what options there are.
+Leaf module beside config.py, which alone with its groups says what options there are.
 """
 
 from __future__ import annotations

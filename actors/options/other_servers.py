@@ -119,6 +119,7 @@ SAME = {  # field: names that take the same value
     "quantization": "-q",
     "threads": "-t",
     "seed": "-s --random-seed",
+    "hf_overrides": "--json-model-override-args",
     "step_timeout": "--watchdog-timeout",
     "max_header_bytes": "--h11-max-incomplete-event-size",
     "max_header_count": "--h11-max-header-count",
@@ -221,8 +222,8 @@ REFUSED = {  # reason: names
     LORA: "--lora --lora-scaled --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias",
     PARALLEL: "-dpl "
     "--data-parallel-size-local --data-parallel-address --data-parallel-backend --dist-init-addr --ep --ep-size "
-    "--enable-eplb --expert-parallel-size -dcp --decode-context-parallel-size --distributed-executor-backend "
-    "--enable-dp-attention --disaggregation-mode --kv-transfer-config -ts --tensor-split -sm --split-mode --rpc",
+    "--expert-parallel-size -dcp --decode-context-parallel-size "
+    "--enable-dp-attention --disaggregation-mode -ts --tensor-split -sm --split-mode --rpc",
     CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "
     "--repeat-penalty "
     "--presence-penalty --frequency-penalty --sampling-defaults --ignore-eos",
@@ -242,20 +243,20 @@ REFUSED = {  # reason: names
     "--kv-offload host:SIZE or folder:PATH:SIZE keeps KV blocks elsewhere, too": "--kv-offloading-size "
     "--kv-offloading-backend --enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache -cram "
     "--cache-ram",
+    "--kv-offload tcp:HOST:PORT, peer:HOST:PORT or plugin:MODULE:NAME carries KV blocks": "--kv-transfer-config",
+    "a prompt is kept whole, and refused where it is too long": "--keep",
     "--kv-cache-memory-bytes sets the KV memory": "--num-gpu-blocks-override --max-total-tokens",
     "--kv-cache-dtype sets the type of keys and values together": "-ctk --cache-type-k -ctv --cache-type-v",
     "a GGUF file is named as the model: the file itself, or ORGANISATION/NAME:TYPE of the hub": "--hf-file -hff "
     "--model-url -mu",
     "the folder of the model's config.json says it": "--rope-scaling --rope-theta --rope-scale --rope-freq-base "
-    "--hf-overrides --json-model-override-args --config-format --hf-config-path --override-kv --load-config",
-    "HF_HOME says where models of the hub are kept": "--download-dir",
+    "--config-format --hf-config-path --override-kv --load-config",
     "HF_TOKEN holds the key of the hub": "--hf-token -hft",
     "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
     "--code-revision",
-    "put a proxy before the server": "--uds --ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
-    "no code of this kind is loaded": "--logits-processors --logits-processor-pattern --scheduler-cls --worker-cls "
-    "--tool-server --tools",
+    "put a proxy before the server": "--ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
+    "no code of this kind is loaded": "--scheduler-cls --tools",
     "requests may ask for 20 logprobs, and no more": "--max-logprobs",
     "--profile-dir is the folder for /start_profile": "--profiler-config",
     "logprobs are those of the model, before penalties, bias and temperature": "--logprobs-mode",
@@ -266,13 +267,11 @@ REFUSED = {  # reason: names
     "all weights are on one device, that of --device": "--offload-backend --cpu-moe -cmoe --n-cpu-moe -ncmoe -ot "
     "--override-tensor",
     "--shutdown-timeout and --step-timeout are there": "--timeout -to",
-    "prompts are texts or ids; with --enable-mm-embeds pictures in them may be embeddings": "--enable-prompt-embeds",
     "sequences run in the order of --scheduling-policy": "--scheduler-delay-factor --max-num-partial-prefills "
     "--max-long-partial-prefills --num-scheduler-steps --schedule-conservativeness",
 }
 HARMLESS = {  # values of the refused that say what is so anyway
     **dict.fromkeys(REFUSED[PARALLEL].split(), ("1",)),
-    "--distributed-executor-backend": ("mp",),
     "--disaggregation-mode": ("null",),
     "--task": ("auto", "generate"),
     "--config-format": ("auto", "hf"),

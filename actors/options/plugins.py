@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +16,10 @@ from typing import Any
 from .config import ConfigError
 
 WORKER_EXTENSIONS = "actorserve.worker_extensions"  # groups of entry points
+WORKERS = "actorserve.workers"
 TOOL_PARSERS = "actorserve.tool_parsers"
+LOGITS_PROCESSORS = "actorserve.logits_processors"
+IO_PROCESSORS = "actorserve.io_processor_plugins"
 REASONING_PARSERS = "actorserve.reasoning_parsers"
 
 
@@ -24,14 +29,74 @@ def load_plugin(option: str, given: str, group: str) -> Any:
     if not mark:
         found = entry_points(group=group, name=given)
         if not found:
-            names = ", ".join(sorted(entry_points(group=group).names)) or "none"
-            text = f"it is no module:name, and no entry point of the group {group}, where there are: {names}"
-            raise ConfigError(f"{option}: {given}: {text}")
+            raise ConfigError(_no_entry_point(option, given, group))
         return next(iter(found)).load()
     module = load_file(option, place) if place.endswith(".py") else _import(option, place)
     if not hasattr(module, name):
         raise ConfigError(f"{option}: {place} has no {name}")
     return getattr(module, name)
+
+
+def _no_entry_point(option: str, given: str, group: str) -> str:
+    names = ", ".join(sorted(entry_points(group=group).names)) or "none"
+    text = f"it is no module:name, and no entry point of the group {group}, where there are: {names}"
+    return f"{option}: {given}: {text}"
+
+
+def check_plugin(option: str, given: str, group: str) -> None:
+    """ConfigError if there is nothing that it names, as far as that is seen without running any code of it."""
+    place, mark, name = given.rpartition(":")
+    if not mark:
+        if not entry_points(group=group, name=given):
+            raise ConfigError(_no_entry_point(option, given, group))
+        return
+    file = Path(place)
+    if place.endswith(".py"):
+        if not file.is_file():
+            raise ConfigError(f"{option}: there is no file {place} of Python")
+    elif (found := _file_of(option, place)) is None:
+        return  # a module of C, or one that is made as it is imported
+    else:
+        file = found
+    if name and not _may_have(file, name, option):
+        raise ConfigError(f"{option}: {place} has no {name}")
+
+
+def _file_of(option: str, module: str) -> Path | None:
+    """Where it is; what it lies in is looked for, and not imported."""
+    path: list[str] | None = None
+    first = module.partition(".")[0]
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, path)  # by its last name: a whole one has its parents imported
+        if spec is None:
+            if path is not None or first in sys.modules or importlib.util.find_spec(first) is not None:
+                return None
+            raise ConfigError(f"{option}: there is no module {first}")
+        path = list(spec.submodule_search_locations or ())  # a module has nothing in it
+    return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
+
+
+def _may_have(file: Path, name: str, option: str) -> bool:
+    """Is there such a name in a module's source, or something that may make it?"""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError) as error:
+        raise ConfigError(f"{option}: {file} cannot be read: {error}") from None
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=own) | ast.FunctionDef(name=own) | ast.AsyncFunctionDef(name=own):
+                made = {own, "*"} if own == "__getattr__" else {own}
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                made = {one.asname or one.name.partition(".")[0] for one in names}
+            case ast.Name(id=own, ctx=ast.Store()):
+                made = {own}
+            case ast.Call(func=ast.Name(id="globals" | "setattr" | "exec")):
+                made = {"*"}
+            case _:
+                continue
+        if name.partition(".")[0] in made or "*" in made:
+            return True
+    return False
 
 
 def load_file(option: str, path: str) -> ModuleType:

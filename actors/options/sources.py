@@ -20,7 +20,9 @@ from .parser import nearest
 
 PREFIX = "ACTORSERVE_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+SECRET_VARIABLE = f"{PREFIX}ENGINE_SECRET"  # in the place of --engine-secret-file: no option has it as it is
 WHOLE = ("api_key",)  # one text, in which a comma is a comma
+MAY_BE_WHOLE = ("also",)  # the same, but where it is JSON
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -34,13 +36,13 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     fields |= {theirs: known[ours] for theirs, ours in VARIABLES.items()}
     values: dict[str, object] = {}
     for name, text in sorted(environ.items()):
-        if name == CONFIG_VARIABLE or not (name.startswith(PREFIX) or name in VARIABLES):
+        if name in (CONFIG_VARIABLE, SECRET_VARIABLE) or not (name.startswith(PREFIX) or name in VARIABLES):
             continue
         if name not in fields:
             near = nearest(name, [*fields, CONFIG_VARIABLE], PREFIX)
             warn(f"{name}: there is no such option{near}")
         elif text:
-            values.setdefault(fields[name].name, _environment_value(name, fields[name], text))
+            values.setdefault(fields[name].name, value_of(name, fields[name], text))
     return values
 
 
@@ -49,7 +51,10 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def _environment_value(name: str, field: inspect.Field, text: str) -> object:
+def value_of(name: str, field: inspect.Field, text: object) -> object:
+    """A field's value as a text says it; `name` is by which its author knows it."""
+    if not isinstance(text, str):
+        return text
     kind = plain_type(field.type)
     value: object = text
     try:
@@ -66,7 +71,7 @@ def _environment_value(name: str, field: inspect.Field, text: str) -> object:
 
 def _items(name: str, text: str) -> list[str]:
     """A list is written with commas, or as JSON."""
-    if name in WHOLE:
+    if name in WHOLE or (name in MAY_BE_WHOLE and not text.startswith("[")):
         return [text]
     if text.startswith("["):
         try:

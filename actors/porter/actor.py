@@ -13,39 +13,34 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from actorserve.shm.rings.mailbox import wake
 
-from ..options.kv_offload import read_tiers
+from ..model.cached import cache_folder
+from ..options.kv_offload import KVTiers, read_tiers
 from ..protocol.block_hash import HASH_BYTES
-from ..protocol.messages import Fetch, Fetched, ForgetTiers, ToPorter
+from ..protocol.topics.tiers import Fetch, Fetched, ForgetTiers, ToPorter
 from ..protocol.wire import pack
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.gauges import PORTER_KEPT
 from ..telemetry.gauges import PorterGauge as Gauge
+from .carrier import Carrier, Kind, Store
+from .fetching import Fetching
 from .fingerprint import Identities, make_fingerprint
-from .folder import FolderTier, Kind, Reading
+from .folder import FolderTier
 from .host import HostTier
 from .memory import EngineMemory
+from .saving import Saving
+
+if TYPE_CHECKING:
+    from .peers.pulling import Peers
+    from .peers.serving import Serving
+    from .plugin import PluginTier
 
 BUSY_S, QUIET_S = 0.02, 0.2  # between two looks at the KV maps, where something has changed, and where not
 TURN_BYTES = 8 << 20  # that are copied in one turn, so that who asks is answered soon
-ANSWER_S = 0.4  # a fetch is answered with what is there; its scheduler waits a little longer (scheduler/tiers/)
-MOST_UNSAVED = 1 << 14  # blocks in memory that wait to be written
-
-
-@dataclass(slots=True)
-class Pending:
-    """A Fetch whose blocks are read from the folder."""
-
-    fetch: Fetch
-    slots: list[int]
-    keys: list[bytes]
-    reading: Reading
-    deadline: float
-    taken: int = 0  # of what was read
 
 
 class PorterActor(Actor):
@@ -60,21 +55,42 @@ class PorterActor(Actor):
         self._eventfd = context.eventfds[context.name]
         if tiers.folder is not None:
             self.folder = FolderTier(Path(tiers.folder), tiers.folder_bytes, self._wake, context.log)
-        self.engines = [EngineMemory(context, engine) for engine in context.system.engines]
+        self.engines = [EngineMemory(context, engine) for engine in context.system.local_engines]
         self.kind: Kind | None = None  # what is kept now; None: it is not known, or not ready
         self._too_large: Kind | None = None  # of which no block fits
+        self._carry(tiers)
         kept = None if self.folder is None else self.folder.root
+        if kept is None and tiers.shares:
+            kept = cache_folder()
         self._identities = Identities(kept, self._wake, context.log)
         self._fingerprints: list[Kind | None] = [None] * len(self.engines)
         self._changed: deque[tuple[int, int]] = deque()  # (engine, block) that may have to be copied
-        self._unsaved: deque[bytes] = deque()  # keys of blocks that the folder does not have
-        self._pending: list[Pending] = []
-        self._forgotten: list[int] = []  # wishes that a thread has done
         self._look_at = 0.0
         before = context.board.gauges(context.spec.position)
         self._base = {gauge: before[gauge] if gauge in PORTER_KEPT else 0 for gauge in Gauge}
         self._counted = dict.fromkeys(Gauge, 0)
         self._identities.look(context.model.folder)  # large files take a while
+
+    def _carry(self, tiers: KVTiers) -> None:
+        """What carries blocks beside the arena; only what is asked for is imported."""
+        context, stores = self.context, list[Store]()
+        if self.folder is not None:
+            stores.append(self.folder)
+        self.plugin: PluginTier | None = None
+        if tiers.plugin:
+            from .plugin import PluginTier
+
+            self.plugin = PluginTier(tiers.plugin, self._wake, context.log)
+            stores.append(self.plugin)
+        self.peers: Peers | None = None
+        self.serving: Serving | None = None
+        if tiers.listen or tiers.pulls:
+            from .peers.make import make_peers
+
+            self.peers, self.serving = make_peers(context, tiers, self.host, self._wake)
+        self._stores = stores
+        self.saving = Saving(self.host, stores)
+        self.fetching = Fetching(self.host, self._answer, self._count)
 
     def _wake(self) -> None:
         """Of its own loop, by a thread."""
@@ -100,8 +116,8 @@ class PorterActor(Actor):
         self.kind = kind
         slots, name = self.host.arena.count, kind.fingerprint.hex()[:16]
         self.context.log.info("KV blocks of %d bytes are kept as %s, up to %d in memory", kind.size, name, slots)
-        if self.folder is not None and (wish := self.host.arena.to_forget):
-            self._forget_files(self.folder, kind, wish)
+        if wish := self.host.arena.to_forget:
+            self.saving.forget(kind, wish)
 
     def _kind_of(self, memory: EngineMemory) -> Kind | None:
         identity = self._identities.of(memory.folder, memory.weights) if memory.weights else None
@@ -110,9 +126,6 @@ class PorterActor(Actor):
         meanings = [part.meaning for part in memory.parts]
         fingerprint = make_fingerprint(identity, self.context.config, meanings)
         return Kind(fingerprint, memory.block_bytes)
-
-    def _forget_files(self, folder: FolderTier, kind: Kind, wish: int) -> None:
-        folder.forget(kind, lambda: self._forgotten.append(wish))
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -133,14 +146,27 @@ class PorterActor(Actor):
             return
         if len(self.engines) > 1:
             self._bring(keys)
-        slots = self._in_memory(fetch, keys)
-        self._count(Gauge.HITS_HOST, len(slots))
-        left = keys[len(slots) :]
-        if not left or self.folder is None or not self.folder.answers:
-            self._answer(fetch, slots)
-            return
-        reading = self.folder.read(self.kind, left)
-        self._pending.append(Pending(fetch, slots, left, reading, time.monotonic() + ANSWER_S))
+        self.fetching.begin(fetch, self.kind, keys, self._carriers(fetch))
+
+    def _carriers(self, fetch: Fetch) -> list[Carrier]:
+        """Who is asked, one after the other: first the server that is said to have it."""
+        if self.peers is None:
+            return [*self._stores]
+        peers = self.peers.named(fetch.peer)
+        return [*peers, *self._stores] if fetch.peer else [*self._stores, *peers]
+
+    def _find(self, kind: Kind, keys: list[bytes]) -> list[int]:
+        """The slots of the first of these blocks, which another server wants."""
+        if kind != self.kind:
+            return []
+        self._bring(keys)
+        slots: list[int] = []
+        for key in keys:
+            slot = self.host.find(key)
+            if slot is None:
+                break
+            slots.append(slot)
+        return slots
 
     def _bring(self, keys: list[bytes]) -> None:
         """What another engine has just computed is copied now, and not in its turn."""
@@ -151,93 +177,39 @@ class PorterActor(Actor):
             if found is not None and found[1] in wanted:
                 self._copy_one(engine, block)
 
-    def _in_memory(self, fetch: Fetch, keys: list[bytes]) -> list[int]:
-        """The slots of the first of these blocks, which are leased for it."""
-        slots: list[int] = []
-        for key in keys:
-            slot = self.host.find(key)
-            if slot is None:
-                break
-            self.host.arena.lease(slot, fetch.engine, fetch.number)
-            slots.append(slot)
-        return slots
-
     def _answer(self, fetch: Fetch, slots: list[int]) -> None:
         self.context.post(self.context.system.schedulers[fetch.engine], Fetched(fetch.number, pack(slots)))
 
     def _forget(self) -> None:
         self.host.forget()
-        self._unsaved.clear()
-        for pending in self._pending:
-            pending.reading.wanted = False
-            self._answer(pending.fetch, [])
-        self._pending.clear()
-        if self.folder is not None:
+        self.saving.clear()
+        self.fetching.drop()
+        if self._stores:
             self.host.arena.ask_to_forget()
             if self.kind is not None:
-                self._forget_files(self.folder, self.kind, self.host.arena.to_forget)
+                self.saving.forget(self.kind, self.host.arena.to_forget)
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
     def do_work(self) -> int:
         """Answer what has been read, copy what has been computed, write what is not saved."""
-        while self._forgotten:
-            self.host.arena.has_forgotten(self._forgotten.pop())
-        done = self._go_on()
+        self.saving.settle()
+        done = self.fetching.go_on(self.kind)
+        if self.serving is not None:
+            done += self.serving.turn(self._find)
         now = time.monotonic()
         if now >= self._look_at:
             self._meet()
             self._look()
-            self._look_at = now + (BUSY_S if self._changed or self._unsaved else QUIET_S)
+            self._look_at = now + (BUSY_S if self._changed or self.saving else QUIET_S)
         copied = self._copy() if self.kind is not None else 0
-        written = self._save()
+        written = self.saving.save(self.kind) if self.kind is not None else 0
         self._tell()
-        more = bool(self._changed and self.kind) or (self._unsaved and written)
+        more = bool(self._changed and self.kind) or (self.saving and written)
         self.wait_s = 0.001 if more and (copied or written) else min(IDLE_S, max(0.001, self._look_at - now))
-        if self._pending:
+        if self.fetching:
             self.wait_s = min(self.wait_s, BUSY_S)
         return done + copied + written
-
-    def _go_on(self) -> int:
-        """With fetches from the folder."""
-        done, now = 0, time.monotonic()
-        for pending in list(self._pending):
-            ended = pending.reading.done or now >= pending.deadline
-            while pending.taken < len(pending.reading.blocks):
-                if not self._take_in(pending):
-                    ended = True
-                    break
-                done += 1
-            if ended:
-                pending.reading.wanted = False
-                self._pending.remove(pending)
-                self._answer(pending.fetch, pending.slots)
-                done += 1
-        return done
-
-    def _take_in(self, pending: Pending) -> bool:
-        """One block that was read; False if it cannot be kept."""
-        data, key = pending.reading.blocks[pending.taken], pending.keys[pending.taken]
-        if pending.reading.kind != self.kind:
-            return False
-        slot = self.host.find(key)
-        if slot is None:
-            if (slot := self._put(key, data)) is None:
-                return False
-            self._count(Gauge.HITS_FOLDER, 1)
-        self.host.arena.lease(slot, pending.fetch.engine, pending.fetch.number)
-        pending.slots.append(slot)
-        pending.reading.blocks[pending.taken] = b""
-        pending.taken += 1
-        return True
-
-    def _put(self, key: bytes, data: bytes) -> int | None:
-        slot = self.host.take()
-        if slot is None:
-            return None
-        self.host.arena.empty(slot)[:] = data
-        self.host.put(slot, key)
-        return slot
 
     def _copy(self) -> int:
         """Blocks that have been cached since the last look."""
@@ -263,25 +235,13 @@ class PorterActor(Actor):
             return False
         self.host.put(slot, key)
         self._count(Gauge.STORED, 1)
-        if self.folder is not None and not self.folder.has(kind, key) and len(self._unsaved) < MOST_UNSAVED:
-            self._unsaved.append(key)
+        self.saving.offer(kind, key)
         return True
 
     def _look(self) -> None:
         """Which blocks have been cached since the last time."""
         for engine, memory in enumerate(self.engines):
             self._changed += ((engine, block) for block in memory.map.changed())
-
-    def _save(self) -> int:
-        """Give the folder what it does not have, as much as it takes now."""
-        written = 0
-        while self._unsaved and self.kind is not None and self.folder is not None and self.folder.takes:
-            key = self._unsaved.popleft()
-            slot = self.host.find(key)
-            if slot is not None:
-                self.folder.write(self.kind, key, bytes(self.host.arena.data(slot)))
-                written += 1
-        return written
 
     # --- what is said --------------------------------------------------------------------------------------------
 
@@ -292,7 +252,15 @@ class PorterActor(Actor):
         counted, status = self._counted, self.context.status
         counted[Gauge.BLOCKS] = len(self.host)
         counted[Gauge.MEMORY_BYTES] = len(self.host) * (0 if self.kind is None else self.kind.size)
-        counted[Gauge.FETCHING] = len(self._pending)
+        counted[Gauge.FETCHING] = len(self.fetching)
+        counted[Gauge.HELD] = self.host.held
+        if self.plugin is not None:
+            self.plugin.look()
+            counted[Gauge.PLUGIN_ERRORS] = self.plugin.errors
+        if self.peers is not None:
+            counted[Gauge.PEER_ERRORS] = self.peers.counts.errors
+        if self.serving is not None:
+            counted[Gauge.GIVEN] = self.serving.given
         if self.folder is not None:
             counts = self.folder.counts
             counted[Gauge.FOLDER_BYTES], counted[Gauge.WRITTEN] = counts.bytes, counts.written

@@ -31,17 +31,38 @@ def place_of(root: Path, fingerprint: bytes, key: bytes) -> Path:
     return root / fingerprint.hex() / f"{key[0]:02x}" / f"{key.hex()}{SUFFIX}"
 
 
-def _checksum(fingerprint: bytes, key: bytes, data: bytes | memoryview) -> bytes:
+def checksum(fingerprint: bytes, key: bytes, data: bytes | memoryview) -> bytes:
+    """Of a block, and of what it is called."""
     found = blake2b(MAGIC + fingerprint + key + len(data).to_bytes(8, "little"), digest_size=32)
     found.update(data)
     return found.digest()
+
+
+def pack_block(fingerprint: bytes, key: bytes, data: bytes) -> bytes:
+    """As a file has it."""
+    return HEAD.pack(MAGIC, fingerprint, key, len(data), checksum(fingerprint, key, data)) + data
+
+
+def unpack_block(fingerprint: bytes, key: bytes, size: int, packed: bytes) -> bytes:
+    """BadFile if it is not this block, of this size, or not whole."""
+    if not isinstance(packed, bytes | bytearray | memoryview):
+        raise BadFile(f"it is a {type(packed).__name__}, not bytes")
+    if len(packed) < HEAD.size:
+        raise BadFile("it is too short")
+    magic, its_fingerprint, its_key, length, its_sum = HEAD.unpack_from(packed)
+    if (magic, its_fingerprint, its_key, length) != (MAGIC, fingerprint, key, size):
+        raise BadFile("it says that it is another one")
+    data = bytes(packed[HEAD.size :])
+    if len(data) != size or checksum(fingerprint, key, data) != its_sum:
+        raise BadFile("its contents are not whole")
+    return data
 
 
 def write_block(root: Path, fingerprint: bytes, key: bytes, data: bytes) -> int:
     """Returns the bytes of the file, OSError if it cannot be written: nothing of it is left then."""
     place = place_of(root, fingerprint, key)
     part = place.with_name(f"{place.name}.{os.getpid()}-{next(_numbers)}{UNFINISHED}")
-    head = HEAD.pack(MAGIC, fingerprint, key, len(data), _checksum(fingerprint, key, data))
+    head = HEAD.pack(MAGIC, fingerprint, key, len(data), checksum(fingerprint, key, data))
     try:
         try:
             file = part.open("xb", buffering=0)
@@ -65,15 +86,8 @@ def read_block(root: Path, fingerprint: bytes, key: bytes, size: int) -> bytes |
     """The contents of a file of so many bytes; None if there is none, BadFile if it is another."""
     try:
         with place_of(root, fingerprint, key).open("rb", buffering=0) as file:
-            head, data = file.read(HEAD.size), file.read(size)
-            rest = file.read(1)
+            packed = file.read(HEAD.size + size)
+            packed = b"" if packed is None else packed + (file.read(1) or b"")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if head is None or data is None or len(head) < HEAD.size:
-        raise BadFile("it is too short")
-    magic, its_fingerprint, its_key, length, checksum = HEAD.unpack(head)
-    if (magic, its_fingerprint, its_key, length) != (MAGIC, fingerprint, key, size):
-        raise BadFile("it says that it is another one")
-    if len(data) < size or rest or _checksum(fingerprint, key, data) != checksum:
-        raise BadFile("its contents are not whole")
-    return data
+    return unpack_block(fingerprint, key, size, packed)

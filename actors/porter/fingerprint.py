@@ -3,7 +3,7 @@ were computed. Whatever may change it changes the name under which blocks are fo
 
     the model's files     by their contents; of the hub's cache by the names that these have there
     options               those that a worker computes by
-    the worker's word     KV layout and type, dtype, members of the group, code and libraries (worker/tier.py)
+    the worker's word     KV layout and type, dtype, members of the group, code, libraries (worker/kept_memory/tier.py)
     a block's own key     tokens, pictures, cache salt, adapter (protocol/block_hash.py)
 """
 

@@ -12,13 +12,15 @@ import logging
 import os
 import queue
 import shutil
+import tempfile
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from ..telemetry.gauges import PorterGauge
+from .carrier import Kind, Reading
 from .files import BadFile, place_of, read_block, write_block
 from .sweep import measure, sweep
 
@@ -32,25 +34,6 @@ TOUCHED_S = 60.0  # a file that was used is marked so at most so often
 MOST_SAVED = 1 << 17  # keys of which it is remembered that they are there
 
 
-@dataclass(frozen=True)
-class Kind:
-    """Which files are ours now."""
-
-    fingerprint: bytes
-    size: int  # of a block
-
-
-@dataclass
-class Reading:
-    """A chain of blocks that is read until one is not there; `blocks` grows until `done`."""
-
-    kind: Kind
-    keys: list[bytes]
-    blocks: list[bytes]
-    done: bool = False
-    wanted: bool = True
-
-
 class Counts:
     """Since the actor's start; written by threads, read by it."""
 
@@ -60,6 +43,8 @@ class Counts:
 
 class FolderTier:
     """One folder, for one porter."""
+
+    hits = PorterGauge.HITS_FOLDER
 
     def __init__(self, root: Path, limit: int, wake: Callable[[], None], log: logging.Logger) -> None:
         self.root, self.limit = root, limit
@@ -76,6 +61,7 @@ class FolderTier:
         self._again = 0.0  # when writing is tried again
         self._lock = threading.Lock()
         self._due = threading.Event()  # a sweep
+        self._writes.put(self._try_to_write)
         for index in range(READERS):
             threading.Thread(target=self._read_on, args=(index,), daemon=True).start()
         threading.Thread(target=self._write_on, daemon=True).start()
@@ -175,6 +161,22 @@ class FolderTier:
         while True:
             self._writes.get()()
 
+    def _try_to_write(self) -> None:
+        """At the start, so that nobody learns only at the first block that none is kept."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        """Nothing is written for a while."""
+        if not self.counts.errors:
+            self._log.warning("KV blocks cannot be written to %s, and are not kept there: %s", self.root, error)
+        self.counts.errors += 1
+        self._again = time.monotonic() + WRITES_AGAIN_S
+
     def _write_one(self, kind: Kind, key: bytes, data: bytes, generation: int) -> None:
         try:
             if generation == self._generation and time.monotonic() >= self._again:
@@ -184,10 +186,7 @@ class FolderTier:
                     self.counts.written += 1
                 self._remember(kind, key)
         except OSError as error:
-            if not self.counts.errors:
-                self._log.warning("KV blocks cannot be written to %s, and are not kept there: %s", self.root, error)
-            self.counts.errors += 1
-            self._again = time.monotonic() + WRITES_AGAIN_S
+            self._failed(error)
             self._due.set()
         finally:
             with self._lock:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from actorserve.shm.kv_tier.arena import TierArena
 
 
 class HostTier:
-    """The porter's side of the arena. The least recently used goes first, but for what a fetch has."""
+    """The porter's side of the arena. The least recently used goes first, but for what a fetch has, or another server
+    that reads it: that is held, in this process's memory alone, by whoever sends it (peers/serving.py).
+    """
 
     def __init__(self, arena: TierArena) -> None:
         self.arena = arena
         self._slots: OrderedDict[bytes, int] = OrderedDict()
         self._free: list[int] = []
+        self._held: Counter[int] = Counter()
         self._find()
 
     def _find(self) -> None:
@@ -33,7 +36,7 @@ class HostTier:
         arena = self.arena
         if arena.count and arena.fingerprint == fingerprint and arena.slot_bytes == slot_bytes:
             return True
-        if arena.count and arena.in_use:
+        if arena.count and (arena.in_use or self._held):
             return False
         arena.format(fingerprint, slot_bytes)
         self._find()
@@ -49,13 +52,30 @@ class HostTier:
     def take(self) -> int | None:
         """A slot to be written to; None while all are in use."""
         for index, slot in enumerate(self._free):
-            if not self.arena.is_leased(slot):
+            if self._is_free(slot):
                 return self._free.pop(index)
         for key, slot in self._slots.items():
-            if not self.arena.is_leased(slot):
+            if self._is_free(slot):
                 del self._slots[key]
                 return slot
         return None
+
+    def _is_free(self, slot: int) -> bool:
+        return not self._held[slot] and not self.arena.is_leased(slot)
+
+    def hold(self, slots: list[int]) -> None:
+        """Their contents stay until `release`."""
+        self._held.update(slots)
+
+    def release(self, slots: list[int]) -> None:
+        """So often as they were held."""
+        self._held.subtract(slots)
+        self._held = +self._held
+
+    @property
+    def held(self) -> int:
+        """Slots that others read."""
+        return len(self._held)
 
     def put(self, slot: int, key: bytes) -> None:
         """It has been written."""

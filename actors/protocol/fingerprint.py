@@ -28,6 +28,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "layout",
     "board.board",
     "board.startup",
+    "engine_places",
     "histogram",
     "journals.byte_ring",
     "journals.keyed_log",
@@ -48,6 +49,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "rings.trace_ring",
     "table.layout",
     "table.logprobs",
+    "table.prompt_embeds",
     "table.stamps",
     "table.vectors",
     "weights",
@@ -57,7 +59,7 @@ SHARED_VALUES = (  # what stands in it: numbers that one life writes and another
     "actorserve.actors.protocol.block_hash",
     "actorserve.actors.telemetry.gauges",
     "actorserve.actors.runtime.in_flight",
-    "actorserve.actors.protocol.connection_handover",
+    "actorserve.actors.protocol.sockets.connection_handover",
     "actorserve.actors.protocol.media",
     "actorserve.actors.protocol.messages",
     "actorserve.actors.protocol.request",
@@ -71,6 +73,8 @@ KEPT = (  # by keys, for a frontend's successor
     ("actorserve.http.generation.idempotency_keys", "Kept"),
     ("actorserve.http.generation.idempotency_keys", "Background"),
     ("actorserve.http.openai.responses.stored", "StoredResponse"),
+    ("actorserve.http.openai.sessions", "Session"),
+    ("actorserve.http.openai.sessions", "Turn"),
 )
 SOME_SLOTS = 8  # that tell which actors have them
 
@@ -91,15 +95,15 @@ def fingerprint(system: System) -> str:
 
 def _places(system: System) -> list[object]:
     """Where everything lies, and who has which slot."""
-    slots = range(min(system.slots, SOME_SLOTS))
+    files, slots = system.files, range(min(system.slots, SOME_SLOTS))
     return [
-        *(system.size, system.actors, system.templates, system.board_offset, system.board_blocks),
+        *(system.size, system.actors, system.beside, system.board_offset, system.board_blocks),
         *(system.mailbox_offsets, system.trace_offsets, system.phase_offsets, system.lanes),
         [(actor.name, system.histogram_place(actor)) for actor in system.actors],
         *(system.table_offset, system.table_sizes, system.kv_map_offsets, system.kv_map_sizes),
-        *(system.journal, system.answers, system.recent, system.logprobs, system.vectors, system.sounds),
-        *(system.slots_per_frontend, system.media, system.media_inbox, system.accounts, system.kv_tier),
-        system.kv_notes,
+        *(files.journal, files.answers, files.recent, files.logprobs, files.vectors, files.sounds, files.prompt_embeds),
+        *(system.slots_per_frontend, files.media, files.media_inbox, system.accounts, files.kv_tier),
+        files.kv_notes,
         [(system.frontend_of(slot), system.detokenizer_of(slot)) for slot in slots],
         [system.first_slot(actor.index) for actor in system.of_kind("frontend")],
     ]

@@ -2,8 +2,8 @@
 replaces or ends actors.
 
 A new kind is a record here and the module that runs it, which is imported by name and only in its own process; messages
-of its own are added to messages.py, and an option that says how many of it there are to options/config.py. Nobody else
-asks what kind an actor is, but for what only that kind does, such as planning.
+of its own are added to messages.py or topics/, and an option that says how many of it there are to options/groups/.
+Nobody else asks what kind an actor is, but for what only that kind does, such as planning.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from ..telemetry.gauges import (
     MEDIA_KEPT,
     PORTER_KEPT,
     SCHEDULER_KEPT,
+    TOOLS_KEPT,
     WORKER_KEPT,
     FrontendGauge,
     HeraldGauge,
     MediaGauge,
     PorterGauge,
     SchedulerGauge,
+    ToolsGauge,
     WorkerGauge,
 )
 from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler_histograms
@@ -35,12 +37,16 @@ from ..telemetry.metrics import (
     MEDIA_METRICS,
     PORTER_METRICS,
     SCHEDULER_METRICS,
+    TOOLS_METRICS,
     Metric,
 )
 from ..telemetry.startup import StartPhase
 from . import messages
+from .topics import tiers, tools
 
 SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' kinds; there is one of each, of that name
+RELAY = "relay"  # and one that passes on what comes by the Unix socket of --uds
+LINK = "actorserve.actors.link.actor"  # what stands for the scheduler of an engine on another machine
 OWN_TEMPLATE = f"{TEMPLATE}-{{}}"  # and one for each kind that has early imports; its kind is TEMPLATE, too
 
 
@@ -75,9 +81,11 @@ class ActorKind:
     count: str = ""  # the option that says how many there are; one if there is none
     only_with: str = ""  # the field of ModelInfo without which there are none
     only_if: str = ""  # the field of Config without which there are none
+    of_stewards: bool = False  # there are some as well on a machine that computes for servers elsewhere
     group: bool = False  # all act as one: they share the lanes that lead here, die together and are replaced together
     by_engine: bool = False  # each engine has its own, and lanes between such kinds stay within one; those of a kind to
     # itself lead to the other engines
+    by_model: bool = False  # each model of the server has its own, and lanes to engines lead to those of that model
     receives: Any = Any  # the union of the messages that it takes
     sends: tuple[Sends, ...] = ()
     has_clients: bool = (
@@ -85,9 +93,9 @@ class ActorKind:
     )
     # how it is kept alive
     prefork: bool = True  # forked from a template, which has done the imports
-    early_imports: str = (
-        ""  # "module:function": what it imports only once it runs is imported by a template of its own, before it forks
-    )
+    # "module:function": what it imports only once it runs is imported by a template of its own, before it forks; of a
+    # kind that computes the function is given modules that the server's models need
+    early_imports: str = ""
     start_s: float = 60.0  # from its start until it is ready
     computes: bool = False  # its loop turns once a step, for which --step-timeout holds and not --hang-timeout
     # how it is replaced
@@ -102,6 +110,7 @@ class ActorKind:
     phases: type[IntEnum] = StartPhase  # of its start; BIRTH, IMPORTS and SET_UP are in all of them
     # what depends on it
     needed: bool = True  # the server is ready only while it is
+    rests: bool = False  # one that has died too often is left down for a while, and the server goes on without it
     requests: Literal["all", "own", "none"] = "none"  # any request may pass it; those of its slots; none
 
 
@@ -112,6 +121,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         actor="actorserve.actors.worker.actor:start",
         late_imports="actorserve.actors.worker.actor:import_late",
         count="workers",
+        of_stewards=True,
         group=True,
         by_engine=True,
         receives=messages.ToWorker,
@@ -134,11 +144,13 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         name="scheduler",
         module="actorserve.actors.scheduler.actor",
         actor="actorserve.actors.scheduler.actor:SchedulerActor",
+        of_stewards=True,
         by_engine=True,
         receives=messages.ToScheduler,
         sends=(
             Sends("worker"),
             Sends("detokenizer"),
+            Sends("steward"),
             Sends("frontend"),
             Sends("scheduler", small=True),
             Sends("porter"),
@@ -158,7 +170,8 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         module="actorserve.actors.porter.actor",
         actor="actorserve.actors.porter.actor:PorterActor",
         only_if="offloads",
-        receives=messages.ToPorter,
+        of_stewards=True,
+        receives=tiers.ToPorter,
         sends=(Sends("scheduler"),),
         restart_order=0,
         restart_help="prompts are computed meanwhile that would have been found",
@@ -166,6 +179,17 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         kept=PORTER_KEPT,
         metrics=PORTER_METRICS,
         needed=False,
+        rests=True,
+    ),
+    ActorKind(
+        name="keeper",
+        module="actorserve.actors.keeper.actor",
+        only_if="keep_kv",
+        of_stewards=True,
+        restart_order=0,
+        restart_help="KV memory of a GPU worker that dies behind it is not found again",
+        needed=False,
+        rests=True,
     ),
     ActorKind(
         name="herald",
@@ -173,11 +197,50 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         actor="actorserve.actors.herald.actor:HeraldActor",
         late_imports="actorserve.actors.herald.actor:import_late",
         only_if="tells_kv",
+        of_stewards=True,
         restart_order=0,
         restart_help="who listens to KV events is told all of them anew",
         gauges=HeraldGauge,
         kept=HERALD_KEPT,
         metrics=HERALD_METRICS,
+        needed=False,
+        rests=True,
+    ),
+    ActorKind(
+        name="tools",
+        module="actorserve.actors.tools.actor",
+        late_imports="actorserve.actors.tools.actor:import_late",
+        only_if="has_tools",
+        receives=tools.ToTools,
+        sends=(Sends("frontend"),),
+        restart_order=0,
+        restart_help="calls of tools that are being made are told to be interrupted, and are not made again",
+        changeable=frozenset("tool_server tool_timeout allowed_tool_domains allow_private_tools".split()),
+        gauges=ToolsGauge,
+        kept=TOOLS_KEPT,
+        metrics=TOOLS_METRICS,
+        needed=False,
+    ),
+    ActorKind(
+        name="steward",
+        module="actorserve.actors.steward.actor",
+        only_if="steward",
+        of_stewards=True,
+        receives=messages.ToSteward,
+        sends=(Sends("scheduler"),),
+        restart_order=2,
+        restart_help="servers elsewhere connect anew, and running requests are computed again from their logs",
+        requests="all",
+    ),
+    ActorKind(
+        name="caretaker",
+        module="actorserve.actors.caretaker.actor",
+        only_if="uses_ray",
+        receives=messages.ToCaretaker,
+        prefork=False,  # ray begins threads
+        start_s=120.0,
+        restart_order=0,
+        restart_help="engines that Ray keeps go on",
         needed=False,
     ),
     ActorKind(
@@ -185,6 +248,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         module="actorserve.actors.detokenizer.actor",
         actor="actorserve.actors.detokenizer.actor:DetokenizerActor",
         count="detokenizers",
+        by_model=True,
         receives=messages.ToDetokenizer,
         sends=(Sends("scheduler"), Sends("frontend")),
         restart_order=0,
@@ -195,6 +259,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         module="actorserve.actors.renderer.actor",
         actor="actorserve.actors.renderer.actor:RendererActor",
         count="renderers",
+        by_model=True,
         receives=messages.ToRenderer,
         sends=(Sends("scheduler"), Sends("frontend", bodies=True)),
         restart_order=1,
@@ -208,6 +273,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         late_imports="actorserve.actors.media.actor:import_late",
         count="media_actors",
         only_with="media",
+        by_model=True,
         receives=messages.ToMedia,
         sends=(Sends("renderer", bodies=True), Sends("frontend")),
         early_imports="actorserve.actors.media.actor:import_early",
@@ -219,6 +285,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         gauges=MediaGauge,
         kept=MEDIA_KEPT,
         metrics=MEDIA_METRICS,
+        rests=True,
         requests="own",
     ),
     ActorKind(
@@ -226,7 +293,13 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         module="actorserve.actors.frontend.actor",
         count="frontends",
         receives=messages.ToFrontend,
-        sends=(Sends("media"), Sends("renderer", bodies=True), Sends("scheduler"), Sends("detokenizer")),
+        sends=(
+            Sends("media"),
+            Sends("renderer", bodies=True),
+            Sends("scheduler"),
+            Sends("detokenizer"),
+            Sends("tools"),
+        ),
         has_clients=True,
         restart_order=2,  # it begins by asking renderers
         restart_help="with TLS, or more than 1,024 connections: it first ends its requests, for --shutdown-timeout at "
@@ -237,8 +310,8 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
             "idempotent_request_ids chat_template trust_request_chat_template tool_call_parser reasoning_parser "
             "tool_parser_plugin reasoning_parser_plugin "
             "enable_auto_tool_choice prefix_cache_per_client response_role "
-            "default_chat_template_kwargs sse_keep_alive_interval allow_credentials root_path middleware "
-            "max_header_count".split()
+            "default_chat_template_kwargs sse_keep_alive_interval realtime_idle_timeout allow_credentials root_path "
+            "middleware max_header_count".split()
         ),
         gauges=FrontendGauge,
         kept=FRONTEND_KEPT,
@@ -251,11 +324,12 @@ KINDS = {kind.name: kind for kind in _ALL_KINDS}
 _OTHERS = {  # that are shown beside the actors
     SUPERVISOR: ActorKind(name=SUPERVISOR, module="actorserve.actors.supervisor.supervisor"),
     TEMPLATE: ActorKind(name=TEMPLATE, module="actorserve.actors.supervisor.processes.prefork", needed=False),
+    RELAY: ActorKind(name=RELAY, module="actorserve.actors.supervisor.connections.unix_relay", needed=False),
 }
 
 
 def kind_of(name: str) -> ActorKind:
-    """The record of an actor's kind, of the supervisor or of the template; KeyError if there is none."""
+    """The record of an actor's kind, of the supervisor, a template or the relay; KeyError if there is none."""
     return _OTHERS[name] if name in _OTHERS else KINDS[name]
 
 

@@ -1,4 +1,5 @@
-"""All that crosses a ring: msgspec structs, grouped by the actor that receives them.
+"""All that crosses a ring: msgspec structs, grouped by the actor that receives them; those of one subject that several
+receive are in topics/.
 
 A `ref` names one sequence (one choice of one request): `generation << 32 | slot` of the request table. A message is a
 hint; what it speaks of stands in the table (shm/table/table.py), so every message may arrive twice. Steps, with the
@@ -13,23 +14,49 @@ from itertools import count
 
 import msgspec
 
-from .administration import (
+from .media import MediaSource, PreparedMedia
+from .request import Think
+from .step import KVLayout, Step, StepDone
+from .topics.adapters import (
+    AdapterChanged,
+    AdapterRead,
+    AdapterReplaced,
+    DropAdapter,
+    LoadAdapter,
+    ReadAdapter,
+    UnloadAdapter,
+)
+from .topics.administration import (
+    Abort,
+    Aborted,
+    CacheReset,
     CallMethod,
     CallWorkers,
+    CheckWeights,
+    ForgetMedia,
     LookAtSleep,
+    MediaForgotten,
     MethodCalled,
     Parked,
+    Pause,
+    Paused,
+    PrefixCacheReset,
     Profile,
     Profiled,
+    ResetEncoderCache,
+    ResetPrefixCache,
+    Resume,
     Sleep,
     SleepChanged,
+    Unanswered,
     Unloadable,
     WakeUp,
     WorkersCalled,
 )
-from .media import MediaSource, PreparedMedia
-from .request import Think
-from .step import KVLayout, Step, StepDone
+from .topics.io_processors import PostProcess, PostProcessed, PreProcess, PreProcessed
+from .topics.prompts import Prompt
+from .topics.tiers import BlocksLoaded, Fetched, LoadBlocks
+from .topics.tools import ToolCalled, ToolsListed
 from .wire import Message as Message  # for whoever sends one
 
 
@@ -46,59 +73,16 @@ class Finish(IntEnum):
     GRAMMAR = 7  # its grammar failed on the way: what there is of the answer is no answer
     MEDIA = 8  # of one of its pictures no embeddings can be made
     ADAPTER = 9  # its adapter was unloaded before it was admitted, or can no longer be read
+    PLUGIN = 11  # a logits processor of --logits-processors failed, or took too long
     REPETITION = 10  # the detokenizer found a pattern that came too often; the table's word is STOP_STRING then
 
 
+FAILURES = frozenset(  # nobody got anything of it
+    {Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER, Finish.PLUGIN}
+)
+
+
 # --- to the renderer ---------------------------------------------------------------------------------------------
-
-
-class ChatPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="chat"):
-    """A conversation to render. `messages`, `tools`, `documents`, `template_kwargs` are JSON as the client sent it."""
-
-    messages: bytes
-    tools: bytes | None = None
-    documents: bytes | None = None
-    template_kwargs: bytes | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    add_special_tokens: bool = False
-    chat_template: str | None = None  # the request's own
-    media: list[MediaSource] = []  # pictures and sounds of its messages, in order, until a media actor has them
-
-
-class TextPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="text"):
-    """A text to tokenise."""
-
-    text: str
-    add_special_tokens: bool = True
-    media: list[MediaSource] = []
-
-
-class TokenPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="tokens"):
-    """Token ids as the client sent them."""
-
-    tokens: list[int]
-    media: list[MediaSource] = []
-
-
-class PairPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pair"):
-    """Two texts that are compared, tokenised as one."""
-
-    text: str
-    second: str
-
-
-class SoundPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sound"):
-    """A sound to write down: each of the Render's refs has one of its windows, in their order."""
-
-    data: bytes  # the file
-    task: str  # of the model's, or empty
-    language: str = ""  # its code; empty: the model says which it is
-    text: str = ""  # what was said before
-    timestamps: bool = False
-
-
-Prompt = ChatPrompt | TextPrompt | TokenPrompt | PairPrompt | SoundPrompt
 
 
 class Render(Message, frozen=True, tag=1):
@@ -172,7 +156,7 @@ class Measure(Message, frozen=True, tag=5):
     data: bytes
 
 
-ToRenderer = Render | Tokenize | Detokenize | Measure | Sync
+ToRenderer = Render | Tokenize | Detokenize | Measure | PreProcess | PostProcess | Sync
 
 
 # --- to a media actor --------------------------------------------------------------------------------------------
@@ -192,12 +176,6 @@ class Prepare(Message, frozen=True, tag=50):
     owner: int  # a ref, or the number of a call
     place: int  # of the inbox's record
     is_call: bool = False
-
-
-class ForgetMedia(Message, frozen=True, tag=51):
-    """Frontend → media: what was processed is not found again; answered by MediaForgotten. It may be done twice."""
-
-    call: int
 
 
 ToMedia = Prepare | ForgetMedia
@@ -236,7 +214,9 @@ class WorkerReady(Message, frozen=True, tag=13):
     layout: KVLayout = KVLayout()
     drafts: int = 0  # that a row may have in a step
     adapters: list[int] = []  # that it has in memory
+    jumps: int = 0  # tokens beside its next one that a row with a grammar may have in a step, without a choice
     kept_since: int = 0  # its KV memory is that of all lives from this one on; 0: it is nobody else's
+    joins: bool = False  # it tells of two brief steps at once: a third is to be there meanwhile
 
 
 class StepFailed(Message, frozen=True, tag=15):
@@ -245,91 +225,6 @@ class StepFailed(Message, frozen=True, tag=15):
     epoch: int
     step: int
     reason: str
-
-
-class ResetPrefixCache(Message, frozen=True, tag=16):
-    """Frontend → scheduler: answered by PrefixCacheReset with the same call. It may be done twice."""
-
-    call: int
-    reset_running_requests: bool = False  # compute them again, in other blocks
-
-
-class ResetEncoderCache(Message, frozen=True, tag=17):
-    """Frontend → scheduler, answered by CacheReset; scheduler → worker: embeddings of pictures are made anew.
-
-    It may be done twice. The scheduler answers when it has told the worker: each step that is planned from then on
-    reaches the worker behind it, and a worker that dies before has forgotten all.
-    """
-
-    call: int
-
-
-class LoadAdapter(Message, frozen=True, tag=60):
-    """Frontend → scheduler: requests are to have this adapter by its name. Answered by AdapterChanged with the call
-    where it is refused or there already, else with the name once the worker has read it. It may be done twice.
-    """
-
-    call: int
-    name: str
-    path: str
-    in_place: bool = False  # of one of this name that is there
-
-
-class UnloadAdapter(Message, frozen=True, tag=61):
-    """Frontend → scheduler: no request is to have it any more. Answered likewise, once none has."""
-
-    call: int
-    name: str
-
-
-class AdapterRead(Message, frozen=True, tag=62):
-    """Worker → scheduler: it has this adapter in memory, or cannot have it."""
-
-    incarnation: int
-    rank: int  # of the member of a group
-    adapter: int
-    problem: str = ""
-
-
-class Pause(Message, frozen=True, tag=70):
-    """Frontend → scheduler: plan no more steps; answered by Paused with the same call once that is so. It may be done
-    twice.
-    """
-
-    call: int
-    mode: str = "abort"  # of PAUSE_MODES
-    clear_cache: bool = True  # what has been computed counts no more
-
-
-PAUSE_MODES = ("abort", "wait", "keep")  # requests end at once; those that have begun end first; all go on later
-
-
-class Resume(Message, frozen=True, tag=71):
-    """Frontend → scheduler: plan steps again; answered by Paused with the same call."""
-
-    call: int
-
-
-class Abort(Message, frozen=True, tag=72):
-    """Frontend → scheduler: end the requests of these ids, or every one; answered by Aborted with the same call."""
-
-    call: int
-    request_ids: list[str] = []
-    every: bool = False
-
-
-class Fetched(Message, frozen=True, tag=113):
-    """Porter → scheduler: the first of the blocks of this Fetch are in these slots, which stay until it is settled."""
-
-    number: int
-    packed_slots: bytes
-
-
-class BlocksLoaded(Message, frozen=True, tag=114):
-    """Worker → scheduler: it has copied them."""
-
-    number: int
-    rank: int  # of the member of a group
 
 
 ToScheduler = (
@@ -344,6 +239,7 @@ ToScheduler = (
     | Parked
     | Unloadable
     | CallWorkers
+    | CheckWeights
     | MethodCalled
     | Profile
     | Cancel
@@ -356,25 +252,8 @@ ToScheduler = (
     | LoadAdapter
     | UnloadAdapter
     | AdapterRead
+    | AdapterReplaced
 )
-
-
-# --- to the porter -----------------------------------------------------------------------------------------------
-
-
-class Fetch(Message, frozen=True, tag=110):
-    """Scheduler → porter: have these blocks ready; answered by Fetched with the same number, or not in time."""
-
-    engine: int
-    number: int
-    keys: bytes  # block hashes, one behind the other
-
-
-class ForgetTiers(Message, frozen=True, tag=111):
-    """Scheduler → porter: nothing that is kept now is to be found again. It may be done twice."""
-
-
-ToPorter = Fetch | ForgetTiers
 
 
 # --- to the worker -----------------------------------------------------------------------------------------------
@@ -382,27 +261,6 @@ ToPorter = Fetch | ForgetTiers
 
 class Hello(Message, frozen=True, tag=21):
     """Scheduler → worker: a scheduler has started; answer with WorkerReady."""
-
-
-class ReadAdapter(Message, frozen=True, tag=63):
-    """Scheduler → worker: have this one in memory; answered by AdapterRead. Steps go on meanwhile."""
-
-    adapter: int
-    path: str
-
-
-class DropAdapter(Message, frozen=True, tag=64):
-    """Scheduler → worker: no row has it, and none will before it is read again."""
-
-    adapter: int
-
-
-class LoadBlocks(Message, frozen=True, tag=112):
-    """Scheduler → worker: copy slots of the KV tier into blocks; answered by BlocksLoaded of each of a group."""
-
-    number: int
-    packed_blocks: bytes
-    packed_slots: bytes
 
 
 ToWorker = Step | Hello | ResetEncoderCache | ReadAdapter | DropAdapter | LookAtSleep | CallMethod | LoadBlocks
@@ -434,6 +292,9 @@ class Rendered(Message, frozen=True, tag=40):
 
     refs: list[int]
     prompt_tokens: int
+
+
+NO_QUOTA = "insufficient_quota"  # the code of an error: too little is left of a key's budget
 
 
 class Failed(Message, frozen=True, tag=41):
@@ -506,48 +367,6 @@ class Synced(Message, frozen=True, tag=45):
     call: int
 
 
-class CacheReset(Message, frozen=True, tag=53):
-    """Scheduler → frontend: the answer to ResetEncoderCache."""
-
-    call: int
-
-
-class PrefixCacheReset(Message, frozen=True, tag=47):
-    """Scheduler → frontend: no request that comes from now on finds a prefix of those before it."""
-
-    call: int
-
-
-class MediaForgotten(Message, frozen=True, tag=48):
-    """Media → frontend: pictures that come from now on are processed anew."""
-
-    call: int
-
-
-class AdapterChanged(Message, frozen=True, tag=65):
-    """Scheduler → frontend: what has come of a LoadAdapter or UnloadAdapter. Without a call all are told who wait for
-    something of this name.
-    """
-
-    call: int
-    name: str
-    status: int = 200
-    problem: str = ""
-
-
-class Paused(Message, frozen=True, tag=73):
-    """Scheduler → frontend: an engine plans no steps any more, or does again."""
-
-    call: int
-
-
-class Aborted(Message, frozen=True, tag=74):
-    """Scheduler → frontend: so many sequences were ended."""
-
-    call: int
-    count: int
-
-
 ToFrontend = (
     Rendered
     | Paused
@@ -555,15 +374,26 @@ ToFrontend = (
     | SleepChanged
     | WorkersCalled
     | Profiled
+    | Unanswered
     | Failed
     | Delta
     | PromptTokenLogprobs
     | Tokenized
     | Detokenized
     | Measured
+    | PreProcessed
+    | PostProcessed
     | Synced
     | PrefixCacheReset
     | CacheReset
     | MediaForgotten
     | AdapterChanged
+    | ToolsListed
+    | ToolCalled
 )
+
+# --- to the steward, which stands for detokenizers and frontends of servers elsewhere -------------------------------
+
+ToSteward = Advance | Paused | PrefixCacheReset | CacheReset | SleepChanged | WorkersCalled | AdapterChanged | Profiled
+
+ToCaretaker = Sync  # nobody sends it any

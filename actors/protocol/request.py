@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
 MOST_LOGPROBS = 20  # most likely tokens whose logprobs are given beside the token's own
 MOST_LOGPROB_IDS = 128  # tokens that a request may name to be told of them in place of those
@@ -61,6 +62,16 @@ class Parameter:
     row: str = ""  # dtype of its array in the worker's batch, where kernels look for it
     processes: bool = False  # logits are changed for it before a token is drawn: it has no drafts and no beams
     configurable: bool = False  # generation_config.json may set another default
+
+
+class WatermarkingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A watermark that is to be found in the answer, by the names of transformers; its detector needs all of them."""
+
+    greenlist_ratio: Annotated[float, Meta(gt=0, lt=1)] = 0.25  # of all words
+    bias: Annotated[float, Meta(ge=-100, le=100)] = 2.0
+    hashing_key: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 15485863
+    seeding_scheme: Literal["lefthash", "selfhash"] = "lefthash"
+    context_width: Annotated[int, Meta(ge=1, le=256)] = 1
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -136,6 +147,10 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ] = None
     allowed_token_ids: Annotated[list[int] | None, Parameter("only these tokens", processes=True)] = None
     bad_words: Annotated[list[str] | None, Parameter("texts that the answer must not hold", processes=True)] = None
+    watermarking_config: Annotated[
+        WatermarkingConfig | None,
+        Parameter("a watermark in the answer, by transformers' names, which its detector finds", processes=True),
+    ] = None
     stop_token_ids: Annotated[
         list[int] | None, Parameter("tokens that end the answer, beside the model's end tokens")
     ] = None
@@ -166,6 +181,21 @@ BY_TOKEN = (TOKEN_EMBED, TOKEN_CLASSIFY)  # they make something of each token
 NORMALIZE, SIGMOID, SOFTMAX = "normalize", "sigmoid", "softmax"  # the length of a vector becomes 1; of labels' scores
 
 
+class NamedProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Code that a request names: a function of tokens and logits, or what makes one."""
+
+    qualname: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class PluginRequest(msgspec.Struct, frozen=True):
+    """What a request says to logits processors of whoever runs the server."""
+
+    extra_args: dict[str, Any] | None = None
+    processors: list[NamedProcessor] = []
+
+
 class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """How the worker draws tokens. temperature 0 is greedy; defaults switch a filter off."""
 
@@ -186,10 +216,12 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     prompt_logprobs: int = -1  # the same for the prompt's tokens
     pooling: Pooling | None = None  # no token is drawn: the sequence ends with its prompt
     logprob_token_ids: list[int] = []  # where logprobs are told: of these tokens in place of the most likely ones
+    plugins: bytes = b""  # JSON of PluginRequest
+    watermarking_config: WatermarkingConfig | None = None
 
     def is_plain(self) -> bool:
         """Its logits are not changed before a token is drawn."""
-        return all(getattr(self, name) == default_of(name) for name in PROCESSED)
+        return not self.plugins and all(getattr(self, name) == default_of(name) for name in PROCESSED)
 
     def row(self) -> dict[str, float]:
         """By name, what the arrays of the worker's batch have of it."""
@@ -229,6 +261,7 @@ class Generation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cache_salt: str = ""
     adapter: int = 0  # the id of its load (shm/adapters/registry.py); 0: none
     repeats: RepeatLimit | None = None
+    kv_peer: str = ""  # host:port of the server that has computed the prompt
 
 
 class ThinkBudget(msgspec.Struct, array_like=True, frozen=True, gc=False):

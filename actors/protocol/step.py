@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     NewBlocks = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 
+MOST_JUMPS = 16  # tokens of a row in a step, beside the next one, that its grammar leaves no choice of
 LOOKS = 1000  # of which a share is told
+JOINED_S = 0.004  # steps that are shorter, of the same rows, are told of two at a time (worker/joined_steps.py)
 
 
 class KVLayout(msgspec.Struct, array_like=True, frozen=True):
@@ -170,6 +172,9 @@ class Step(Message, frozen=True, tag=20):
         return not self.new_rows and mine == (other.packed_rows, other.packed_counts)
 
 
+PLUGIN_FAILED = 1 << 16  # rows are fewer
+
+
 class StepDone(Message, frozen=True, tag=14):
     """Worker → scheduler: the sampled tokens of each row that sampled, in the order of the step's rows.
 
@@ -183,7 +188,7 @@ class StepDone(Message, frozen=True, tag=14):
     seconds: float  # what the step took in the worker
     packed_drawn: bytes = b""  # nothing where no row had a draft
     packed_drafted: bytes = b""  # likewise
-    packed_failed: bytes = b""  # rows; of those of unseen_rows the complement
+    packed_failed: bytes = b""  # rows; of those of unseen_rows the complement, of plugin_rows PLUGIN_FAILED more
 
     @classmethod
     def make(
@@ -226,7 +231,13 @@ class StepDone(Message, frozen=True, tag=14):
     def failed_rows(self) -> Int32s:
         """int32 [f]: rows of the batch whose grammar failed in this step."""
         failed = unpack(self.packed_failed)
-        return failed[failed >= 0]
+        return failed[(failed >= 0) & (failed < PLUGIN_FAILED)]
+
+    @property
+    def plugin_rows(self) -> Int32s:
+        """int32 [p]: rows of which a logits processor failed."""
+        failed = unpack(self.packed_failed)
+        return failed[failed >= PLUGIN_FAILED] - PLUGIN_FAILED
 
     @property
     def unseen_rows(self) -> Int32s:

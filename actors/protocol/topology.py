@@ -6,21 +6,18 @@ that only descriptors travel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
-
-import msgspec
 
 from actorserve.shm.accounts.book import book_bytes
 from actorserve.shm.accounts.layout import ledger_bytes
 from actorserve.shm.adapters.registry import registry_bytes
 from actorserve.shm.board.board import board_bytes
 from actorserve.shm.board.startup import phases_bytes
+from actorserve.shm.engine_places import PLACE_BYTES
 from actorserve.shm.histogram import Histogram
 from actorserve.shm.kv_map.layout import kv_map_bytes
-from actorserve.shm.kv_map.notes import NoteSizes
-from actorserve.shm.kv_tier.layout import TierSizes
-from actorserve.shm.layout import CACHE_LINE, PAGE, whole
-from actorserve.shm.media.arena import CHUNK, ArenaSizes
+from actorserve.shm.layout import CACHE_LINE, whole
 from actorserve.shm.rings.mailbox import mailbox_bytes
 from actorserve.shm.rings.ring import ring_bytes
 from actorserve.shm.rings.trace_ring import trace_bytes
@@ -31,90 +28,89 @@ from ..accounts.account import BOOK_BYTES, MOST_ACCOUNTS
 from ..model.info import ModelInfo
 from ..model.memory.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
-from ..options.kv_offload import read_tiers
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
-from .kinds import KINDS, OWN_TEMPLATE, SUPERVISOR, TEMPLATE, ActorKind, Sends, kind_of
-from .request import BY_TOKEN
+from .actor_spec import AccountPlaces, ActorSpec, Lane, actor_name
+from .file_sizes import MAX_TABLES, FileSizes
+from .kinds import KINDS, LINK, OWN_TEMPLATE, RELAY, SUPERVISOR, TEMPLATE, ActorKind, Sends
+from .served import ServedModel, served_models
 
-MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 SMALLEST = 64 << 10  # of one that is hardly used
 TABLE_BUDGET = 512 << 20  # bytes of the request table, unless --max-num-queued-reqs asks for more
 MOST_QUEUED = 2048  # unless it asks for more; load generators begin a thousand requests at once if not told otherwise
 PARAMS_BYTES = 32 << 10  # parameter area of one slot
 RENDITION_BYTES = 48 << 10  # of what a renderer makes of them; grammars are the largest part
-JOURNALED = 1024  # connections, the lowest numbers first
-RECENT_BYTES = 16 << 20  # of a frontend's keys
-BODY_PICTURES = 2  # of the longest that a body has room for, in base64 as well
-MOST_INBOX = 8  # of the longest bodies, whose pictures wait for a media actor, of each frontend
 SPARE_SLOTS = 32  # slots whose client has gone and whose end is still on its way round
-
-
-class ActorSpec(msgspec.Struct, frozen=True):
-    """One actor: its name in `ps`, its kind's, and its place on the board."""
-
-    name: str
-    kind: str
-    index: int  # among those of its kind, of its engine if there are such
-    position: int
-    engine: int = 0  # whose it is; of those that belong to none it says nothing
-
-    @property
-    def traits(self) -> ActorKind:
-        """What holds for all of its kind."""
-        return kind_of(self.kind)
-
-
-class Lane(msgspec.Struct, frozen=True):
-    """One ring at `offset` of the segment, from an actor to its readers; `target` is what it is posted to."""
-
-    source: str
-    target: str  # an actor's name, or the kind of all of its readers
-    readers: tuple[str, ...]
-    offset: int
-    capacity: int
-
-
-class AccountPlaces(msgspec.Struct, frozen=True):
-    """Where in the segment clients' keys and what they use lie."""
-
-    book: int
-    ledger: int
 
 
 class System:
     """Actors, lanes and offsets for one set of options."""
 
-    def __init__(self, config: Config, model: ModelInfo) -> None:
+    def __init__(self, config: Config, model: ModelInfo, also: Sequence[ModelInfo] = ()) -> None:
+        """`model` is that of MODEL, and `also` those of --also."""
         self.config = config
         self.model = model
-        self.engines = range(config.engines)
-        names = [
-            (kind, engine, index)
-            for kind in KINDS.values()
-            for engine in (self.engines if kind.by_engine else (0,))
-            for index in range(_count(kind, config, model))
-        ]
-        self.actors = [
-            ActorSpec(_name(kind, index, engine, config), kind.name, index, position, engine)
-            for position, (kind, engine, index) in enumerate(names)
-        ]
+        self.models = served_models(config, [model, *also])
+        self.engines = range(self.models[-1].engines.stop)
+        self.remote_engines = range(config.local_engines, config.engines)  # a link stands for the scheduler
+        self.local_engines = [engine for engine in self.engines if engine not in self.remote_engines]
+        self.actors: list[ActorSpec] = []
+        for kind in KINDS.values():
+            for served in self.models if kind.by_engine or kind.by_model else self.models[:1]:
+                self._add(kind, served)
         self.meetings = [f"meeting@{engine}" if engine else "meeting" for engine in self.engines]  # files, by engine
         self.schedulers = [actor.name for actor in self.of_kind("scheduler")]  # by engine
         behind = len(self.actors)
-        self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, behind)  # no actor, but on the board behind them
+        self.template = ActorSpec(TEMPLATE, TEMPLATE, 0, behind)
         own = [kind.name for kind in KINDS.values() if kind.early_imports and self._imports(kind)]
         self.own_templates = {  # by the kind that each of them forks
             name: ActorSpec(OWN_TEMPLATE.format(name), TEMPLATE, index, behind + index)
             for index, name in enumerate(own, 1)
         }
+        relays = [ActorSpec(RELAY, RELAY, 0, behind + 1 + len(own))] if config.uds is not None else []
+        self.beside = [self.template, *self.own_templates.values(), *relays]  # no actors, but on the board behind them
         self.max_queued, self.slots_per_frontend = self._slots()
         self.slots = self.slots_per_frontend * config.frontends
         self._place()
+        self.files = FileSizes(config, self.models, self.slots, self.max_blocks, len(self.of_kind("media")))
+
+    def _add(self, kind: ActorKind, served: ServedModel) -> None:
+        """The actors of this kind that are this model's, or the server's."""
+        before = 0 if kind.by_engine else len(self.of_kind(kind.name))
+        for engine in served.engines if kind.by_engine else (0,):
+            is_link = kind.by_engine and engine in self.remote_engines  # of an engine elsewhere nothing else is here
+            if is_link and kind.group:
+                continue
+            for index in range(self._count(kind, served)):
+                name = "link" if is_link else actor_name(kind, index, served)
+                if kind.by_engine and len(self.engines) > 1:
+                    name = f"{name}@{engine}"
+                place = before + index, len(self.actors), engine, served.index
+                self.actors.append(ActorSpec(name, kind.name, *place, LINK if is_link else ""))
+
+    def _count(self, kind: ActorKind, served: ServedModel) -> int:
+        """How many actors of this kind a model has, in an engine if they are of engines."""
+        if self.config.steward is not None and not kind.of_stewards:
+            return 0
+        if kind.only_with and not any(getattr(one.info, kind.only_with) for one in self._of(kind, served)):
+            return 0
+        if kind.only_if and not getattr(self.config, kind.only_if):
+            return 0
+        return int(getattr(served.config, kind.count)) if kind.count else 1
+
+    def _of(self, kind: ActorKind, served: ServedModel) -> Sequence[ServedModel]:
+        """The models for which these actors are."""
+        return [served] if kind.by_engine or kind.by_model else self.models
 
     def _imports(self, kind: ActorKind) -> bool:
         """Has this kind a template of its own here?"""
         return bool(self.of_kind(kind.name)) and (not kind.computes or self.config.worker == "model")
+
+    def imports_of(self, kind: str) -> list[str]:
+        """Modules that the template of this kind imports for the models that are served."""
+        if not KINDS[kind].computes:
+            return []
+        return list(dict.fromkeys(module for served in self.models for module in served.worker_modules()))
 
     @property
     def _slot_sizes(self) -> tuple[int, int, int, int]:
@@ -123,9 +119,18 @@ class System:
 
     @property
     def max_tokens(self) -> int:
-        """Of a slot's log. A sequence that pools ends with a token behind its prompt, which may be as long as the model
-        takes."""
-        return self.model.max_model_len + (self.model.pooling is not None)
+        """Of a slot's log, for the model that needs most."""
+        return max(one.max_tokens for one in self.models)
+
+    @property
+    def max_model_len(self) -> int:
+        """Of the model that takes most."""
+        return max(one.info.max_model_len for one in self.models)
+
+    @property
+    def max_num_seqs(self) -> int:
+        """That run at once in all engines together."""
+        return sum(one.config.max_num_seqs * len(one.engines) for one in self.models)
 
     @property
     def table_sizes(self) -> tuple[int, int, int, int, int]:
@@ -139,9 +144,13 @@ class System:
             queued = config.max_num_queued_reqs
         else:
             size = table_bytes(1, *self._slot_sizes)
-            room = TABLE_BUDGET // size // config.frontends - config.max_num_seqs * config.engines - SPARE_SLOTS
+            room = TABLE_BUDGET // size // config.frontends - self.max_num_seqs - SPARE_SLOTS
             queued = max(16, min(MOST_QUEUED, room))
-        return queued, config.max_num_seqs * config.engines + queued + SPARE_SLOTS
+        return queued, self.max_num_seqs + queued + SPARE_SLOTS
+
+    def detokenizers_of(self, model: int) -> list[str]:
+        """Who is told of tokens of a model; on a machine that computes for others its steward is."""
+        return [one.name for kind in ("detokenizer", "steward") for one in self.of_kind(kind) if one.model == model]
 
     def _place(self) -> None:
         """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, table, KV maps, keys."""
@@ -174,7 +183,8 @@ class System:
         self.table_offset = -(-offset // 4096) * 4096
         first = whole(self.table_offset + table_bytes(self.slots, *self._slot_sizes), CACHE_LINE)
         self.sequence_blocks = -(-self.max_tokens // self.config.block_size)
-        self.max_blocks = self.config.max_num_seqs * self.sequence_blocks  # of one block table: no worker has more
+        # of one block table: no worker has more
+        self.max_blocks = max(one.config.max_num_seqs for one in self.models) * self.sequence_blocks
         self.kv_map_bytes = whole(kv_map_bytes(*self.kv_map_sizes), CACHE_LINE)
         self.kv_map_offsets = [first + self.kv_map_bytes * engine for engine in self.engines]
         self.size = first + self.kv_map_bytes * len(self.engines)
@@ -188,6 +198,8 @@ class System:
         if self.config.enable_lora:
             self.adapters_offset = whole(self.size, CACHE_LINE)
             self.size = self.adapters_offset + registry_bytes(len(self.engines))
+        self.troubles_offset = whole(self.size, CACHE_LINE)  # of engines elsewhere
+        self.size = self.troubles_offset + PLACE_BYTES * len(self.remote_engines)
 
     @property
     def kv_map_sizes(self) -> tuple[int, int, int, int, int]:
@@ -203,17 +215,29 @@ class System:
         """(name, readers) of each lane from this actor to this kind: those of a group get everything by one lane."""
         found: list[tuple[str, tuple[str, ...]]] = []
         for engine in self._heard_by(source, kind):
-            names = tuple(actor.name for actor in self.of_kind(kind.name) if actor.engine == engine)
-            found += [(self.group_of(kind, engine), names)] if kind.group else [(name, (name,)) for name in names]
+            names = tuple(actor.name for actor in self._of_both(source, kind) if actor.engine == engine)
+            if kind.group and names:
+                found.append((self.group_of(kind, engine), names))
+            elif not kind.group:
+                found += [(name, (name,)) for name in names]
         return found
+
+    def _of_both(self, source: ActorSpec, kind: ActorKind) -> list[ActorSpec]:
+        """The actors of a kind that are for a model which this actor is for, too."""
+        if not kind.by_model or not (source.traits.by_engine or source.traits.by_model):
+            return self.of_kind(kind.name)
+        return [actor for actor in self.of_kind(kind.name) if actor.model == source.model]
 
     def _heard_by(self, source: ActorSpec, kind: ActorKind) -> list[int]:
         """The engines whose actors of this kind hear this actor."""
         if not kind.by_engine:
             return [0]
-        if not source.traits.by_engine:
+        if not (source.traits.by_engine or source.traits.by_model):
             return list(self.engines)
-        return [engine for engine in self.engines if (engine == source.engine) != (kind is source.traits)]
+        engines = self.models[source.model].engines
+        if not source.traits.by_engine:
+            return list(engines)
+        return [engine for engine in engines if (engine == source.engine) != (kind is source.traits)]
 
     def group_of(self, kind: ActorKind, engine: int) -> str:
         """The name of the lanes to all of an engine's group."""
@@ -225,11 +249,25 @@ class System:
 
     def is_reporter(self, worker: ActorSpec) -> bool:
         """Whether this one tells the scheduler what its group has done: the first of those who draw."""
-        return worker.index == self.config.workers - self.config.tensor_parallel_size
+        config = self.models[worker.model].config
+        return worker.index == config.workers - config.tensor_parallel_size
+
+    def model_of(self, engine: int) -> ServedModel:
+        """The one that this engine computes."""
+        return next(one for one in self.models if engine in one.engines)
+
+    def whose(self, actor: ActorSpec) -> str:
+        """The name of the model that an actor is for; empty of those that are for all, and where there is one."""
+        is_of_one = actor.kind in KINDS and (actor.traits.by_engine or actor.traits.by_model)
+        return self.models[actor.model].name if is_of_one and len(self.models) > 1 else ""
+
+    def first_device(self, engine: int) -> int:
+        """The number of GPUs that the engines before this one take: each worker has its own, but those on a CPU."""
+        return sum(len(self.workers_of(before)) for before in range(engine) if not self.model_of(before).is_on_cpu)
 
     def histogram_specs(self, kind: str) -> list[HistogramSpec]:
         """What actors of a kind count in."""
-        return KINDS[kind].histograms(self.model.max_model_len)
+        return KINDS[kind].histograms(self.max_model_len)
 
     def histogram_place(self, actor: ActorSpec) -> tuple[int, list[tuple[str, tuple[int, ...]]]]:
         """Where an actor's histograms begin, and which these are with which bounds, in order."""
@@ -242,81 +280,8 @@ class System:
 
     @property
     def board_blocks(self) -> int:
-        """The board has one for each actor, and one for each template."""
-        return len(self.actors) + len(self.templates)
-
-    @property
-    def templates(self) -> list[ActorSpec]:
-        """All processes that fork actors."""
-        return [self.template, *self.own_templates.values()]
-
-    @property
-    def body_bytes(self) -> int:
-        """The longest body of a request. Where it may hold pictures, these cross no lane."""
-        return self.config.max_body_bytes + (BODY_PICTURES * self.config.max_media_bytes if self.model.media else 0)
-
-    @property
-    def journal(self) -> tuple[int, int]:
-        """(records, bytes of each): the requests of so many connections can be taken over by another frontend."""
-        return min(self.config.max_connections, JOURNALED), self.body_bytes + self.config.max_header_bytes
-
-    @property
-    def answers(self) -> int:
-        """Records: the answers on so many connections can be gone on with by another frontend."""
-        return min(self.config.max_connections, JOURNALED)
-
-    @property
-    def logprobs(self) -> tuple[int, int]:
-        """(slots, tokens of each)."""
-        return self.slots, self.model.max_model_len
-
-    @property
-    def vectors(self) -> tuple[int, int] | None:
-        """(slots, numbers of each) of a model that pools: a vector, or one of each token."""
-        pooling = self.model.pooling
-        if pooling is None:
-            return None
-        rows = self.model.max_model_len if set(pooling.tasks) & set(BY_TOKEN) else 1
-        return self.slots, rows * pooling.numbers
-
-    @property
-    def media(self) -> ArenaSizes | None:
-        """Of what requests have of pictures and sounds, where the model takes such."""
-        actors = len(self.of_kind("media"))
-        if not actors:
-            return None
-        return ArenaSizes(self.slots, actors, max(CHUNK, self.config.media_memory_bytes // actors // CHUNK * CHUNK))
-
-    @property
-    def media_inbox(self) -> tuple[int, int]:
-        """(frontends, bytes of each), where the model takes pictures or sounds."""
-        return self.config.frontends, whole(MOST_INBOX * self.body_bytes, PAGE)
-
-    @property
-    def sounds(self) -> tuple[int, int] | None:
-        """(slots, numbers of each) of a model that listens: the features of a window."""
-        encoder = self.model.encoder
-        if encoder is None or encoder.speech is None:
-            return None
-        return self.slots, encoder.speech.mels * encoder.speech.frames
-
-    @property
-    def kv_notes(self) -> NoteSizes | None:
-        """Of what stands in cached blocks, where somebody is told."""
-        if not self.config.tells_kv:
-            return None
-        return NoteSizes(len(self.engines), MAX_TABLES * self.max_blocks, self.config.block_size)
-
-    @property
-    def kv_tier(self) -> TierSizes | None:
-        """Of the KV blocks that are kept in the host's memory."""
-        tiers = read_tiers(self.config)
-        return None if tiers is None else TierSizes(len(self.engines), tiers.memory_bytes)
-
-    @property
-    def recent(self) -> tuple[int, int]:
-        """(regions, bytes of each): what frontends must find again by keys."""
-        return self.config.frontends, RECENT_BYTES
+        """The board has one for each actor, and one for each process beside them."""
+        return len(self.actors) + len(self.beside)
 
     def _capacity(self, sends: Sends) -> int:
         """A record may fill a third of its lane."""
@@ -331,9 +296,11 @@ class System:
     def of_kind(self, kind: str) -> list[ActorSpec]:
         return [actor for actor in self.actors if actor.kind == kind]
 
-    def scheduler_of(self, engine: int | None) -> str:
-        """Whom to tell of a slot of this engine. None: of a slot that has no prompt yet; the first passes it on."""
-        return self.schedulers[engine or 0]
+    def scheduler_of(self, engine: int | None, model: int = 0) -> str:
+        """Whom to tell of a slot of this engine. None: of one of this model that has no prompt yet; the model's first
+        passes it on.
+        """
+        return self.schedulers[self.models[model].engines[0] if engine is None else engine]
 
     @property
     def with_clients(self) -> list[ActorSpec]:
@@ -347,33 +314,9 @@ class System:
     def frontend_of(self, slot: int) -> str:
         return f"frontend-{slot // self.slots_per_frontend}"
 
-    def media_of(self, slot: int) -> str:
-        """Who processes the pictures of a request that begins with this slot."""
-        return f"media-{slot % self.config.media_actors}"
+    def media_of(self, slot: int, model: int = 0) -> str:
+        """Who processes the pictures of a request to this model that begins with this slot."""
+        return f"media-{slot % self.config.media_actors}{self.models[model].label}"
 
-    def detokenizer_of(self, slot: int) -> str:
-        return f"detokenizer-{slot % self.config.detokenizers}"
-
-
-def _count(kind: ActorKind, config: Config, model: ModelInfo) -> int:
-    """How many actors of this kind there are, in an engine if they are of engines."""
-    if (kind.only_with and not getattr(model, kind.only_with)) or (kind.only_if and not getattr(config, kind.only_if)):
-        return 0
-    return int(getattr(config, kind.count)) if kind.count else 1
-
-
-def _name(kind: ActorKind, index: int, engine: int, config: Config) -> str:
-    """The kind's own if there can be no other; a group of one is not told apart, either. Of several engines each has
-    its number behind an @.
-    """
-    alone = not kind.count or (kind.group and getattr(config, kind.count) == 1)
-    name = kind.name if alone else f"{kind.name}-{_place(index, config) if kind.group else index}"
-    return f"{name}@{engine}" if kind.by_engine and config.engines > 1 else name
-
-
-def _place(index: int, config: Config) -> str:
-    """A worker's in its group: its number, or its stage with what it is there, such as pp1-tp0."""
-    stage, rank = divmod(index, config.tensor_parallel_size)
-    if config.pipeline_parallel_size == 1:
-        return str(index)
-    return f"pp{stage}" if config.tensor_parallel_size == 1 else f"pp{stage}-tp{rank}"
+    def detokenizer_of(self, slot: int, model: int = 0) -> str:
+        return f"detokenizer-{slot % self.config.detokenizers}{self.models[model].label}"

@@ -19,29 +19,31 @@ from actorserve.shm.table.table import slot_of
 from ..engines.routing import Router
 from ..grammar.compiler import GrammarError
 from ..model.encoder_decoder.spec import EncoderSpec
-from ..protocol.block_hash import extend_hashes, first_hash
+from ..protocol.block_hash import Span, extend_hashes, first_hash
 from ..protocol.media import MediaItem
 from ..protocol.messages import (
+    NO_QUOTA,
     Admit,
-    ChatPrompt,
     Detokenize,
     Failed,
     Measure,
     Render,
     Rendered,
-    SoundPrompt,
     Sync,
     Synced,
     Tokenize,
     ToRenderer,
 )
 from ..protocol.request import Rendition
+from ..protocol.topics.io_processors import PostProcess, PreProcess
+from ..protocol.topics.prompts import ChatPrompt, EmbedsPrompt, SoundPrompt
 from ..runtime.in_flight import CALL, GivenUp, log_debug, request_name
 from ..runtime.process import RENEW, Actor, Context, run
 from ..sound.decode import SoundError
 from ..telemetry.trace_events import EventKind
 from .artifacts import Renditions
 from .calls import Calls, caller_of
+from .embeds import given_rows
 from .encoder_input import lay_out
 from .hearing import Hearer
 from .media import spans_of
@@ -67,11 +69,13 @@ class RendererActor(Actor):
         self._may_share = pooling is None or pooling.chunked
         self.prompts = Prompts(context)
         self.renditions = Renditions(self.prompts.tokenizer, context.model, self.table.rendition_bytes)
-        self.router = Router(context) if len(context.system.engines) > 1 else None
+        self.engine = context.served.engines[0]
+        self.router = Router(context) if len(context.served.engines) > 1 else None
         encoder = context.model.encoder
         self.sounds, self.hearer = context.sounds(), None
         if encoder is not None and encoder.speech is not None:
             self.hearer = Hearer(self.prompts.tokenizer, encoder, encoder.speech, self.table.block_size)
+        self.embeds = context.prompt_embeds()
         self.calls = Calls(context, self.prompts, self.hearer)
         self.worn_out = False  # Python itself is not to be trusted any more
 
@@ -90,6 +94,10 @@ class RendererActor(Actor):
                 self._guarded(lambda: self.calls.detokenize(message), CALL | message.call, call=message.call)
             case Measure():
                 self._guarded(lambda: self.calls.measure(message), CALL | message.call, call=message.call)
+            case PreProcess():
+                self._guarded(lambda: self.calls.pre_process(message), CALL | message.call, call=message.call)
+            case PostProcess():
+                self._guarded(lambda: self.calls.post_process(message), CALL | message.call, call=message.call)
             case Sync():
                 self.context.post(caller_of(message.call), Synced(message.call))
 
@@ -159,6 +167,10 @@ class RendererActor(Actor):
         if self.hearer is not None:
             raise RenderRefused(400, "prompt: this model writes down what it hears, and reads no text.", "prompt")
         self.prompts.check_form(message.prompt)
+        if message.pools and message.media:
+            tokens, items = self.prompts.pooled_with_media(message)
+            self._store(refs, message, tokens, 1, b"", items)
+            return
         if message.pools:
             tokens, second = self.prompts.pooled_tokens(message)
             rendition = msgspec.msgpack.encode(Rendition(second=second)) if second else b""
@@ -177,6 +189,9 @@ class RendererActor(Actor):
             self.context.log.warning(
                 said, request_name(self.table, refs[0]), message.constrained_by, ", ".join(remarks)
             )
+        if isinstance(message.prompt, EmbedsPrompt):
+            self._write_embeds(refs, message, message.prompt, rendition)
+            return
         if message.media:
             tokens, items = self.prompts.with_media(message, text)
         else:
@@ -186,6 +201,15 @@ class RendererActor(Actor):
             self._write_encoded(refs, message, spec, tokens, rendition)
             return
         self._store(refs, message, tokens, self.prompts.limit(len(tokens), message), rendition, items)
+
+    def _write_embeds(self, refs: list[int], message: Render, prompt: EmbedsPrompt, rendition: bytes) -> None:
+        """The same of a prompt that is embeddings: they lie in the slots before the prompt is published."""
+        if self.embeds is None:
+            raise RenderRefused(400, "prompt_embeds: this model takes none.", "prompt_embeds")
+        given = given_rows(prompt, self.context.model)
+        given.write(self.embeds, [ref for ref in refs if self._is_wanted(ref)])
+        limit = self.prompts.limit(len(given.rows), message)
+        self._store(refs, message, given.tokens, limit, rendition, spans=[given.span])
 
     def _write_encoded(
         self, refs: list[int], message: Render, spec: EncoderSpec, tokens: list[int], rendition: bytes
@@ -204,7 +228,7 @@ class RendererActor(Actor):
         """Each slot has a window of the sound: its features lie there before the prompt is published."""
         assert self.hearer is not None and self.sounds is not None
         try:
-            found = self.hearer.features(prompt.data, [message.refs.index(ref) for ref in refs])
+            found = self.hearer.features(prompt.data, [prompt.window + message.refs.index(ref) for ref in refs])
         except SoundError as error:
             raise RenderRefused(400, f"file: {error}.", "file") from None
         log = self.hearer.log(prompt)
@@ -224,6 +248,7 @@ class RendererActor(Actor):
         limit: int,
         rendition: bytes,
         items: Sequence[MediaItem] = (),
+        spans: Sequence[Span] = (),
     ) -> None:
         """Into the slots that are still wanted."""
         limit = _within_quota(len(tokens), limit, message)
@@ -231,11 +256,11 @@ class RendererActor(Actor):
         hashes = b""
         if self._may_share:
             first = first_hash(message.cache_salt, message.adapter)
-            hashes = extend_hashes(first, ids, self.table.block_size, spans=spans_of(items))
+            hashes = extend_hashes(first, ids, self.table.block_size, spans=[*spans, *spans_of(items)])
         if any(len(given) > limit for given in message.given):
             raise RenderRefused(400, f"choices: more tokens than the {limit} that the answer may have.", "choices")
         among = () if message.engine is None else (message.engine,)
-        engine = 0 if self.router is None else self.router.choose(hashes, len(tokens), len(refs), among)
+        engine = self.engine if self.router is None else self.router.choose(hashes, len(tokens), len(refs), among)
         self._stamp(refs, Stamp.RENDERED)
         for ref in refs:
             if self._is_wanted(ref):
@@ -271,5 +296,5 @@ def _within_quota(count: int, limit: int, message: Render) -> int:
     left = message.most_tokens - count
     if left < (0 if message.pools else 1):
         text = f"This key has {message.most_tokens} tokens left for the request, whose prompt has {count}."
-        raise RenderRefused(429, text, None, "insufficient_quota")
+        raise RenderRefused(429, text, None, NO_QUOTA)
     return limit if message.pools else min(limit, left)

@@ -8,8 +8,9 @@ import msgspec
 
 from ..grammar.compiler import Constraint, GrammarError, Grammars, unpack
 from ..grammar.matchers import Matchers
-from ..protocol.messages import ChatPrompt, Prompt, Render
+from ..protocol.messages import Render
 from ..protocol.request import Rendition, Think, ThinkBudget
+from ..protocol.topics.prompts import ChatPrompt, Prompt
 from .reasoning_state import left_thinking
 
 if TYPE_CHECKING:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from ..protocol.messages import (
-    ChatPrompt,
-    Detokenize,
-    Detokenized,
-    Measure,
-    Measured,
-    Tokenize,
-    Tokenized,
-    frontend_of_call,
-)
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from ..protocol.messages import Detokenize, Detokenized, Measure, Measured, Tokenize, Tokenized, frontend_of_call
+from ..protocol.topics.io_processors import PostProcess, PostProcessed, PreProcess, PreProcessed
+from ..protocol.topics.prompts import ChatPrompt
 from ..runtime.process import Context
 from ..sound.decode import SoundError
 from .hearing import Hearer
 from .prompts import Prompts
 from .refused import RenderRefused
 
+if TYPE_CHECKING:
+    from .io_processors.processor import IOProcessorCalls
+
+T = TypeVar("T")
 REPLY_ROOM = 512  # bytes of a reply that are not its token list
 
 
@@ -31,6 +33,7 @@ class Calls:
 
     def __init__(self, context: Context, prompts: Prompts, hearer: Hearer | None) -> None:
         self._context, self._prompts, self._hearer = context, prompts, hearer
+        self._plugin: IOProcessorCalls | None = None  # made for the first request that it is for
 
     def tokenize(self, message: Tokenize) -> None:
         """Ids of a prompt as they would be computed, and what they stand for."""
@@ -59,6 +62,41 @@ class Calls:
         if len(text.encode()) + REPLY_ROOM > self._context.outboxes[caller].max_message:
             raise RenderRefused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
         self._context.post(caller, Detokenized(message.call, text))
+
+    def pre_process(self, message: PreProcess) -> None:
+        """Prompts of what a request's data say."""
+        prompts = self._guarded(lambda plugin: plugin.pre_process(message.request_id, message.data))
+        self._reply(message.call, PreProcessed(message.call, prompts), "prompts")
+
+    def post_process(self, message: PostProcess) -> None:
+        """The answer, of what the model has made of the prompts."""
+        about = message.request_id, message.data, message.pooled
+        output = self._guarded(lambda plugin: plugin.post_process(*about))
+        self._reply(message.call, PostProcessed(message.call, output), "answer")
+
+    def _guarded(self, ask: Callable[[IOProcessorCalls], T]) -> T:
+        """Whatever the plugin raises is told as its own, and stands in the log."""
+        config = self._context.config
+        if config.io_processor_plugin is None:
+            raise RenderRefused(400, "data: the server has no --io-processor-plugin.", "data")
+        try:
+            if self._plugin is None:
+                from .io_processors.processor import IOProcessorCalls  # what servers with one alone have a use for
+
+                self._plugin = IOProcessorCalls(config, self._context.model)
+            return ask(self._plugin)
+        except RenderRefused:
+            raise
+        except Exception as error:
+            self._context.log.exception("the plugin %s has failed", config.io_processor_plugin)
+            text = f"The server's IO processor failed: {type(error).__name__}; the server's log says how."
+            raise RenderRefused(500, text, None, "io_processor_failed") from None
+
+    def _reply(self, call: int, message: PreProcessed | PostProcessed, what: str) -> None:
+        caller = caller_of(call)
+        if len(msgspec.msgpack.encode(message)) + REPLY_ROOM > self._context.outboxes[caller].max_message:
+            raise RenderRefused(413, f"data: the {what} of the server's IO processor are too long to send.", "data")
+        self._context.post(caller, message)
 
     def measure(self, message: Measure) -> None:
         """How long a sound is, and in how many windows it would be heard."""

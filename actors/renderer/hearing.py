@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..model.encoder_decoder.spec import EncoderSpec, SpeechSpec
-from ..protocol.messages import SoundPrompt
 from ..protocol.request import Hearing
+from ..protocol.topics.prompts import SoundPrompt
 from ..sound.decode import decode
 from ..sound.features import LogMel
 from ..sound.windows import cut

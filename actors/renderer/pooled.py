@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model.info import ModelInfo
+from ..model.pooling.spec import PairForm
 from ..model.tokenizers.tokenizer import special_tokens, tokenizer_config
-from ..protocol.messages import PairPrompt, TextPrompt
+from ..protocol.topics.prompts import PairPrompt, TextPrompt
 from .oversized import GIANT, LEAST
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class PooledTexts:
         self._tokenizer = tokenizer
         self._longest = model.max_model_len
         self._ending: list[int] = []
+        self._form = None if model.pooling is None else model.pooling.pair
         if model.pooling is not None and tokenizer_config(model).get("add_eos_token") is True:
             end = tokenizer.token_to_id(special_tokens(model).get("eos_token", ""))
             if end is not None and tokenizer.encode("a").ids[-1:] != [end]:
@@ -34,11 +36,17 @@ class PooledTexts:
 
     def encode(self, prompt: TextPrompt | PairPrompt) -> tuple[list[int], int]:
         """(ids, where the second text begins, 0 if there is none or the model does not tell them apart)."""
+        if self._form is not None and isinstance(prompt, PairPrompt):
+            return self._formed(self._form, prompt), 0
         ids, second = _read(_encode(self._tokenizer, prompt))
         return ids + self._ending_of(prompt), second
 
     def encode_cut(self, prompt: TextPrompt | PairPrompt, keep: int, keep_first: bool) -> tuple[list[int], int]:
         """The same, at most `keep` tokens; of a pair the longer text is cut first. TooFewTokens if there is no room."""
+        if self._form is not None and isinstance(prompt, PairPrompt):
+            shortened = _shortened(prompt, max(LEAST, GIANT * self._longest), keep_first)
+            assert isinstance(shortened, PairPrompt)
+            return self._formed(self._form, shortened, keep, keep_first), 0
         ending, most = self._ending_of(prompt), max(LEAST, GIANT * self._longest)
         room = keep - len(ending)
         if room < 1:
@@ -51,6 +59,23 @@ class PooledTexts:
         if len(ids) > room:
             raise TooFewTokens(keep)
         return ids + ending, second
+
+    def _formed(
+        self, form: PairForm, prompt: PairPrompt, keep: int | None = None, keep_first: bool = True
+    ) -> list[int]:
+        """What a generating model is asked of the two; only what stands between its fixed parts is cut."""
+        about = prompt.instruction or form.instruction
+        asked = form.form.format(instruction=about, query=prompt.text, document=prompt.second)
+        parts = [
+            self._tokenizer.encode(part, add_special_tokens=False).ids for part in (form.before, asked, form.after)
+        ]
+        before, ids, after = parts
+        if keep is not None:
+            room = keep - len(before) - len(after)
+            if room < 1:
+                raise TooFewTokens(keep)
+            ids = ids[:room] if keep_first else ids[max(0, len(ids) - room) :]
+        return [*before, *ids, *after]
 
     def _ending_of(self, prompt: TextPrompt | PairPrompt) -> list[int]:
         return [] if isinstance(prompt, TextPrompt) and not prompt.add_special_tokens else self._ending
@@ -74,12 +99,12 @@ def _shortened(prompt: TextPrompt | PairPrompt, most: int, keep_first: bool) -> 
         return text[:most] if keep_first else text[-most:]
 
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(cut(prompt.text), cut(prompt.second))
+        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction)
     return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
 
 
 def lowered(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPrompt:
     """In small letters."""
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(prompt.text.lower(), prompt.second.lower())
+        return PairPrompt(prompt.text.lower(), prompt.second.lower(), prompt.instruction)
     return TextPrompt(prompt.text.lower(), prompt.add_special_tokens)

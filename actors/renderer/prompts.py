@@ -9,7 +9,8 @@ from typing import Any
 
 from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ..protocol.media import MediaItem, PreparedMedia
-from ..protocol.messages import ChatPrompt, PairPrompt, Prompt, Render, SoundPrompt, TextPrompt, TokenPrompt
+from ..protocol.messages import Render
+from ..protocol.topics.prompts import ChatPrompt, EmbedsPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
 from ..runtime.process import Context
 from .encode_cache import SegmentCache
 from .media import Misplaced, expanded, expanded_ids, in_order, items_of, with_placeholders
@@ -59,6 +60,8 @@ class Prompts:
                 return prompt.tokens
             case PairPrompt():
                 return self._pooled.encode(prompt)[0]
+            case EmbedsPrompt():
+                raise RenderRefused(400, "prompt_embeds: embeddings have no tokens.", "prompt_embeds")
             case SoundPrompt():
                 raise RenderRefused(400, "file: a sound has no tokens.", "file")
 
@@ -90,7 +93,7 @@ class Prompts:
 
     def check_form(self, prompt: Prompt) -> None:
         """400 for a text where there is no tokenizer."""
-        if self.has_tokenizer or isinstance(prompt, TokenPrompt):
+        if self.has_tokenizer or isinstance(prompt, TokenPrompt | EmbedsPrompt):
             return
         field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
         raise RenderRefused(400, f"{field}: {NO_TOKENIZER.format('prompt')}.", field)
@@ -175,7 +178,7 @@ class Prompts:
         keep = longest if message.truncate_prompt_tokens == -1 else message.truncate_prompt_tokens
         if isinstance(prompt, ChatPrompt):
             prompt = TextPrompt(self.chat_text(prompt), prompt.add_special_tokens)
-        assert not isinstance(prompt, SoundPrompt)
+        assert not isinstance(prompt, SoundPrompt | EmbedsPrompt)
         if isinstance(prompt, TokenPrompt):
             self.check_ids(prompt.tokens, message.field or "prompt")
             tokens, second = prompt.tokens, 0
@@ -188,6 +191,14 @@ class Prompts:
         if len(tokens) > longest:
             raise self.too_long(str(len(tokens)), prompt, message.field)
         return tokens, second
+
+    def pooled_with_media(self, message: Render) -> tuple[list[int], list[MediaItem]]:
+        """The same of a conversation with pictures, and where these stand in it."""
+        assert isinstance(message.prompt, ChatPrompt)
+        tokens, order = self.media_tokens(message.prompt, self.chat_text(message.prompt, message.media), message.media)
+        if len(tokens) > self._model.max_model_len:
+            raise self.too_long(str(len(tokens)), message.prompt, message.field)
+        return tokens, items_of(tokens, order)
 
     def _encode_pooled(
         self, prompt: TextPrompt | PairPrompt, keep: int | None, message: Render

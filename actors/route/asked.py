@@ -16,6 +16,7 @@ MOVABLE = frozenset(
         "/v1/chat/completions/batch",
         "/v1/completions",
         "/v1/messages",
+        "/v1/responses",
         "/inference/v1/generate",
     }
 )
@@ -32,6 +33,14 @@ class Fields(msgspec.Struct):
     prompt: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     token_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    session_id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    session_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+class SessionOf(msgspec.Struct):
+    """What names a request's session in its `session_params`."""
+
+    id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 decode = msgspec.json.Decoder(Fields).decode
@@ -62,6 +71,7 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
         fields = decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Asked(method, path, headers, body, key=key, size=len(body))
+    session = _session(bytes(fields.session_params))
     parts = (fields.system, fields.tools, fields.messages, fields.prompt, fields.input, fields.token_ids)
     text = b"\0".join(map(bytes, parts))
     return Asked(
@@ -69,15 +79,26 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
         path,
         headers,
         body,
-        model=_model(bytes(fields.model)),
-        moves=method == "POST" and path.partition("?")[0] in MOVABLE and bytes(fields.stream) == b"true",
-        key=key,
+        model=_text(bytes(fields.model)),
+        moves=method == "POST"
+        and path.partition("?")[0] in MOVABLE
+        and bytes(fields.stream) == b"true"
+        and not session,
+        key=session or _text(bytes(fields.session_id)) or key,
         prefix=blocks_of(bytes(fields.model) + b"\0" + text.rstrip(b"\0")),
         size=len(text),
     )
 
 
-def _model(raw: bytes) -> str:
+def _session(raw: bytes) -> str:
+    """That whose tokens one replica alone has."""
+    try:
+        return _text(bytes(msgspec.json.decode(raw, type=SessionOf).id)) if raw not in (b"", b"null") else ""
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _text(raw: bytes) -> str:
     try:
         return msgspec.json.decode(raw, type=str) if raw else ""
     except msgspec.MsgspecError:

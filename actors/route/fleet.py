@@ -22,62 +22,94 @@ MOST_BLOCKS = 200_000  # that are remembered
 
 
 class Fleet:
-    """`changed` is set when a replica may be chosen that could not before."""
+    """`changed` is set when a replica may be chosen that could not before, `came` when there is one more."""
 
     def __init__(self, addresses: Iterable[str]) -> None:
-        self.replicas = [Replica(address) for address in addresses]
-        self.changed = asyncio.Event()
+        self.all = [Replica(address) for address in addresses]  # each keeps its place; one that is gone may leave it
+        self.changed, self.came = asyncio.Event(), asyncio.Event()
+        self._of_names: dict[str, list[Replica]] = {}
         self._seen: OrderedDict[bytes, int] = OrderedDict()  # hash of a block: a bit for each replica
         self._turn = 0
         self.looked = self.found = 0  # bytes of prompts; and of them, those that were known where they went
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """Those that are there, or have something to end."""
+        return [one for one in self.all if not one.is_gone or one.in_flight]
+
+    def name_has(self, name: str, addresses: list[str]) -> tuple[list[str], list[str]]:
+        """It stands for these now: which of them are new, and which others it does not stand for any more."""
+        known = {one.address: one for one in self._of_names.get(name, [])}
+        given = {one.address for one in self.all if one.address not in known and not one.is_gone}
+        came = [address for address in addresses if address not in known and address not in given]
+        for address in came:
+            known[address] = self._meet(address)
+        went = [address for address in known if address not in addresses]
+        for address in went:
+            known.pop(address).is_gone = True
+        self._of_names[name] = list(known.values())
+        if came:
+            self.came.set()
+        return came, went
+
+    def _meet(self, address: str) -> Replica:
+        """In the place of one that is gone, or behind all. It knows nothing of what that one knew."""
+        replica = Replica(address)
+        free = next((index for index, one in enumerate(self.all) if one.is_gone and not one.in_flight), None)
+        if free is None:
+            self.all.append(replica)
+        else:
+            self.forget(self.all[free])
+            self.all[free] = replica
+        return replica
 
     def find(self, address: str) -> Replica | None:
         return next((replica for replica in self.replicas if replica.address == address.rstrip("/")), None)
 
     def choose(self, asked: Asked, but: Collection[Replica] = ()) -> Replica | None:
         """The one that costs least; None while none takes it."""
-        able = [index for index, one in enumerate(self.replicas) if one not in but and one.takes(asked.model)]
+        able = [index for index, one in enumerate(self.all) if one not in but and one.takes(asked.model)]
         if (
             not able and asked.model
         ):  # a name that nobody tells of, such as an adapter that is loaded when it is asked for
-            able = [index for index, one in enumerate(self.replicas) if one not in but and one.takes("")]
+            able = [index for index, one in enumerate(self.all) if one not in but and one.takes("")]
         if not able:
             return None
         if asked.key:
-            return self.replicas[max(able, key=lambda index: self._rank(asked.key, index))]
+            return self.all[max(able, key=lambda index: self._rank(asked.key, index))]
         known = self._known(asked.prefix)
         self._turn += 1
         chosen = min(able, key=lambda index: (self._cost(asked, index, known), (index - self._turn) % len(able)))
         self.looked += asked.size
         self.found += min(asked.size, known.get(chosen, 0))
         self._remember(asked.prefix, chosen)
-        return self.replicas[chosen]
+        return self.all[chosen]
 
     def forget(self, replica: Replica) -> None:
         """It may have lost what it knew."""
-        mask = ~(1 << self.replicas.index(replica))
+        mask = ~(1 << self.all.index(replica))
         for block in self._seen:
             self._seen[block] &= mask
 
     def _rank(self, key: str, index: int) -> bytes:
         """The same replica for a key as long as it is there, whoever else comes or goes."""
-        return hashlib.blake2b(f"{key}\0{self.replicas[index].address}".encode(), digest_size=8).digest()
+        return hashlib.blake2b(f"{key}\0{self.all[index].address}".encode(), digest_size=8).digest()
 
     def _known(self, prefix: list[bytes]) -> dict[int, int]:
         """For replicas that have seen the begin of this prompt: so many bytes of it."""
         known: dict[int, int] = {}
-        left = (1 << len(self.replicas)) - 1
+        left = (1 << len(self.all)) - 1
         for count, block in enumerate(prefix, 1):
             left &= self._seen.get(block, 0)
             if not left:
                 break
-            for index in range(len(self.replicas)):
+            for index in range(len(self.all)):
                 if left >> index & 1:
                     known[index] = count * BLOCK
         return known
 
     def _cost(self, asked: Asked, index: int, known: dict[int, int]) -> float:
-        replica = self.replicas[index]
+        replica = self.all[index]
         fresh = max(0, asked.size - known.get(index, 0)) + PENDING * replica.pending
         return fresh / BYTES_A_TOKEN + TOKENS_A_REQUEST * replica.load
 

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from .fleet import Fleet
+from .replica import Replica
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -30,9 +31,14 @@ class RouterMetrics:
         self.heads = Histogram(f"{named}head_seconds", text, buckets=SECONDS, registry=to)
         self.pieces = 0  # of streams
         self._fleet = fleet
-        for replica in fleet.replicas:
+        for replica in fleet.replicas:  # those of names come later
             self.up.labels(replica.address).set(0)
         registry.register(self)
+
+    def gone(self, replica: Replica) -> None:
+        """Nothing more is known of it, unless it is there again under its address."""
+        if all(one.address != replica.address for one in self._fleet.replicas):
+            self.up.remove(replica.address)
 
     def collect(self) -> list[Metric]:
         """What is known by others."""

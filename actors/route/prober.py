@@ -36,13 +36,20 @@ class Prober:
 
     async def run(self) -> None:
         """Until it is cancelled."""
+        watched = set[Replica]()
         async with asyncio.TaskGroup() as group:
-            for replica in self._fleet.replicas:
-                group.create_task(self._watch(replica))
+            while True:
+                self._fleet.came.clear()
+                for replica in self._fleet.replicas:
+                    if replica not in watched and not replica.is_gone:
+                        watched.add(replica)
+                        task = group.create_task(self._watch(replica))
+                        task.add_done_callback(lambda _, replica=replica: watched.discard(replica))  # type: ignore[misc]
+                await self._fleet.came.wait()
 
     async def _watch(self, replica: Replica) -> None:
         heard, models_at = time.monotonic(), 0.0
-        while True:
+        while not replica.is_gone or replica.in_flight:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(self._settings.detection_limit - self._settings.probe_interval / 2):
@@ -57,9 +64,13 @@ class Prober:
                 self._silent(replica, time.monotonic() - heard)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 log.debug("%s: %s", replica.address, error)
-                self._set(replica, False, "refused")
+                state = _refusal(error)
+                if not replica.is_up and state != replica.state:  # else _set tells it
+                    log.warning("%s: %s", replica.address, state)
+                self._set(replica, False, state)
                 models_at = 0.0
             await asyncio.sleep(max(0.0, began + self._settings.probe_interval - time.monotonic()))
+        self._metrics.gone(replica)
 
     def _silent(self, replica: Replica, seconds: float) -> None:
         if seconds < self._settings.detection_limit - self._settings.probe_interval:
@@ -93,6 +104,16 @@ class Prober:
     async def _load(self, replica: Replica) -> int:
         status, body = await self._get(replica, "/load")
         return _number(body) if status == 200 else 0
+
+
+def _refusal(error: Exception) -> str:
+    """A state that says what to look at: a certificate is no closed port."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause: Exception = error.certificate_error
+        return f"refused: its certificate: {getattr(cause, 'verify_message', '') or cause}"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"refused: no TLS: {error.os_error.strerror or error.os_error}"
+    return "refused"
 
 
 def _names(body: bytes) -> frozenset[str]:

@@ -21,6 +21,7 @@ class Replica:
         self.address = address
         self.is_up = False
         self.draining = False
+        self.is_gone = False  # its name stands for others now
         self.state = "not seen yet"
         self.models: frozenset[str] | None = None  # None: not known
         self.told_load = 0  # requests that it has, as it said last
@@ -39,7 +40,7 @@ class Replica:
     def takes(self, model: str) -> bool:
         """May it be sent a request of this model?"""
         known = not model or self.models is None or model in self.models
-        return self.is_up and not self.draining and known and time.monotonic() >= self.shut_until
+        return self.is_up and not self.draining and not self.is_gone and known and time.monotonic() >= self.shut_until
 
     def answered(self, status: int, most: int, seconds: float) -> None:
         """The breaker: after `most` answers of 500 in a row it gets nothing for so long."""

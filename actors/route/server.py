@@ -8,6 +8,7 @@ import asyncio
 import hmac
 import logging
 import signal
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,9 +19,10 @@ from aiohttp import web
 from .errors import RouteError, error_response
 from .fleet import Fleet
 from .metrics import RouterMetrics
+from .names import Names
 from .prober import Prober
 from .proxy import Proxy
-from .settings import RouteSettings
+from .settings import RouteSettings, replica_tls, serving_tls
 from .upstream import Upstream
 from .websockets import pass_socket
 
@@ -51,12 +53,15 @@ class Router:
         self._keys = [key.encode() for key in settings.api_keys]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout)
         limits: dict[str, Any] = {"max_line_size": HEAD_BYTES, "max_field_size": HEAD_BYTES, "read_bufsize": 256 << 10}
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10.0)
+        to_replicas = replica_tls(settings)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=10.0, ssl=to_replicas)
         self._session = aiohttp.ClientSession(
             timeout=timeout, connector=connector, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar(), **limits
         )
-        fresh = aiohttp.TCPConnector(limit=0, force_close=True)
+        fresh = aiohttp.TCPConnector(limit=0, force_close=True, ssl=to_replicas)
         self._probes = aiohttp.ClientSession(timeout=timeout, connector=fresh, cookie_jar=aiohttp.DummyCookieJar())
+        self.tls = serving_tls(settings)
+        self._names = Names(self.fleet, settings.names)
         self._prober = Prober(self.fleet, settings, self._probes, self.metrics)
         self._proxy = Proxy(self.fleet, settings, Upstream(settings, self._session), self.metrics)
         self._own: dict[tuple[str, str], Handler] = {
@@ -76,7 +81,7 @@ class Router:
 
     async def run(self, announce: Callable[[str], None]) -> None:
         """Serve until `ends` is set, and then until what runs has ended, or time is up."""
-        prober = asyncio.create_task(self._prober.run())
+        prober = asyncio.create_task(self._watch())
         runner = web.AppRunner(
             self.app(),
             handler_cancellation=True,
@@ -87,10 +92,11 @@ class Router:
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, self.settings.host, self.settings.port)
+            site = web.TCPSite(runner, self.settings.host, self.settings.port, ssl_context=self.tls)
             await site.start()
             host, port = runner.addresses[0][:2]
-            announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+            scheme = "http" if self.tls is None else "https"
+            announce(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
             await self._until_the_end(prober)
             await site.stop()
         finally:
@@ -99,6 +105,24 @@ class Router:
             await runner.cleanup()
             await self._session.close()
             await self._probes.close()
+
+    async def _watch(self) -> None:
+        """Which replicas there are, and how they are."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._prober.run())
+            if self.settings.names:
+                group.create_task(self._names.run())
+
+    def read_certificate(self) -> None:
+        """Anew, for connections from now on; one that cannot be read leaves the one before."""
+        if self.tls is None or self.settings.ssl_certfile is None:
+            return
+        try:
+            serving_tls(self.settings)  # both files, before any of them counts
+            self.tls.load_cert_chain(self.settings.ssl_certfile, self.settings.ssl_keyfile)
+            log.info("the certificate was read anew")
+        except (OSError, ssl.SSLError) as error:
+            log.error("--ssl-certfile: %s stays as it was: %s", self.settings.ssl_certfile, error)
 
     async def _until_the_end(self, prober: asyncio.Task[None]) -> None:
         end = asyncio.create_task(self.ends.wait())
@@ -192,7 +216,9 @@ class Router:
             return web.json_response({"status": "draining", "in_flight": self.in_flight})
         replica = self.fleet.find(asked.replica)
         if replica is None:
-            raise RouteError(400, f"replica: it must be one of {', '.join(self.settings.replicas)}.", "replica")
+            raise RouteError(
+                400, f"replica: it must be one of {', '.join(one.address for one in self.fleet.replicas)}.", "replica"
+            )
         if asked.move and asked.undo:
             raise RouteError(400, "move does not go with undo.", "move")
         replica.draining = not asked.undo
@@ -208,6 +234,7 @@ async def _serve(settings: RouteSettings, announce: Callable[[str], None]) -> No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, router.stop)
+    loop.add_signal_handler(signal.SIGHUP, router.read_certificate)
     await router.run(announce)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import ssl
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ..options.config import ConfigError
+from .names import PREFIX
 
 MIB = 1 << 20
 
@@ -32,13 +34,25 @@ class RouteSettings:
     max_body_bytes: int
     max_held_bytes: int
     log_level: str
+    names: list[str] = field(default_factory=list)  # dns+http://name:port: each stands for all addresses that it has
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    replica_ca_certs: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """All of them."""
     add = parser.add_argument
-    text = "addresses of servers with the same model, such as http://10.0.0.1:8000 http://10.0.0.2:8000, or by commas"
+    text = "addresses of servers with the same model, such as http://10.0.0.1:8000 http://10.0.0.2:8000, or by commas; "
+    text += "dns+http://NAME:PORT are all addresses that the name has, looked up every 5 s"
     add("--replicas", required=True, nargs="+", action="extend", metavar="URL", help=text)
+    text = (
+        "a PEM file with the certificate, and those between it and the authority: clients use TLS; SIGHUP reads it anew"
+    )
+    add("--ssl-certfile", metavar="FILE", help=text)
+    add("--ssl-keyfile", metavar="FILE", help="with the certificate's key, if that is not in the same file")
+    text = "a PEM file with authorities, in the place of the system's, of replicas whose addresses are https://"
+    add("--replica-ca-certs", metavar="FILE", help=text)
     add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     add("--port", type=int, default=8080, help="port to listen on; 0: any that is free (8080)")
     text = "a key that clients have to send; may be given several times. Without one theirs go on to the replicas"
@@ -67,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_settings(arguments: argparse.Namespace) -> RouteSettings:
     """ConfigError names the option that cannot be."""
     replicas = [_address(text.strip()) for word in arguments.replicas for text in word.split(",")]
+    _check_files(arguments)
     if len(set(replicas)) < len(replicas):
         raise ConfigError(f"--replicas: each address once, not {' '.join(arguments.replicas)}")
     for name in ("probe_interval", "detection_limit", "connect_timeout"):
@@ -84,18 +99,52 @@ def read_settings(arguments: argparse.Namespace) -> RouteSettings:
     if arguments.api_key and arguments.admin_api_key in arguments.api_key:
         raise ConfigError("--admin-api-key must be another key than those of --api-key")
     same = {name: getattr(arguments, name) for name in RouteSettings.__dataclass_fields__ if hasattr(arguments, name)}
-    same |= {"replicas": replicas, "api_keys": arguments.api_key}
+    names = [text for text in replicas if text.startswith(PREFIX)]
+    same |= {
+        "replicas": [text for text in replicas if text not in names],
+        "names": names,
+        "api_keys": arguments.api_key,
+    }
     held = {"max_body_bytes": arguments.max_body_mib * MIB, "max_held_bytes": arguments.max_held_mib * MIB}
     return RouteSettings(**same, **held)
 
 
+def serving_tls(settings: RouteSettings) -> ssl.SSLContext | None:
+    """For clients; None without TLS."""
+    if settings.ssl_certfile is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile)
+    return context
+
+
+def replica_tls(settings: RouteSettings) -> ssl.SSLContext | bool:
+    """For replicas; True: as the system has it."""
+    return settings.replica_ca_certs is None or ssl.create_default_context(cafile=settings.replica_ca_certs)
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    if arguments.ssl_keyfile and not arguments.ssl_certfile:
+        raise ConfigError("--ssl-keyfile goes with --ssl-certfile")
+    for option, load in (("ssl_certfile", serving_tls), ("replica_ca_certs", replica_tls)):
+        try:
+            load(arguments)  # type: ignore[arg-type]
+        except (OSError, ssl.SSLError) as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(f"--{option.replace('_', '-')}: {getattr(arguments, option)}: {reason}") from None
+
+
 def _address(text: str) -> str:
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(text.removeprefix(PREFIX))
         good = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
         good = good and (parts.port is None or parts.port > 0)
+        good = good and (parts.scheme == "http" or not text.startswith(PREFIX))  # certificates are of names
     except ValueError:
         good = False
     if not good:
-        raise ConfigError(f"--replicas: {text or 'an empty one'} is no address such as http://10.0.0.1:8000")
+        raise ConfigError(
+            f"--replicas: {text or 'an empty one'} is no address such as http://10.0.0.1:8000 or dns+http://name:8000"
+        )
     return text.rstrip("/")

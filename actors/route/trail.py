@@ -35,8 +35,11 @@ class ChoiceTrail:
         """As an element of `choices`."""
         state = self.state.removesuffix(b"x")
         ended = b"true" if state != self.state else b"false"
-        characters = int(state.partition(b"-")[0], 16)
-        return b'{"characters":%d,"ended":%s,"tokens":[%s]}' % (characters, ended, b",".join(filter(None, self.ids)))
+        characters, _, counted = state.partition(b"-")
+        tokens = b",".join(filter(None, self.ids))
+        count = int(counted, 16)
+        events = b'"count":%d,' % count if count != tokens.count(b",") + bool(tokens) else b""
+        return b'{"characters":%d,%s"ended":%s,"tokens":[%s]}' % (int(characters, 16), events, ended, tokens)
 
 
 class Trail:
@@ -68,7 +71,7 @@ class Trail:
 
     @property
     def tokens(self) -> int:
-        """That the client has, of all choices."""
+        """That the client has, of all choices; of a response, events."""
         return sum(int(choice.state.removesuffix(b"x").partition(b"-")[2], 16) for choice in self.choices)
 
     def drop_rest(self) -> None:
@@ -92,7 +95,9 @@ class Trail:
                 except (ValueError, IndexError):
                     raise TrailError("a comment of a stream's trail cannot be read") from None
                 choice.state = state
-                choice.ids.append(ids)
+                if ids.startswith(b"="):  # from the first on
+                    choice.ids.clear()
+                choice.ids.append(ids.removeprefix(b"="))
 
     def go_on(self, path: str, body: bytes, request_id: str) -> bytes:
         """The body of the request to go on with it, where `body` was posted to `path`."""

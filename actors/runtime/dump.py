@@ -156,9 +156,17 @@ def _frames(error: BaseException) -> Iterator[DumpedFrame]:
         yield DumpedFrame(code.co_qualname, code.co_filename, line, dict(_variables(frame)))
 
 
+def _shape_of(value: object) -> Any:
+    """None where it has none, or answers no question: the error that is told of is another one."""
+    try:
+        return getattr(value, "shape", None)
+    except Exception:
+        return None
+
+
 def _variables(frame: FrameType) -> Iterator[tuple[str, str]]:
     for name, value in list(frame.f_locals.items())[:VARIABLES]:
         if isinstance(value, bool | int | float):
             yield name, f"{value!r:.80}"
-        elif (shape := getattr(value, "shape", None)) is not None and hasattr(value, "dtype"):
+        elif (shape := _shape_of(value)) is not None and hasattr(value, "dtype"):
             yield name, f"{str(getattr(value, 'dtype', '')).removeprefix('torch.')}{list(shape)}"[:80]

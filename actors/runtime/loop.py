@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
+from actorserve.shm.board.board import ActorState
+
 from ..telemetry.trace_events import EventKind
+from .dump import write_dump
 from .process import FULL_LANE_S, Context
 
 BEAT_S = 0.5
@@ -29,6 +36,37 @@ class LoopActor:
 
     def beat(self) -> None:
         """BEAT_S have passed."""
+
+
+def run_loop(context: Context, actor: LoopActor, opened: Callable[[LoopTurns], None]) -> None:
+    """The life of an actor that ends when it is told to: as `run` of one that blocks. `opened`: the loop is there.
+
+    An exception in any of its callbacks ends the process at once, before anything else is committed.
+    """
+
+    async def live() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(partial(_fail, context))
+        loop.add_signal_handler(signal.SIGTERM, over.set)
+        turns = LoopTurns(context, loop, actor)
+        opened(turns)
+        context.set_state(ActorState.READY)
+        turns.start()
+        if not context.stopping:  # since before it could hear
+            await over.wait()
+        turns.turn()
+
+    import uvloop
+
+    uvloop.run(live())
+
+
+def _fail(context: Context, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+    error = about.get("exception")
+    loop.default_exception_handler(about)
+    if isinstance(error, Exception):
+        write_dump(context, error, {})
+    os._exit(1)
 
 
 class LoopTurns:

@@ -29,15 +29,17 @@ from actorserve.shm.rings.mailbox import Inbox, Outbox, wake
 from actorserve.shm.rings.ring import Consumer, Producer
 from actorserve.shm.rings.trace_ring import TraceWriter
 from actorserve.shm.segment import Segment
+from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.table import RequestTable
 from actorserve.shm.table.vectors import Vectors
 
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError
 from ..protocol import messages
+from ..protocol.actor_spec import ActorSpec, Lane
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.media import MediaItem
-from ..protocol.topology import ActorSpec, Lane, System
+from ..protocol.topology import System
 from ..telemetry.log_format import log_to_stderr
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, hearer
@@ -59,7 +61,7 @@ UNUSED = (  # signals that mean nothing here, and would end a process that does 
 )
 
 
-class Boot(msgspec.Struct, frozen=True):
+class Boot(msgspec.Struct, frozen=True, kw_only=True):
     """All that a new actor process is told. Descriptors are inherited under their numbers."""
 
     name: str
@@ -67,10 +69,11 @@ class Boot(msgspec.Struct, frozen=True):
     supervisor_pid: int
     config: Config
     model: ModelInfo
+    also: list[ModelInfo] = []  # those of --also
     segment_fd: int
     files: dict[
         str, int
-    ]  # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, sounds, media
+    ]  # memory files: journal, answers, recent, logprobs, meeting; by the model: vectors, sounds, media, prompt_embeds
     eventfds: dict[str, int]  # of every actor, and of the supervisor
     channel: int | None = None  # on which a frontend is handed its connections
     control: str = ""  # the abstract name of the supervisor's control socket
@@ -80,10 +83,10 @@ class Context:
     """One actor's connections: the table, the board, its inbox and an outbox for each lane that it feeds."""
 
     def __init__(self, boot: Boot) -> None:
-        self.config = boot.config
-        self.model = boot.model
-        self.system = System(boot.config, boot.model)
+        self.system = System(boot.config, boot.model, boot.also)
         self.spec: ActorSpec = self.system.by_name[boot.name]
+        self.served = self.system.models[self.spec.model]  # the model that it is for; of the server's own the first
+        self.config, self.model = self.served.config, self.served.info
         self.name = boot.name
         self.incarnation = boot.incarnation
         self.log = logging.getLogger(boot.name)
@@ -110,32 +113,39 @@ class Context:
         self.inbox = self._inbox()
         self.inbox.heard = hearer(self.trace)
         self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
+        if "steward" in self.outboxes:  # which asks for all frontends elsewhere
+            self.outboxes["frontend-0"] = self.outboxes["steward"]
 
     def vectors(self) -> Vectors | None:
         """What a pooling model makes of prompts; None of any other."""
-        sizes = self.system.vectors
+        sizes = self.system.files.vectors
         return None if sizes is None else Vectors(self.files["vectors"], *sizes)
 
     def media(self) -> MediaArena | None:
         """What requests have of pictures and sounds; None of a model that takes none."""
-        sizes = self.system.media
+        sizes = self.system.files.media
         return None if sizes is None else MediaArena(self.files["media"], sizes, MediaItem)
 
     def sounds(self) -> Vectors | None:
         """Features of sounds, of a model that listens, as renderers write them and the worker reads them."""
-        sizes = self.system.sounds
+        sizes = self.system.files.sounds
         return None if sizes is None else Vectors(self.files["sounds"], *sizes)
+
+    def prompt_embeds(self) -> PromptEmbeds | None:
+        """Prompts that clients gave as embeddings; None where they cannot."""
+        sizes = self.system.files.prompt_embeds
+        return None if sizes is None else PromptEmbeds(self.files["prompt_embeds"], *sizes)
 
     def kv_notes(self) -> BlockNotes | None:
         """What stands in its engine's cached blocks; None where nobody is told."""
-        sizes = self.system.kv_notes
+        sizes = self.system.files.kv_notes
         return None if sizes is None else BlockNotes(self.files["kv_notes"], sizes, self.spec.engine)
 
     def kv_tier(self) -> TierArena | None:
         """KV blocks that are kept in the host's memory; None without --kv-offload."""
         from actorserve.shm.kv_tier.arena import TierArena  # numpy with it, which the supervisor has no use for
 
-        sizes = self.system.kv_tier
+        sizes = self.system.files.kv_tier
         return None if sizes is None else TierArena(self.files["kv_tier"], sizes)
 
     def _outbox(self, lane: Lane) -> Outbox:
@@ -169,7 +179,8 @@ class Context:
             return
         owned: dict[str, list[int]] = {}
         for ref in refs:
-            owned.setdefault(self.system.scheduler_of(self.table.engine(ref)), []).append(ref)
+            scheduler = self.system.scheduler_of(self.table.engine(ref), self.table.model(ref))
+            owned.setdefault(scheduler, []).append(ref)
         for scheduler, some in owned.items():
             self.post(scheduler, make(some))
 
@@ -314,7 +325,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
         signal.signal(signal.SIGUSR1, _fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
     try:
-        play = play or importlib.import_module(context.spec.traits.module).main
+        play = play or importlib.import_module(context.spec.module).main
         context.phase_ends(StartPhase.IMPORTS)
         play(context)
     except ConfigError as error:  # the options do not fit what this actor found, e.g. in the model's files

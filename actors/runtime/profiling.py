@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from actorserve.shm.kv_map.profile import ProfileWords
+from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
 
 from .sampler import Entry, Sampler
 
@@ -44,6 +44,23 @@ class DeviceProfiler(Protocol):
 def part_name(actor: str, incarnation: int, began: int) -> str:
     """Of the profile that began then."""
     return f"{actor}.{incarnation}.{began}{PART}"
+
+
+def engine_part(engine: int) -> str:
+    """In the place of an actor's name: of all actors of an engine on another machine."""
+    return f"engine-{engine}"
+
+
+def change_profile(words: ProfileWords, seconds: float) -> int:
+    """Begin one for so long, or end it (0): its number, or 0 if there is one already, or none. It may come twice."""
+    now, (began, ends) = time.monotonic_ns(), words.state
+    if seconds and ends < now:
+        words.state = ProfileState(now, now + int(seconds * 1e9))
+        return now
+    if not seconds and ends:
+        words.state = ProfileState(began, 0)
+        return began
+    return 0
 
 
 class ProfileWatch:

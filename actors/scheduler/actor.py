@@ -15,35 +15,40 @@ from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.table.table import slot_of
 
 from ..options.objects.speculative import is_by_itself, most_drafts
-from ..protocol.administration import CallWorkers, MethodCalled, Parked, Profile, Sleep, Unloadable, WakeUp
 from ..protocol.kinds import KINDS
 from ..protocol.messages import (
-    Abort,
-    Aborted,
-    AdapterRead,
     Admit,
     Advance,
-    BlocksLoaded,
-    CacheReset,
     Cancel,
-    Fetched,
     Finish,
-    LoadAdapter,
     Message,
-    Pause,
-    Paused,
-    PrefixCacheReset,
-    ResetEncoderCache,
-    ResetPrefixCache,
-    Resume,
     StepFailed,
     Stopped,
     ToScheduler,
-    UnloadAdapter,
     WorkerReady,
     frontend_of_call,
 )
 from ..protocol.step import StepDone
+from ..protocol.topics.adapters import AdapterRead, AdapterReplaced, LoadAdapter, UnloadAdapter
+from ..protocol.topics.administration import (
+    Abort,
+    Aborted,
+    CacheReset,
+    CallWorkers,
+    MethodCalled,
+    Parked,
+    Pause,
+    Paused,
+    PrefixCacheReset,
+    Profile,
+    ResetEncoderCache,
+    ResetPrefixCache,
+    Resume,
+    Sleep,
+    Unloadable,
+    WakeUp,
+)
+from ..protocol.topics.tiers import BlocksLoaded, Fetched
 from ..runtime.in_flight import GivenUp, is_named, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.trace_events import EventKind, counts, queues
@@ -53,7 +58,7 @@ from .lora.lanes import AdapterLanes, make_adapters
 from .metrics.gauges import GaugeWriter
 from .metrics.request_stats import RequestStats
 from .policy.plan_timing import PlanTiming
-from .recovery.handover import PARTS_S, Handover
+from .recovery.handover import PARTS_S, Handover, adopt_suspicion
 from .recovery.worker import EngineWorker
 from .scheduler import Scheduler
 from .tiers.lanes import TierLanes
@@ -62,41 +67,46 @@ MOST_SHOWN = 64  # rows in a dump
 PLANNED, APPLIED = int(EventKind.PLANNED), int(EventKind.APPLIED)  # an attribute of an enumeration is slow to come by
 
 
+def _limits(context: Context) -> Limits:
+    config = context.config
+    stages = config.pipeline_parallel_size
+    return Limits(
+        max_num_seqs=config.max_num_seqs,
+        max_queued=context.system.max_queued,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        block_size=config.block_size,
+        prefix_caching=config.enable_prefix_caching and context.model.encoder is None,
+        by_priority=config.scheduling_policy == "priority",
+        pools=context.model.pooling is not None,
+        whole_prompts=context.model.encoder is not None,
+        drafts=most_drafts(config),
+        drafts_alone=is_by_itself(config),
+        vision=context.model.vision,
+        max_num_encoder_input_tokens=config.max_num_encoder_input_tokens,
+        max_queued_tokens=config.max_num_queued_tokens,
+        long_prefill_tokens=config.long_prefill_token_threshold,
+        # between two tokens of a row others' steps go through each stage of a pipeline
+        target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3 / stages,
+        stages=stages,
+    )
+
+
 class SchedulerActor(Actor):
     """Adapter between the rings and the Scheduler."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        config = context.config
-        stages = config.pipeline_parallel_size
-        limits = Limits(
-            max_num_seqs=config.max_num_seqs,
-            max_queued=context.system.max_queued,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            block_size=config.block_size,
-            prefix_caching=config.enable_prefix_caching and context.model.encoder is None,
-            by_priority=config.scheduling_policy == "priority",
-            pools=context.model.pooling is not None,
-            whole_prompts=context.model.encoder is not None,
-            drafts=most_drafts(config),
-            drafts_alone=is_by_itself(config),
-            vision=context.model.vision,
-            max_num_encoder_input_tokens=config.max_num_encoder_input_tokens,
-            max_queued_tokens=config.max_num_queued_tokens,
-            long_prefill_tokens=config.long_prefill_token_threshold,
-            # between two tokens of a row others' steps go through each stage of a pipeline
-            target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3 / stages,
-            stages=stages,
-        )
         system = context.system
-        self._detokenizers = [actor.name for actor in system.of_kind("detokenizer")]
+        self._detokenizers = system.detokenizers_of(context.spec.model)
         self._add = context.trace.add
         kv = KVMap(context.segment.map, system.kv_map_offsets[context.spec.engine], *system.kv_map_sizes)
         stats = RequestStats(context.table, context.histograms)
         arena = context.media()
         beside = None if arena is None else arena.items, make_adapters(context)
-        self.scheduler = Scheduler(context.table, limits, context.model.end_tokens, kv, stats, *beside)
+        self.scheduler = Scheduler(context.table, _limits(context), context.model.end_tokens, kv, stats, *beside)
         self.scheduler.notes = context.kv_notes()
+        if (embeds := context.prompt_embeds()) is not None:
+            self.scheduler.lifecycle.embeds = embeds.given
         self.timing = PlanTiming(self.scheduler)
         self.gauges = GaugeWriter(self.scheduler, context.status, context.board.gauges(context.spec.position))
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
@@ -154,7 +164,7 @@ class SchedulerActor(Actor):
                     self.worker.meet(message)
             case StepFailed():
                 self.worker.step_failed(message)
-            case LoadAdapter() | UnloadAdapter() | AdapterRead():
+            case LoadAdapter() | UnloadAdapter() | AdapterRead() | AdapterReplaced():
                 self.adapters.handle(message)
             case Fetched() | BlocksLoaded() if self.tiers is not None:
                 self.tiers.handle(message)
@@ -170,8 +180,7 @@ class SchedulerActor(Actor):
                 self.scheduler.admit(ref)
                 if self.tiers is not None:
                     self.tiers.fetches.admitted(ref)
-                if self.handover is not None:
-                    self.handover.admitted(ref)
+                adopt_suspicion(self.scheduler, ref)
             log_debug(self.context.log, "%s was admitted", self.context.table, ref)
         except GivenUp:
             self.context.log.error("%s is given up: schedulers died on it", request_name(self.context.table, ref))
@@ -280,7 +289,7 @@ class SchedulerActor(Actor):
         if len(self._detokenizers) > 1:
             by_reader = {name: [] for name in self._detokenizers}
             for ref in moved:
-                by_reader[self.context.system.detokenizer_of(slot_of(ref))].append(ref)
+                by_reader[self.context.system.detokenizer_of(slot_of(ref), self.context.spec.model)].append(ref)
         for name, refs in by_reader.items():
             if refs:
                 self.context.post(name, Advance(refs))

@@ -12,16 +12,16 @@ as anywhere else, for those that come, and answered at once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from actorserve.shm.board.board import Parked as WhyParked
-from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
+from actorserve.shm.kv_map.profile import ProfileWords
 from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
-from ..protocol.administration import (
+from ..protocol.messages import Finish, Message, frontend_of_call
+from ..protocol.topics.administration import (
     CallMethod,
     CallWorkers,
     LookAtSleep,
@@ -35,8 +35,8 @@ from ..protocol.administration import (
     WakeUp,
     WorkersCalled,
 )
-from ..protocol.messages import Finish, Message, frontend_of_call
 from ..runtime.process import Context
+from ..runtime.profiling import change_profile
 from .scheduler import Scheduler
 
 MOST_CALLS = 64  # of workers at once
@@ -139,7 +139,7 @@ class Administration:
         if not (self._sleep.state.draining and self.has_no_workers) or self._scheduler.pool.count:
             return False
         context, system = self._context, self._context.system
-        others = [engine for engine in system.engines if engine != context.spec.engine]
+        others = [engine for engine in context.served.engines if engine != context.spec.engine]
         return all(
             WhyParked.SCALE in context.board.parked(system.workers_of(engine)[0].position)
             or SleepWord(context.segment.map, system.kv_map_offsets[engine]).state.is_parked
@@ -161,14 +161,7 @@ class Administration:
 
     def _profile(self, message: Profile) -> None:
         """Store it, for all actors to see. A message that comes again finds it begun or ended, and is answered 0."""
-        now, (began, ends) = time.monotonic_ns(), self._profiles.state
-        number = 0
-        if message.seconds and ends < now:
-            number = now
-            self._profiles.state = ProfileState(now, now + int(message.seconds * 1e9))
-        elif not message.seconds and ends:
-            number = began
-            self._profiles.state = ProfileState(began, 0)
+        number = change_profile(self._profiles, message.seconds)
         for fd in self._context.eventfds.values():
             wake(fd)
         self._context.post(f"frontend-{frontend_of_call(message.call)}", Profiled(message.call, number))

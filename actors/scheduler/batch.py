@@ -47,6 +47,7 @@ class RunningBatch:
         self.ignore_eos: Bools = np.zeros(size, np.bool_)
         self.has_stop_ids: Bools = np.zeros(size, np.bool_)
         self.may_be_drafted: Bools = np.zeros(size, np.bool_)  # its tokens may be drafted
+        self.is_constrained: Bools = np.zeros(size, np.bool_)  # it keeps to a grammar
         self.is_announced: Bools = np.zeros(size, np.bool_)  # the worker knows of it: not yet where it was taken over
         self.sequences: list[Sequence | None] = [None] * size
         self._free = list(range(size - 1, -1, -1))
@@ -58,6 +59,11 @@ class RunningBatch:
     @property
     def full(self) -> bool:
         return not self._free
+
+    @property
+    def all_constrained(self) -> bool:
+        """Does each row that is taken keep to a grammar?"""
+        return bool(self.is_constrained[self.ticket > 0].all())
 
     def running(self) -> list[Sequence]:
         """The sequences in rows, in row order."""
@@ -91,6 +97,7 @@ class RunningBatch:
         self.num_block_tokens[row], self.num_offered_blocks[row] = capacity, registered
         self.ignore_eos[row], self.has_stop_ids[row] = sequence.ignore_eos, bool(sequence.stop_ids)
         self.may_be_drafted[row] = sequence.sampling.is_plain()
+        self.is_constrained[row] = sequence.constrained
         self.is_announced[row] = True
         self.sequences[row] = sequence
         sequence.row = row

@@ -13,7 +13,7 @@ import msgspec
 from actorserve.shm.table.table import RequestTable
 
 from ..protocol.messages import Finish
-from ..protocol.request import Generation
+from ..protocol.request import Generation, Rendition
 from .limits import Limits
 from .metrics.request_stats import RequestStats
 from .policy.pictures import Items, read_pictures
@@ -40,6 +40,7 @@ class Lifecycle:
         """`let_go` frees what a running sequence holds; its finish word is stored before. `items`: slots' pictures."""
         self._vision, self._items = limits.vision, items
         self.knows_adapter: Callable[[int], bool] = lambda adapter: True  # it is loaded
+        self.embeds: Callable[[int], tuple[int, bytes] | None] = lambda ref: None  # of a prompt's first positions
         self.end_tokens = end_tokens
         self.sequences: dict[int, Sequence] = {}
         self.waiting = WaitingQueue(limits.by_priority)
@@ -52,6 +53,7 @@ class Lifecycle:
         self._most = limits.max_num_seqs + limits.max_queued
         self._most_tokens, self._rows = limits.max_queued_tokens, limits.max_num_seqs
         self._decoder = msgspec.msgpack.Decoder(Generation)
+        self._renditions = msgspec.msgpack.Decoder(Rendition)
 
     # --- the beginning -------------------------------------------------------------------------------------------
 
@@ -98,6 +100,10 @@ class Lifecycle:
         sequence.has_run = sequence.num_generated_tokens > 0
         if self._vision is not None and self._items is not None:
             sequence.pictures = read_pictures(self._table, ref, self._items, self._vision)
+        if rendition := self._table.rendition(ref):
+            sequence.constrained = bool(self._renditions.decode(rendition).grammar)
+        if (given := self.embeds(ref)) is not None:
+            sequence.pictures = sequence.pictures._replace(given=given)
         self.sequences[ref] = sequence
         if self._stats.admitted(ref, self.recovers):
             self.prompted += prompt_tokens

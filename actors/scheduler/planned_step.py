@@ -57,7 +57,7 @@ class SteadyPlan:
     @classmethod
     def of(cls, batch: RunningBatch, step: PlannedStep, room: int) -> SteadyPlan | None:
         """For a step in which every row decodes, with so much room for drafts; None if it cannot come again."""
-        if room and (step.num_draft_tokens != room).any():
+        if (step.num_draft_tokens != room).any():
             return None
         found = cls(batch, step, room)
         return found if found._slack >= found._each else None

@@ -18,7 +18,7 @@ from .metrics.request_stats import RequestStats
 from .planned_step import PlannedStep
 from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
-from .policy.speculation import SampledTokens, Speculation
+from .policy.speculation import SampledTokens, Speculation, num_beside
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
 LONG_S = 0.005  # a step of which each is measured; of shorter ones that are alike, so many as one in ...
@@ -155,7 +155,11 @@ class Results:
     def _end_failed(self, planned: PlannedStep, done: StepDone) -> None:
         """Rows that failed end without this step's token: a successor would take it for one of the answer."""
         if done.packed_failed:
-            for failed, code in ((done.failed_rows, Finish.GRAMMAR), (done.unseen_rows, Finish.MEDIA)):
+            for failed, code in (
+                (done.failed_rows, Finish.GRAMMAR),
+                (done.unseen_rows, Finish.MEDIA),
+                (done.plugin_rows, Finish.PLUGIN),
+            ):
                 for index in np.flatnonzero(np.isin(planned.rows[planned.samples], failed)).tolist():
                     self._lifecycle.end(planned.refs[index], code)
 
@@ -163,7 +167,7 @@ class Results:
         """What it took; how many tokens it computed."""
         tokens = planned.tokens
         if drawn.speculated:
-            tokens += int(drawn.drafted.sum())
+            tokens += num_beside(drawn.counts, drawn.drafted)
             self._speculation.count(drawn.counts, drawn.drafted)
         self._chunk_size.observe(planned.decoding, planned.tokens - planned.decoding, seconds, planned.encoded)
         if self._speculation.most and planned.tokens == len(planned.rows):  # no part of a prompt

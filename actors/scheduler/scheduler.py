@@ -26,7 +26,7 @@ from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.table.table import RequestTable, slot_of
 
 from ..protocol.messages import Finish
-from ..protocol.step import KVLayout, Step, StepDone
+from ..protocol.step import JOINED_S, KVLayout, Step, StepDone
 from .batch import RunningBatch
 from .integrity import check_blocks, check_sequences, check_snapshots
 from .lifecycle import Lifecycle
@@ -41,10 +41,9 @@ from .pause import PauseControl
 from .planned_step import PlannedStep
 from .planner import Planner
 from .policy.chunk_size import ChunkSizePolicy
-from .policy.micro_batches import MicroBatches
-from .policy.pictures import EncoderBudget, Items
+from .policy.pictures import Items
 from .policy.speculation import Speculation
-from .recovery.suspects import Suspects
+from .recovery.suspects import Suspects, reached_by
 from .recovery.takeover import Takeover, read_map
 from .results import Results
 from .sequence import Sequence
@@ -90,7 +89,11 @@ class Scheduler:
         self.planned = 0  # tokens that the worker was given to compute
         self.preemptions = self.queries = self.hits = self.snapshots = 0  # of earlier epochs
         self.prefix_resets = 0
+        self.joins = self._brief = (
+            False  # does the worker tell of brief steps two at a time, and was the last one brief
+        )
         self.epoch = 0
+        self.jumps = 0  # see WorkerReady
         self.layout = KVLayout()  # of the worker
         self.pause = PauseControl(kv.pause)
         self.sleep = SleepControl(kv.sleep)
@@ -126,14 +129,7 @@ class Scheduler:
         snapshots = Snapshots(layout.states, count, self.kv.snapshots, size)
         self.prefix = PrefixCache(self.table, self.pool, windows, snapshots, size, limits.prefix_caching)
         self.prefix.notes = self.notes
-        self.planner = Planner(self.batch, self.pool, self.waiting, self.prefix, self.kv, limits.max_num_batched_tokens)
-        self.planner.long_prefill = limits.long_prefill_tokens or limits.max_num_batched_tokens
-        self.planner.chunk_size = self.chunk_size.chunk
-        if limits.stages > 1:
-            self.planner.micro_batches = MicroBatches(limits.stages, self.batch, self.chunk_size.decoding)
-        if limits.vision is not None:
-            most = limits.max_num_encoder_input_tokens or limits.max_num_batched_tokens
-            self.planner.encoder = EncoderBudget(most, self.chunk_size)
+        self.planner = Planner(limits, self.chunk_size, self.batch, self.pool, self.waiting, self.prefix, self.kv)
         self.leaving.clear()
         self.planner.leaving = self.leaving
         self.planner.adapters = self.adapters
@@ -152,7 +148,7 @@ class Scheduler:
 
     def end_epoch(self, epoch: int) -> None:
         """There is no worker: all wait, and what the map says stays for one that has the same memory."""
-        self.preemptions += self.planner.preemptions
+        self.preemptions += self.planner.memory.preemptions
         self.queries += self.prefix.queries
         self.hits += self.prefix.hits
         self.snapshots += self.prefix.snapshots.made_count
@@ -188,7 +184,7 @@ class Scheduler:
         if self.prefix.snapshots.pool.count:
             self.prefix.snapshots.pool.adopt([], found.saved)
         for holding in found.holdings:
-            self.planner.adopt(holding.sequence, holding.blocks, holding.computed)
+            self.planner.adopted.adopt(holding.sequence, holding.blocks, holding.computed)
         batch, rows = self.batch, np.flatnonzero(self.batch.ticket)
         self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.num_confirmed_tokens[rows])
         return found
@@ -207,13 +203,13 @@ class Scheduler:
         """It has ended: what it holds is free."""
         if sequence.row is not None:
             self.batch.remove(sequence)
-            self.planner.release_blocks(sequence)
+            self.planner.memory.release(sequence)
         self.suspects.forget(sequence.ref)
 
     def leave(self, sequence: Sequence) -> None:
         """It lets go of its row and blocks, and is not planned any more; what is under way still comes back."""
         self.batch.remove(sequence)
-        self.planner.release_blocks(sequence)
+        self.planner.memory.release(sequence)
         self.waiting.add(sequence)
         self.leaving.add(sequence.ref)
 
@@ -222,8 +218,9 @@ class Scheduler:
         if self.adapters is None:
             return
         for adapter in self.adapters.lost:
-            for sequence in [one for one in self.sequences.values() if one.adapter == adapter and one.row is None]:
-                self.end(sequence.ref, Finish.ADAPTER)
+            for sequence in [one for one in self.sequences.values() if one.adapter == adapter]:
+                if sequence.row is None or not self.batch.is_announced[sequence.row]:
+                    self.end(sequence.ref, Finish.ADAPTER)
         self.adapters.lost.clear()
         self.adapters.turn(self.sequences)
 
@@ -253,14 +250,14 @@ class Scheduler:
     def plan(self) -> Step | None:
         """The next step for the worker, or None: nothing to do, or it is far enough ahead."""
         ahead = len(self.in_flight)
-        if not self.pool.count or ahead > self.limits.stages + STEPS_AHEAD - 2 or self._rests():
+        if not self.pool.count or ahead >= self._most_ahead() or self._rests():
             return None
         if self.planner.micro_batches is not None:
             self.planner.micro_batches.ahead = ahead
         self.planner.drains = self.pause.state is PauseState.DRAINING or self.sleep.state.draining
         planned = self._plan_next()
-        if self.planner.preempted:
-            self.stats.preempted(self.planner.preempted)
+        if self.planner.memory.preempted:
+            self.stats.preempted(self.planner.memory.preempted)
         if planned is None:
             return None
         self.step += 1
@@ -284,6 +281,12 @@ class Scheduler:
         self._told = planned, step
         return step
 
+    def _most_ahead(self) -> int:
+        """Steps that the worker has at most. One more where it tells of two at once: it computes that meanwhile."""
+        most = self.limits.stages + STEPS_AHEAD - 1
+        joined = self.joins and self._brief and not self.suspects and self.planner.repeats()
+        return most + 1 if joined else most
+
     def _rests(self) -> bool:
         """An operator wants nothing to be computed."""
         return self.pause.state is PauseState.PAUSED or self.sleep.is_asleep
@@ -296,6 +299,7 @@ class Scheduler:
         """What the planner says, unless somebody is on trial: that one runs alone."""
         ref = self.suspects.on_trial()
         if ref is None:
+            self.planner.jumps = self.jumps
             self.planner.drafts = self.speculation.num_draft_tokens(len(self.batch))
             return self.planner.plan()
         return None if self.in_flight else self.planner.plan_alone(self.sequences[ref])
@@ -304,9 +308,11 @@ class Scheduler:
         """Account for a step that has come back; one of an earlier epoch is left."""
         if done.epoch != self.epoch:
             return
+        self._brief = done.seconds < JOINED_S
         self.results.apply(self.planner, self.in_flight.popleft(), done)
-        if self.suspects:
-            self._clear_suspects()
+        for ref in self.suspects.clear_computed(self.sequences, self.batch) if self.suspects else ():
+            if self.table.moves(ref)[1]:  # a successor, or another engine, would find it suspect
+                self.table.clear_deaths(ref)
 
     # --- deaths and failures -------------------------------------------------------------------------------------
 
@@ -314,28 +320,10 @@ class Scheduler:
         """The worker has died at the oldest step, if there is one, or in an earlier stage at a later one: who is
         convicted is given up (refs returned).
         """
-        batch, reached = self.batch, dict[int, int]()
-        for step in list(self.in_flight)[: self.limits.stages]:
-            alive = batch.still(step.rows, step.tickets)
-            for row, count in zip(step.rows[alive].tolist(), step.counts[alive].tolist(), strict=True):
-                ref = batch.at(row).ref
-                reached[ref] = reached.get(ref, int(batch.num_confirmed_tokens[row])) + count
-        if not reached:
-            return []
-        convicted = self.suspects.blame(reached.items())
+        convicted = self.suspects.blame(reached_by(self.batch, list(self.in_flight)[: self.limits.stages]))
         for ref in convicted:
             self.end(ref, Finish.ERROR)
         return convicted
-
-    def _clear_suspects(self) -> None:
-        for ref in self.suspects.refs():
-            sequence = self.sequences.get(ref)
-            if sequence is None:
-                self.suspects.forget(ref)
-            elif sequence.row is not None:
-                cleared = self.suspects.clear(ref, int(self.batch.num_confirmed_tokens[sequence.row]))
-                if cleared and self.table.moves(ref)[1]:  # a successor, or another engine, would find it suspect
-                    self.table.clear_deaths(ref)
 
     def fail_step(self) -> list[int]:
         """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""
@@ -367,8 +355,8 @@ class Scheduler:
             if not self.pool.count:
                 self.kv.disown()
             for sequence in self.batch.running():
-                self.planner.preempt(sequence)
-            self.stats.preempted(self.planner.preempted)
+                self.planner.memory.preempt(sequence)
+            self.stats.preempted(self.planner.memory.preempted)
         return dropped
 
     def check_integrity(self) -> None:

@@ -24,7 +24,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "adapter", "arrival", "blocks", "cacheable", "encoded", "ends", "has_run", "hashes", "ignore_eos", "looked",
+        "adapter", "arrival", "blocks", "cacheable", "constrained", "encoded", "ends", "has_run", "hashes",
+        "ignore_eos", "kv_peer", "looked",
         "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pictures",
         "pools", "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "whole",
         "window_blocks", "window_first",
@@ -43,7 +44,9 @@ class Sequence:
         self.pools = pooling is not None  # it ends with its prompt: of the one token that it draws nobody is told
         self.whole = whole or (pooling is not None and pooling.whole)  # its prompt is computed in one step
         self.cacheable = params.sampling.prompt_logprobs < 0 and not self.whole  # or each of its tokens is computed
+        self.constrained = False  # it keeps to a grammar
         self.adapter = params.adapter
+        self.kv_peer = params.kv_peer  # of a server that has its blocks; nothing: it is in nobody's hands
         self.salt = first_hash(params.cache_salt, params.adapter)
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])
         self.num_prompt_tokens = 0

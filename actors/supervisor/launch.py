@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -16,9 +17,12 @@ from setproctitle import setproctitle
 
 from actorserve.shm.segment import SegmentError
 
-from ..model.checks import NO_TEMPLATE, find_model
+from ..model.checks import NO_TEMPLATE, find_models
 from ..model.tokenizers.tokenizer import find_templates
 from ..options.config import Config, ConfigError
+from ..options.kv_offload import OPTION, read_tiers
+from ..options.objects.remote import read_address
+from ..protocol.file_sizes import KV_LISTENER
 from ..protocol.kinds import KINDS
 from ..protocol.topology import System
 from ..runtime.process import UNUSED
@@ -26,12 +30,13 @@ from ..telemetry.discovery import socket_name
 from ..telemetry.startup import StartPhase
 from .connections.admission import BEYOND, Admission
 from .connections.descriptors import most_connections
+from .connections.unix_socket import UnixSocket
 from .control.socket import Control
 from .listeners import ListenError, check_free, host_and_port, listen
 from .nodes.headless import launch_headless
 from .output import Output, make_output
+from .processes.first_template import fork_first
 from .processes.spawn import ACTOR_COMMAND
-from .processes.templates import fork_first
 from .shared_memory import Memory
 from .supervisor import Supervisor
 from .systemd.activation import take_sockets
@@ -42,6 +47,7 @@ FAILED = 1
 REFUSED = 2  # an option that cannot be
 DESCRIPTORS = 1 << 16  # open files that each process may have: connections and lanes
 LOAD_S = max(kind.start_s for kind in KINDS.values())  # the slowest one's may be a download
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of addresses that stand for all
 FINISH_S = 1.0  # what a reader of the output gets to take its last lines
 
 
@@ -60,11 +66,13 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
         config = msgspec.structs.replace(config, warm_up=True)
     try:
         passed = take_sockets(os.environ)
-        listeners = passed or listen(config.host, config.port)
+        listeners = passed or listen(*_address_of(config))
         if config.grpc_port is not None:
             check_free(config.host, config.grpc_port)
         memory = _load(config, manager, began, imported)
+        _listen_for_kv(config, memory, output)
         connections = most_connections(memory.system, BEYOND)
+        door = None if config.uds is None else UnixSocket(config.uds, int(config.uds_mode, 8))
     except ConfigError as error:
         return _refuse(output, str(error), REFUSED)
     except ListenError as error:
@@ -73,35 +81,76 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
         lower = "--max-num-queued-reqs, --max-num-seqs or --max-model-len"
         return _refuse(output, f"{error}; a smaller {lower} needs less", FAILED)
     port = listeners[0].getsockname()[1]
-    address = host_and_port(config.host, port)
-    memory.describe(f"{config.scheme}://{address}", port)
+    address = host_and_port(_address_of(config)[0], port)
+    url = f"{config.scheme}://{address}"
+    if config.steward is not None:
+        memory.files["steward"], listeners, url = listeners[0].detach(), [], f"engine://{address}"
+    memory.describe(url, port)
     memory.control = socket_name(os.getuid(), port, os.getpid())
     control = Control(memory.control)
     how = " (a socket of the service manager)" if passed else ""
-    model = memory.system.model
-    output.say(f"listening on {address}{how}, serving {config.served_names()[0]} from {model.folder}")
-    writes = model.pooling is None and not (model.encoder is not None and model.encoder.speech is not None)
-    if writes and not find_templates(config, model) and not config.skip_tokenizer_init:
-        output.say(NO_TEMPLATE, "warning")
-
-    if connections < config.max_connections:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        few = f"{connections} of --max-connections {config.max_connections} connections"
-        output.say(f"the limit of open files, {limit}, allows {few}", "warning")
+    unix = f" and {config.uds}" if door is not None else ""
+    _introduce(output, f"listening on {address}{unix}{how}", memory.system, connections)
 
     def welcome() -> str:
-        facts = f"model {config.served_names()[0]}, {memory.kv_tokens()} tokens of KV memory"
-        return f"ready at {config.scheme}://{address} ({facts}, in {memory.how_long()})"
+        return f"ready at {url} ({memory.facts()}, in {memory.how_long()})"
 
     try:
         parts = (memory.system, memory, listeners, output, control, manager)
         admission = Admission(connections, config.max_connections_per_client)
         born = fork_first(memory) if command == ACTOR_COMMAND else None
         supervisor = Supervisor(*parts, admission=admission, welcome=welcome, command=command, born=born)
-        return asyncio.run(supervisor.run())
+        return asyncio.run(_run(supervisor, door, listeners))
     finally:
+        if door is not None:
+            door.close()
         memory.close()
         output.finish(FINISH_S)
+
+
+async def _run(supervisor: Supervisor, door: UnixSocket | None, listeners: list[socket.socket]) -> int:
+    """The server, and what brings clients of a Unix socket to it."""
+    if door is None or not listeners:
+        return await supervisor.run()
+    host, port = listeners[0].getsockname()[:2]
+    relaying = asyncio.create_task(door.keep((LOOPBACK.get(host, host), port), supervisor))
+    try:
+        return await supervisor.run()
+    finally:
+        relaying.cancel()
+
+
+def _introduce(output: Output, place: str, system: System, connections: int) -> None:
+    """Say what is served where, and what an operator should know of it."""
+    config = system.config
+    served = ", ".join(f"{one.name} from {one.info.folder}" for one in system.models)
+    output.say(f"{place}, serving {served}")
+    for one in system.models if config.steward is None else ():
+        if one.writes and not find_templates(one.config, one.info) and not one.config.skip_tokenizer_init:
+            output.say(f"{one.name}: {NO_TEMPLATE}" if one.index else NO_TEMPLATE, "warning")
+    if connections < config.max_connections:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        few = f"{connections} of --max-connections {config.max_connections} connections"
+        output.say(f"the limit of open files, {limit}, allows {few}", "warning")
+
+
+def _listen_for_kv(config: Config, memory: Memory, output: Output) -> None:
+    """Where other servers fetch KV blocks: the porter's, whose lives all have this one socket."""
+    tiers = read_tiers(config)
+    if tiers is None or not tiers.listen:
+        return
+    host, port = read_address(tiers.listen, f"{OPTION}: tcp", 0)
+    listener, *others = listen(host, port)
+    for other in others:  # of a name with several addresses the first
+        other.close()
+    address = host_and_port(*listener.getsockname()[:2])
+    memory.files[KV_LISTENER] = listener.detach()
+    output.say(f"KV blocks are given to other servers at {address}")
+
+
+def _address_of(config: Config) -> tuple[str, int]:
+    """Where clients come to, or of an engine for others its servers."""
+    return (config.host, config.port) if config.steward is None else read_address(config.steward, "--steward", 0)
 
 
 def _process_began() -> int:
@@ -116,7 +165,11 @@ def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory
             manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(LOAD_S * MICROSECONDS))
         except OSError as error:
             log.warning("the service manager cannot be told: %s", error.strerror)
-    system = System(config, find_model(config))
+    model, also = find_models(config)
+    if (config.remote_engines or config.steward) and (model.encoder or model.media):
+        option = "--steward" if config.steward else "--engines"
+        raise ConfigError(f"{option}: models that listen or see are computed on the server's machine only")
+    system = System(config, model, also)
     found = time.monotonic_ns()
     memory = Memory(system, began)
     for phase, end in (

@@ -29,6 +29,7 @@ class Liveness:
         self._beat = -1
         self._cpu = self._queued = 0.0
         self.still_s = 0.0  # for how long the heartbeat has not moved
+        self.stopped_s = 0.0  # for how long it has been stopped before it was up
         self.age_s = 0.0
         self.was_up = False
 
@@ -38,6 +39,7 @@ class Liveness:
         is_up = seen.state is not ActorState.STARTING
         begins = is_up and not self.was_up  # a start takes as long as it takes: the loop turns from now on
         self.was_up = self.was_up or is_up
+        self.stopped_s = self.stopped_s + LOOK_S if not self.was_up and self.is_stopped else 0.0
         if seen.heartbeat_ns == self._beat and not begins:
             self.still_s += LOOK_S
             return

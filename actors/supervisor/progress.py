@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from ..protocol.control_wire import OperationNews
+from ..protocol.sockets.control_wire import OperationNews
 
 POLL_S = 2.0  # how long who asks for news waits for them
 

@@ -1,5 +1,5 @@
 """What follows from an actor's death: it is started again, alone or with its group; or it has died too often, and the
-server ends. One that the server does without (protocol/kinds.py: not `needed`) rests instead, and is tried again later.
+server ends. One that the server does without for a while (protocol/kinds.py: `rests`) is tried again later.
 The supervisor sees the death, and starts.
 """
 
@@ -54,7 +54,7 @@ class Recovery:
             say(f"{death}; it is started again", "error")
             self._end_others(child)
             self._start_group(child)
-        elif not child.traits.needed:
+        elif child.traits.rests:
             self._let_rest(child, death)
         else:
             self._give_up(child, death)

@@ -11,6 +11,7 @@ import time
 
 from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order, Parked
 from actorserve.shm.board.startup import PhaseWriter
+from actorserve.shm.engine_places import EnginePlaces
 from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
@@ -21,16 +22,19 @@ from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.logprobs import Logprobs
+from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.table import RequestTable
 from actorserve.shm.table.vectors import Vectors
 from actorserve.shm.weights import WeightsRecord
 
+from ..protocol.actor_spec import ActorSpec
 from ..protocol.kinds import SUPERVISOR
-from ..protocol.topology import ActorSpec, System
+from ..protocol.sockets.keeper_wire import KEEPER, listen_here
+from ..protocol.topology import System
 from ..runtime.in_flight import Ended
 from ..runtime.process import Boot
 from ..telemetry.discovery import Description, publish, without_secrets
-from ..telemetry.gauges import WorkerGauge
+from ..telemetry.gauges import SchedulerGauge, WorkerGauge
 from ..telemetry.snapshot import phases_of
 from ..telemetry.startup import StartPhase, describe_phases
 from .key_file import PublishedKeys
@@ -48,28 +52,34 @@ class Memory:
         self._phases = PhaseWriter(self.segment, system.phase_offsets[SUPERVISOR], began)
         RequestTable.create(self.segment, system.table_offset, *system.table_sizes)
         self.files = {
-            "journal": RequestJournal.create(*system.journal),
-            "answers": ResponseJournal.create(system.answers),
-            "recent": KeyedLog.create(*system.recent),
+            "journal": RequestJournal.create(*system.files.journal),
+            "answers": ResponseJournal.create(system.files.answers),
+            "recent": KeyedLog.create(*system.files.recent),
             **{name: os.memfd_create("actorserve-meeting", os.MFD_CLOEXEC) for name in system.meetings},
             **{
                 f"kv-{worker.name}": os.memfd_create("actorserve-kv", os.MFD_CLOEXEC)
                 for worker in system.of_kind("worker")
             },
             "weights": WeightsRecord.create(len(system.engines)),
-            "logprobs": Logprobs.create(*system.logprobs),
+            "logprobs": Logprobs.create(*system.files.logprobs),
         }
-        if system.kv_notes is not None:
-            self.files["kv_notes"] = BlockNotes.create(system.kv_notes)
-        if system.kv_tier is not None:
-            self.files["kv_tier"] = create_tier(system.kv_tier)
-        if system.vectors is not None:
-            self.files["vectors"] = Vectors.create(*system.vectors)
-        if system.media is not None:
-            self.files["media"] = MediaArena.create(system.media)
-            self.files["media_inbox"] = MediaInbox.create(*system.media_inbox)
-        if system.sounds is not None:
-            self.files["sounds"] = Vectors.create(*system.sounds)
+        if system.config.uses_ray:
+            self.files["places"] = EnginePlaces.create(len(system.remote_engines))
+        if system.config.keep_kv:
+            self.files[KEEPER] = listen_here().detach()
+        if system.files.kv_notes is not None:
+            self.files["kv_notes"] = BlockNotes.create(system.files.kv_notes)
+        if system.files.kv_tier is not None:
+            self.files["kv_tier"] = create_tier(system.files.kv_tier)
+        if system.files.vectors is not None:
+            self.files["vectors"] = Vectors.create(*system.files.vectors)
+        if system.files.media is not None:
+            self.files["media"] = MediaArena.create(system.files.media)
+            self.files["media_inbox"] = MediaInbox.create(*system.files.media_inbox)
+        if system.files.sounds is not None:
+            self.files["sounds"] = Vectors.create(*system.files.sounds)
+        if system.files.prompt_embeds is not None:
+            self.files["prompt_embeds"] = PromptEmbeds.create(*system.files.prompt_embeds)
         names = [*system.by_name, SUPERVISOR]
         self.eventfds = {name: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for name in names}
         self.keys = PublishedKeys(system, self.segment)
@@ -87,6 +97,7 @@ class Memory:
             started_ns=time.monotonic_ns(),
             config=without_secrets(self.system.config),
             model=self.system.model,
+            also=[one.info for one in self.system.models[1:]],
             segment_fd=self.segment.fd,
             segment_bytes=self.system.size,
             files=self.files,
@@ -101,6 +112,7 @@ class Memory:
             supervisor_pid=os.getpid(),
             config=self.system.config,
             model=self.system.model,
+            also=[one.info for one in self.system.models[1:]],
             segment_fd=self.segment.fd,
             files=self.files,
             eventfds=self.eventfds,
@@ -108,16 +120,18 @@ class Memory:
             control=self.control,
         )
 
-    def raise_incarnation(self, actor: ActorSpec, ended: Ended = Ended.NEVER) -> None:
+    def raise_incarnation(self, actor: ActorSpec, ended: Ended = Ended.NEVER, renewed: bool = False) -> None:
         """From now on what an earlier life of the actor wrote on its line of the board counts no more.
 
-        `ended` tells the next one how that life ended.
+        `ended` tells the next one how that life ended; `renewed`: it did to be replaced, and has not died.
         """
-        self.board.set_ended(actor.position, ended)
-        self.board.set_incarnation(actor.position, self.board.incarnation(actor.position) + 1)
+        place, life = actor.position, self.board.incarnation(actor.position)
+        self.board.set_ended(place, ended)
+        self.board.set_renewals(place, life + 1, self.board.renewals(place, life) + renewed)
+        self.board.set_incarnation(place, life + 1)
 
-    def show_template(self, spec: ActorSpec, pid: int) -> BoardWriter:
-        """This process is this template from now on. It uses no memory: its words are written here, for it."""
+    def show_beside(self, spec: ActorSpec, pid: int) -> BoardWriter:
+        """This process is this template, or the relay, from now on. It uses no memory: its words are written here."""
         self.raise_incarnation(spec)
         return BoardWriter(self.board, spec.position, pid=pid)
 
@@ -149,11 +163,20 @@ class Memory:
         """It ends once it has answered what it has."""
         return self.board.snapshot(actor.position).state is ActorState.DRAINING
 
-    def kv_tokens(self) -> int:
-        """How many tokens the KV memory holds; of workers that share a model each has a part of all of them."""
+    def facts(self) -> str:
+        """What is served, for a line of the log."""
+        said = [f"model {one.name}, {self.kv_tokens(one.index)} tokens of KV memory" for one in self.system.models]
+        return "; ".join(said)
+
+    def kv_tokens(self, model: int = 0) -> int:
+        """How many tokens a model's KV memory holds in all engines; of workers that share it each has a part of all."""
         reporters = filter(self.system.is_reporter, self.system.of_kind("worker"))
-        there = (worker.position for worker in reporters if not self.board.is_parked(worker.position))
-        return sum(self.board.gauge(position, WorkerGauge.KV_TOKENS) for position in there)
+        own = (worker for worker in reporters if worker.model == model)
+        there = (worker.position for worker in own if not self.board.is_parked(worker.position))
+        links = (one.position for one in self.system.of_kind("scheduler") if one.engine in self.system.remote_engines)
+        elsewhere = sum(self.board.gauge(position, SchedulerGauge.BLOCKS_TOTAL) for position in links)
+        here = sum(self.board.gauge(position, WorkerGauge.KV_TOKENS) for position in there)
+        return here + elsewhere * self.system.config.block_size
 
     def phase_ends(self, phase: StartPhase, now: int | None = None) -> None:
         """Of the server's start."""

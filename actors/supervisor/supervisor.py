@@ -17,7 +17,7 @@ from actorserve.shm.board.board import Order, Parked
 
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import System
-from ..runtime.process import UNUSED
+from ..runtime.process import RENEW, UNUSED
 from ..telemetry.startup import StartPhase
 from .activity import Activity
 from .changes import Changes
@@ -31,9 +31,10 @@ from .engines.scaling import Scaling
 from .liveness import LOOK_S
 from .output import Output
 from .processes.child import Child
+from .processes.first_template import Ends
 from .processes.spawn import ACTOR_COMMAND
 from .processes.subreaper import become_subreaper, reap_orphans
-from .processes.templates import Ends, Templates
+from .processes.templates import Templates
 from .recovery import Recovery
 from .restart_policy import Death
 from .rolling.restart import Rolling
@@ -95,6 +96,7 @@ class Supervisor:
         self.ready = False  # all actors have been up at once
         self.forced = False  # everything ends now
         self.failed = False  # this class has a mistake: its own picture cannot be trusted
+        self.beside: set[int] = set()  # processes that others wait for
         self._not_started: set[Child] = set()  # those for whom the kernel had no means
 
     async def run(self) -> int:
@@ -264,7 +266,8 @@ class Supervisor:
         for templates in self.templates:
             templates.look()
         if not any(one.is_starting for one in self.templates):  # what they start is no child of anybody's yet
-            reap_orphans({*(pid for one in self.templates for pid in one.pids), *(one.pid for one in self.children)})
+            forks = (pid for one in self.templates for pid in one.pids)
+            reap_orphans({*forks, *self.beside, *(one.pid for one in self.children)})
 
     # --- down ----------------------------------------------------------------------------------------------------
 
@@ -275,7 +278,9 @@ class Supervisor:
         if child.traits.has_clients:
             self.connections.lost(child.name)
         wanted = self.rolling.died(child, death, was_up) or bool(child.parked)
-        self.memory.raise_incarnation(child.spec, death.how(wanted))
+        renewed = death.returncode == RENEW
+        child.renewals += renewed
+        self.memory.raise_incarnation(child.spec, death.how(wanted), renewed)
         self.memory.wake_all()
         self.recovery.follow(child, death, was_up, wanted)
 

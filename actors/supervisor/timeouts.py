@@ -18,9 +18,11 @@ def why_hung(child: Child, config: Config) -> str:
     """Why this actor must be killed, or nothing."""
     assert child.liveness is not None
     liveness = child.liveness
+    limit = config.step_timeout if child.traits.computes else config.hang_timeout
+    if liveness.stopped_s > limit:  # a start may take an hour, but not of one that does nothing
+        return f"it was stopped for {liveness.stopped_s:.1f} s while it started"
     if not liveness.was_up:
         return f"it was not ready after {liveness.age_s:.0f} s" if liveness.age_s > child.traits.start_s else ""
-    limit = config.step_timeout if child.traits.computes else config.hang_timeout
     return f"its loop stood still for {liveness.still_s:.1f} s" if liveness.still_s > limit else ""
 
 

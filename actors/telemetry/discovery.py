@@ -43,6 +43,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     started_ns: int  # CLOCK_MONOTONIC
     config: Config
     model: ModelInfo
+    also: list[ModelInfo] = []  # those of --also
     segment_fd: int
     segment_bytes: int  # as the System has it: whoever computes another size has another layout
     files: dict[str, int]  # memory files by their names in supervisor/shared_memory.py

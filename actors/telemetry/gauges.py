@@ -47,6 +47,9 @@ class SchedulerGauge(IntEnum):
     TIER_TOKENS = 32  # of prompts, whose KV was fetched from the tiers
     TIER_LATE = 33  # fetches that were waited for in vain
     TIER_WAITING = 34  # sequences that wait for what is fetched
+    LINK_LOSSES = 35  # times that an engine on another machine was lost
+    LINK_DELAY_US = 36  # there and back to it, microseconds
+    WAITING_TOKENS = 37  # of prompts that wait for a row
 
 
 class FrontendGauge(IntEnum):
@@ -57,7 +60,11 @@ class FrontendGauge(IntEnum):
     REFUSED = 2  # requests for which no slot was free
     SURVIVED_FRONTEND = 3  # sequences that went on after the death of a frontend
     MEDIA_INBOX = 4  # bytes of pictures that wait for a media actor
+    REALTIME = 5  # sessions that are open
+    REALTIME_ANSWERS = 6  # responses and transcripts that were begun for them
+    SESSIONS = 7  # of /open_session, that are open
     WARM = 8  # 1 once the warm-up request was answered
+    SESSION_TURNS = 9  # that were kept
 
 
 class WorkerGauge(IntEnum):
@@ -96,6 +103,12 @@ class PorterGauge(IntEnum):
     BAD_FILES = 9  # that were not what their names said
     EVICTED = 10  # files that had to make room
     FETCHING = 11  # fetches under way
+    HITS_PEERS = 12  # blocks that other servers have given
+    HITS_PLUGIN = 13  # that others' code has given
+    PEER_ERRORS = 14  # times that another server was not reached, failed, or gave something else
+    PLUGIN_ERRORS = 15  # calls of others' code that failed or took too long, and blocks that were not whole
+    GIVEN = 16  # blocks given to other servers
+    HELD = 17  # blocks that other servers are reading
 
 
 class HeraldGauge(IntEnum):
@@ -109,17 +122,35 @@ class HeraldGauge(IntEnum):
     REPLAYS = 5  # requests for batches
 
 
+class ToolsGauge(IntEnum):
+    """Written by the tools actor."""
+
+    RUNNING = 0  # calls, and lists of tools
+    CONNECTIONS = 1  # to MCP servers
+    CALLS = 2
+    FAILED = 3  # of them, those that no tool has answered
+
+
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     *(SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE),
-    *(SchedulerGauge.STEPS, SchedulerGauge.TIER_WAITING),
+    *(SchedulerGauge.STEPS, SchedulerGauge.TIER_WAITING, SchedulerGauge.LINK_DELAY_US),
+    SchedulerGauge.WAITING_TOKENS,
 }
-FRONTEND_KEPT = frozenset[int]({FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.WARM})
+FRONTEND_KEPT = frozenset[int](
+    {
+        *(FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.REALTIME_ANSWERS, FrontendGauge.WARM),
+        FrontendGauge.SESSION_TURNS,
+    }
+)
 PORTER_KEPT = frozenset[int](
     {
         *(PorterGauge.QUERIES, PorterGauge.HITS_HOST, PorterGauge.HITS_FOLDER, PorterGauge.STORED),
         *(PorterGauge.WRITTEN, PorterGauge.WRITE_ERRORS, PorterGauge.BAD_FILES, PorterGauge.EVICTED),
+        *(PorterGauge.HITS_PEERS, PorterGauge.HITS_PLUGIN, PorterGauge.PEER_ERRORS, PorterGauge.PLUGIN_ERRORS),
+        PorterGauge.GIVEN,
     }
 )
 HERALD_KEPT = frozenset[int](HeraldGauge) - {HeraldGauge.BLOCKS}
 MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED, MediaGauge.HELD}
+TOOLS_KEPT = frozenset[int]({ToolsGauge.CALLS, ToolsGauge.FAILED})
 WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

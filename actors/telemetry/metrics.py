@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from .gauges import FrontendGauge, HeraldGauge, MediaGauge, PorterGauge
+from .gauges import FrontendGauge, HeraldGauge, MediaGauge, PorterGauge, ToolsGauge
 from .gauges import SchedulerGauge as Gauge
 
 
@@ -55,12 +55,24 @@ SCHEDULER_METRICS = (
         "Drafted tokens that were accepted",
         Gauge.ACCEPTED_TOKENS,
     ),
+    Metric("gauge", "actorserve:waiting_tokens", "Tokens of prompts that wait for a row", Gauge.WAITING_TOKENS),
+    Metric("counter", "actorserve:engine_losses", "Times that an engine elsewhere was lost", Gauge.LINK_LOSSES),
+    Metric("gauge", "actorserve:engine_delay_microseconds", "The way to one and back", Gauge.LINK_DELAY_US),
     Metric("counter", "actorserve:kv_tier_tokens", "Tokens whose KV came from the tiers", Gauge.TIER_TOKENS),
     Metric("gauge", "actorserve:kv_tier_waiting", "Sequences that wait for KV blocks of the tiers", Gauge.TIER_WAITING),
     Metric("counter", "actorserve:kv_tier_late", "Fetches from the tiers that took too long", Gauge.TIER_LATE),
 )
 FRONTEND_METRICS = (
     Metric("gauge", "actorserve:media_inbox_bytes", "Pictures that wait to be processed", FrontendGauge.MEDIA_INBOX),
+    Metric("gauge", "actorserve:realtime_sessions", "Sessions of /v1/realtime that are open", FrontendGauge.REALTIME),
+    Metric(
+        "counter",
+        "actorserve:realtime_answers",
+        "Responses and transcripts begun for sessions of /v1/realtime",
+        FrontendGauge.REALTIME_ANSWERS,
+    ),
+    Metric("gauge", "actorserve:sessions", "Sessions of /open_session that are open", FrontendGauge.SESSIONS),
+    Metric("counter", "actorserve:session_turns", "Turns of sessions that were kept", FrontendGauge.SESSION_TURNS),
 )
 MEDIA_METRICS = (
     Metric("counter", "vllm:mm_cache_queries", "Pictures and sounds sought among processed ones", MediaGauge.QUERIES),
@@ -84,6 +96,12 @@ PORTER_METRICS = (
     Metric("counter", "actorserve:kv_tier_bad_files", "Files that held something else", PorterGauge.BAD_FILES),
     Metric("counter", "actorserve:kv_tier_evicted", "Files removed to make room", PorterGauge.EVICTED),
     Metric("gauge", "actorserve:kv_tier_fetching", "Fetches under way", PorterGauge.FETCHING),
+    Metric("counter", "actorserve:kv_tier_hits_peers", "KV blocks that other servers gave", PorterGauge.HITS_PEERS),
+    Metric("counter", "actorserve:kv_tier_hits_plugin", "KV blocks that a plugin gave", PorterGauge.HITS_PLUGIN),
+    Metric("counter", "actorserve:kv_tier_peer_errors", "Failures of other servers to give", PorterGauge.PEER_ERRORS),
+    Metric("counter", "actorserve:kv_tier_plugin_errors", "Failures of the plugin", PorterGauge.PLUGIN_ERRORS),
+    Metric("counter", "actorserve:kv_tier_given", "KV blocks given to other servers", PorterGauge.GIVEN),
+    Metric("gauge", "actorserve:kv_tier_held", "KV blocks that other servers are reading", PorterGauge.HELD),
 )
 HERALD_METRICS = (
     Metric("gauge", "actorserve:kv_events_blocks", "KV blocks that listeners know of", HeraldGauge.BLOCKS),
@@ -92,4 +110,10 @@ HERALD_METRICS = (
     Metric("counter", "actorserve:kv_events_removed", "KV blocks that were told to be gone", HeraldGauge.REMOVED),
     Metric("counter", "actorserve:kv_events_cleared", "Times that all KV blocks were", HeraldGauge.CLEARED),
     Metric("counter", "actorserve:kv_events_replays", "Times that events were asked for again", HeraldGauge.REPLAYS),
+)
+TOOLS_METRICS = (
+    Metric("gauge", "actorserve:tools_running", "Tool calls and lists that are waited for", ToolsGauge.RUNNING),
+    Metric("gauge", "actorserve:tools_connections", "Connections to MCP servers", ToolsGauge.CONNECTIONS),
+    Metric("counter", "actorserve:tools_calls", "Calls of tools of MCP servers", ToolsGauge.CALLS),
+    Metric("counter", "actorserve:tools_failed", "Calls that no tool has answered", ToolsGauge.FAILED),
 )

@@ -14,12 +14,16 @@ import msgspec
 
 from actorserve.shm.board.board import ActorSnapshot, ActorState, Board, Parked
 from actorserve.shm.board.startup import read_phases
+from actorserve.shm.engine_places import EngineTroubles
 from actorserve.shm.histogram import Counted
+from actorserve.shm.kv_map.pause import PauseState, PauseWord
+from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.rings.lane_view import LaneView, view_lane
 from actorserve.shm.segment import Segment
 
+from ..protocol.actor_spec import ActorSpec, Lane
 from ..protocol.kinds import SUPERVISOR, kind_of
-from ..protocol.topology import ActorSpec, Lane, System
+from ..protocol.topology import System
 from .startup import StartPhase
 
 SECOND = 10**9
@@ -31,6 +35,11 @@ STATES = {  # what an actor says of itself; beside these there are `stopped` (SI
     ActorState.READY: "ready",
     ActorState.DRAINING: "draining",
     ActorState.STOPPED: "ended",
+}
+SLEEPING = "sleeping"  # a worker that waits without a model until /wake_up
+PAUSES = {
+    PauseState.DRAINING: "paused by /pause, once what has begun has ended",
+    PauseState.PAUSED: "paused by /pause",
 }
 
 
@@ -58,12 +67,12 @@ class LaneStatus(msgspec.Struct, frozen=True):
 
 
 class ActorStatus(msgspec.Struct, frozen=True):
-    """One actor, or the supervisor or the template, whose name and kind that is. What is not known is None."""
+    """One actor, or the supervisor, a template or the relay. What is not known is None."""
 
     name: str
     kind: str
     pid: int | None  # None until this life has said it
-    state: str  # starting, ready, draining, ended, parked, stopped (by SIGSTOP), hung, dead
+    state: str  # starting, ready, draining, ended, parked, sleeping, stopped (by SIGSTOP), hung, dead
     parked: str  # why no life of it is wanted; empty if one is
     up_s: float
     restarts: int
@@ -79,16 +88,18 @@ class ActorStatus(msgspec.Struct, frozen=True):
     memory_bytes: int | None
     private_bytes: int | None
     gauges: dict[str, int]  # by their names in gauges.py, in lower case
+    model: str = ""  # whose it is, where the server has several
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     """The server at one moment; the supervisor comes first, then the actors in the order of starting, then
-    those templates that there are.
+    those templates that there are, and the relay of --uds.
     """
 
     at_s: float  # CLOCK_MONOTONIC
     actors: list[ActorStatus]
     lanes: list[LaneStatus]
+    held: dict[int, str] = {}  # engines that compute nothing, or begin nothing, because somebody has said so: what
 
     def actor(self, name: str) -> ActorStatus:
         """The one of that name; KeyError if there is none."""
@@ -129,10 +140,11 @@ class SnapshotReader:
         """What is so now."""
         now_ns = time.monotonic_ns()
         lanes = [self._lane(lane, reader, now_ns) for lane in self.system.lanes for reader in lane.readers]
-        templates = [spec for spec in self.system.templates if self.board.incarnation(spec.position) > 0]
-        specs = [*self.system.actors, *templates]
+        beside = [spec for spec in self.system.beside if self.board.incarnation(spec.position) > 0]
+        specs = [*self.system.actors, *beside]
         actors = [self._actor(spec, lanes, now_ns) for spec in specs]
-        return Snapshot(now_ns / 1e9, [self._supervisor(), *actors], lanes)
+        held = {engine: held for engine in self.system.engines if (held := self._held(engine, now_ns))}
+        return Snapshot(now_ns / 1e9, [self._supervisor(), *actors], lanes, held)
 
     def histograms(self) -> dict[str, Counted]:
         """What all actors have counted up to now, by the keys of histograms.py."""
@@ -172,7 +184,7 @@ class SnapshotReader:
             state=self._state(spec, seen, process, now_ns),
             parked=describe_parked(self.board.parked(spec.position)),
             up_s=max(0, now_ns - seen.started_ns) / 1e9,
-            restarts=max(0, seen.incarnation - 1),
+            restarts=seen.restarts,
             heartbeat_s=max(0, now_ns - seen.heartbeat_ns) / 1e9 if seen.heartbeat_ns else None,
             waiting_records=sum(lane.waiting_records or 0 for lane in own),
             waiting_bytes=sum(lane.waiting_bytes or 0 for lane in own),
@@ -185,6 +197,7 @@ class SnapshotReader:
             memory_bytes=process.memory_bytes if process else None,
             private_bytes=process.private_bytes if process else None,
             gauges={gauge.name.lower(): gauges[gauge] for gauge in kind_of(spec.kind).gauges},
+            model=self.system.whose(spec),
         )
 
     def _state(self, spec: ActorSpec, seen: ActorSnapshot, process: ProcessView | None, now_ns: int) -> str:
@@ -202,7 +215,28 @@ class SnapshotReader:
             return "hung"
         if seen.state is ActorState.READY and self.board.is_parked(spec.position):
             return STATES[ActorState.DRAINING]
+        if seen.state is ActorState.READY and kind_of(spec.kind).computes and self._sleep(spec.engine).state.is_parked:
+            return SLEEPING
         return STATES[seen.state]
+
+    def _sleep(self, engine: int) -> SleepWord:
+        """Made for one look: what it maps would keep the segment from being closed."""
+        return SleepWord(self.segment.map, self.system.kv_map_offsets[engine])
+
+    def _held(self, engine: int, now_ns: int) -> str:
+        """By whom, and since when; empty if by nobody."""
+        word = self._sleep(engine)
+        if (sleep := word.state).is_on:
+            since = f"for {max(0, now_ns - word.since_ns) / SECOND:.0f} s"
+            told = "to sleep once what has begun has ended" if sleep.draining else "asleep until /wake_up"
+            return f"{told} (level {sleep.level}, {since})"
+        paused = PAUSES.get(PauseWord(self.segment.map, self.system.kv_map_offsets[engine]).state, "")
+        elsewhere = self.system.remote_engines
+        if engine not in elsewhere:
+            return paused
+        why = EngineTroubles(self.segment.map, self.system.troubles_offset).read(engine - elsewhere.start)
+        address = self.system.config.remote_engines[engine - elsewhere.start]
+        return "; ".join(filter(None, (paused, why and f"at {address}, and does not compute here: {why}")))
 
     def _supervisor(self) -> ActorStatus:
         process = view_process(self.supervisor_pid)

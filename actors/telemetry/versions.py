@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 
 import actorserve
@@ -14,7 +13,9 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """By name; nothing is imported for it."""
+    """By name; none of them is imported for it."""
+    import importlib.metadata  # with the package email: most processes never ask
+
     found = {"actorserve": actorserve.__version__, "python": sys.version.split()[0]}
     for name in PACKAGES:
         try:

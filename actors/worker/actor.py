@@ -6,46 +6,40 @@ torch_import.py does it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from ..options.config import Config
 from ..options.objects.speculative import count_drafts
-from ..protocol.administration import CallMethod, LookAtSleep
-from ..protocol.messages import (
-    AdapterRead,
-    BlocksLoaded,
-    DropAdapter,
-    Hello,
-    LoadBlocks,
-    Message,
-    ReadAdapter,
-    ResetEncoderCache,
-    StepFailed,
-    ToWorker,
-    WorkerReady,
-)
+from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
 from ..protocol.step import KVLayout, Step, StepDone
+from ..protocol.topics.adapters import AdapterRead, DropAdapter, ReadAdapter
+from ..protocol.topics.administration import CallMethod, LookAtSleep, ResetEncoderCache
+from ..protocol.topics.tiers import BlocksLoaded, LoadBlocks
 from ..runtime.dump import write_dump
 from ..runtime.in_flight import NO_REQUEST, request_name
 from ..runtime.process import RENEW, Actor, Context, run
 from ..telemetry.gauges import WorkerGauge as Gauge
 from ..telemetry.trace_events import EventKind, counts
+from .joined_steps import JoinedSteps
 from .methods import WorkerMethods
 from .parked import ParkedWorker, load_weights, sleep_word
+from .plugins.worker import Worker, own_methods
 from .profile import TorchProfiler
 from .start.model import load, uses_gpu
-from .torch_import import import_torch
+from .torch_import import import_rest, import_torch
 
 if TYPE_CHECKING:
     from ..protocol.wire import Numbers
+    from .kept_memory.tier import TierReader
     from .lora.resident import ResidentAdapters
-    from .tier import TierReader
     from .vision.rows import VisionRows
 
 MOST_SHOWN = 64  # rows in a dump
@@ -89,13 +83,21 @@ class WorkerActor(Actor):
         self.step = 0
         self._scheduler = context.system.scheduler_of(context.spec.engine)
         self.reports = context.system.is_reporter(context.spec)  # for its group: all who draw come to the same
+        self.joined = JoinedSteps(context.outboxes[self._scheduler], context.inbox)
         self._methods = WorkerMethods(self)
+        self._own: Worker | None = None
         self._last: Step | None = None
         self._dumped = False
         self._torch_profiler: TorchProfiler | None = None
         if context.config.worker == "model":
             context.profile.make_device = self._profile_device
         self._report_ready()
+
+    def use(self, own: Worker | None) -> None:
+        """The object of --worker-cls, if there is one."""
+        self._own = own
+        if own is not None:
+            self._methods.add(own_methods(own))
 
     def handle(self, message: ToWorker) -> None:
         """One message, done completely and answered at once: behind it the next plan may wait already."""
@@ -114,12 +116,13 @@ class WorkerActor(Actor):
                 self.tier.load(message)
                 self.context.post(self._scheduler, BlocksLoaded(message.number, self.context.spec.index))
             case ReadAdapter() if self.adapters is not None:
-                self.adapters.read(message.adapter, message.path)
+                self.adapters.read(message.adapter, message.path, message.stamp)
             case DropAdapter() if self.adapters is not None:
                 self.adapters.drop(message.adapter)
             case ResetEncoderCache() if self.vision is not None:
                 count = self.vision.encoder.cache.clear()
                 self.context.log.info("the encoder cache was reset: embeddings of %d pictures dropped", count)
+        self.joined.flush()
         self.context.flush()
         self.context.status.beat()
 
@@ -132,31 +135,41 @@ class WorkerActor(Actor):
 
     def do_work(self) -> int:
         """Adapters that have been read are there from the next step on; each of a group says so itself."""
+        self.joined.turn()
         if self.adapters is None:
             return 0
         own, rank = self.context.incarnation, self.context.spec.index
         read = self.adapters.take_read()
-        for adapter, problem in read:
-            self.context.post(self._scheduler, AdapterRead(own, rank, adapter, problem))
+        for news in read:
+            self.context.post(self._scheduler, AdapterRead(own, rank, *news))
         return len(read)
 
     def _profile_device(self) -> TorchProfiler:
         self._torch_profiler = TorchProfiler()
         return self._torch_profiler
 
+    @property
+    def joins(self) -> bool:
+        """Whether brief steps are told of two at a time: where each is answered as it ends, and none is elsewhere."""
+        return self.context.config.pipeline_parallel_size == 1
+
     def most_drafts(self) -> int:
         """That a row may have in a step."""
         return count_drafts(self.context.config)
+
+    def most_jumps(self) -> int:
+        """Tokens that a row may go on by in a step where its grammar leaves no choice."""
+        return 0
 
     def _report_ready(self) -> None:
         board, members = self.context.board, self.context.system.workers_of(self.context.spec.engine)
         replaced = all(board.ended(member.position) in NO_REQUEST for member in members)
         own = self.context.incarnation
         there = [] if self.adapters is None else self.adapters.there
-        since = (
-            self.context.kept_since if self.adapters is None else 0
-        )  # rows would go on before their adapters are read
-        self._post(WorkerReady(own, self.blocks, self.step, replaced, self.layout, self.most_drafts(), there, since))
+        since = self.context.kept_since
+        drafts, jumps = self.most_drafts(), self.most_jumps()
+        ready = WorkerReady(own, self.blocks, self.step, replaced, self.layout, drafts, there, jumps, since)
+        self._post(msgspec.structs.replace(ready, joins=self.joins))
 
     def _post(self, message: Message) -> None:
         if self.reports:
@@ -177,15 +190,20 @@ class WorkerActor(Actor):
     def compute(self, message: Step) -> None:
         """Run a step of the epoch that is on."""
         start = time.perf_counter()
+        if self.joins:
+            self.joined.begins(message)
         try:
-            tokens = self.runner.run(message)
+            run = self.runner.run
+            tokens = run(message) if self._own is None else self._own.execute_model(message, run)
         except (MemoryError, RuntimeError) as error:
             alone = self.context.config.workers == 1  # others would be in the middle of this step
             if not alone or (isinstance(error, RuntimeError) and OUT_OF_MEMORY not in str(error)):
                 raise
             self.fail(message, str(error))
             return
-        self.report_done(message, tokens, time.perf_counter() - start, self.runner.failed_rows)
+        seconds = time.perf_counter() - start
+        self.report_done(message, tokens, seconds, self.runner.failed_rows)
+        self.joined.ended(seconds)
 
     def report_done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> None:
         """A step has ended now; the arrays are as StepDone has them."""
@@ -284,12 +302,21 @@ def start(context: Context) -> WorkerActor | ParkedWorker:
     return load_weights(context, load)
 
 
-def import_early() -> None:
-    """What is imported only as it runs, by whoever forks workers; that asks for no GPU, which cannot be forked."""
+def import_early(*beside: str) -> None:
+    """What is imported only as it runs, by whoever forks workers; that asks for no GPU, which cannot be forked.
+
+    `beside`: modules of this package that some of the server's models need (protocol/served.py). Who names them may be
+    of older code than this, and one that is gone by now needs no import.
+    """
     import_torch()
     on_cpu = ("cpu.executor", "cpu.memory.kv_memory", "cpu.runner", "speculative.actor", "start.cpu")
     for name in ("models.weights", "memory", *on_cpu):
         importlib.import_module(f".{name}", __package__)
+    if beside:
+        import_rest()
+    for name in beside:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(f".{name}", __package__)
 
 
 def import_late(config: Config) -> None:

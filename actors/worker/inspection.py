@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from ..model.architecture import Architecture, find_architecture, read_architecture, shard_shape
+from ..model.architecture import Architecture
 from ..model.checks import check_pooling, check_vision, kv_type_of, vision_on_gpu
+from ..model.config_json import find_architecture, read_architecture
 from ..model.info import ModelInfo, read_json
 from ..model.memory.kv import KVSpec, KVType
 from ..model.memory.kv_memory import KVMemory
@@ -35,6 +36,7 @@ from ..model.pooling.choice import native_values
 from ..model.pooling.spec import PoolingSpec
 from ..model.quantization import METHODS, NONE
 from ..model.rope import long_texts
+from ..model.sharding import shard_shape
 from ..model.weights.weight_files import read_weights
 from ..options.config import Config
 from ..protocol.topology import System
@@ -166,7 +168,7 @@ def _memory_on_cpu(
     yield {
         "device": "cpu",
         "kernels": choose(config.cpu_kernels)[1],
-        "threads": config.threads or max(1, (usable_cores() - 1) // (config.local_workers * config.engines)),
+        "threads": config.threads or max(1, (usable_cores() - 1) // (config.local_workers * config.local_engines)),
         "kv_cache_dtype": kind.name,
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": available_bytes(),

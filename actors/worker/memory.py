@@ -13,7 +13,7 @@ from torch import Tensor
 from actorserve.kernels.cpu.paged_kv import LatentPool, Pool, QuantisedPool
 
 from ..model.memory.kv import KVSpec, PoolSpec
-from .kept_memory import Take, anonymous
+from .kept_memory.file import Take, anonymous
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 LARGE = 1 << 18  # bytes

@@ -18,7 +18,7 @@ import msgspec
 from actorserve.shm.weights import WeightsRecord
 
 from ..options.plugins import WORKER_EXTENSIONS, load_plugin
-from ..protocol.administration import METHODS, CallArguments, CallMethod, MethodCalled
+from ..protocol.topics.administration import LISTEN, METHODS, CallArguments, CallMethod, MethodCalled
 
 if TYPE_CHECKING:
     from .actor import WorkerActor
@@ -34,7 +34,9 @@ class WorkerMethods:
         self._actor = actor
         self._rank = actor.context.spec.index
         own = {name: getattr(self, f"_{name}") for name in METHODS}
-        self._methods: Mapping[str, Callable[..., Any]] = {**self._extension(), **own}
+        listening = getattr(actor.runner, "listening", None)
+        inside = {LISTEN: listening.look} if listening is not None else {}  # which frontends ask
+        self._methods: Mapping[str, Callable[..., Any]] = {**self._extension(), **own, **inside}
 
     def _extension(self) -> dict[str, Callable[..., Any]]:
         config = self._actor.context.config
@@ -43,6 +45,10 @@ class WorkerMethods:
         made = load_plugin("--worker-extension-cls", config.worker_extension_cls, WORKER_EXTENSIONS)(self._actor)
         names = [name for name in dir(made) if not name.startswith("_")]
         return {name: method for name in names if callable(method := getattr(made, name))}
+
+    def add(self, methods: Mapping[str, Callable[..., Any]]) -> None:
+        """More of whoever runs the server, under those that all workers have."""
+        self._methods = {**methods, **self._methods}
 
     def call(self, message: CallMethod) -> MethodCalled:
         """Do it now."""

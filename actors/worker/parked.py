@@ -24,8 +24,9 @@ from actorserve.shm.weights import WeightsRecord
 
 from ..model.gguf.folder import gguf_tensors
 from ..options.config import ConfigError
-from ..protocol.administration import CallMethod, LookAtSleep, MethodCalled, Parked, Unloadable
 from ..protocol.messages import Hello, ToWorker
+from ..protocol.sockets.keeper_wire import KEEPER
+from ..protocol.topics.administration import CallMethod, LookAtSleep, MethodCalled, Parked, Unloadable
 from ..runtime.process import RENEW, Actor, Context
 
 DROPS = 2  # the level at which weights leave the page cache, too
@@ -48,6 +49,10 @@ class ParkedWorker(Actor):
         self._level = 0  # what was given back
         self._scheduler = context.system.scheduler_of(context.spec.engine)
         os.ftruncate(context.files[f"kv-{context.spec.name}"], 0)
+        if context.config.keep_kv:
+            from .kept_memory.device import drop
+
+            drop(context.files[KEEPER], context.spec.name, context.log)
         if failed is None:
             context.log.info("parked: the engine sleeps")
         self._say()

@@ -1,16 +1,22 @@
 """torch without what no model of this server's own layers needs: a quarter of its import, and 18 MB.
 
-That is `torch._meta_registrations`, which torch imports only for what it registers: Python's formulas of results'
-shapes on the device `meta`, where nothing is computed, and with it what torch.Generator needs in Python. Whoever makes
-tensors there, or runs code that may do so, as transformers does, calls `import_rest` first, and whoever wants random
-numbers `generator`; parts of torch that use the module import it themselves.
+Most of that is `torch._meta_registrations`, which torch imports only for what it registers: Python's formulas of
+results' shapes on the device `meta`, where nothing is computed, and with it what torch.Generator needs in Python.
+Whoever makes tensors there, or runs code that may do so, as transformers does, calls `import_rest` first, and whoever
+wants random numbers `generator`; parts of torch that use the module import it themselves. The rest are lines of source:
+torch asks twice where it is called from, for which the module of every file is looked up, and takes the file and the
+number alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import os
 import sys
+from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -28,13 +34,25 @@ def import_torch() -> None:
         return
     nothing = sys.modules[LEFT_OUT] = ModuleType(LEFT_OUT)
     try:
-        whole = importlib.import_module("torch")
+        with _without_source_lines():
+            whole = importlib.import_module("torch")
     finally:
         if sys.modules.get(LEFT_OUT) is nothing:
             del sys.modules[LEFT_OUT]
     name = LEFT_OUT.rpartition(".")[2]
     if getattr(whole, name, None) is nothing:
         delattr(whole, name)
+
+
+@contextlib.contextmanager
+def _without_source_lines() -> Iterator[None]:
+    """Frames are described by file and line number."""
+    whole = inspect.getframeinfo
+    inspect.getframeinfo = partial(whole, context=0)
+    try:
+        yield
+    finally:
+        inspect.getframeinfo = whole
 
 
 def import_rest() -> None:

@@ -50,3 +50,4 @@ class PageFigures(msgspec.Struct, frozen=True):
     actors: list[PageActor]
     lanes: list[PageLane]
     engine: PageEngine
+    adapters: str = ""  # how many there are, and which are used; empty where the server takes none

@@ -8,7 +8,6 @@ from actorserve.actors.options.lora import trouble_with_name
 
 from ..errors import ApiError, bad_request
 from ..settings import Settings
-from .fields.decoding import no_model
 
 
 class LoadAdapterRequest(msgspec.Struct):
@@ -26,16 +25,17 @@ class UnloadAdapterRequest(msgspec.Struct):
     lora_int_id: int | None = None
 
 
+GONE = -1  # the id of no adapter: no sequence is admitted with it
+
+
 def adapter_of(name: str | None, settings: Settings) -> int:
-    """The id of the adapter that a request for this model has; 0: none. One that is being unloaded is found, too: who
-    began with it goes on, and who comes new is refused by check_model.
+    """The id of the adapter that a request for this model has; 0: none. GONE where nothing has this name: who comes new
+    is refused by check_model, and who goes on with slots that were begun has the id in them.
     """
     if not name or name in settings.served or not settings.adapters.enabled:
         return 0
-    found = settings.adapters.find(name, going_on=True)
-    if found is None:
-        raise no_model(name)
-    return found.id
+    found = settings.adapters.find(name)
+    return GONE if found is None else found.id
 
 
 def check_name(name: str, served: list[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TokenPrompt
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.protocol.request import (
     MOST_LOGPROBS,
     Generation,
@@ -20,6 +20,7 @@ from actorserve.actors.protocol.request import (
     default_of,
     sampling_parameters,
 )
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TokenPrompt
 
 from ..errors import ApiError, bad_request
 from ..openai.schemas import GenerationFields
@@ -80,9 +81,15 @@ class BeamSearch:
     """One request's."""
 
     def __init__(
-        self, engine: Engine, request: GenerationFields, asked: PreparedRequest, end_tokens: list[int]
+        self,
+        engine: Engine,
+        request: GenerationFields,
+        asked: PreparedRequest,
+        end_tokens: list[int],
+        encoder: EncoderSpec | None = None,
     ) -> None:
-        self._engine = engine
+        """`encoder`: of a model that reads the prompt apart from what it writes."""
+        self._engine, self._encoder = engine, encoder
         self._width = width_of(request)
         self._penalty = 1.0 if request.length_penalty is None else request.length_penalty
         own = request.stop_token_ids or []
@@ -105,6 +112,8 @@ class BeamSearch:
         """(the prompt's tokens, the best beams, best first)."""
         tokens, _ = await self._engine.tokenize(prompt, False)
         room = max_model_len - len(tokens)
+        if self._encoder is not None:
+            room = self._encoder.decoder_longest - len(self._encoder.start)
         if room < 1 or (most is not None and most > room):
             text = f"This model's maximum context length is {max_model_len} tokens, and the prompt has {len(tokens)}."
             raise bad_request(text, "messages" if isinstance(prompt, ChatPrompt) else "prompt")
@@ -118,9 +127,18 @@ class BeamSearch:
                 break
         return tokens, sorted([*done, *beams], key=lambda beam: -beam.score(self._penalty))[: self._width]
 
+    def _job(self, prompt: list[int], beams: list[Beam]) -> Job:
+        """That makes the next token of each."""
+        if self._encoder is None:
+            return Job([TokenPrompt(prompt + beam.tokens) for beam in beams], [self._params], self._rendering)
+        limit = len(beams[0].tokens) + 1  # what a beam has is as if it had been written in this slot
+        job = Job([TokenPrompt(prompt) for _ in beams], [self._params], {**self._rendering, "max_tokens": limit})
+        job.given = [beam.tokens for beam in beams]
+        return job
+
     async def _step(self, prompt: list[int], beams: list[Beam]) -> list[Beam]:
         """All beams with one token more, likeliest first: enough of them, though some may have ended."""
-        job = Job([TokenPrompt(prompt + beam.tokens) for beam in beams], [self._params], self._rendering)
+        job = self._job(prompt, beams)
         self._engine.submit(job)
         try:
             await asyncio.shield(job.done)
@@ -130,7 +148,7 @@ class BeamSearch:
         for beam, choice in zip(beams, job.choices, strict=True):
             if not choice.logprobs:
                 raise ApiError(500, "The engine could not compute this request.")
-            for _, token, logprob in choice.logprobs[0].best:
+            for _, token, logprob in choice.logprobs[-1].best:
                 whole = beam.logprob + logprob
                 if token in self._ends:
                     longer.append(replace(beam, logprob=whole, reason="stop"))

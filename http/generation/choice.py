@@ -64,9 +64,11 @@ class Choice:
     pooled: tuple[int, int, bytes] | None = None  # of a model that pools: (rows, columns, float32 of all)
     skip_characters: int = 0
     skip_tokens: int = 0
+    counts_tokens: bool = True  # its state does; otherwise `skip_tokens` are of something else
     grain: int = 0  # characters that are told at a time, so that events are numbered alike whenever they are read
     _taken: int = 0  # characters
     _held: str = ""  # too little for a grain
+    _told_trail: bool = False
     _finished: bool = False  # the parser was told that the text has ended
 
     def skip(self, characters: int, tokens: int) -> None:
@@ -123,10 +125,15 @@ class Choice:
         pieces = pieces if len(pieces) < 2 or self.grain else merged(pieces)
         return ChoiceUpdate(pieces, told[had:], new_ids, ended, skipped, told[:had])
 
-    def take_trail(self) -> list[int]:
-        """The ids of the tokens that came since the last time, and that the client has not from an earlier answer."""
+    def take_trail(self) -> tuple[list[int], bool]:
+        """The ids of the tokens that came since the last time, and that the client has not from an earlier answer; or
+        all from the first on, where nobody has counted which these are.
+        """
         ids, self.trail = self.trail, []
-        return ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :]
+        if not self.counts_tokens:
+            are_all, self._told_trail = not self._told_trail, True
+            return ids, are_all
+        return ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :], False
 
     def _in_grains(self, text: str, ended: bool) -> list[Piece]:
         """Pieces of texts of `grain` characters each, whatever came at a time; what is too short waits."""

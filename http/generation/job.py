@@ -12,8 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+import msgspec
+
 from actorserve.actors.accounts.account import Account
-from actorserve.actors.protocol.messages import Delta, Finish, Measured, Prompt
+from actorserve.actors.protocol.messages import Delta, Finish, Measured
+from actorserve.actors.protocol.topics.io_processors import PooledPrompt
+from actorserve.actors.protocol.topics.prompts import Prompt
 
 from ..dashboard.figures import PageFigures
 from ..errors import ApiError, overloaded
@@ -64,8 +68,10 @@ class Job:
         self.wants_ids = wants_ids
         self.trails = False  # its stream says which tokens were given out (transport/trail.py)
         self.given: list[list[int]] = []  # of each choice, tokens that another server has given out
+        self.plugins: list[str] = []  # names of logits processors that may change its logits
         self.account: Account | None = None  # whose key asked for it
         self.headers: dict[str, str] = {}  # what is left of its limits
+        self.model = 0  # which of the server's models is asked
         self.seed = 0  # what the answer's id is made of, once that is known
         self.choices = [Choice(index) for index in range(len(prompts) * len(params))]
         loop = asyncio.get_running_loop()
@@ -113,8 +119,10 @@ class Job:
             self.fail(self._broken_grammar())
         elif finish is Finish.MEDIA:
             self.fail(ApiError(400, UNUSABLE, "messages", "unusable_media"))
+        elif finish is Finish.PLUGIN:
+            self.fail(self._failed_plugin())
         elif finish is Finish.ADAPTER:
-            text = "The adapter of this request was unloaded, or its files cannot be read any more."
+            text = "The adapter of this request was unloaded, or its files were changed or cannot be read any more."
             self.fail(ApiError(404, text, "model", "model_not_found"))
         else:
             choice.finish_reason, choice.stop_reason = FINISH_REASONS[finish], stop_reason
@@ -125,6 +133,12 @@ class Job:
         field = self.rendering.get("constrained_by")
         text = f"{field}: its grammar became too complex while the answer was generated, which is cut there. A simpler "
         return ApiError(500, text + "schema or pattern may help.", field, "grammar_failed")
+
+    def _failed_plugin(self) -> ApiError:
+        """Which of several it was stands in the log."""
+        names = ", ".join(self.plugins)
+        text = f"A logits processor of this request ({names}) failed or took too long; the server's log says how."
+        return ApiError(500, text, code="logits_processor_failed")
 
     def fail(self, error: ApiError) -> None:
         """The whole request ends with an error: as its answer, or inside its stream."""
@@ -182,11 +196,22 @@ class Job:
         return sum(choice.tokens for choice in self.choices)
 
 
+class Heard(msgspec.Struct, frozen=True):
+    """What a model says of a sound beside its text."""
+
+    no_speech: float  # how likely it is that nothing is said
+    logprob: float = 0.0  # of the text, the mean over its tokens, among those that could be written
+    times: list[float] = []  # seconds, where each token of the text ends
+
+
 class Engine(Protocol):
     """What requests need of the frontend actor."""
 
     index: int  # of this frontend
     frontends: int
+
+    def of_model(self, model: int) -> Engine:
+        """The same, for requests to another of the server's models."""
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room."""
@@ -233,11 +258,26 @@ class Engine(Protocol):
     def detokenize(self, tokens: list[int], skip_special: bool = False) -> Awaitable[str]:
         """The ids' text, with or without special tokens."""
 
+    def pre_process(self, request_id: str, data: bytes) -> Awaitable[list[Prompt]]:
+        """What --io-processor-plugin makes of a request's data, which are JSON."""
+
+    def post_process(self, request_id: str, data: bytes, pooled: list[PooledPrompt]) -> Awaitable[bytes]:
+        """Its answer, as JSON."""
+
     def measure(self, sound: bytes) -> Awaitable[Measured]:
         """How long a sound is, and into which windows it is cut."""
 
+    def listen(self, ref: int, samples: int, timed: bool) -> Awaitable[Heard]:
+        """About the text of a window, which has so many samples, once it has ended and before it is released."""
+
     def in_flight(self) -> int:
         """Requests that are being answered by this frontend."""
+
+    def count_realtime(self, sessions: int = 0, begun: int = 0) -> None:
+        """So many realtime sessions more are open, and so many answers more were begun for them."""
+
+    def count_session(self, key: bytes, until: float, turns: int = 0) -> None:
+        """A session of /open_session is kept by this key until then (Unix seconds), and has so many turns more."""
 
     def page_figures(self) -> PageFigures:
         """What the page shows."""

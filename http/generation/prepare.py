@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from actorserve.actors.protocol.messages import Prompt, TextPrompt
 from actorserve.actors.protocol.request import Think
+from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt
 
 from ..errors import ApiError, bad_request
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
@@ -20,8 +20,10 @@ from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, PLUGIN, STARTS_
 from ..settings import Settings
 from .adapters import adapter_of
 from .fields.decoding import decode
-from .fields.kv_transfer import hands_on
+from .fields.kv_transfer import hands_on, peer_of
+from .fields.plugins import plugin_names, plugin_request
 from .fields.sampling import check_fields, max_tokens_of, parameters
+from .job import Job
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .structured_output import constraint_of
 
@@ -40,23 +42,25 @@ class PreparedRequest:
     make_parser: Callable[[bool, str], OutputParser] | None = None
     wants_ids: bool = False
     echoed: list[Prompt] = field(default_factory=list)  # prompts whose text the answer begins with
+    plugins: list[str] = field(default_factory=list)  # names of logits processors that may change its logits
+
+    def new_job(self) -> Job:
+        """One that has not begun."""
+        job = Job(self.prompts, self.params, self.rendering, self.make_parser, self.wants_ids)
+        job.plugins = self.plugins
+        return job
 
 
 def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
-    check_fields(body, settings.vocab_size, settings.shares_kv)
+    check_fields(body, settings.vocab_size, settings.kv)
+    _check_watermark(body, settings)
     body = _salted(body, settings, client)
     check_template(body, settings.trust_request_chat_template)
     _check_texts(settings, {"messages": True})
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
-    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
-    if budget is not None and reasoning not in THINK_MARKERS:
-        text = "thinking_token_budget: how this model marks its thinking is not known; see --reasoning-parser."
-        raise bad_request(text, "thinking_token_budget")
-    think = None
-    if reasoning in THINK_MARKERS:
-        think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE)
+    think, budget = _thinking(body, reasoning)
     schemas = {tool.function.name: _schema(tool.function.parameters) for tool in tools_of(body)}
 
     def parser(opened: bool, key: str) -> OutputParser:
@@ -68,9 +72,34 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
     parsed = reasoning is not None or tools is not None or named is not None
     keep_special = bool({reasoning, tools} & (NEEDS_SPECIAL | {PLUGIN}))
     adapter = adapter_of(body.model, settings)
-    params = parameters(body, settings.sampling_defaults, request_id, think, keep_special, adapter)
+    plugins = plugin_request(body, settings.plugins)
+    peer = peer_of(body.kv_transfer_params, settings.kv)
+    params = parameters(body, settings.sampling_defaults, request_id, think, keep_special, adapter, plugins, peer)
+    wants = _wanted(body, settings, named is not None)
+    needs_ids = wants.ids or wants.prompt_text
+    rendering = _rendering(body, settings, adapter) | {"think": think, "thinking_budget": budget}
+    prompts: list[Prompt] = [chat_prompt(body, settings)]
+    made = parser if parsed else None
+    names = plugin_names(body, settings.plugins)
+    return PreparedRequest(prompts, params, rendering, wants, made, needs_ids, plugins=names)
+
+
+def _thinking(body: ChatRequest, reasoning: str | None) -> tuple[Think | None, int | None]:
+    """(how the model's thinking is marked, of how many tokens it may be)."""
+    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
+    if budget is not None and reasoning not in THINK_MARKERS:
+        text = "thinking_token_budget: how this model marks its thinking is not known; see --reasoning-parser."
+        raise bad_request(text, "thinking_token_budget")
+    think = None
+    if reasoning in THINK_MARKERS:
+        think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE)
+    return think, budget
+
+
+def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOptions:
+    """What the answer is to say. `forced`: it is a call of a tool that the request names."""
     options, continuous = body.stream_options, _continuous(body)
-    wants = AnswerOptions(
+    return AnswerOptions(
         usage=bool(options and options.include_usage) or continuous,
         continuous_usage=continuous,
         logprobs=bool(body.logprobs),
@@ -79,16 +108,12 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
         prompt_logprobs=body.prompt_logprobs is not None,
         reasoning=body.include_reasoning is not False,
         before=final_text(body) if body.echo else "",
-        forced=named is not None,
+        forced=forced,
         role=settings.response_role,
         metrics=bool(body.return_metrics),
-        hands_on=hands_on(body.kv_transfer_params),
+        hands_on=settings.kv if hands_on(body.kv_transfer_params) else None,
         prompt_text=bool(body.return_prompt_text),
     )
-    needs_ids = wants.ids or wants.prompt_text
-    rendering = _rendering(body, settings, adapter) | {"think": think, "thinking_budget": budget}
-    prompts: list[Prompt] = [chat_prompt(body, settings)]
-    return PreparedRequest(prompts, params, rendering, wants, parser if parsed else None, needs_ids)
 
 
 def ask_chats(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
@@ -168,12 +193,17 @@ def _salted(body: Request, settings: Settings, client: str) -> Request:
     return msgspec.structs.replace(body, cache_salt=f"{client} {body.cache_salt or ''}")
 
 
+def _check_watermark(body: GenerationFields, settings: Settings) -> None:
+    if body.watermarking_config is not None and not settings.watermarks:
+        name = "watermarking_config"
+        raise bad_request(f"{name}: watermarks are made on a CPU only (--device cpu).", name)
+
+
 def _check_encoded(body: CompletionRequest) -> None:
     """400 for what there is not where an encoder reads the prompt: no text follows its tokens, which have no logits."""
     for name, wanted in (
         ("prompt_logprobs", body.prompt_logprobs is not None),
         ("echo", bool(body.echo)),
-        ("use_beam_search", bool(body.use_beam_search)),
         ("max_tokens", body.max_tokens == 0),
     ):
         if wanted:
@@ -182,13 +212,16 @@ def _check_encoded(body: CompletionRequest) -> None:
 
 def ask_completion(body: CompletionRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A completion request, checked. `client` is the key's name (idempotency_keys.client_of)."""
-    check_fields(body, settings.vocab_size, settings.shares_kv)
+    check_fields(body, settings.vocab_size, settings.kv)
+    _check_watermark(body, settings)
     body = _salted(body, settings, client)
     if settings.encoder is not None:
         _check_encoded(body)
     adapter = adapter_of(body.model, settings)
-    params = parameters(body, settings.sampling_defaults, request_id, adapter=adapter)
-    prompts = completion_prompts(body, settings.special_tokens)
+    plugins = plugin_request(body, settings.plugins)
+    peer = peer_of(body.kv_transfer_params, settings.kv)
+    params = parameters(body, settings.sampling_defaults, request_id, adapter=adapter, plugins=plugins, kv_peer=peer)
+    prompts = completion_prompts(body, settings.special_tokens, settings.prompt_embeds)
     _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts), "echo": body.echo})
     if len(prompts) * len(params) > MAX_SEQUENCES:
         raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
@@ -203,13 +236,13 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         echo=[] if body.echo else None,
         nothing=body.max_tokens == 0,
         metrics=bool(body.return_metrics),
-        hands_on=hands_on(body.kv_transfer_params),
+        hands_on=settings.kv if hands_on(body.kv_transfer_params) else None,
         prompt_text=bool(body.return_prompt_text),
         best_of=(body.n or 1) if len(params) > (body.n or 1) else 0,
     )
     if wants.nothing and body.min_tokens:
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")
     needs_ids = wants.ids or wants.prompt_text or (wants.logprobs and wants.echo is not None)
-    return PreparedRequest(
-        prompts, params, _rendering(body, settings, adapter), wants, None, needs_ids, prompts if body.echo else []
-    )
+    echoed, names = prompts if body.echo else [], plugin_names(body, settings.plugins)
+    rendering = _rendering(body, settings, adapter)
+    return PreparedRequest(prompts, params, rendering, wants, None, needs_ids, echoed, names)

@@ -9,26 +9,28 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.protocol.media import MediaSource
-from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
 from ..errors import bad_request
-from ..media.parts import check_modality, check_text_size, checked_changes, is_media, take_media
+from ..media.parts import check_modality, check_text_size, checked_changes, is_media, take_media, with_reading
 from ..openai.schemas import ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
 from ..settings import MediaRules, Settings
 from .fields.decoding import decode
+from .fields.prompt_embeds import given_embeds
 from .infill import infill_tokens
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 512
-TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+THINKING = "thinking"  # of an assistant: what a model has thought, as Mistral's clients send it back
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal", THINKING)
 TOOL_NAME = re.compile(r"[\w.:-]{1,128}")
 
 
 def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatPrompt:
     """The conversation, checked. `settings` say which pictures and sounds it may have; without them, none."""
-    messages, media = check_messages(
-        request.messages, settings.media if settings is not None else None, request.mm_processor_kwargs
-    )
+    rules = settings.media if settings is not None else None
+    changes = with_reading(request.mm_processor_kwargs, request.media_io_kwargs, rules)
+    messages, media = check_messages(request.messages, rules, changes)
     tools_of(request)
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
@@ -96,7 +98,10 @@ def check_messages(
         if message.content is None and message.role not in ("assistant", "function", "tool"):
             raise bad_request(f"messages[{index}].content is missing.", f"messages[{index}].content")
         for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            _check_part(part, f"messages[{index}].content[{number}]", rules)
+            path = f"messages[{index}].content[{number}]"
+            if not isinstance(part, str) and part.type == THINKING and message.role != "assistant":
+                raise bad_request(f"{path}: only an assistant's content has parts of type thinking.", path)
+            _check_part(part, path, rules)
     if rules is not None and any(is_media(part) for message in messages for part in message.content or ()):
         return take_media(body, messages, rules, told)
     return body, []
@@ -116,7 +121,7 @@ def _check_part(part: ContentPart | str, path: str, rules: MediaRules | None) ->
         return
     if part.type not in TEXT_PARTS:
         check_modality("", part.type, part.place or path, rules)
-    name = "refusal" if part.type == "refusal" else "text"
+    name = part.type if part.type in ("refusal", THINKING) else "text"
     if getattr(part, name) is None:
         raise bad_request(f"{path}.{name} is missing.", f"{path}.{name}")
 
@@ -129,10 +134,15 @@ def _raw(name: str, value: object) -> bytes | None:
         raise bad_request(f"{name} is nested too deeply.", name) from None
 
 
-def completion_prompts(request: CompletionRequest, special: Callable[[], Collection[str]] = frozenset) -> list[Prompt]:
+def completion_prompts(
+    request: CompletionRequest, special: Callable[[], Collection[str]] = frozenset, embeds: bool = False
+) -> list[Prompt]:
     """One text, several texts, one list of ids, or several lists of ids. `special`: the tokenizer's special tokens,
-    of which some say that a suffix stands behind.
+    of which some say that a suffix stands behind. `embeds`: prompts may be embeddings, which come first, and alone
+    where `prompt` is empty: clients of OpenAI cannot leave it out.
     """
+    if given := given_embeds(request, embeds):
+        return [*given, *(_prompts(request) if request.prompt else ())]
     prompts = _prompts(request)
     if not request.suffix:
         return prompts

@@ -1,10 +1,11 @@
 """Streams that another server goes on with: what a stream says for that, and how one is asked for.
 
 A router that sends X-Actorserve-Trail: 1 gets a head and comments which are for itself, and not for its client:
-    X-Actorserve-Origin: SEED.CREATED.SAMPLING.CHOICES[.FINGERPRINT]   of the answer's id, of its draws, how many
-                                        choices there are, and system_fingerprint
+    X-Actorserve-Origin: SEED.CREATED.SAMPLING.CHOICES[.FINGERPRINT[.OWNER]]   of the answer's id, of its draws, how
+                                        many choices there are, system_fingerprint, and the frontend in a response's id
     :t b                                the events before all text are out
-    :t CHOICE CHARACTERS-TOKENS[x] IDS  the choice is out so far (x: so is its end), with these tokens more
+    :t CHOICE CHARACTERS-TOKENS[x] IDS  the choice is out so far (x: so is its end), with these tokens more; of a
+                                        response events are counted, and =IDS are all tokens from the first on
     :t e                                the last event is out
     :t k                                nothing new is
 Each comment stands behind the bytes that it speaks of, in one piece with them: what is between two comments is whole
@@ -32,7 +33,10 @@ from .idempotency import StreamProgress
 TRAIL = "X-Actorserve-Trail"
 ORIGIN = "X-Actorserve-Origin"
 SEEDS = range(-(1 << 63), 1 << 64)  # as the field seed takes them
-WRITTEN = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{1,16})\.(-?[0-9]{1,20})\.([0-9]{1,9})(?:\.([\w-]{1,64}))?", re.ASCII)
+WRITTEN = re.compile(
+    r"([0-9a-f]{16})\.([0-9a-f]{1,16})\.(-?[0-9]{1,20})\.([0-9]{1,9})(?:\.([\w-]{0,64})(?:\.([0-9a-f]{1,2}))?)?",
+    re.ASCII,
+)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=CHARACTERS)]
 
@@ -43,6 +47,7 @@ class GivenChoice(msgspec.Struct, forbid_unknown_fields=True):
     tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]] = []
     characters: Count = 0
     ended: bool = False
+    count: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] | None = None  # of events; else of tokens
 
 
 class GoOnRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,10 +71,12 @@ class Origin:
     sampling: int
     choices: int
     fingerprint: str = ""
+    owner: int | None = None  # the frontend that keeps the answer
 
     def written(self) -> str:
         """The head's value."""
-        end = f".{self.fingerprint}" if self.fingerprint else ""
+        end = f".{self.fingerprint}" if self.fingerprint or self.owner is not None else ""
+        end += "" if self.owner is None else f".{self.owner:x}"
         return f"{self.seed:016x}.{self.created:x}.{self.sampling}.{self.choices}{end}"
 
 
@@ -78,7 +85,8 @@ def read_origin(written: str) -> Origin:
     found = WRITTEN.fullmatch(written)
     if found is None or int(found[3]) not in SEEDS:
         raise bad_request(f"origin: it must be the value of {ORIGIN} that came with the stream.", "origin")
-    return Origin(int(found[1], 16), int(found[2], 16), int(found[3]), int(found[4]), found[5] or "")
+    owner = None if found[6] is None else int(found[6], 16)
+    return Origin(int(found[1], 16), int(found[2], 16), int(found[3]), int(found[4]), found[5] or "", owner)
 
 
 def sampling_seed(seed: int) -> int:
@@ -118,7 +126,8 @@ def read_given(asked: GoOnRequest, vocab_size: int, most: int) -> Given:
             raise bad_request(f"{field} must not be empty: something of this choice is out.", field)
     if not asked.begun and (asked.closed or any(choice.tokens for choice in asked.choices)):
         raise bad_request("begun must be true: something of the stream is out.", "begun")
-    states = [make_state(choice.characters, len(choice.tokens), choice.ended) for choice in asked.choices]
+    counts = [len(choice.tokens) if choice.count is None else choice.count for choice in asked.choices]
+    states = [make_state(one.characters, count, one.ended) for one, count in zip(asked.choices, counts, strict=True)]
     progress = StreamProgress(states, asked.begun, asked.closed)
     return Given(read_origin(asked.origin), [choice.tokens for choice in asked.choices], progress)
 
@@ -130,8 +139,8 @@ CLOSED = b":t e\n\n"
 ALIVE = b":t k\n\n"
 
 
-def reached(choice: int, state: int, tokens: Sequence[int]) -> bytes:
-    """The comment behind what has brought a choice to this state."""
+def reached(choice: int, state: int, tokens: Sequence[int], are_all: bool = False) -> bytes:
+    """The comment behind what has brought a choice to this state. `are_all`: these are no more than it has."""
     characters, count, ended = read_state(state)
     ids = ",".join(map(str, tokens))
-    return f":t {choice} {characters:x}-{count:x}{'x' * ended} {ids}\n\n".encode()
+    return f":t {choice} {characters:x}-{count:x}{'x' * ended} {'=' * are_all}{ids}\n\n".encode()

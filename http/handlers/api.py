@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from actorserve.actors.protocol.messages import ChatPrompt, Prompt, TextPrompt
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt
 
 from ..anthropic.answers import count
 from ..anthropic.requests import prompt_of, renamed
@@ -26,22 +26,26 @@ from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..pooling.prepare import check_generates
 from ..routes import ROUTES
 from ..settings import Settings
-from ..transport.body import BodyBudget, read_body
+from ..transport.body import BodyBudget, check_length, read_body
 from ..transport.json_response import json_response
-from .adapters import AdaptersApi
-from .administration import Administration
 from .dialects.cohere import CohereApi
+from .dialects.decisions import DecisionsApi
 from .dialects.invocations import Invocations
 from .dialects.llamacpp import LlamaApi
 from .dialects.ollama import OllamaApi
 from .generate import Generator
 from .openapi import Described
-from .operations import Operations, ServerEngine
+from .operators.adapters import AdaptersApi
+from .operators.administration import Administration
+from .operators.operations import Operations, ServerEngine
+from .operators.scaling import ScalingApi
 from .page import Page
 from .pooling import PoolingApi
+from .realtime.api import RealtimeApi
 from .rendering import RenderingApi
 from .responses import ResponsesApi
-from .scaling import ScalingApi
+from .scoring import ScoringApi
+from .sessions import SessionsApi
 from .speech import SpeechApi
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -50,17 +54,21 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Api:
     """The handlers, by the names that routes.py has for them."""
 
-    def __init__(self, engine: ServerEngine, settings: Settings) -> None:
+    def __init__(self, engine: ServerEngine, settings: Settings, responses: ResponsesApi | None = None) -> None:
+        """`responses`: those of the server's first model, if this is another."""
         self.engine = engine
         self.settings = settings
-        self._longest = settings.max_body_bytes if settings.media is None else settings.media.body_bytes
-        self._unfinished = BodyBudget(self._longest)
+        self.longest = settings.max_body_bytes if settings.media is None else settings.media.body_bytes
+        self._unfinished = BodyBudget(self.longest)
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
         self.operations = Operations(engine, settings, self._body)
         self.administration = Administration(engine, self._body)
         self.page = Page(engine, settings)
-        self.responses = ResponsesApi(self._generator)
+        self.responses = ResponsesApi(self._generator, responses)
+        self.sessions = SessionsApi(self._generator, self._body_to_generate)
+        self.scoring = ScoringApi(self._generator, self._body)
+        self.decisions = DecisionsApi(self._generator, self._conversation)
         self.pooling = PoolingApi(self._generator, self._body)
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
         self.llamacpp = LlamaApi(self._generator, self._body)
@@ -70,13 +78,14 @@ class Api:
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.scaling = ScalingApi(engine, self._body)
         self.speech = SpeechApi(self._generator, self._form)
+        self.realtime = RealtimeApi(self._generator)
         self._movable: dict[str, Handler] = {
             route.path: attrgetter(route.handler)(self) for route in ROUTES if route.movable
         }
 
     async def _body(self, request: web.Request) -> bytes:
         if BODY in request:
-            return request[BODY]
+            return check_length(request[BODY], self.settings.max_body_bytes)
         return check_depth(await read_body(request, self.settings.max_body_bytes, self._unfinished))
 
     async def _body_to_generate(self, request: web.Request) -> bytes:
@@ -88,8 +97,8 @@ class Api:
     async def _body_with_media(self, request: web.Request) -> bytes:
         """Of a conversation, which may have pictures in it."""
         if BODY in request:
-            return request[BODY]
-        return check_depth(await read_body(request, self._longest, self._unfinished))
+            return check_length(request[BODY], self.longest)
+        return check_depth(await read_body(request, self.longest, self._unfinished))
 
     async def _conversation(self, request: web.Request) -> bytes:
         """The same of one that is to be answered."""
@@ -98,6 +107,8 @@ class Api:
         return body
 
     async def _form(self, request: web.Request) -> bytes:
+        if BODY in request:
+            return check_length(request[BODY], self.settings.max_body_bytes)
         return await read_body(request, self.settings.max_body_bytes, self._unfinished, json=False)
 
     # --- generating ----------------------------------------------------------------------------------------------
@@ -201,33 +212,35 @@ class Api:
         return json_response(self.settings.tokenizer_info)
 
     async def models(self, request: web.Request) -> web.Response:
-        cards = [self._card(name) for name in self.settings.served]
-        cards += [self._card(adapter.name) for adapter in self.settings.adapters.all()]
+        cards = [self._card(name, one) for one in self.settings.all_models for name in one.served]
+        cards += [self._card(adapter.name, self.settings) for adapter in self.settings.adapters.all()]
         if (account := request.get(ACCOUNT)) is not None:
             cards = [card for card in cards if account.may_ask_for(str(card["id"]))]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
         return json_response({"object": "list", "data": cards, **ends, "has_more": False})
 
     async def model(self, request: web.Request) -> web.Response:
-        return json_response(self._card(check_model(request.match_info["model"], *self.settings.names)))
+        name = request.match_info["model"]
+        settings = next((one for one in self.settings.all_models if name in one.served), self.settings)
+        return json_response(self._card(check_model(name, *settings.names), settings))
 
-    def _card(self, name: str) -> dict[str, object]:
+    def _card(self, name: str, settings: Settings) -> dict[str, object]:
         """A model, or an adapter of it, as OpenAI's and as Anthropic's clients read it."""
-        served = self.settings.served
-        adapter = None if name in served else self.settings.adapters.find(name)
+        served = settings.served
+        adapter = None if name in served else settings.adapters.find(name)
         return {
             "id": name,
             "object": "model",
-            "created": self.settings.created,
+            "created": settings.created,
             "owned_by": "actorserve",
             "root": served[0] if adapter is None else adapter.path,
             "parent": None if name in served else served[0],
-            "max_model_len": self.settings.max_model_len,
+            "max_model_len": settings.max_model_len,
             "type": "model",
             "display_name": name,
-            "created_at": f"{datetime.fromtimestamp(self.settings.created, UTC):%Y-%m-%dT%H:%M:%SZ}",
-            "max_input_tokens": self.settings.max_model_len,
-            "max_tokens": self.settings.max_model_len,
+            "created_at": f"{datetime.fromtimestamp(settings.created, UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "max_input_tokens": settings.max_model_len,
+            "max_tokens": settings.max_model_len,
             "lifecycle": "active",
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
         }

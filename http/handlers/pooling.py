@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
-from actorserve.actors.protocol.messages import Prompt
+from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.request import CLASSIFY, EMBED, Pooling
+from actorserve.actors.protocol.topics.prompts import Prompt
 
 from ..accounts import check_model_of
 from ..errors import bad_request
@@ -22,11 +24,13 @@ from ..generation.job import Job
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, log_prompts, name_request
 from ..output.answer import Answer
 from ..pooling import answers
+from ..pooling.plugin import PLUGIN, check_data, task_beside
 from ..pooling.prepare import (
     check_task,
     classification,
     embedding,
     inputs,
+    instruction_of,
     of_task,
     pair_prompts,
     pairs,
@@ -37,6 +41,7 @@ from ..pooling.prepare import (
 from ..pooling.schemas import (
     ClassifyRequest,
     EmbeddingRequest,
+    PairFields,
     PoolingFields,
     PoolingRequest,
     RerankRequest,
@@ -79,10 +84,23 @@ class PoolingApi:
         """POST /pooling."""
         body = await self._read(PoolingRequest, request)
         spec = pooling_of(self._settings)
+        if bytes(body.data) or body.task == PLUGIN:
+            return await self._of_plugin(request, body, spec)
         wanted = of_task(body, spec)
         prompts, field = inputs(body, self._settings, spec)
         answer, job = await self._answer(request, body, prompts, wanted, field)
         return json_response(answers.poolings(answer, job, body.encoding_format, wanted.task))
+
+    async def _of_plugin(self, request: web.Request, body: PoolingRequest, spec: PoolingSpec) -> web.Response:
+        """Prompts and answer are those of --io-processor-plugin."""
+        check_data(body, self._settings)
+        request_id, data = name_request(request, body.request_id), bytes(body.data)
+        engine, own = self._generator.engine, f"{request_id}-{secrets.token_hex(8)}"
+        wanted = of_task(msgspec.structs.replace(body, task=task_beside(body, spec)), spec)
+        prompts = await engine.pre_process(own, data)
+        answer, job = await self._answer(request, body, prompts, wanted, "data")
+        output = await engine.post_process(own, data, answers.for_plugin(job, wanted.task))
+        return json_response({"request_id": request_id, "created_at": answer.created, "data": msgspec.Raw(output)})
 
     async def classify(self, request: web.Request) -> web.Response:
         """POST /classify."""
@@ -113,12 +131,13 @@ class PoolingApi:
         return json_response(answers.ranking(answer, job, made, texts, body.top_n or 0, with_texts))
 
     async def _scores(
-        self, request: web.Request, body: PoolingFields, compared: list[tuple[str, str]], field: str
+        self, request: web.Request, body: PairFields, compared: list[tuple[str, str]], field: str
     ) -> tuple[Answer, Job, list[float]]:
         """How near each pair is."""
         spec = pooling_of(self._settings)
         wanted = score_of(body, spec)
-        answer, job = await self._answer(request, body, pair_prompts(compared, spec), wanted, field)
+        prompts = pair_prompts(compared, spec, instruction_of(body, spec))
+        answer, job = await self._answer(request, body, prompts, wanted, field)
         return answer, job, answers.pair_scores(job, compared, spec)
 
     async def _answer(

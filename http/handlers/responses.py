@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,19 +17,23 @@ from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.idempotency_keys import Background
-from ..generation.job import Job
+from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest, ask_chat
-from ..middleware.context import ACCOUNT, CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
+from ..generation.trail import Given
+from ..middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
-from ..openai.responses.requests import echo, input_items, named, renamed, to_chat
-from ..openai.responses.schemas import ResponsesRequest
+from ..openai.responses.mcp.tools import McpServer, mcp_servers
+from ..openai.responses.requests import LOGPROBS, echo, input_items, named, renamed, to_chat
+from ..openai.responses.schemas import Object, ResponsesRequest
 from ..openai.responses.store import ResponseStore, RunningResponse, owner_of, response_id
 from ..openai.responses.stored import StoredResponse, history, not_found
 from ..openai.schemas import ChatRequest
 from ..output import answer as answers
 from ..output.formats import AnswerFormat, ResponsesFormat
 from ..transport.json_response import json_response
-from .generate import Generator, new_job, pin, stream_answer
+from .answering import new_job, pin, seeded, stream_answer
+from .generate import Generator
+from .tool_responses import Asked, ToolResponses
 
 GRAIN = 8  # characters of an event that may be asked for again
 
@@ -36,11 +41,21 @@ GRAIN = 8  # characters of an event that may be asked for again
 class ResponsesApi:
     """The handlers."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: Generator, first: ResponsesApi | None = None) -> None:
+        """`first`: of the server's first model, which keeps the responses of all."""
         self._generator = generator
         self._engine, self._settings = generator.engine, generator.settings
-        self._keeping = ResponseStore(self._engine)
-        self._keeping.go_on(self._background_again)
+        self._keeping: ResponseStore = ResponseStore(self._engine) if first is None else first._keeping
+        self._tools = ToolResponses(generator)
+
+    def go_on(self, find: Callable[[Background], ResponsesApi]) -> None:
+        """What a predecessor had in the background, by whom its model belongs to."""
+
+        def make(left: Background, client: str) -> tuple[Engine, PreparedRequest, ResponseAnswer]:
+            own = find(left)
+            return own._engine, *own._background_again(left, client)
+
+        self._keeping.go_on(make)
 
     def going_on(self) -> list[RequestContext]:
         """What runs in the background and was not begun here, once this is made."""
@@ -52,27 +67,50 @@ class ResponsesApi:
     async def create(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses."""
         body = read(ResponsesRequest, raw)
-        owner = None
-        if body.previous_response_id is not None:
-            owner = self._owner_of_previous(body.previous_response_id)
+        servers = mcp_servers(body, self._settings)
+        given, moves = request.get(GIVEN), can_move(body, servers)
+        if given is not None and not moves:
+            raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
+        owner = self._owner(body, given)
+        if owner is not None:
             await self._generator.give_to(request, owner)
         await self._engine.want_adapter(body.model)
-        chat, asked = self._ask(body, name_request(request, body.request_id), request[CLIENT])
+        if servers:
+            return await self._with_tools(request, raw, body, servers, owner)
+        seeds = request if moves else None
+        chat, asked = self._ask(body, name_request(request, body.request_id), request[CLIENT], seeds)
         model = check_model(chat.model, *self._settings.names, True)  # who comes new is checked where it begins
         if body.background:
             check_model(chat.model, *self._settings.names)
             return await self._begin(request, raw, body, asked, model)
 
+        begun_by = None if given is None else given.origin.owner
+        keeper = request[OWNER] = self._engine.index if begun_by is None else begun_by
+        keeps = keeper == self._engine.index  # else there is no frontend of this number here
+
         def form(answer: answers.Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
-            key = response_id(self._engine.index, answer.seed, answer.created)
+            key = response_id(keeper, answer.seed, answer.created)
             own = ResponseAnswer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
             request[NOTED].answer_id = own.id
-            return ResponsesFormat(own, job, at_end=lambda ended: self._keep(body, key, ended, request[CLIENT]))
+            at_end = (lambda ended: self._keep(body, key, ended, request[CLIENT])) if keeps else None
+            return ResponsesFormat(own, job, at_end=at_end)
 
         try:
             return await self._generator.answer(request, raw, chat, asked, form, owner)
         except ApiError as error:
             raise renamed(error) from None
+
+    async def _with_tools(
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], owner: int | None
+    ) -> web.StreamResponse:
+        """One whose model may call tools of these servers."""
+        request_id, client = name_request(request, body.request_id), request[CLIENT]
+        asked = Asked(
+            *(body, raw, servers, owner, self._earlier(body, client)),
+            lambda turn: self._ask(turn, request_id, client)[1],
+            lambda key, ended: self._keep(body, key, ended, client),
+        )
+        return await self._tools.create(request, asked)
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
@@ -88,6 +126,12 @@ class ResponsesApi:
             raise renamed(error) from None
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
+    def _owner(self, body: ResponsesRequest, given: Given | None) -> int | None:
+        """The frontend that must answer, if there is one: it keeps what came before, or what is begun elsewhere."""
+        if given is not None and given.origin.owner is not None:
+            return given.origin.owner if given.origin.owner < self._engine.frontends else None
+        return None if body.previous_response_id is None else self._owner_of_previous(body.previous_response_id)
+
     def _owner_of_previous(self, name: str) -> int:
         try:
             return owner_of(name)
@@ -95,16 +139,24 @@ class ResponsesApi:
             history(lambda _: None, name)  # says that there is none
             raise
 
-    def _ask(self, body: ResponsesRequest, request_id: str, client: str) -> tuple[ChatRequest, PreparedRequest]:
-        previous = body.previous_response_id
-        earlier = history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
+    def _ask(
+        self, body: ResponsesRequest, request_id: str, client: str, seeds: web.Request | None = None
+    ) -> tuple[ChatRequest, PreparedRequest]:
+        """`seeds`: the request whose stream another server may go on with."""
+        earlier = self._earlier(body, client)
         try:
             chat = chat_request(to_chat(body, earlier))
+            chat = chat if seeds is None else seeded(seeds, chat)
             asked = ask_chat(chat, self._settings, request_id, client)
         except ApiError as error:
             raise renamed(error) from None
         asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
         return chat, asked
+
+    def _earlier(self, body: ResponsesRequest, client: str) -> list[Object]:
+        """What stands before its input."""
+        previous = body.previous_response_id
+        return history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
 
     def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> None:
         if body.store is not False:
@@ -193,3 +245,10 @@ class ResponsesApi:
         name = await self._named(request)
         self._keeping.delete(name, request[CLIENT])
         return json_response({"id": name, "object": "response", "deleted": True})
+
+
+def can_move(body: ResponsesRequest, servers: list[McpServer]) -> bool:
+    """Can another server go on with its stream? Its last events say all of the text again, but nobody has the logprobs
+    of tokens that were drawn elsewhere, and results of tools stay where they were called.
+    """
+    return not (servers or body.background or LOGPROBS in (body.include or ()))

@@ -7,7 +7,9 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from ..accounts import check_model_of
@@ -15,19 +17,22 @@ from ..generation.choice import Choice
 from ..generation.fields.decoding import check_model
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
-from ..middleware.context import ACCOUNT, NOTED, RequestContext, name_request
+from ..middleware.context import ACCOUNT, NOTED, REQUEST_ID, RequestContext, name_request
 from ..output.answer import Answer
-from ..output.events import Content
 from ..speech import answers
 from ..speech.events import TranscriptWriter
+from ..speech.fallback import Fallback, Take, has_thresholds
 from ..speech.prepare import TRANSCRIBE, TRANSLATE, check, params, read_form, sound_prompt, speech_of
 from ..speech.schemas import TIMED, SpeechRequest
 from ..speech.transcript import language_of, plain, spoken
+from ..speech.words import told, words_of
 from ..transport import form
 from ..transport.json_response import json_response
 from ..transport.sse import EventStream
 from .generate import Generator
 
+WORD = "word"
+Windows = list[tuple[float, float]]  # in seconds
 ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
@@ -54,7 +59,7 @@ class SpeechApi:
         request_id = name_request(request, body.request_id)
         measured = await self._generator.engine.measure(body.file)
         timed = body.response_format in TIMED
-        about = request_id, 0 if timed else -1
+        about = request_id, 0 if timed or has_thresholds(body) else -1
         job = Job(
             [sound_prompt(body, task)],
             params(body, self._settings, len(measured.windows), about),
@@ -66,20 +71,48 @@ class SpeechApi:
         submit = partial(self._generator.submit, request, job, answer, None, bool(body.stream))
         start = await self._generator.begin(request, job, submit)
         noted.answer_id = answer.id
+        begun = [job]
         try:
             if body.stream:
                 return await _stream(request, job, measured.seconds, start)
             await asyncio.shield(job.done)
-            return self._whole(job, body, task, (measured.seconds, measured.windows))
+            takes = [Take(choice, choice.take(), body.temperature or 0.0) for choice in job.choices]
+            if has_thresholds(body):
+                await self._fall_back(request, (body, task), takes, measured.windows, begun)
+            return await self._whole(takes, body, task, (measured.seconds, measured.windows))
         finally:
-            self._generator.engine.release(job)
+            for one in begun:
+                self._generator.engine.release(one)
 
-    def _whole(
-        self, job: Job, body: SpeechRequest, task: str, sound: tuple[float, list[tuple[float, float]]]
+    async def _fall_back(
+        self,
+        request: web.Request,
+        asked: tuple[SpeechRequest, str],
+        takes: list[Take],
+        windows: Windows,
+        begun: list[Job],
+    ) -> None:
+        """Doubtful windows are written down anew, one after the other, by jobs that are added to those `begun`."""
+        body, task = asked
+        engine, first = self._generator.engine, body.seed or 0
+
+        async def begin(window: int, temperature: float) -> Job:
+            warm = msgspec.structs.replace(body, temperature=temperature, seed=first + window)
+            given = params(warm, self._settings, 1, (request[REQUEST_ID], 0))
+            job = Job([sound_prompt(body, task, window)], given, {"max_tokens": body.max_completion_tokens})
+            await self._generator.begin(request, job, partial(engine.submit, job))
+            begun.append(job)
+            return job
+
+        fallback, rate = Fallback(engine, body, begin), speech_of(self._settings).rate
+        for window, (take, place) in enumerate(zip(takes, windows, strict=True)):
+            await fallback.settle(take, window, samples_of(place, rate))
+
+    async def _whole(
+        self, takes: list[Take], body: SpeechRequest, task: str, sound: tuple[float, Windows]
     ) -> web.Response:
         spec, (seconds, windows) = speech_of(self._settings), sound
-        updates = [choice.take() for choice in job.choices]
-        texts = ["".join(piece.text for piece in one.pieces if isinstance(piece, Content)) for one in updates]
+        texts = [take.text for take in takes]
         text = "".join(map(plain, texts)).strip()
         if body.response_format == "json":
             return json_response(answers.whole(text, seconds))
@@ -87,16 +120,35 @@ class SpeechApi:
             return web.Response(text=f"{text}\n", content_type=answers.PLAIN)
         segments = [
             segment
-            for number, (place, one) in enumerate(zip(windows, updates, strict=True))
-            for segment in spoken(number, place, one.logprobs, spec)
+            for number, (place, take) in enumerate(zip(windows, takes, strict=True))
+            for segment in spoken(number, place, take.update.logprobs, spec)
         ]
         if body.response_format == "srt":
             return web.Response(text=answers.srt(segments), content_type=answers.SUBRIP)
         if body.response_format == "vtt":
             return web.Response(text=answers.vtt(segments), content_type=answers.VTT)
         language = body.language or language_of(texts[0], spec) or "en"
-        about = task, language, body.temperature or 0.0, [begin for begin, _ in windows]
-        return json_response(answers.verbose(text, seconds, segments, about))
+        words = None
+        if WORD in (body.timestamp_granularities or ()):
+            words = await self._words(windows, takes, language)
+        about = task, language, [begin for begin, _ in windows]
+        return json_response(answers.verbose(text, seconds, segments, about, takes, words))
+
+    async def _words(self, windows: Windows, takes: list[Take], language: str) -> list[dict[str, Any]]:
+        """When each word was said."""
+        spec = speech_of(self._settings)
+        found: list[dict[str, Any]] = []
+        for place, take in zip(windows, takes, strict=True):
+            if take.update.logprobs:
+                samples = samples_of(place, spec.rate)
+                take.heard = await self._generator.engine.listen(take.choice.ref, samples, True)
+                found += told(words_of(take.update.logprobs, take.heard.times, spec, language), *place)
+        return found
+
+
+def samples_of(place: tuple[float, float], rate: int) -> int:
+    """Of a window from one second to another."""
+    return round((place[1] - place[0]) * rate)
 
 
 async def _stream(request: web.Request, job: Job, seconds: float, start: StreamProgress) -> web.StreamResponse:

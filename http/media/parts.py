@@ -16,7 +16,7 @@ from ..errors import ApiError, bad_request
 from ..generation.fields.decoding import decode
 from ..openai.schemas import ChatMessage, ContentPart
 from ..settings import MediaRules
-from .schemas import ProcessorChanges
+from .schemas import ProcessorChanges, ReadingChanges
 
 URLS = {  # types of parts, with the modality and the field that has the address
     "image_url": (IMAGE, "image_url"),
@@ -27,7 +27,8 @@ URLS = {  # types of parts, with the modality and the field that has the address
 }
 INPUT_AUDIO, IMAGE_EMBEDS = "input_audio", "image_embeds"
 KNOWN = (*URLS, INPUT_AUDIO, IMAGE_EMBEDS)
-CHANGES = "mm_processor_kwargs"
+CHANGES, READING = "mm_processor_kwargs", "media_io_kwargs"
+FRAMES_CHANGED = frozenset({"fps", "num_frames"})
 DATA = re.compile(r"data:[^,]{0,200}?(;base64)?,", re.IGNORECASE)
 LIST_OF_FRAMES = re.compile(r"data:(video|image)/jpe?g[;,]", re.IGNORECASE)  # of a film
 ADDRESS = re.compile(r"https?://[^\s]", re.IGNORECASE)
@@ -62,6 +63,21 @@ def take_media(
     if changes:
         sources = [msgspec.structs.replace(source, changes=changes) for source in sources]
     return msgspec.json.encode(plain), sources
+
+
+def with_reading(
+    changes: dict[str, Any] | None, reading: dict[str, Any] | None, rules: MediaRules | None
+) -> dict[str, Any] | None:
+    """`mm_processor_kwargs` with what `media_io_kwargs` says of films; where both say it, the first holds."""
+    if not reading:
+        return changes
+    if rules is None:
+        raise bad_request(f"{READING}: this model takes text only.", READING)
+    found = decode(ReadingChanges, msgspec.json.encode(reading), READING)
+    frames: dict[str, Any] = {} if found.video is None else msgspec.to_builtins(found.video)
+    if frames and not FRAMES_CHANGED.issubset(rules.changes):
+        raise bad_request(f"{READING}.video: this model takes no films.", f"{READING}.video")
+    return {**frames, **(changes or {})}
 
 
 def checked_changes(given: dict[str, Any] | None, rules: MediaRules | None) -> bytes:

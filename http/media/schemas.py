@@ -54,6 +54,19 @@ class ProcessorChanges(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
         return max(*bounds, self.min_pixels or 0, self.max_pixels or 0)
 
 
+class FrameChanges(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`video` of a request's `media_io_kwargs`."""
+
+    num_frames: Annotated[int, Meta(ge=1, le=768)] | None = None
+    fps: Annotated[float, Meta(gt=0, le=60)] | None = None
+
+
+class ReadingChanges(msgspec.Struct, forbid_unknown_fields=True):
+    """`media_io_kwargs` of a request, as vLLM has it. All else of how files are read is the operator's."""
+
+    video: FrameChanges | None = None
+
+
 class MediaFields(msgspec.Struct, kw_only=True):
     """Of a content's part: by its type one of them is there."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -10,7 +11,15 @@ from uuid import uuid4
 from aiohttp import web
 
 from actorserve.actors.accounts.account import Account
-from actorserve.actors.protocol.messages import ChatPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
+from actorserve.actors.protocol.topics.prompts import (
+    ChatPrompt,
+    EmbedsPrompt,
+    PairPrompt,
+    Prompt,
+    SoundPrompt,
+    TextPrompt,
+    TokenPrompt,
+)
 
 from ..errors import ApiError
 from ..generation.trail import Given
@@ -56,6 +65,8 @@ def _text_of(prompt: Prompt) -> str:
             return str(tokens)
         case SoundPrompt(data=data):
             return f"{len(data)} bytes of a sound"
+        case EmbedsPrompt(data=data):
+            return f"{len(data)} bytes of embeddings"
         case PairPrompt(text=text, second=second):
             return f"{text}\n{second}"
 
@@ -76,7 +87,9 @@ PATH = web.RequestKey("path", str)  # that its body is for, where that is not th
 GIVEN = web.RequestKey("given", Given)  # what another server has given out of this answer
 SEED = web.RequestKey("seed", int)  # of its draws, where its stream says how to go on with it
 ANSWER_SEED = web.RequestKey("answer_seed", int)  # of its answer, where that of its draws follows from it
+OWNER = web.RequestKey("owner", int)  # the frontend in its answer's id
 GO_ON = web.AppKey("go_on", list[RequestContext])  # in the background, for a predecessor's clients
+DRAIN: web.AppKey[Callable[[], None]] = web.AppKey("drain")  # the server ends: WebSockets begin nothing more
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 
 

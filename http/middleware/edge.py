@@ -18,7 +18,8 @@ from yarl import URL
 
 from ..errors import ApiError, bad_request
 from ..generation.idempotency_keys import client_of
-from ..routes import ADMIN_PATHS, OPEN_PATHS, UNBUILT_PATHS, USAGE
+from ..paths.operations import USAGE
+from ..routes import ADMIN_PATHS, OPEN_PATHS, UNBUILT_PATHS
 from ..settings import Settings, printable
 from .context import ACCOUNT, CLIENT, LIMITS, REPLAYED, REQUEST_ID
 
@@ -30,6 +31,7 @@ EXPOSED = ", ".join(
         *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
     ]
 )
+SECRET = "openai-insecure-api-key."  # begins the name of a WebSocket's subprotocol that is a key
 PREFLIGHT_S = "600"  # for which browsers need not ask again
 MAX_DEPTH = 128
 STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
@@ -101,9 +103,9 @@ class Middlewares:
 
     def _allowed(self, origin: str) -> str | None:
         """What to say to a page of this origin; None if it may not read answers."""
-        if ALL in self._settings.allowed_origins:
-            return ALL
-        return origin if origin in self._settings.allowed_origins else None
+        if not allows_origin(self._settings, origin):
+            return None
+        return ALL if ALL in self._settings.allowed_origins else origin
 
     # --- every answer --------------------------------------------------------------------------------------------
 
@@ -130,7 +132,19 @@ def sent_key(request: web.Request) -> bytes:
     """The API key that was sent: a bearer token, else X-Api-Key, whatever else stands in Authorization."""
     scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     sent = token.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
-    return sent.encode(errors="replace")
+    return (sent or _key_in_protocols(request)).encode(errors="replace")
+
+
+def _key_in_protocols(request: web.Request) -> str:
+    """Of a WebSocket from a browser, which can set no header but this one."""
+    offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")
+    names = (name.strip() for name in offered.split(","))
+    return next((name.removeprefix(SECRET) for name in names if name.startswith(SECRET)), "")
+
+
+def allows_origin(settings: Settings, origin: str) -> bool:
+    """May pages of this site read answers?"""
+    return ALL in settings.allowed_origins or origin in settings.allowed_origins
 
 
 def is_known(key: bytes, keys: Sequence[str]) -> bool:
@@ -173,7 +187,7 @@ async def redirect(request: web.Request, root: str) -> web.Response | None:
 # --- bodies ------------------------------------------------------------------------------------------------------
 
 
-def check_depth(body: bytes) -> bytes:
+def check_depth(body: bytes, whole: str = "body") -> bytes:
     """The body, unless it is nested so deeply that whatever walks through it, here or in another actor, might fall.
 
     Most bodies have too few brackets for that, which is soon seen; what is no JSON is refused elsewhere. A mark of
@@ -181,7 +195,7 @@ def check_depth(body: bytes) -> bytes:
     """
     body = body.removeprefix(codecs.BOM_UTF8)
     if _has_many_brackets(body) and _depth(body) > MAX_DEPTH:
-        raise bad_request(f"The body is nested too deeply: at most {MAX_DEPTH} levels are taken.")
+        raise bad_request(f"The {whole} is nested too deeply: at most {MAX_DEPTH} levels are taken.")
     return body
 
 

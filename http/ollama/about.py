@@ -17,16 +17,23 @@ def tags(settings: Settings) -> Object:
     """GET /api/tags."""
     return {
         "models": [
-            _entry(name, settings.card()) | {"modified_at": _modified(settings.card())} for name in settings.served
+            _entry(name, one.card()) | {"modified_at": _modified(one.card())}
+            for one in settings.all_models
+            for name in one.served
         ]
     }
 
 
 def running(settings: Settings) -> Object:
     """GET /api/ps: what is served is in memory."""
-    card = settings.card()
-    beside = {"expires_at": NEVER, "size_vram": 0, "context_length": settings.max_model_len}
-    return {"models": [_entry(name, card) | beside for name in settings.served]}
+    beside = {"expires_at": NEVER, "size_vram": 0}
+    return {
+        "models": [
+            _entry(name, one.card()) | beside | {"context_length": one.max_model_len}
+            for one in settings.all_models
+            for name in one.served
+        ]
+    }
 
 
 def show(settings: Settings) -> Object:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.protocol.messages import ChatPrompt, Prompt
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt
 
 from ..errors import bad_request
 from ..generation.choice import Choice

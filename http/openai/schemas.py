@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.protocol.request import INT32, MOST_LOGPROBS, Range, SamplingFields
+from actorserve.actors.protocol.request import INT32, MOST_LOGPROBS, NamedProcessor, Range, SamplingFields
 
 from ..media.schemas import MediaFields
 
@@ -31,6 +31,7 @@ class ContentPart(MediaFields):
     type: str
     text: str | None = None
     refusal: str | None = None
+    thinking: str | list[Object] | None = None  # of an assistant
 
 
 class ChatMessage(msgspec.Struct):
@@ -74,7 +75,8 @@ class GenerationFields(SamplingFields, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_prompt_text: bool | None = None  # as its tokens say it, special ones among them
-    vllm_xargs: Object | None = None  # for plugins, of which there are none: passed over
+    vllm_xargs: Object | None = None  # for --logits-processors; passed over where there are none
+    logits_processors: list[str | NamedProcessor] | None = None  # with --logits-processor-pattern
     return_metrics: bool | None = None  # when what happened to it, beside the usage
     repetition_detection: RepetitionDetection | None = None
     use_beam_search: bool | None = None
@@ -143,6 +145,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     chat_template: str | None = None
     echo: bool | None = None
     mm_processor_kwargs: Object | None = None  # ProcessorChanges
+    media_io_kwargs: Object | None = None  # ReadingChanges
 
     functions: list[Object] | None = None
     function_call: Any = None
@@ -150,6 +153,16 @@ class ChatRequest(GenerationFields, kw_only=True):
 
 class ChatBatchRequest(ChatRequest, kw_only=True):
     """POST /v1/chat/completions/batch: `messages` are several conversations."""
+
+
+class SessionParams(msgspec.Struct, forbid_unknown_fields=True):
+    """Which turn of a session a completion goes on from, as SGLang has it."""
+
+    id: Annotated[str, Meta(max_length=128)] = ""
+    rid: Annotated[str, Meta(max_length=256)] | None = None  # the id of that turn's answer; none: it begins anew
+    offset: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None  # tokens that are kept of it; 0: all
+    replace: bool | None = None  # what came behind that turn is forgotten; without rid all turns are
+    drop_previous_output: bool | None = None  # its answer is left out
 
 
 class CompletionRequest(GenerationFields, kw_only=True):
@@ -161,7 +174,8 @@ class CompletionRequest(GenerationFields, kw_only=True):
     echo: bool | None = None
 
     suffix: str | None = None
-    prompt_embeds: Any = None
+    prompt_embeds: str | list[str] | None = None  # tensors as torch.save writes them, in base64
+    session_params: SessionParams | None = None
 
 
 class TokensRequest(CompletionRequest, kw_only=True):
@@ -227,3 +241,18 @@ class InvocationRequest(msgspec.Struct, kw_only=True):
     documents: Any = None
     text_1: Any = None
     queries: Any = None
+
+
+class GenerativeScoringRequest(msgspec.Struct, kw_only=True):
+    """POST /generative_scoring."""
+
+    query: str | list[int]
+    items: list[str | list[int]]
+    label_token_ids: Annotated[list[int], Meta(min_length=1)]  # the score is that of the first
+    model: str | None = None
+    apply_softmax: bool | None = None  # false: among all tokens, and not among these alone
+    item_first: bool | None = None  # items stand before the query
+    add_special_tokens: bool | None = None  # to the query
+    cache_salt: str | None = None
+    priority: Priority = None
+    request_id: str | None = None

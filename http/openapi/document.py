@@ -47,14 +47,10 @@ def document(settings: Settings, routes: Iterable[Route] = ROUTES) -> Schema:
 
 
 def _is_listed(route: Route, settings: Settings) -> bool:
-    """Is it of the API, there, and what this model is for?"""
-    hears = settings.encoder is not None and settings.encoder.speech is not None
-    if (settings.pooling is None and route.pools) or (route.hears and not hears) or (hears and route.generates):
-        return False
-    if settings.pooling is not None and route.generates:
-        return False
+    """Is it of the API, there, and what a model is for?"""
     return (
         bool(route.handler)
+        and any(route.is_for(one) for one in settings.all_models)
         and not (route.page or route.refuses)
         and (not route.admin or settings.admin_api_key is not None)
         and (not route.of_keys or settings.accounts.enabled)
@@ -76,7 +72,9 @@ def _operation(route: Route, book: Book) -> Schema:
     operation: Schema = {
         "operationId": re.sub(r"\W+", "_", f"{route.method}{route.template}").strip("_"),
         "summary": route.summary,
-        "responses": {"200": _success(route, book)},
+        "responses": {"101": {"description": "Switching Protocols"}}
+        if route.upgrades
+        else {"200": _success(route, book)},
     }
     if parameters := _parameters(route, book):
         operation["parameters"] = parameters
@@ -129,7 +127,9 @@ def _parameters(route: Route, book: Book) -> list[Schema]:
     fixed = () if book.settings.adapters.enabled else ("model",)
     found = [
         _parameter(
-            name, "path", {"enum": book.settings.served} if name in fixed else {"type": "string", "minLength": 1}
+            name,
+            "path",
+            {"enum": book.settings.all_served} if name in fixed else {"type": "string", "minLength": 1},
         )
         for name in names
     ]
@@ -149,6 +149,7 @@ def _fields(kind: type) -> dict[str, Schema]:
     return fields
 
 
+SWITCHED: Schema = {"description": HTTPStatus.SWITCHING_PROTOCOLS.phrase}
 _EVENT_ID = rf"^{STATE.pattern}(\.{STATE.pattern})*{CLOSED}?$"
 
 

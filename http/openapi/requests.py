@@ -28,7 +28,7 @@ from ..generation.fields.ranges import (
     TOKEN,
 )
 from ..generation.fields.sampling import COMPLETION_MAX_TOKENS
-from ..generation.fields.unsupported import NOT_BUILT, NOTHING
+from ..generation.fields.unsupported import NOT_BUILT, NOTHING, OF_COMPLETIONS
 from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
 from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
 from ..openai.responses.schemas import ResponsesRequest
@@ -98,7 +98,7 @@ def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, S
         for branch in schema.get("anyOf", (schema,)):
             number = ranges.get(name, {}) if branch.get("type") in ("integer", "number") else {}
             branch.update(number | limits.get(name, {}).get(branch.get("type"), {}))
-        if name in NOT_BUILT:
+        if name in NOT_BUILT and not (name in OF_COMPLETIONS and kind is CompletionRequest):
             fields[name] = _not_built(get_type_hints(kind)[name], NOT_BUILT[name])
         elif name in SAMPLING_FIELDS:
             schema["description"] = sampling_parameters()[name].about
@@ -108,9 +108,14 @@ def _bounds(limit: Range) -> Schema:
     return {"exclusiveMinimum" if limit.above else "minimum": limit.least, "maximum": limit.most}
 
 
+def _last_id(settings: Settings) -> int:
+    """The largest token id that a model of the server knows."""
+    return max(one.vocab_size for one in settings.all_models) - 1
+
+
 def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     """field: JSON type: its bounds, of what is no number."""
-    ids = {"minimum": 0, "maximum": settings.vocab_size - 1}
+    ids = {"minimum": 0, "maximum": _last_id(settings)}
     limits: dict[str, dict[str, Schema]] = {"truncate_prompt_tokens": {"integer": {"not": {"const": 0}}}}
     for name, most in MAX_IDS.items():
         limits[name] = {"array": {"items": {"type": "integer", **ids}, "maxItems": most}}
@@ -128,7 +133,7 @@ def _limits(settings: Settings) -> dict[str, dict[str, Schema]]:
         "bad_words": {"array": {"items": word, "maxItems": MAX_BAD_WORDS}},
         "cache_salt": {"string": {"minLength": 1, "maxLength": MAX_SALT}},
         "logit_bias": {"object": biases},
-        "model": {} if settings.adapters.enabled else {"string": {"enum": [*settings.served, ""]}},
+        "model": {} if settings.adapters.enabled else {"string": {"enum": [*settings.all_served, ""]}},
     }
 
 
@@ -208,7 +213,7 @@ def _structured_outputs() -> Schema:
 
 def _completion(schema: Schema, book: Book) -> None:
     fields = schema["properties"]
-    token = {"type": "integer", "minimum": 0, "maximum": book.settings.vocab_size - 1}
+    token = {"type": "integer", "minimum": 0, "maximum": _last_id(book.settings)}
     tokens = {"type": "array", "items": token, "minItems": 1}
     texts = {"type": "array", "items": {"type": "string"}, "minItems": 1}
     lists = {"type": "array", "items": tokens, "minItems": 1}
@@ -233,11 +238,11 @@ def _tokenize(schema: Schema, book: Book) -> None:
 
 
 def _detokenize(schema: Schema, book: Book) -> None:
-    schema["properties"]["tokens"]["items"] |= {"minimum": 0, "maximum": book.settings.vocab_size - 1}
+    schema["properties"]["tokens"]["items"] |= {"minimum": 0, "maximum": _last_id(book.settings)}
 
 
 def _generate(schema: Schema, book: Book) -> None:
-    token = {"type": "integer", "minimum": 0, "maximum": book.settings.vocab_size - 1}
+    token = {"type": "integer", "minimum": 0, "maximum": _last_id(book.settings)}
     schema["properties"]["token_ids"] = {"type": "array", "items": token, "minItems": 1}
 
 

@@ -14,6 +14,7 @@ from ..generation.fields.kv_transfer import FIELD, handed_on
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.times import JobTimes
+from ..settings import KVSharing
 
 encode = msgspec.json.Encoder().encode
 SECOND = 1_000_000_000  # ns
@@ -38,7 +39,7 @@ class AnswerOptions:
     prompt_text: bool = False
     role: str = "assistant"
     metrics: bool = False  # when what happened to it
-    hands_on: bool = False  # another server goes on with it, and finds its blocks
+    hands_on: KVSharing | None = None  # another server goes on with it, and finds its blocks
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
 
 
@@ -74,7 +75,7 @@ class Answer:
     def metrics(self) -> dict[str, Any]:
         """When what happened to it, and how it is gone on with, where that is wanted."""
         told: dict[str, Any] = {"metrics": metrics_of(self.times())} if self.wants.metrics else {}
-        return told | ({FIELD: handed_on(self.fingerprint)} if self.wants.hands_on else {})
+        return told | ({FIELD: handed_on(self.fingerprint, self.wants.hands_on)} if self.wants.hands_on else {})
 
     def call_id(self, choice: int, call: int) -> str:
         """The id of a tool call: the same whoever writes it."""

@@ -18,6 +18,8 @@ from ..openai.responses import answers as responses
 from ..openai.responses.events import ResponseEvents
 from .answer import EVENTS, Answer, Writer, counts, usage
 
+FIRST_EVENTS = 2  # of a response, before all output
+
 
 class AnswerFormat(Writer, Protocol):
     """Writes a stream, or makes the whole answer."""
@@ -102,6 +104,8 @@ class ResponsesFormat:
         self._after = after
         self._events = ResponseEvents(answer)
         self._begun = False
+        for choice in job.choices:
+            choice.counts_tokens = False
         self._at_end = at_end
 
     def whole(self) -> dict[str, Any]:
@@ -128,7 +132,7 @@ class ResponsesFormat:
         news = choice.take()
         if not self._begun:  # a predecessor has
             self._begun = True
-            self._events.sequence = choice.skip_tokens
+            self._events.sequence = choice.skip_tokens or FIRST_EVENTS
         self._events.skip(news.skipped)
         if not news.ended:
             return self._behind(self._events.pieces(news.pieces))

@@ -11,6 +11,7 @@ from typing import Any
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.request import BY_TOKEN
+from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 
 from ..errors import ApiError
 from ..generation.choice import Choice
@@ -73,6 +74,11 @@ def poolings(answer: Answer, job: Job, encoding: str | None, task: str) -> dict[
             made = [made[start : start + columns] for start in range(0, len(made), columns)]
         data.append({"index": choice.index, "object": "pooling", "data": made})
     return {**head(answer, "pool"), "data": data, "usage": usage(job)}
+
+
+def for_plugin(job: Job, task: str) -> list[PooledPrompt]:
+    """What an IO processor makes its answer of."""
+    return [PooledPrompt(*matrix(choice), task in BY_TOKEN) for choice in job.choices]
 
 
 def classes(answer: Answer, job: Job, spec: PoolingSpec) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
-from actorserve.actors.protocol.messages import PairPrompt, Prompt, TextPrompt, TokenPrompt
 from actorserve.actors.protocol.request import (
     BY_TOKEN,
     CLASSIFY,
@@ -20,13 +19,14 @@ from actorserve.actors.protocol.request import (
     Pooling,
     Sampling,
 )
+from actorserve.actors.protocol.topics.prompts import PairPrompt, Prompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError, bad_request
 from ..generation.fields.ranges import MAX_SALT, check_ranges
 from ..generation.prompts import chat_prompt, check_template, check_tokens
 from ..openai.schemas import ChatRequest
 from ..settings import Settings
-from .schemas import MAX_INPUTS, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest
+from .schemas import MAX_INPUTS, EmbeddingRequest, InputFields, PairFields, PoolingFields, PoolingRequest
 
 SERVED = {EMBED: "embeddings", CLASSIFY: "labels' scores"}
 SAME = {  # names of clients for kinds of inputs, by those that sentence-transformers' prompts have
@@ -50,6 +50,9 @@ class PoolingWork:
 def pooling_of(settings: Settings) -> PoolingSpec:
     """How the model pools; a 400 if it generates."""
     if settings.pooling is None:
+        if names := settings.instead(lambda one: one.pooling is not None):
+            text = f"model: {settings.served[0]} makes no embeddings, scores or labels; {names} does."
+            raise ApiError(400, text, "model", "model_not_supported")
         text = (
             "model: this server generates text. Embeddings, scores and labels are served by one that was started with "
             "a model for that, or with --runner pooling."
@@ -60,6 +63,9 @@ def pooling_of(settings: Settings) -> PoolingSpec:
 
 def check_generates(settings: Settings) -> None:
     """400 where the model makes no texts."""
+    if not settings.generates and (names := settings.instead(lambda one: one.generates)):
+        text = f"model: {settings.served[0]} {_does(settings)}, and generates no text; {names} does."
+        raise ApiError(400, text, "model", "model_not_supported")
     if settings.pooling is not None:
         tasks = ", ".join(settings.pooling.tasks)
         text = f"model: this model pools ({tasks}) and generates no text; --runner generate serves one that does."
@@ -70,6 +76,11 @@ def check_generates(settings: Settings) -> None:
             "/v1/audio/translations."
         )
         raise ApiError(400, text, "model", "model_not_supported")
+
+
+def _does(settings: Settings) -> str:
+    """What the model is for, which is not to write."""
+    return "writes down what it hears" if settings.pooling is None else f"pools ({', '.join(settings.pooling.tasks)})"
 
 
 def check_task(spec: PoolingSpec, task: str, field: str = "model") -> None:
@@ -89,8 +100,8 @@ def work(
     """`about`: (the request's id, its client, the field of its prompts)."""
     request_id, client, field = about
     check_ranges(body)
-    if body.mm_processor_kwargs:
-        raise bad_request("mm_processor_kwargs is not supported by this server yet.", "mm_processor_kwargs")
+    if body.mm_processor_kwargs and settings.media is None:
+        raise bad_request("mm_processor_kwargs: this model takes texts alone.", "mm_processor_kwargs")
     if body.truncate_prompt_tokens == 0:
         raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
     if body.cache_salt is not None and not 0 < len(body.cache_salt) <= MAX_SALT:
@@ -193,9 +204,14 @@ def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[li
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,
             chat_template_kwargs=body.chat_template_kwargs,
+            mm_processor_kwargs=body.mm_processor_kwargs,
         )
         check_template(chat, settings.trust_request_chat_template)
-        return [chat_prompt(chat)], "messages"
+        prompt = chat_prompt(chat, settings if settings.media is not None else None)
+        if prompt.media and body.truncate_prompt_tokens is not None:
+            text = "truncate_prompt_tokens is not supported with pictures, which cannot be cut."
+            raise bad_request(text, "truncate_prompt_tokens")
+        return [prompt], "messages"
     special = body.add_special_tokens is not False
     given: Any = [body.input] if isinstance(body.input, str) else body.input
     if not given:
@@ -244,9 +260,18 @@ def pairs(first: Sequence[str], second: Sequence[str], names: tuple[str, str]) -
     return list(zip(first, second, strict=True))
 
 
-def pair_prompts(pairs_: Sequence[tuple[str, str]], spec: PoolingSpec) -> list[Prompt]:
+def instruction_of(body: PairFields, spec: PoolingSpec) -> str:
+    """By what texts are compared; empty: as the model's form has it. 400 if the model is not told."""
+    name = "instruction" if body.instruction is not None else "instruct"
+    given = body.instruction if body.instruction is not None else body.instruct
+    if given and spec.pair is None:
+        raise bad_request(f"{name}: this model is not told by what it compares; leave it out.", name)
+    return given or ""
+
+
+def pair_prompts(pairs_: Sequence[tuple[str, str]], spec: PoolingSpec, instruction: str = "") -> list[Prompt]:
     """Each pair as one, for a model that looks at both; or each text once, for one that makes vectors."""
     if spec.head:
-        return [PairPrompt(*pair) for pair in pairs_]
+        return [PairPrompt(*pair, instruction) for pair in pairs_]
     texts = dict.fromkeys(text for pair in pairs_ for text in pair)
     return [TextPrompt(text) for text in texts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ class PoolingFields(msgspec.Struct, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None  # what is cut off; right if left out
     add_special_tokens: bool | None = None
     cache_salt: str | None = None
-    mm_processor_kwargs: Any = None  # known, and refused
+    mm_processor_kwargs: Object | None = None  # ProcessorChanges, of a model that sees
     softmax: bool | None = None  # these three say the same
     activation: bool | None = None
     use_activation: bool | None = None
@@ -58,14 +58,22 @@ class EmbeddingRequest(InputFields, kw_only=True):
 class PoolingRequest(EmbeddingRequest, kw_only=True):
     """POST /pooling."""
 
-    task: Literal["embed", "token_embed", "classify", "token_classify"] | None = None
+    task: Literal["embed", "token_embed", "classify", "token_classify", "plugin"] | None = None
+    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # for --io-processor-plugin
 
 
 class ClassifyRequest(InputFields, kw_only=True):
     """POST /classify."""
 
 
-class ScoreRequest(PoolingFields, kw_only=True):
+class PairFields(PoolingFields, kw_only=True):
+    """What requests for scores of pairs have in common."""
+
+    instruction: str | None = None  # by what texts are compared, for a model that is told so
+    instruct: str | None = None  # the same
+
+
+class ScoreRequest(PairFields, kw_only=True):
     """POST /score: each of the first with each of the second, or one with all."""
 
     text_1: Strings | None = None
@@ -83,7 +91,7 @@ class RerankDocument(msgspec.Struct):
     text: str
 
 
-class RerankRequest(PoolingFields, kw_only=True):
+class RerankRequest(PairFields, kw_only=True):
     """POST /rerank: which of the documents answers the query best."""
 
     query: str

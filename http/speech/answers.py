@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from .fallback import Take
 from .transcript import Spoken
 
 JSON, PLAIN, SUBRIP, VTT = "application/json", "text/plain", "application/x-subrip", "text/vtt"
@@ -22,10 +23,15 @@ def whole(text: str, seconds: float) -> dict[str, Any]:
 
 
 def verbose(
-    text: str, seconds: float, segments: Sequence[Spoken], about: tuple[str, str, float, Sequence[float]]
+    text: str,
+    seconds: float,
+    segments: Sequence[Spoken],
+    about: tuple[str, str, Sequence[float]],
+    takes: Sequence[Take],
+    words: Sequence[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """response_format verbose_json. `about`: task, language, temperature, and where each window begins."""
-    task, language, temperature, begins = about
+    """response_format verbose_json. `about`: task, language, and where each window begins."""
+    task, language, begins = about
     told = [
         {
             "id": number,
@@ -34,15 +40,16 @@ def verbose(
             "end": round(one.end, 2),
             "text": one.text,
             "tokens": one.tokens,
-            "temperature": temperature,
+            "temperature": takes[one.window].temperature,
             "avg_logprob": one.avg_logprob,
             "compression_ratio": one.compression_ratio,
-            "no_speech_prob": 0.0,
+            "no_speech_prob": heard.no_speech if (heard := takes[one.window].heard) is not None else 0.0,
         }
         for number, one in enumerate(segments)
     ]
     head = {"task": task, "language": language, "duration": seconds}
-    return {**head, **whole(text, seconds), "segments": told}
+    spoken = {} if words is None else {"words": words}
+    return {**head, **whole(text, seconds), **spoken, "segments": told}
 
 
 def srt(segments: Sequence[Spoken]) -> str:

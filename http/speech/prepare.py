@@ -9,16 +9,18 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.model.encoder_decoder.spec import SpeechSpec
-from actorserve.actors.protocol.messages import SoundPrompt
 from actorserve.actors.protocol.request import UINT64, Generation, Sampling
+from actorserve.actors.protocol.topics.prompts import SoundPrompt
 
 from ..errors import ApiError, bad_request
 from ..generation.fields.decoding import decode_query
 from ..generation.fields.ranges import check_ranges
 from ..settings import Settings
+from .fallback import has_thresholds
 from .schemas import TIMED, SpeechRequest
 
 MOST_WINDOWS = 1024
+LEAST_STEP = 0.05  # from one temperature to the next
 MAX_PROMPT = 16 << 10  # characters
 LISTS = ("timestamp_granularities", "include")
 NUMBERS = (
@@ -35,6 +37,9 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # by field: the values that change
 def speech_of(settings: Settings) -> SpeechSpec:
     """How the model listens; a 400 if it does not."""
     if settings.encoder is None or settings.encoder.speech is None:
+        if names := settings.instead(lambda one: one.hears):
+            text = f"model: {settings.served[0]} does not listen; {names} does."
+            raise ApiError(400, text, "model", "model_not_supported")
         text = "model: this model does not listen; sounds are written down by one that does, such as Whisper."
         raise ApiError(400, text, "model", "model_not_supported")
     return settings.encoder.speech
@@ -79,19 +84,20 @@ def check(body: SpeechRequest, spec: SpeechSpec, task: str) -> None:
         raise bad_request(f"stream: response_format {body.response_format} is told as a whole.", "stream")
     if len(body.prompt or "") > MAX_PROMPT:
         raise bad_request(f"prompt has more than {MAX_PROMPT} characters.", "prompt")
+    if body.stream and has_thresholds(body):
+        raise bad_request("stream: with thresholds a text may be written anew, and is told as a whole.", "stream")
+    if body.temperature_inc is not None and 0 < body.temperature_inc < LEAST_STEP:
+        raise bad_request(f"temperature_inc must be 0 or at least {LEAST_STEP}.", "temperature_inc")
     wanted = body.timestamp_granularities or []
-    if "word" in wanted:
-        text = "timestamp_granularities: word is not supported by this server yet; segment is."
-        raise bad_request(text, "timestamp_granularities")
     if wanted and body.response_format != "verbose_json":
         text = "timestamp_granularities goes with response_format verbose_json."
         raise bad_request(text, "timestamp_granularities")
 
 
-def sound_prompt(body: SpeechRequest, task: str) -> SoundPrompt:
+def sound_prompt(body: SpeechRequest, task: str, window: int = 0) -> SoundPrompt:
     """As the renderer takes it."""
     timed = body.response_format in TIMED
-    return SoundPrompt(body.file, task, body.language or "", body.prompt or "", timed)
+    return SoundPrompt(body.file, task, body.language or "", body.prompt or "", timed, window)
 
 
 def params(body: SpeechRequest, settings: Settings, windows: int, about: tuple[str, int]) -> list[bytes]:

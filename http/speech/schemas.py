@@ -31,6 +31,10 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
     repetition_penalty: Annotated[float | None, Range(0, 100, above=True)] = None
     frequency_penalty: Annotated[float | None, Range(-2, 2)] = None
     presence_penalty: Annotated[float | None, Range(-2, 2)] = None
+    compression_ratio_threshold: Annotated[float | None, Range(0)] = None
+    logprob_threshold: Annotated[float | None, Range(-100, 0)] = None
+    no_speech_threshold: Annotated[float | None, Range(0, 1)] = None
+    temperature_inc: Annotated[float | None, Range(0, 1)] = None
     request_id: str | None = None
     include: list[str] | None = None
     to_language: str | None = None
@@ -59,6 +63,14 @@ class Segment(msgspec.Struct, kw_only=True):
     no_speech_prob: float
 
 
+class Word(msgspec.Struct, kw_only=True):
+    """A word, and when it was said."""
+
+    word: str
+    start: float
+    end: float
+
+
 class Transcription(msgspec.Struct, kw_only=True):
     """The answer; all but text and usage where response_format is verbose_json."""
 
@@ -67,6 +79,7 @@ class Transcription(msgspec.Struct, kw_only=True):
     task: str | None = None
     language: str | None = None
     duration: float | None = None
+    words: list[Word] | None = None
     segments: list[Segment] | None = None
 
 

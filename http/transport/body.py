@@ -230,6 +230,13 @@ async def _wait_for(request: web.Request, limit: int, budget: BodyBudget) -> byt
             announced.watch(limit, None)
 
 
+def check_length(body: bytes, limit: int) -> bytes:
+    """The body, which was read before it was known for which model it is; 413 if that one takes no such."""
+    if len(body) > limit:
+        raise _too_long(limit)
+    return body
+
+
 def _too_long(limit: int) -> ApiError:
     return ApiError(413, f"The body is longer than the {limit} bytes that --max-body-bytes allows.")
 

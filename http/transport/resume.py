@@ -34,10 +34,39 @@ class Predecessor:
         return [state & CHARACTERS for state in self.states]
 
 
+@dataclass(frozen=True)
+class LeftSession:
+    """What a predecessor has left of a connection that is no HTTP any more."""
+
+    state: bytes  # the handler's, as it was written down last
+    start: int  # in what the client has sent: what follows is read again
+    end: int  # behind the last message that the state knows of
+    frames: bytes  # that belong to the state, and were not given out
+
+
+class UpgradedRecord(Protocol):
+    """The record of a connection that is no HTTP any more. Places are counts of bytes that the client has sent."""
+
+    left: LeftSession | None
+
+    def begin(self) -> int:
+        """Where its messages begin."""
+
+    def end_of_message(self) -> int:
+        """To be called with each message that is taken: where it ends."""
+
+    def start_of_message(self) -> int:
+        """Where the last one begins."""
+
+    def keep(self, state: bytes, frames: bytes, start: int, end: int) -> None:
+        """Before `frames` are written: who goes on does so from here."""
+
+
 class ConnectionRecord(Protocol):
     """One connection's record."""
 
     predecessor: Predecessor | None
+    upgraded: UpgradedRecord | None  # where its request asks for that, and it is kept
 
     def interim(self, data: bytes) -> None:
         """Write an interim answer, which is no part of the answer that may be gone on with; one for each request."""
@@ -47,6 +76,9 @@ class ConnectionRecord(Protocol):
 
     def note(self, choice: int, state: int) -> None:
         """The next bytes that are written bring the choice to this state."""
+
+    def forget(self) -> None:
+        """Nothing is streamed any more."""
 
     def note_end(self) -> None:
         """The next bytes that are written are the answer's last."""

@@ -126,7 +126,7 @@ class EventStream:
             state = self._writer.state(choice) | (ENDED if ended else 0)
             self._note(choice.index, state)
             if self._origin is not None:
-                return data + reached(choice.index, state, choice.take_trail())
+                return data + reached(choice.index, state, *choice.take_trail())
         return data
 
     async def end(self, response: web.StreamResponse) -> None:

@@ -1,6 +1,6 @@
 """Triton: what requests want of logits before a token is drawn, and what makes logprobs of them.
 
-In place, in this order, as cpu/penalties.py, worker/logits_processors.py and grammar_mask.py do it on a CPU:
+In place, in this order, as cpu/penalties.py, worker/logits/processors.py and grammar_mask.py do it on a CPU:
     x / r where x > 0, x * r elsewhere, for words of prompt or answer         repetition r
     x - f * (times that the word is in the answer)                            frequency f
     x - p if the word is in the answer                                        presence p

@@ -3,7 +3,7 @@
     h' = h / sqrt(mean(h²) + eps) * gain                                 q and k, with norms (Qwen3) only
     (a, b) → (a·cos - b·sin, b·cos + a·sin)                              for each pair of the first rotary_dim numbers
 Pairs are numbers (i, i + rotary_dim / 2) as checkpoints have them, or (2i, 2i + 1) if `interleaved`, as
-worker/cpu/executor.py orders rows of weights; numbers from rotary_dim on stay. cos and sin come from tables, so that
+worker/cpu/builder.py orders rows of weights; numbers from rotary_dim on stay. cos and sin come from tables, so that
 scaled variants (linear, llama3) are other tables and no other code. Formula: Su et al. 2021, RoFormer. In float32,
 rounded once.
 

@@ -3,7 +3,7 @@
 One writer: the scheduler of the first engine, but for the counts. Everybody may read. Layout: a header line, then
 ENTRIES entries, then the counts.
     header       seeded (those of the command line are there), number of the last load
-    line 0       state << 56 | id, lengths of name and path
+    line 0       state << 56 | id, lengths of name and path, stamp of the files that were read (0: none were yet)
     then         the name, the path
     counts       of each engine, running << 32 | waiting for each entry      its scheduler
 An id is `load << ENTRY_BITS | entry`: it names one load of an adapter in the server's life and is never used again, so
@@ -13,8 +13,9 @@ place of another: the newest that is ready counts.
 Order of the stores, and what a death between any two leaves:
     load      number of the load; name, path, lengths; the state, LOADING with the id
               → a number that is not used; an entry that is still FREE, of which nobody reads more
-    ready     the state; then UNLOADING, of the load whose place it takes
-              → two ready ones of a name, of which the newest counts; a successor unloads the other
+    ready     the stamp; the state; then UNLOADING, of the load whose place it takes
+              → a stamp of a load that is still to be read, and stamped once more; two ready ones of a name, of which
+                the newest counts: a successor unloads the other
     free      the state, once what the worker has to drop is in its lane
               → it is unloaded, and dropped, once more
 A reader loads the state, then the rest, then the state again: where they differ, it is another load (`read`).
@@ -33,7 +34,7 @@ ENTRY_BITS = 10
 ENTRIES = 1 << ENTRY_BITS
 NAME_BYTES, PATH_BYTES = 256, 4096
 SEEDED, LOADS = range(2)
-STATE, LENGTHS = range(2)
+STATE, LENGTHS, STAMP = range(3)
 STATE_SHIFT = 56
 ID_MASK = (1 << STATE_SHIFT) - 1
 ENTRY_BYTES = whole(CACHE_LINE + NAME_BYTES + PATH_BYTES, CACHE_LINE)
@@ -58,6 +59,7 @@ class RegisteredAdapter(NamedTuple):
     state: AdapterState
     running: int = 0  # sequences, of all engines
     waiting: int = 0
+    stamp: int = 0  # of its files as they were read first; 0: they were not yet
 
 
 def registry_bytes(engines: int = 1) -> int:
@@ -95,11 +97,10 @@ class AdapterRegistry:
         found = self.read(adapter & (ENTRIES - 1))
         return found if found is not None and found.id == adapter else None
 
-    def find(self, name: str, unloading: bool = False) -> RegisteredAdapter | None:
-        """The newest of this name that requests may have; `unloading`: or that those may go on with who had it."""
-        states = (AdapterState.READY, AdapterState.UNLOADING) if unloading else (AdapterState.READY,)
-        found = [one for one in self.all() if one.name == name and one.state in states]
-        return max(found, key=lambda one: (one.state is AdapterState.READY, one.id), default=None)
+    def find(self, name: str) -> RegisteredAdapter | None:
+        """The newest of this name that requests may have."""
+        found = [one for one in self.all() if one.name == name and one.state is AdapterState.READY]
+        return max(found, key=lambda one: one.id, default=None)
 
     def read(self, entry: int) -> RegisteredAdapter | None:
         """None if it is free, or is being written."""
@@ -108,7 +109,7 @@ class AdapterRegistry:
         if not state >> STATE_SHIFT:
             return None
         load_fence()
-        lengths = words[first + LENGTHS]
+        lengths, stamp = words[first + LENGTHS], words[first + STAMP]
         counts = [words[self._count_at(engine, entry)] for engine in range(self._engines)]
         running, waiting = sum(count >> 32 for count in counts), sum(count & LOW32 for count in counts)
         place = self._place(entry)
@@ -121,7 +122,7 @@ class AdapterRegistry:
         kind = AdapterState(words[first + STATE] >> STATE_SHIFT)
         if kind is AdapterState.FREE:
             return None
-        return RegisteredAdapter(state & ID_MASK, _text(name), _text(path), kind, running, waiting)
+        return RegisteredAdapter(state & ID_MASK, _text(name), _text(path), kind, running, waiting, stamp)
 
     def _first(self, entry: int) -> int:
         return self._header + LINE_WORDS + entry * ENTRY_WORDS
@@ -151,7 +152,7 @@ class AdapterRegistryWriter(AdapterRegistry):
         store_fence()
         self._words[self._header + SEEDED] = 1
 
-    def add(self, name: str, path: str, state: AdapterState = AdapterState.LOADING) -> int | None:
+    def add(self, name: str, path: str, state: AdapterState = AdapterState.LOADING, stamp: int = 0) -> int | None:
         """A load of this adapter begins, or is done already; its id. None if no entry is free."""
         entry = next((one for one, state in enumerate(self._states()) if not state >> STATE_SHIFT), None)
         if entry is None:
@@ -163,8 +164,13 @@ class AdapterRegistryWriter(AdapterRegistry):
         self._segment.map[place : place + len(own)] = own
         self._segment.map[place + NAME_BYTES : place + NAME_BYTES + len(where)] = where
         words[first + LENGTHS] = len(own) << 32 | len(where)
+        words[first + STAMP] = stamp
         self._set(adapter, state)
         return adapter
+
+    def set_stamp(self, adapter: int, stamp: int) -> None:
+        """Of a load that is there: these files have been read."""
+        self._words[self._first(adapter & (ENTRIES - 1)) + STAMP] = stamp
 
     def begin_behind(self, loads: int) -> None:
         """The first load has a number above this: another than in servers whose blocks it may meet."""

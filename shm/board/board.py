@@ -1,7 +1,7 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns), how the life before ended, order, parked          the supervisor
+    line 0      incarnation, start (ns), how the life before ended, order, parked, renewals (2)      the supervisor
     line 1      incarnation << 32 | state, pid, heartbeat (ns), in_flight, tries, given up     the actor
     lines 2..6  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
@@ -11,6 +11,9 @@ and the general words that count: a successor goes on from where its predecessor
 The order counts for this life of an actor and those to come: one that is started behind it finds it, too. GIVE_UP is
 never taken back; END is, for the successor of one that was ended to be replaced. Its writer wakes the actor behind the
 store. If it dies in between, so does the whole server.
+
+Renewals are lives that have ended to be replaced, as they do to fall asleep or to wake: no deaths. Their number is
+stored before the incarnation for which it holds, at the place of its parity: who reads an incarnation finds its number.
 
 What is parked has no life, and none is begun, until all reasons for it are gone. They are stored before its end is
 ordered: who reads `parked` of a worker that lives lets go of it now (actors/scheduler/recovery/handover.py).
@@ -28,7 +31,7 @@ from ..fence import load_fence, store_fence
 from ..layout import LOW32, WORD_BYTES, check_place
 from ..segment import Segment
 
-INCARNATION, STARTED, ENDED, ORDER, PARKED = 0, 1, 2, 3, 4
+INCARNATION, STARTED, ENDED, ORDER, PARKED, RENEWALS = 0, 1, 2, 3, 4, 5
 STATE, PID, HEARTBEAT, IN_FLIGHT, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 40
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
@@ -72,6 +75,12 @@ class ActorSnapshot:
     pid: int
     state: ActorState
     heartbeat_ns: int
+    renewals: int = 0
+
+    @property
+    def restarts(self) -> int:
+        """Lives before this one that were wanted for longer."""
+        return max(0, self.incarnation - 1 - self.renewals)
 
 
 def board_bytes(actors: int) -> int:
@@ -99,11 +108,12 @@ class Board:
         words, block = self.words, self.word(index, 0)
         incarnation, started = words[block + INCARNATION], words[block + STARTED]
         word = words[block + STATE]  # SYNC: board.state, pairs with BoardWriter.set_state
+        renewals = self.renewals(index, incarnation)
         if word >> 32 != incarnation:
-            return ActorSnapshot(incarnation, started, 0, ActorState.STARTING, 0)
+            return ActorSnapshot(incarnation, started, 0, ActorState.STARTING, 0, renewals)
         load_fence()
         pid, state, heartbeat = words[block + PID], ActorState(word & LOW32), words[block + HEARTBEAT]
-        return ActorSnapshot(incarnation, started, pid, state, heartbeat)
+        return ActorSnapshot(incarnation, started, pid, state, heartbeat, renewals)
 
     def is_ready(self, index: int) -> bool:
         """The life that counts has said that it is ready."""
@@ -157,6 +167,14 @@ class Board:
     def set_parked(self, index: int, why: Parked) -> None:
         """The supervisor's: to be stored before the end that follows from it, and before a life begins."""
         self.words[self.word(index, PARKED)] = why
+
+    def renewals(self, index: int, incarnation: int) -> int:
+        """How many lives before this one ended to be replaced."""
+        return self.words[self.word(index, RENEWALS + incarnation % 2)]
+
+    def set_renewals(self, index: int, incarnation: int, count: int) -> None:
+        """The supervisor's: to be stored before that incarnation."""
+        self.words[self.word(index, RENEWALS + incarnation % 2)] = count
 
     def set_ended(self, index: int, cause: int) -> None:
         """The supervisor's: to be stored before the incarnation that asks for it."""

@@ -77,6 +77,10 @@ class KeyedLog:
         found = self._found.get(key)
         return None if found is None else self._read(*found)
 
+    def __contains__(self, key: bytes) -> bool:
+        """Is there a payload of it that is not forgotten?"""
+        return key in self._found
+
     def keys(self) -> list[bytes]:
         """All that are not forgotten, the one first written first."""
         return list(self._found)

@@ -4,7 +4,8 @@ A record belongs to the frontend that serves its connection, which alone writes 
 page of words, then the bytes. Counts are of the connection's whole life, as the kernel counts them.
     rest      bytes read when the connection last stood between two requests
     begin     the value of rest: somebody has looked at the request, and the answers' record speaks of it;
-              NOT_BEGUN: nobody has; LOST: the bytes are not all here
+              NOT_BEGUN: nobody has; LOST: the bytes are not all here; UPGRADED: it is no request, but what a client
+              sends over a WebSocket, of which `rest` says from where on it is wanted
     length    bytes that stand in the record, for its writer
 The kernel puts what it reads into the record itself: its count less rest says how much of it is the request, and no
 death comes between. Memory is taken when it is written, and given back when a long request is over.
@@ -22,7 +23,7 @@ from .byte_ring import data_start, region_bytes, region_words
 REST, BEGIN, LENGTH = range(3)
 LONG = 1 << 16  # bytes of a request whose memory is given back
 MOST_READ = 1 << 18  # bytes, at once
-LOST, NOT_BEGUN = (1 << 64) - 1, (1 << 64) - 2
+LOST, NOT_BEGUN, UPGRADED = (1 << 64) - 1, (1 << 64) - 2, (1 << 64) - 3
 
 
 class RequestJournal:
@@ -56,6 +57,37 @@ class RequestJournal:
             words[first + LENGTH] = 0
             if length > LONG:
                 self._free(first)
+
+    def upgrade(self, number: int) -> None:
+        """What comes from here on is no request; what it is, is written down elsewhere."""
+        words, first = self._words, self._first(number)
+        if words[first + BEGIN] != LOST:
+            words[first + BEGIN] = UPGRADED  # SYNC: journal.upgrade
+
+    def pass_over(self, number: int, upto: int, read: int) -> None:
+        """Of what was read on an upgraded connection, nobody wants the bytes before `upto`.
+
+        Where that is all there is, a death between the stores changes nothing: nothing is read in between. Otherwise
+        they stay until half of the room is full; while the rest is put in their place nobody can go on.
+        """
+        words, first = self._words, self._first(number)
+        left, length = read - upto, words[first + LENGTH]
+        if not left:
+            words[first + REST] = upto
+            store_fence()
+            words[first + LENGTH] = 0
+            words[first + BEGIN] = UPGRADED  # also where bytes were lost that nobody wants any more
+            if length > LONG:
+                self._free(first)
+        elif words[first + BEGIN] == UPGRADED and length > self._room // 2 and upto > words[first + REST]:
+            words[first + BEGIN] = LOST
+            store_fence()
+            start, skip = data_start(first), upto - words[first + REST]
+            self._map[start : start + left] = self._map[start + skip : start + skip + left]
+            words[first + REST] = upto
+            words[first + LENGTH] = left
+            store_fence()
+            words[first + BEGIN] = UPGRADED
 
     def give_up(self, number: int) -> None:
         """A request was answered before all of it has come, and nobody goes on with it: what is long is not kept."""
@@ -100,6 +132,21 @@ class RequestJournal:
     def is_at_rest(self, number: int, read: int) -> bool:
         """Nothing was under way when so many bytes had been read."""
         return number < self.count and self._words[self._first(number) + REST] == read
+
+    def is_upgraded(self, number: int) -> bool:
+        """Is what comes no request?"""
+        return number < self.count and self._words[self._first(number) + BEGIN] == UPGRADED
+
+    def since(self, number: int, start: int, read: int) -> tuple[bytes, bytes] | None:
+        """(all that is here of what an upgraded connection's client has sent, what follows on `start`)."""
+        first = self._first(number)
+        rest = self._words[first + REST]
+        if not rest <= start <= read or read - rest > self._room:
+            return None
+        load_fence()
+        begin = data_start(first)
+        came = self._map[begin : begin + read - rest]
+        return came, came[start - rest :]
 
     def request(self, number: int, read: int) -> bytes | None:
         """What has come of a request; None if not all that was read is here."""

@@ -146,6 +146,10 @@ class ResponseJournal:
         """Has each of these a record that its frontend has not given up, so that another can go on with it?"""
         return all(number < self.count and self._words[self._first(number) + BEGUN] != NOBODY for number in numbers)
 
+    def committed(self, number: int) -> int:
+        """Bytes that were handed over."""
+        return self._words[self._first(number) + COMMITTED]
+
     def unsent(self, number: int, written: int) -> bytes | None:
         """What was handed over and the kernel did not take; None if that is no longer known."""
         first = self._first(number)

@@ -8,10 +8,7 @@ from __future__ import annotations
 import mmap
 from enum import IntEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-from .layout import HEADER_WORDS, PAUSE
+from .layout import HEADER_BYTES, PAUSE
 
 
 class PauseState(IntEnum):
@@ -20,20 +17,25 @@ class PauseState(IntEnum):
     RUNNING = 0
     DRAINING = 1  # those that have begun go on, no other begins
     PAUSED = 2  # nothing is planned
+    RESUMING = 3  # nobody pauses it; an engine elsewhere is still to be told so
+
+    @property
+    def holds(self) -> bool:
+        """Is something held up?"""
+        return self in (PauseState.DRAINING, PauseState.PAUSED)
 
 
 class PauseWord:
     """The word of the map at `offset` of the memory."""
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
-        header: NDArray[np.int64] = np.ndarray(HEADER_WORDS, np.int64, memory, offset)
-        self._word = header[PAUSE : PAUSE + 1]
+        self._header = memoryview(memory)[offset : offset + HEADER_BYTES].cast("q")  # by the supervisor, too: no numpy
 
     @property
     def state(self) -> PauseState:
         """As it was stored last."""
-        return PauseState(int(self._word[0]))
+        return PauseState(self._header[PAUSE])
 
     @state.setter
     def state(self, state: PauseState) -> None:
-        self._word[0] = state
+        self._header[PAUSE] = state

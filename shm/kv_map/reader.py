@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..fence import load_fence
-from ..layout import HASH_BYTES
+from ..layout import HASH_BYTES, LOW32
 from ..segment import Segment
 from .layout import BLOCKS, HEADER_WORDS, WORKER, kv_map_places
 
@@ -27,6 +27,7 @@ class CachedBlocks:
         self._header: Ints = np.ndarray(HEADER_WORDS, np.int64, segment.map, places.header)
         self._flags: NDArray[np.uint8] = np.ndarray(blocks, np.uint8, segment.map, places.cached)
         self._versions: Ints = np.ndarray(blocks, np.int64, segment.map, places.versions)
+        self._held: Ints = np.ndarray(sizes[0], np.int64, segment.map, places.held)
         self._seen: Ints = np.full(blocks, -1, np.int64)  # versions of blocks that were told of; -1: not cached then
 
     @property
@@ -38,6 +39,10 @@ class CachedBlocks:
     def blocks(self) -> int:
         """Of that memory."""
         return int(self._header[BLOCKS])
+
+    def holders(self) -> list[int]:
+        """The refs that hold blocks: of whom steps are planned."""
+        return [int(self._held[slot]) & ~LOW32 | slot for slot in np.flatnonzero(self._held).tolist()]
 
     def changed(self) -> list[int]:
         """The blocks that have been cached, or are no more, since they were asked for the last time."""

@@ -1,4 +1,4 @@
-"""Where the bytes of a block lie in a worker's kept KV memory (worker/kept_memory.py): for who copies blocks.
+"""Where the bytes of a block lie in a worker's kept KV memory (worker/kept_memory/file.py): for who copies blocks.
 
 A worker writes a description into its file's first page: the pieces of memory that it took, each with rows that lie a
 block's part of all blocks apart, and a digest of what the numbers mean. It is written by the worker alone, when it

@@ -5,8 +5,8 @@ is awake, and larger by one at each change. A producer that finds it odd writes 
 remembers which sleep it has ended, so that the word needs no second writer and a wake-up is not paid for twice.
 
 The owner looks at its lanes once more between falling asleep and its wait; with a full fence on both sides either it
-sees the record, or the producer sees that it sleeps. A producer that dies between the two owes a wake-up: the
-supervisor writes every eventfd after a death.
+sees the record, or the producer sees that it sleeps. A producer that dies between the two owes a wake-up, as does one
+that has published something for which nobody had to be woken yet: the supervisor writes every eventfd after a death.
 
 A record is one msgpack list: its stamp, which is the CLOCK_MONOTONIC ns at which it was first offered to the lane, and
 the list of its messages. So anyone can tell how old what waits is.
@@ -96,9 +96,10 @@ class Outbox:
         """Queue a message for the next flush."""
         self._queue.append(message)
 
-    def flush(self) -> bool:
+    def flush(self, wakes: bool = True) -> bool:
         """Publish what is queued. False when the lane is full and something waits for the next flush.
 
+        Without `wakes` who sleeps finds it when it wakes for something else, and the caller owes it a `wake_sleepers`.
         ValueError if a message is longer than the lane takes: that one is dropped, all others are published or wait.
         """
         queue = self._queue
@@ -108,7 +109,8 @@ class Outbox:
             record = self._encode((monotonic_ns(), queue))
             if len(record) <= self._batch_bytes and self._try_send(record):
                 queue.clear()
-                self._wake_sleepers()
+                if wakes:
+                    self.wake_sleepers()
                 return True
         refused = self._make_records(queue) if queue else []
         queue.clear()
@@ -123,9 +125,9 @@ class Outbox:
         while overflow and self._try_send(overflow[0][0]):
             overflow.popleft()
         if len(overflow) < before:
-            self._wake_sleepers()
+            self.wake_sleepers()
 
-    def _wake_sleepers(self) -> None:
+    def wake_sleepers(self) -> None:
         """After a publication: wake each receiver that sleeps, unless this sleep of its was ended here already."""
         full_fence()  # SYNC: mailbox.sleep, pairs with Inbox.arm
         words, ended = self._words, self._ended_sleeps
@@ -222,7 +224,7 @@ class Inbox:
         In a quick exchange a sleep takes longer than the answer: there, and only there, it looks for a while first.
         Where the sender needs this very core, looking is in vain and delays it: the more often, the rarer it is done.
         """
-        if self._has_come():
+        if self.has_come():
             return
         if self._unlooked < self._pause:
             self._unlooked += 1
@@ -242,7 +244,7 @@ class Inbox:
         self._unlooked = 0
         began = now = time.perf_counter()
         while now - began < SPIN_S:
-            if self._has_come():
+            if self.has_come():
                 if now > began:  # it came while this looked, if perhaps by chance
                     self._pause //= 2
                 return True
@@ -250,7 +252,7 @@ class Inbox:
         self._pause = min(2 * self._pause + 1, MOST_UNLOOKED)
         return False
 
-    def _has_come(self) -> bool:
+    def has_come(self) -> bool:
         """Is there a record in any lane?"""
         return any(map(Consumer.pending, self._consumers))
 
@@ -263,7 +265,7 @@ class Inbox:
         self._sleeps += 2
         self._words[self._sleeping] = self._sleeps - 1
         full_fence()  # SYNC: mailbox.sleep, pairs with Outbox.flush
-        if self._has_come():
+        if self.has_come():
             self._awake()
             return False
         return True

@@ -53,6 +53,31 @@ class Logprobs:
         start = self.start(slot, position)
         return list(ENTRY.iter_unpack(self.map[start : start + (1 + most) * ENTRY.size]))
 
+    def copy_out(self, slot: int, position: int, count: int, most: int) -> bytes:
+        """The entries of so many positions, without the room behind each."""
+        size, start = (1 + most) * ENTRY.size, self.start(slot, position)
+        self.start(slot, position + count - 1)
+        return b"".join(self.map[at : at + size] for at in range(start, start + count * RECORD, RECORD))
+
+    def copy_in(self, slot: int, position: int, count: int, entries: bytes) -> None:
+        """As `copy_out` has made them elsewhere. ValueError if that cannot be."""
+        size, start = len(entries) // count, self.start(slot, position)
+        self.start(slot, position + count - 1)
+        if size * count != len(entries) or size > RECORD:
+            raise ValueError(f"{len(entries)} bytes of logprobs for {count} positions")
+        for index in range(count):
+            at = start + index * RECORD
+            self.map[at : at + size] = entries[index * size : (index + 1) * size]
+
+    def copy_listed(self, slot: int, position: int, count: int, listed: int, values: bytes | None = None) -> bytes:
+        """Those of so many ids that the request lists, at so many positions; `values` are stored there first."""
+        self.start(slot, position + count - 1)
+        start = self.listed_start + slot * self.listed_stride + position * listed * LISTED.size
+        end = start + count * listed * LISTED.size
+        if values is not None:
+            self.map[start:end] = values
+        return self.map[start:end]
+
     @property
     def listed_start(self) -> int:
         """Where the part of the token ids that requests list begins, in bytes of the file."""

@@ -1,7 +1,7 @@
 """The request table: one slot a sequence, and in it all that any actor must know to go on with it.
 
 Messages are hints, this is the truth. Every word has one writer; a slot's control words fill a cache line a writer:
-    line 0  frontend      generation | cancel | params length | arrival, first told, end told (ns) | seed
+    line 0  frontend      generation | cancel | model | params length | arrival, first told, end told (ns) | seed
     line 1  renderer      limit | hashed | rendition length | engine, then prompt | render begun, rendered (ns)
     line 2  scheduler     cached | tokens, then finish | admitted, scheduled, first token, last token (ns) | setbacks
     line 3  detokenizer   text | stop
@@ -42,6 +42,7 @@ from .layout import (
     HASHED,
     LAST_GENERATION,
     LIMIT,
+    MODEL,
     MOST_DEATHS,
     MOST_ENGINES,
     MOST_MOVES,
@@ -107,10 +108,10 @@ class RequestTable(TableLayout):
 
     # --- the frontend's ------------------------------------------------------------------------------------------
 
-    def open_slot(self, slot: int, params: bytes, arrival_ns: int, seed: int = 0) -> int:
+    def open_slot(self, slot: int, params: bytes, arrival_ns: int, seed: int = 0, model: int = 0) -> int:
         """Begin a new use of a free slot; returns its ref. ValueError if the parameters are longer than their area.
 
-        `seed`: what the answer's id is made of.
+        `seed`: what the answer's id is made of; `model`: which of the server's models is asked.
         """
         if len(params) > self.params_bytes:
             raise ValueError(f"{len(params)} bytes of parameters, at most {self.params_bytes} fit")
@@ -123,6 +124,7 @@ class RequestTable(TableLayout):
         self.segment.map[start : start + len(params)] = params
         self._words[control + ARRIVAL] = arrival_ns
         self._words[control + SEED] = seed
+        self._words[control + MODEL] = model
         store_fence()
         self._set(ref, PARAMS, len(params))  # SYNC: table.params, pairs with params
         store_fence()
@@ -158,6 +160,10 @@ class RequestTable(TableLayout):
     def arrival_ns(self, ref: int) -> int:
         """When the latest use of the ref's slot was opened, CLOCK_MONOTONIC."""
         return self._words[self.control_word(ref & LOW32) + ARRIVAL]
+
+    def model(self, ref: int) -> int:
+        """Which of the server's models the latest use of the ref's slot asks."""
+        return self._words[self.control_word(ref & LOW32) + MODEL]
 
     def seed(self, ref: int) -> int:
         """What the answer's id is made of, of the latest use of the ref's slot."""

@@ -17,7 +17,8 @@ import pytest
 
 from actorserve.actors.cli import main
 from tests.bench.fake import Fake
-from tests.support.server import PACKAGE, Server
+from tests.support.server import Server
+from tests.support.warm import PACKAGE
 
 DEADLINE_S = 120.0
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,41 @@ def test_tune_starts_its_servers_and_ends_them(tmp_path: Path, capsys: pytest.Ca
     assert {one.pid for one in psutil.Process().children(recursive=True)} <= before
 
 
+def test_a_sweep_goes_on_where_it_was(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each point is a file; what is there, and whole, is not measured again."""
+    (tmp_path / "loads.yaml").write_text("max_concurrency: [1, 4]\nrandom_output_len: [3, 5]\n")
+    folder = tmp_path / "found"
+    words = ("--bench-params", str(tmp_path / "loads.yaml"), "--num-runs", "1", "-o", str(folder))
+
+    def sweep(*more: str) -> dict[str, Any]:
+        assert main(["bench", "sweep", *SMALL, "--base-url", server.base_url, *words, *more]) == 0
+        found: dict[str, Any] = json.loads((folder / "sweep.json").read_text())
+        jsonschema.validate(found, SCHEMA)
+        return found
+
+    first = sweep()
+    assert [point["runs"][0]["output_tokens"] for point in first["points"]] == [12, 20, 12, 20]
+    assert first["points"][1]["load"] == ["--max-concurrency", "1", "--random-output-len", "5"]
+    files = sorted((folder / "points").glob("*.json"))
+    assert len(files) == 4 and "4 of 4 loads" in capsys.readouterr().out
+    files[0].write_text(files[0].read_text()[:100])  # as a death may leave it
+    again = sweep()
+    assert "1 of 4 loads" in capsys.readouterr().out
+    assert sum(one == other for one in first["points"] for other in again["points"]) == 3
+    assert sweep()["points"] == again["points"] and "measuring" not in capsys.readouterr().out
+    assert not find_spec("matplotlib") or (folder / "pareto.svg").stat().st_size > 5000
+
+
+def test_a_sweep_starts_each_server_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "servers.json").write_text(json.dumps([{"max_num_seqs": 2}, {"no_such_option": True}]))
+    words = ("--serve-params", str(tmp_path / "servers.json"), "--num-runs", "1", "-o", str(tmp_path / "found"))
+    assert main(["bench", "sweep", *SMALL, *words, "--", "--worker", "scripted"]) == 1
+    found = json.loads((tmp_path / "found" / "sweep.json").read_text())["points"]
+    assert found[0]["engine"] == ["--max-num-seqs", "2"] and found[0]["runs"][0]["completed"] == 4
+    assert "no such option" in found[1]["error"] and not found[1]["runs"]
+    assert "not measured: --no-such-option" in capsys.readouterr().out
+
+
 def test_a_bench_that_is_terminated_leaves_no_server(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "actorserve", "bench", "serve", "--num-prompts", "9999", "--request-rate", "1"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -131,6 +167,9 @@ def test_failures_are_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixt
         (["serve", "--request-rate", "0"], "--request-rate"),
         (["serve", "--base-url", "http://127.0.0.1:9", "--", "--x"], "--x: --base-url"),
         (["tune", "--goodput", "ttft:9"], "nothing varies"),
+        (["sweep", "--bench-params", "no.yaml"], "--bench-params no.yaml"),
+        (["sweep", "--base-url", "http://127.0.0.1:9", "--", "--x"], "--base-url names a server that runs"),
+        (["sweep", "--num-runs", "0"], "--num-runs"),
         (["compare", "no.json", "no.json"], "no.json"),
     ],
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from actorserve.actors.bench.load.record import RequestRecord
 from actorserve.actors.bench.results.compare import verdict
 from actorserve.actors.bench.results.metrics import figures, is_good, spread
+from actorserve.actors.bench.results.pareto import frontier, per_user
 
 
 def record(*, sizes: list[int] | None = None, usage: int | None = None, error: str = "") -> RequestRecord:
@@ -101,3 +104,14 @@ def test_only_what_exceeds_the_noise_is_called_a_difference(
     a: list[float], b: list[float], more: bool, said: str
 ) -> None:
     assert verdict(a, b, more) == said
+
+
+def test_the_frontier_is_what_nothing_else_is_better_than() -> None:
+    def point(name: str, tpot: float | None, throughput: float) -> dict[str, Any]:
+        spread = None if tpot is None else {"p50": tpot}
+        return {"name": name, "runs": [{"output_throughput": throughput, "latency_ms": {"tpot": spread}}]}
+
+    quick, good = point("quick", 5, 100), point("good", 10, 300)
+    worse, many = point("worse", 11, 290), point("many", 50, 900)
+    assert frontier([worse, many, quick, good, point("unknown", None, 9999)]) == [many, good, quick]
+    assert per_user(good) == 100 and per_user(point("unknown", None, 1)) is None

@@ -7,9 +7,21 @@ from hashlib import sha1
 from pathlib import Path
 
 import huggingface_hub.constants
+import msgspec
 import pytest
 
 from actorserve.actors.cli import main
+from actorserve.actors.model.weights.weight_cache import (
+    BEGINNING,
+    DIGEST_BYTES,
+    MAGIC,
+    NEW,
+    SUFFIX,
+    Header,
+    cache_folder,
+    digest_of,
+    first_tensor,
+)
 
 
 @pytest.fixture
@@ -65,3 +77,33 @@ def test_what_is_no_name_of_the_hub_is_told(cache: Path, capfd: pytest.CaptureFi
     assert "is a path of this machine" in capfd.readouterr().err
     assert main(["models", "pull", "org/none"]) == 2
     assert "org/none" in capfd.readouterr().err
+
+
+def put_weights(folder: Path, name: str, model: str) -> Path:
+    """As a start leaves them."""
+    path = folder / f"{name}{SUFFIX}"
+    header = msgspec.msgpack.encode(Header(model, {}))
+    size = first_tensor(len(header)) + DIGEST_BYTES
+    text = BEGINNING.pack(MAGIC, len(header), size) + header
+    path.write_bytes(text.ljust(size - DIGEST_BYTES, b"\0") + digest_of(header))
+    return path
+
+
+def test_weights_of_earlier_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["models", "weights"]) == 0
+    assert capfd.readouterr() == ("", "no weights are kept\n")
+    folder = cache_folder(make=True)
+    assert folder is not None
+    one = put_weights(folder, "a", "/hub/models--org--one/snapshots/main")
+    other, left = put_weights(folder, "b", "/models/other"), folder / f"{NEW}c{SUFFIX}"
+    left.write_bytes(b"of one who was killed")
+    assert main(["models", "weights", "org/one"]) == 0
+    assert capfd.readouterr().out.split()[2:] == ["/hub/models--org--one/snapshots/main", one.name]
+    assert main(["models", "weights", "--remove", "org/one"]) == 0
+    assert not one.exists() and other.exists() and not left.exists()
+    assert main(["models", "weights", "--remove", "org/one"]) == 2
+    assert "org/one: no weights of it are kept" in capfd.readouterr().err
+    assert main(["models", "weights", "--remove"]) == 0 and not list(folder.iterdir())

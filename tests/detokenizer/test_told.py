@@ -25,7 +25,7 @@ class Asking(Engine):
     """Requests with logprobs; the area's numbers follow from the position."""
 
     def write(self, ref: int, start: int, stop: int) -> None:
-        area = Logprobs(self.memory.files["logprobs"], *self.memory.system.logprobs)
+        area = Logprobs(self.memory.files["logprobs"], *self.memory.system.files.logprobs)
         for position in range(start, stop):
             entries = [(position, -float(position)), (5, -0.5), (6, -0.75)]
             at = area.start(slot_of(ref), position)

@@ -143,3 +143,20 @@ def test_a_parked_engine_gets_nothing_though_all_others_are_down(scene: Scene) -
 def test_a_pinned_prompt_goes_where_it_is_wanted(scene: Scene) -> None:
     scene.set(1, running=8)
     assert scene.router.choose(b"", 40, 1, (1,)) == 1
+
+
+def test_prompts_go_to_engines_of_their_model_alone() -> None:
+    config = make_config({"max_num_seqs": 8, "max_model_len": 1024, "also": ["other,data-parallel-size=2"]})
+    info = resolve_model(config)
+    system = System(config, info, [info])
+    memory = Memory(system)
+    try:
+        for name, engines in (("renderer-0", {0}), ("renderer-0+other", {1, 2}), ("scheduler@1", {1, 2})):
+            context = Context(memory.boot(system.by_name[name]))
+            router = Router(context)
+            chosen = {router.choose(prompt_of(number), 257) for number in range(8)}
+            assert chosen == engines, "though all are down: it waits, and never for another model"
+            assert router.up() == []
+            context.close()
+    finally:
+        memory.close()

@@ -9,8 +9,9 @@ import msgspec
 from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.options.config import Config
-from actorserve.actors.protocol.messages import Delta, Finish, Message, TextPrompt
+from actorserve.actors.protocol.messages import Delta, Finish, Message
 from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory

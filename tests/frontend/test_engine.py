@@ -16,15 +16,14 @@ from actorserve.actors.protocol.messages import (
     Detokenized,
     Failed,
     Finish,
-    PrefixCacheReset,
     Render,
     Rendered,
-    ResetPrefixCache,
     Synced,
-    TextPrompt,
     Tokenize,
     Tokenized,
 )
+from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache
+from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.table import slot_of

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from actorserve.actors.frontend.observability import metrics
@@ -142,3 +143,84 @@ def test_how_long_a_start_took(scene: Scene) -> None:
     assert startup(scene, "supervisor").keys() == {"memory", "all"}
     scene.memory.raise_incarnation(spec)  # another life has none of them yet
     assert startup(scene, "worker") == {"all": "0.0"}
+
+
+def test_texts_are_served_while_what_looks_at_pictures_rests() -> None:
+    config = make_config({"max_num_seqs": 4, "max_model_len": 256})
+    memory = Memory(System(config, msgspec.structs.replace(resolve_model(config), media=["image"])))
+    figures = ServerMetrics(Context(memory.boot(memory.system.by_name["frontend-0"])))
+    writers = {one.name: BoardWriter(memory.board, one.position, kept=one.traits.kept) for one in memory.system.actors}
+    writers["scheduler"].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 9)
+    for name, writer in writers.items():
+        writer.set_state(ActorState.READY if name != "media-0" else ActorState.STARTING)
+    assert figures.not_ready() == ["media-0: starting"], "until it was there once"
+    writers["media-0"].set_state(ActorState.READY)
+    assert (figures.not_ready(), figures.degraded()) == ([], [])
+    memory.raise_incarnation(memory.system.by_name["media-0"])
+    assert (figures.not_ready(), figures.degraded()) == ([], ["media-0: starting"])
+
+
+class TwoModels(Scene):
+    """The first has one engine, the other two."""
+
+    def __init__(self) -> None:
+        also = ["org/other,data-parallel-size=2,max-num-seqs=8"]
+        config = make_config({"max_num_seqs": 4, "max_model_len": 256, "max_num_queued_reqs": 3, "also": also})
+        info = resolve_model(config)
+        self.memory = Memory(System(config, info, [info]))
+        self.board, self.system = self.memory.board, self.memory.system
+        self.context = Context(self.memory.boot(self.system.by_name["frontend-0"]))
+        self.writers = {
+            actor.name: BoardWriter(self.board, actor.position, kept=actor.traits.kept) for actor in self.system.actors
+        }
+        for writer in self.writers.values():
+            writer.set_state(ActorState.READY)
+        for name in self.system.schedulers:
+            self.writers[name].set_gauge(SchedulerGauge.BLOCKS_TOTAL, 10)
+        self.figures = ServerMetrics(self.context)
+
+
+@pytest.fixture
+def models() -> Iterator[TwoModels]:
+    made = TwoModels()
+    yield made
+    made.context.close()
+    made.memory.close()
+
+
+@pytest.mark.parametrize(
+    ("down", "serves"),
+    [
+        ([], True),
+        (["worker@0"], True),
+        (["renderer-0"], True),
+        (["worker@0", "scheduler@1"], True),
+        (["worker@1", "worker@2"], True),
+        (["worker@1", "worker@2", "renderer-0"], False),
+        (["worker@0", "detokenizer-0+other"], False),
+        (["renderer-0", "renderer-0+other"], False),
+        (["frontend-0"], False),
+    ],
+)
+def test_a_server_serves_while_one_of_its_models_is_whole(models: TwoModels, down: list[str], serves: bool) -> None:
+    for name in down:
+        models.writers[name].set_state(ActorState.STARTING)
+    troubles = [f"{actor.name}: starting" for actor in models.system.actors if actor.name in down]
+    assert (models.figures.not_ready(), models.figures.degraded()) == (([], troubles) if serves else (troubles, []))
+
+
+def test_figures_name_their_model(models: TwoModels) -> None:
+    for number, name in enumerate(models.system.schedulers, 1):
+        models.writers[name].set_gauge(SchedulerGauge.RUNNING, number)
+    text = b"".join(models.figures.metrics()[0]).decode()
+    own = models.context.config.served_names()[0]
+    for engine, name in enumerate((own, "org/other", "org/other")):
+        labels = f'{{engine="{engine}",model_name="{name}"}}'
+        assert f"vllm:num_requests_running{labels} {engine + 1}.0" in text
+    assert f'model_name="{own},org/other"' in text, "what frontends count is of both"
+
+
+def test_a_queue_is_as_long_as_its_model_lets_it_be(models: TwoModels) -> None:
+    for name in ("scheduler@0", "scheduler@1"):
+        models.writers[name].set_gauge(SchedulerGauge.RUNNING, 7)
+    assert models.figures.degraded() == ["scheduler@0: its queue is full (7 sequences)"]

@@ -66,8 +66,7 @@ def test_it_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     model = model_of(tmp_path, UNKNOWN)
     for index, incarnation in ((0, 1), (1, 1), (0, 2)):
         context = SimpleNamespace(
-            config=make_config({}),
-            model=model,
+            system=SimpleNamespace(models=[SimpleNamespace(config=make_config({}), info=model, index=0)]),
             spec=SimpleNamespace(index=index),
             incarnation=incarnation,
             log=logging.getLogger("frontend"),

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.protocol.messages import ChatPrompt
 from actorserve.actors.protocol.request import Generation
+from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.ranges import check_fields

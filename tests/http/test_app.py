@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from actorserve.actors.protocol.messages import ChatPrompt, Finish, TextPrompt, TokenPrompt
+from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.generation.prepare import MAX_SEQUENCES
 from actorserve.http.generation.times import JobTimes
-from tests.http.serving import HI, Served, finish_all, rendered, say, serving
+from tests.http.fakes import finish_all, rendered, say
+from tests.http.serving import HI, Served, serving
 
 USAGE = {
     "prompt_tokens": 5,
@@ -56,7 +59,7 @@ async def test_a_chat(served: Served) -> None:
         "prompt_logprobs": None,
         "prompt_token_ids": None,
     }
-    assert served.engine.released.get_nowait() is job
+    assert await served.release() is job
 
 
 async def test_a_completion(served: Served) -> None:
@@ -243,106 +246,6 @@ async def test_a_model_that_is_not_served(served: Served, path: str, body: dict[
 # --- other routes --------------------------------------------------------------------------------------------------
 
 
-async def test_tokenize(served: Served) -> None:
-    answer = await served.ask("POST", "/tokenize", {"prompt": "hi", "messages": None})
-    assert answer.json == {"count": 2, "max_model_len": 64, "tokens": [1, 2], "token_strs": None}
-    more = {"messages": HI, "prompt": None, "add_generation_prompt": False, "return_token_strs": True}
-    assert (await served.ask("POST", "/tokenize", more)).json["token_strs"] == ["a", "b"]
-    await served.ask("POST", "/tokenize", {"prompt": "", "add_special_tokens": False})
-    text, chat, bare = served.engine.asked
-    assert text == TextPrompt("hi") and bare == TextPrompt("", False)
-    assert isinstance(chat, ChatPrompt) and not chat.add_generation_prompt
-
-
-async def test_detokenize(served: Served) -> None:
-    assert (await served.ask("POST", "/detokenize", {"tokens": [1, 2]})).json == {"prompt": "text", "content": "text"}
-    assert served.engine.asked == [[1, 2]]
-
-
-async def test_prompts_as_token_ids(served: Served) -> None:
-    client = await served.client()
-    client.send("POST", "/v1/completions", {"prompt": [[1], [2, 3]]})
-    assert (await served.job()).prompts == [TokenPrompt([1]), TokenPrompt([2, 3])]
-
-
-async def test_models(served: Served) -> None:
-    body = (await served.ask("GET", "/v1/models")).json
-    assert (body["object"], body["first_id"], body["last_id"], body["has_more"]) == (
-        "list",
-        "tiny",
-        "alias/name",
-        False,
-    )
-    tiny, alias = body["data"]
-    assert (tiny["id"], tiny["object"], tiny["created"], tiny["root"]) == ("tiny", "model", 1_700_000_000, "tiny")
-    assert (await served.ask("GET", "/v1/models/tiny")).json == tiny
-    for path in ("alias/name", "alias%2Fname"):
-        assert (await served.ask("GET", f"/v1/models/{path}")).json == alias
-    answer = await served.ask("GET", "/v1/models/other")
-    assert answer.status == 404 and answer.error["code"] == "model_not_found"
-
-
-async def test_operations(served: Served) -> None:
-    assert (await served.ask("GET", "/health")).json == {"status": "ok"}
-    assert (await served.ask("GET", "/ping")).status == (await served.ask("POST", "/ping")).status == 200
-    assert set((await served.ask("GET", "/version")).json) == {"version"}
-    assert (await served.ask("GET", "/ready")).json == {"status": "ready"}
-    served.engine.missing = ["worker-0: starting"]
-    answer = await served.ask("GET", "/ready")
-    assert answer.status == 503 and answer.json["waiting_for"] == ["worker-0: starting"]
-    answer = await served.ask("GET", "/metrics")
-    parts, content_type = served.engine.metrics()
-    assert (answer.body, answer.headers["content-type"]) == (b"".join(parts), content_type)
-
-
-async def test_others_have_their_turn_between_the_parts_of_a_scrape(served: Served) -> None:
-    loop = asyncio.get_running_loop()
-    seen: list[int] = []
-    turns: list[int] = []
-
-    def parts() -> Iterator[bytes]:
-        for part in range(4):
-            seen.append(len(turns))
-            loop.call_soon(turns.append, part)
-            yield b"%d\n" % part
-
-    served.engine.metrics = lambda accept="": (parts(), "text/plain")  # type: ignore[method-assign]
-    assert (await served.ask("GET", "/metrics")).body == b"0\n1\n2\n3\n"
-    assert seen == [0, 1, 2, 3]
-
-
-GETS = ["/health", "/ping", "/ready", "/version", "/load", "/metrics", "/v1/models", "/v1/models/tiny"]
-POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
-
-
-@pytest.mark.parametrize("path", GETS)
-async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
-    client = await served.client()
-    head = await client.ask("HEAD", path)
-    answer = await client.ask("GET", path)  # nothing of a body is in its way
-    assert head.status == answer.status == 200
-    assert head.headers["content-length"] == answer.headers["content-length"]
-
-
-@pytest.mark.parametrize("path", GETS + POSTS)
-async def test_a_method_that_is_not_allowed(served: Served, path: str) -> None:
-    client = await served.client()
-    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "GET" if path in POSTS else "TRACE"):
-        answer = await client.ask(method, path)
-        allowed = set(answer.headers["allow"].split(","))
-        assert answer.status == 405 and answer.error["message"] == f"Method Not Allowed: {method} {path}"
-        assert allowed >= ({"POST"} if path in POSTS else {"GET", "HEAD"}) and method not in allowed
-    if path in POSTS:
-        assert (await client.ask("HEAD", path)).status == 405
-
-
-@pytest.mark.parametrize("path", ["/pag", "/v1", "/v1/", "/v1/chat/", "/health/x"])
-async def test_a_route_that_is_none(served: Served, path: str) -> None:
-    for method in ("GET", "POST"):
-        answer = await served.ask(method, path)
-        assert answer.status == 404 and answer.error["message"] == f"Not Found: {method} {path}"
-
-
 async def test_many_at_once(served: Served) -> None:
     async def one(number: int) -> None:
         client = await served.client()
@@ -361,17 +264,6 @@ async def test_many_at_once(served: Served) -> None:
     for _ in tasks:
         await served.release()
     assert served.engine.running == []
-
-
-async def test_what_others_have_and_is_missing_here_is_not_found(served: Served) -> None:
-    """Clients that compact a conversation by a request do it themselves where there is no such path."""
-    for method, path, status in (
-        ("POST", "/v1/responses/compact", 404),
-        ("GET", "/v1/responses/resp_compact", 404),
-        ("POST", "/v1/responses/resp_1", 405),
-    ):
-        answer = await served.ask(method, path, {"model": "tiny", "input": "hi"} if method == "POST" else None)
-        assert answer.status == status and answer.error["message"]
 
 
 # --- what else an answer tells -------------------------------------------------------------------------------------
@@ -450,22 +342,23 @@ async def test_the_prompts_text(served: Served, path: str, body: dict[str, Any],
     assert "token_ids" not in told["choices"][0] or told["choices"][0]["token_ids"] is None
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"), [("POST", "/v1/completions", 401), ("POST", "/nowhere", 404), ("PUT", "/health", 405)]
-)
-async def test_an_error_that_needs_no_body_waits_for_a_short_one(method: str, path: str, status: int) -> None:
-    """With its end read, what comes next on the connection is known from its first byte, and outlives its frontend."""
-    async with serving(api_keys=["one"]) as served:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_slots_are_held_until_the_answer_is_handed_over(path: str) -> None:
+    """A frontend that dies before has a successor that answers from them."""
+    was_held: list[bool] = []
+
+    @web.middleware
+    async def look(request: web.Request, handler: Handler) -> web.StreamResponse:
+        response = await handler(request)
+        was_held.append(served.engine.released.empty() and bool(served.engine.running))
+        return response
+
+    async with serving(more=[look]) as served:
         client = await served.client()
-        key = {} if status == 401 else {"X_Api_Key": "one"}
-        client.send(method, path, b"0123", **key, Content_Length="8")
-        told = asyncio.create_task(client.answer())
-        await served.ask("GET", "/health")
-        assert not told.done()
-        client.raw(b"4567")
-        answer = await told
-        assert answer.status == status and answer.headers.get("connection") != "close"
-        assert (await client.ask("GET", "/health")).status == 200
-        client.send(method, path, b"0", **key, Content_Length=str(1 << 20))  # nobody waits for that
-        answer = await client.answer()
-        assert answer.status == status and answer.headers["connection"] == "close"
+        asked = {"input": "Hello"} if path == "/v1/responses" else {"messages": HI, "max_tokens": 4}
+        client.send("POST", path, asked)
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "yes", 1, Finish.STOP)
+        assert (await client.answer()).status == 200
+        assert await served.release() is job and was_held == [True]

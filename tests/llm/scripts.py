@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.server import PACKAGE, VANISH_S
+from tests.support.server import VANISH_S
+from tests.support.warm import PACKAGE
 
 WAIT_S = 60.0
 LONG = """

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
 
 import psutil
 import pytest
@@ -17,10 +19,12 @@ from actorserve import (
     AsyncLLM,
     AsyncLLMEngine,
     EngineArgs,
+    InputStreamError,
     LLMEngine,
     RequestOutput,
     RequestOutputKind,
     SamplingParams,
+    StreamingInput,
 )
 
 CUMULATIVE, DELTA, FINAL = RequestOutputKind
@@ -36,6 +40,12 @@ def asked(kind: RequestOutputKind, n: int = 2, max_tokens: int = 30) -> Sampling
     return SamplingParams(
         n=n, temperature=0.8, seed=5, max_tokens=max_tokens, ignore_eos=True, logprobs=1, output_kind=kind
     )
+
+
+def kill_worker(engine: AsyncLLM) -> None:
+    for child in psutil.Process(engine._llm.pid).children():
+        if " ".join(child.cmdline()).strip() == "actorserve: worker":
+            os.kill(child.pid, signal.SIGKILL)
 
 
 async def outputs_of(engine: AsyncLLM, kind: RequestOutputKind, request_id: str) -> list[RequestOutput]:
@@ -85,7 +95,7 @@ async def test_an_abort_ends_it_with_what_there_is(engine: AsyncLLM) -> None:
 async def test_who_stops_reading_or_asks_wrongly_leaves_nothing(engine: AsyncLLM) -> None:
     stream = engine.generate("Once upon a time", asked(DELTA, 1, LONG), "left")
     await anext(stream)
-    await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+    await stream.aclose()
     with pytest.raises(ValueError, match="logprobs"):
         await anext(engine.generate("x", SamplingParams(logprobs=1000), "wrong"))
     (output,) = [one async for one in engine.generate("The fox", SamplingParams(output_kind=FINAL, seed=1), "left")]
@@ -99,9 +109,7 @@ async def test_a_death_is_not_seen(engine: AsyncLLM) -> None:
         text += "".join(one.text for one in output.outputs if one.index == 0)
         if not killed:
             killed = True
-            for child in psutil.Process(engine._llm.pid).children():
-                if " ".join(child.cmdline()).strip() == "actorserve: worker":
-                    os.kill(child.pid, signal.SIGKILL)
+            kill_worker(engine)
     assert killed and text == whole.outputs[0].text
 
 
@@ -114,6 +122,75 @@ async def test_it_sleeps_and_its_workers_are_called(engine: AsyncLLM) -> None:
     assert await engine.collective_rpc("check_health") == [True]
     assert await engine.reset_prefix_cache() and engine.is_running and not engine.errored
     await engine.check_health()
+
+
+PARTS = ([11, 12, 13, 14], 1), ([15, 16], 5), ("The fox", 3), ([17], 4)
+
+
+async def parts_of(given: Iterable[tuple[Any, int]], kind: RequestOutputKind) -> AsyncIterator[StreamingInput]:
+    for prompt, most in given:
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=most, output_kind=kind)
+        yield StreamingInput(prompt, params)
+
+
+async def expected_parts(engine: AsyncLLM) -> list[tuple[list[int], list[int]]]:
+    """The prompt and the answer of each part, asked one by one."""
+    tokenizer = await engine.get_tokenizer()
+    tokens: list[int] = []
+    found: list[tuple[list[int], list[int]]] = []
+    for prompt, most in PARTS:
+        tokens = tokens + (tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt)
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=most, output_kind=FINAL)
+        (output,) = [one async for one in engine.generate(tokens, params, "alone")]
+        found.append((tokens, output.outputs[0].token_ids))
+        tokens = tokens + output.outputs[0].token_ids[:-1]
+    return found
+
+
+@pytest.mark.parametrize("kind", [CUMULATIVE, DELTA])
+async def test_a_prompt_may_come_in_parts(engine: AsyncLLM, kind: RequestOutputKind) -> None:
+    """Each is computed behind all before it and all but the last token of their answers; a death changes nothing."""
+    told: dict[tuple[int, ...], list[int]] = {}
+    async for output in engine.generate(parts_of(PARTS, kind), SamplingParams(max_tokens=1), "parts"):
+        (one,) = output.outputs
+        before = told.get(tuple(output.prompt_token_ids), [])
+        told[tuple(output.prompt_token_ids)] = one.token_ids if kind is CUMULATIVE else before + one.token_ids
+        assert not output.finished and output.request_id == "parts"
+        if len(told) == 2 and not before:
+            kill_worker(engine)
+    assert [(list(prompt), answer) for prompt, answer in told.items()] == await expected_parts(engine)
+
+
+async def test_parts_end_with_an_abort_or_an_error_of_their_own(engine: AsyncLLM) -> None:
+    seen = asyncio.Event()
+
+    async def waits() -> AsyncIterator[StreamingInput]:
+        yield StreamingInput([11, 12])
+        seen.set()
+        await asyncio.Event().wait()
+
+    async def fails() -> AsyncIterator[StreamingInput]:
+        yield StreamingInput([11, 12])
+        raise OSError("the line is cut")
+
+    params = SamplingParams(max_tokens=2, output_kind=DELTA)
+
+    async def outputs(parts: AsyncIterator[StreamingInput], params: SamplingParams = params) -> list[RequestOutput]:
+        return [one async for one in engine.generate(parts, params, "own")]
+
+    waiting = asyncio.create_task(outputs(waits()))
+    await seen.wait()
+    with pytest.raises(ValueError, match="'own' is under way"):
+        await outputs(waits())
+    await engine.abort("own")
+    assert sum(len(one.outputs[0].token_ids) for one in await waiting) == 2
+    with pytest.raises(InputStreamError, match="the line is cut"):
+        await outputs(fails())
+    for wrong in ({"n": 2}, {"stop": ["a"]}, {"output_kind": FINAL}, {"prompt_logprobs": 1}):
+        with pytest.raises(ValueError, match=f"sampling_params: {next(iter(wrong))}"):
+            await outputs(waits(), SamplingParams(**wrong))
+    with pytest.raises(ValueError, match="a prompt must be a text, token ids"):
+        await outputs(parts_of([({}, 1)], DELTA))
 
 
 def test_requests_are_stepped(llm: LLM) -> None:

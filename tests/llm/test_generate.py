@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from actorserve import LLM, PromptError, RequestOutput, SamplingParams, StructuredOutputsParams
+from actorserve import LLM, BeamSearchParams, PromptError, RequestOutput, SamplingParams, StructuredOutputsParams
 from actorserve.actors.model.info import DEMO_FOLDER
 from tests.support.server import Server
 
@@ -139,6 +139,27 @@ def test_stop_strings_words_and_lengths(llm: LLM) -> None:
     assert set(generate(llm, "Hello", allowed)[0].outputs[0].token_ids) <= {40, 41}
     [long] = generate(llm, [5] * 3995, SamplingParams(temperature=0, max_tokens=None, ignore_eos=True))
     assert len(long.outputs[0].token_ids) == 4096 - 3995
+
+
+def test_beams_are_those_of_the_http_server(llm: LLM, demo_server: Server) -> None:
+    client = openai.OpenAI(base_url=f"{demo_server.base_url}/v1", api_key="none")
+    found = llm.beam_search(PROMPTS[:2], BeamSearchParams(beam_width=3, max_tokens=6))
+    for prompt, output in zip(PROMPTS, found, strict=False):
+        extra = {"use_beam_search": True}
+        theirs = client.completions.create(model="", prompt=prompt, n=3, max_tokens=6, extra_body=extra)
+        answers = [re.sub(r"<\|.*?\|>", "", one.text.removeprefix(prompt)) for one in output.sequences]
+        assert answers == [one.text for one in theirs.choices]
+        assert [one.finish_reason for one in output.sequences] == [one.finish_reason for one in theirs.choices]
+        assert len(output.sequences) == 3 and all(one.cum_logprob <= 0 for one in output.sequences)
+    for wrong, name in (
+        ({"beam_width": 0}, "beam_width"),
+        ({"beam_width": 11}, "beam_width"),
+        ({"temperature": 1}, "temp"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            llm.beam_search("Hello", BeamSearchParams(**{"beam_width": 2, "max_tokens": 4, **wrong}))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="context length"):
+        llm.beam_search("Hello", BeamSearchParams(beam_width=2, max_tokens=100_000))
 
 
 def test_structured_output(llm: LLM) -> None:

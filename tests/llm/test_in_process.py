@@ -7,7 +7,7 @@ import os
 import psutil
 import pytest
 
-from actorserve import LLM, ConfigError, EngineDead, SamplingParams
+from actorserve import LLM, BeamSearchParams, ConfigError, EngineDead, SamplingParams
 from actorserve.actors.detokenizer.actor import DetokenizerActor
 from actorserve.actors.llm import engine
 from tests.support.server import left_segments, segments
@@ -73,3 +73,17 @@ def test_one_process_has_one_worker() -> None:
         LLM(in_process=True, tensor_parallel_size=2)
     with pytest.raises(ConfigError, match="--pipeline-parallel-size"):
         LLM(in_process=True, pipeline_parallel_size=2)
+
+
+def test_without_a_tokenizer_prompts_are_ids(llm: LLM) -> None:
+    ids, params, beams = [5, 6, 7], SamplingParams(temperature=0, max_tokens=4), BeamSearchParams(2, 4)
+    wanted = llm.generate({"prompt_token_ids": ids}, params, use_tqdm=False)[0].outputs[0].token_ids
+    best = [one.tokens for one in llm.beam_search({"prompt_token_ids": ids}, beams)[0].sequences]
+    with LLM(in_process=True, skip_tokenizer_init=True, threads=1) as made:
+        (output,) = made.generate({"prompt_token_ids": ids}, params, use_tqdm=False)
+        assert (output.outputs[0].token_ids, output.outputs[0].text) == (wanted, "")
+        assert [one.tokens for one in made.beam_search({"prompt_token_ids": ids}, beams)[0].sequences] == best
+        with pytest.raises(ValueError, match="prompt 0: prompt needs texts"):
+            made.generate("a text", params, use_tqdm=False)
+        with pytest.raises(ValueError, match="prompt 0: prompt needs texts"):
+            made.beam_search("a text", beams)

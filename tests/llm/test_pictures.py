@@ -13,10 +13,12 @@ import pytest
 from PIL import Image
 
 from actorserve import LLM, SamplingParams
+from tests.support.models.vision.films import decoded, film
 from tests.support.models.vision.folders import picture, vision_folder
 
 PARAMS = SamplingParams(max_tokens=3, ignore_eos=True)
 PAD = "<|vision_start|><|image_pad|><|vision_end|>"
+FILM = "<|vision_start|><|video_pad|><|vision_end|>"
 TOKENS = 40  # of a picture of 60 times 40
 
 
@@ -27,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(str(folder), worker="scripted", max_num_seqs=4, limit_mm_per_prompt={"image": 2}) as made:
+    with LLM(str(folder), worker="scripted", max_num_seqs=4, limit_mm_per_prompt={"image": 2, "video": 2}) as made:
         yield made
 
 
@@ -67,6 +69,22 @@ def test_chat_takes_pictures_beside_addresses(llm: LLM) -> None:
     assert chat_ids(llm, at, text).count(3) == TOKENS
 
 
+def test_films_are_frames_or_files(llm: LLM, tmp_path: Path) -> None:
+    """In each form the tokens of a film are those that it has as a data: address."""
+    data = film(4, rate=1)
+    frames = [Image.fromarray(np.asarray(one)) for one in decoded(data)]
+    (tmp_path / "film.mp4").write_bytes(data)
+    text = {"type": "text", "text": "What?"}
+    url = f"data:video/mp4;base64,{base64.b64encode(data).decode()}"
+    wanted = chat_ids(llm, {"type": "video_url", "video_url": {"url": url}}, text)
+    for given in (str(tmp_path / "film.mp4"), tmp_path / "film.mp4", frames, np.stack(list(map(np.array, frames)))):
+        assert chat_ids(llm, {"type": "video_pil", "video_pil": given}, text) == wanted
+    one = ids(llm, {"prompt": f"See {FILM}", "multi_modal_data": {"video": frames}})
+    two = ids(llm, {"prompt": f"See {FILM}{FILM}", "multi_modal_data": {"video": [frames, tmp_path / "film.mp4"]}})
+    pads = llm.get_tokenizer().encode("<|video_pad|>", add_special_tokens=False)
+    assert one.count(pads[0]) == wanted.count(pads[0]) > 0 and two.count(pads[0]) == 2 * one.count(pads[0])
+
+
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
@@ -75,6 +93,9 @@ def test_chat_takes_pictures_beside_addresses(llm: LLM) -> None:
             r"prompt 0: multi_modal_data.image\[0\]: a picture is",
         ),
         ({"prompt": "x", "multi_modal_data": {"audio": [1]}}, "prompt 0: multi_modal_data: a dict with the key"),
+        ({"prompt": "x", "multi_modal_data": {"video": "no.mp4"}}, r"video\[0\]: no.mp4 cannot be read: No such file"),
+        ({"prompt": "x", "multi_modal_data": {"video": []}}, r"video\[0\]: a film is a list of pictures"),
+        ({"prompt": FILM * 3, "multi_modal_data": {"video": [["x"]] * 3}}, r"video\[0\]\[0\]: a picture is"),
         ({"prompt": "x", "multi_modal_data": {"image": [np.zeros((2, 2))]}}, "uint8"),
         ({"prompt": PAD * 3, "multi_modal_data": {"image": [pil()] * 3}}, "--limit-mm-per-prompt"),
         ({"prompt": "nothing", "multi_modal_data": {"image": pil()}}, "has 0 times <|image_pad|>"),

@@ -76,6 +76,16 @@ def test_a_decoder_that_needs_all_tokens_gets_them_in_one_step(tmp_path: Path) -
         assert one.outputs.data.shape == states.shape and cosines(one.outputs.data, states).min() > EXACT
 
 
+@pytest.mark.parametrize(("family", "fields"), [("qwen2", {"is_causal": False}), ("t5", {})])
+def test_what_sees_both_ways_is_an_encoder(family: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    """GTE-Qwen2, whose attention is none of a decoder; and sentence-t5, of which half is read."""
+    write_model(family, tmp_path, **fields)
+    write_modules(tmp_path, "mean_tokens" if family == "t5" else "lasttoken")
+    expected = vectors(tmp_path, SENTENCES, "mean" if family == "t5" else "last")
+    with make(tmp_path) as llm:
+        assert cosines(embedded(llm, SENTENCES), expected).min() > EXACT
+
+
 def test_dense_layers_and_fewer_numbers(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
@@ -174,7 +184,7 @@ def test_files_that_cannot_be_are_named(file: str, value: object, text: str, tmp
         ({"convert": "classify"}, "--convert classify: BertModel has no head"),
         ({"pooler_config": {"dimensions": 33}}, "--pooler-config: dimensions: 33 is more than the 32"),
         ({"pooler_config": {"pooling_type": "BEST"}}, "--pooler-config: pooling_type: BEST is none of"),
-        ({"pooler_config": {"step_tag_id": 3}}, "--pooler-config: step_tag_id is none of"),
+        ({"pooler_config": {"step_tag": 3}}, "--pooler-config: step_tag is none of"),
     ],
 )
 def test_options_that_cannot_be_are_named(options: dict[str, Any], text: str, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.media.embeds import GivenEmbeddings, read_tensor
+from actorserve.actors.media.embeds import GivenEmbeddings
 from actorserve.actors.media.refused import MediaRefused
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.vision.spec import VisionSpec
+from actorserve.actors.model.weights.saved_tensor import UnreadableTensor, read_tensor
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import EMBEDS, MediaSource
 from actorserve.http.errors import ApiError
@@ -75,10 +76,12 @@ def zipped(kind: int) -> bytes:
         (saved(torch.zeros(1).expand(1000, 1000)), "again and again"),
         (saved(torch.zeros(2, dtype=torch.bool)), "floats and integers are read"),
         (zipped(zipfile.ZIP_DEFLATED), "no tensor as torch.save"),
+        (saved([WHOLE, WHOLE + 1]), "there are several"),
+        (saved(WHOLE.to_sparse()), "only tensors are read"),
     ],
 )
 def test_anything_else_is_refused(data: bytes, said: str) -> None:
-    with pytest.raises(MediaRefused, match=said):
+    with pytest.raises(UnreadableTensor, match=said):
         read_tensor(data)
     assert not Path("/tmp/never").exists()
 

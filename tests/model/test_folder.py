@@ -20,7 +20,7 @@ from actorserve.actors.model.generation import sampling_defaults
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo
 from actorserve.actors.model.memory import machine
 from actorserve.actors.model.values import Values
-from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.protocol.request import default_of, sampling_parameters
 from tests.support.server import Server
 
@@ -49,6 +49,27 @@ def refusal(folder: Path, **options: object) -> str:
 def write(folder: Path, file: str, **changes: Any) -> None:
     values = json.loads((folder / file).read_text()) | changes
     (folder / file).write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+
+
+def test_fields_of_config_json_may_be_otherwise(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "kept"))
+    longer = {"max_position_embeddings": 4096, "rope_scaling": {"factor": 2.0, "rope_type": "linear"}}
+    changed = find(folder, hf_overrides=json.dumps(longer), max_model_len=4000)
+    assert changed.max_model_len == 4000 and Path(changed.folder) != folder
+    assert {file.name for file in Path(changed.folder).iterdir()} >= {file.name for file in folder.iterdir()}
+    assert find(folder, hf_overrides=longer, max_model_len=4000).folder == changed.folder, "it is made once"
+    assert find(folder).folder == str(folder)
+    assert "--hf-overrides: 5 is no JSON object" in refusal(folder, hf_overrides="5")
+    assert "rms_norm_eps" in refusal(folder, hf_overrides={"rms_norm_eps": "x"})
+
+
+def test_a_field_that_no_model_of_this_kind_has(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that config.json lacks, and transformers' class of it has, is taken."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "unknown"))
+    said = refusal(folder, hf_overrides={"sliding_windw": 5, "attention_dropout": 0.0})
+    assert said.startswith("--hf-overrides: neither config.json nor transformers' ")
+    assert "has a field sliding_windw" in said
+    find(folder, hf_overrides={"is_matryoshka": False})
 
 
 WRONG: list[tuple[str, str, list[Any]]] = [  # file, field, values
@@ -276,6 +297,25 @@ def test_a_draft_model_is_looked_at_too(folder: Path) -> None:
     assert f"--speculative-config: model: {folder}: " in refusal(DEMO_FOLDER, speculative_config=drafts)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"enable_lora": True},
+        {"enable_prompt_embeds": True},
+        {"logits_processor_pattern": "a.*"},
+        {"worker_cls": "a:B"},
+        {"enable_eplb": True, "enable_expert_parallel": True, "tensor_parallel_size": 2},
+        {"speculative_config": '{"method": "suffix", "num_speculative_tokens": 2}'},
+    ],
+)
+def test_what_a_gpus_worker_does_not_do_is_refused_there(given: dict[str, Any]) -> None:
+    """Also with --device auto, where only the worker knows which device it is."""
+    option = "--" + next(iter(given)).replace("_", "-")
+    with pytest.raises(ConfigError, match=rf"^{option}: .*\(--device cpu\)"):
+        check_device(Config(**given), on_gpu=True)
+    check_device(Config(**given), on_gpu=False)
+
+
 @pytest.mark.parametrize("value", [5, [1], [{"name": "default"}], [{"name": [], "template": "x"}]])
 def test_templates_in_tokenizer_config(folder: Path, value: Any) -> None:
     (folder / "chat_template.jinja").unlink()
@@ -299,8 +339,14 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
     check_device(make_config({"speculative_config": drafts}), on_gpu=True)
     with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram only with several GPUs"):
         check_device(make_config({"speculative_config": drafts, "tensor_parallel_size": 2}), on_gpu=True)
+    medusa = drafts.replace("draft_model", "medusa")
+    check_device(make_config({"speculative_config": medusa}), on_gpu=True)
+    with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram only with several GPUs"):
+        check_device(make_config({"speculative_config": medusa, "tensor_parallel_size": 2}), on_gpu=True)
     head = '{"method": "eagle3", "model": "/none", "num_speculative_tokens": 2}'
-    with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram or draft_model on a GPU; heads are"):
+    with pytest.raises(
+        ConfigError, match=r"^--speculative-config: method: ngram, draft_model or medusa on a GPU; other"
+    ):
         check_device(make_config({"speculative_config": head}), on_gpu=True)
     check_device(make_config({"deterministic": True}), on_gpu=True)
     with pytest.raises(ConfigError, match=r"^--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8"):

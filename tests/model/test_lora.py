@@ -63,7 +63,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"peft_type": "IA3"}, "peft_type 'IA3' is not supported; only LORA"),
     ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' changes the weights of the model"),
     ({"trainable_token_indices": [1]}, "trainable_token_indices is not supported"),
-    ({"target_parameters": ["experts.down"]}, "target_parameters is not supported: experts"),
+    ({"target_parameters": ["experts.down"]}, "target_parameters names experts.down, of which the file"),
     ({"lora_bias": True}, "lora_bias is not supported"),
     ({"use_something_new": True}, "use_something_new is not supported"),
     ({"use_dora": True}, "has none, and use_dora is true"),

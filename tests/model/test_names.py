@@ -205,6 +205,27 @@ def test_a_model_of_the_hub_is_had_with_its_weights_last(hub: Hub, here: Path) -
     assert len(hub.asked) == len(set(hub.asked)), "nothing is fetched again"
 
 
+def test_the_folder_for_models_of_the_hub(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", "")  # which is put back
+    model = find_model(make_config({"model": NAME, "device": "cpu", "download_dir": str(here / "models")}))
+    assert Path(model.folder).is_relative_to(here / "models") and (Path(model.folder) / "model.safetensors").exists()
+
+
+def test_overrides_are_looked_at_before_weights_are_downloaded(
+    hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "kept"))
+    hub.change("config.json", lambda v: v.update(architectures=["Unknown"]))
+    right: dict[str, object] = {"model": NAME, "device": "cpu", "hf_overrides": {"architectures": ["LlamaForCausalLM"]}}
+    model = find_model(make_config(right))
+    assert (Path(model.folder) / "model.safetensors").exists() and model.architecture == "LlamaForCausalLM"
+    hub.asked.clear()
+    with pytest.raises(ConfigError, match="num_hidden_layers"):
+        find_model(
+            make_config({**right, "hf_overrides": {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 0}})
+        )
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.model.architecture import find_architecture, read_architecture
 from actorserve.actors.model.checks import check_vision
+from actorserve.actors.model.config_json import find_architecture, read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.vision.texts import read_vision, text_name
 from actorserve.actors.options.config import ConfigError, make_config
@@ -112,8 +112,12 @@ def test_a_section_that_is_not_half_of_a_head() -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="only weights in floats are read"):
         look(tmp_path, {**FLAT, "quantization_config": {"quant_method": "gptq", "bits": 4}})
-    with pytest.raises(ConfigError, match="--runner pooling: Qwen2_5_VL"):
-        look(tmp_path, FLAT, runner="pooling")
+    with pytest.raises(ConfigError, match=r"--runner pooling: Qwen2_5_VL.* no vectors are made of it by layers of"):
+        look(tmp_path, FLAT, runner="pooling", model_impl="transformers")
+    pooled = look(tmp_path, FLAT, runner="pooling")
+    assert pooled.pooling is not None and pooled.pooling.base == "Qwen2ForCausalLM"
+    assert pooled.pooling.methods == ["last"]
+    assert pooled.vision is not None and pooled.media == ["image", "video"]
     info = look(tmp_path, GEMMA)
     few = make_config({"model": str(tmp_path), "device": "cpu", "max_num_batched_tokens": 255})
     with pytest.raises(ConfigError, match="set it to 256 or more"):

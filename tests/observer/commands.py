@@ -1,13 +1,13 @@
-"""Commands that look at a server, run as people run them."""
+"""Commands that look at a server."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 from tests.support.server import Server
+from tests.support.warm import run_command
 
 KEY = "a-key-that-nobody-may-see"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
@@ -16,8 +16,7 @@ DEADLINE_S = 30.0  # far more than it takes, on any machine
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`actorserve ARGUMENTS…` with its output; fails if it does not end."""
-    command = [sys.executable, "-m", "actorserve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, stdin=subprocess.DEVNULL)
+    return run_command(*arguments, wait_s=DEADLINE_S)
 
 
 def port_of(server: Server) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from tests.support.server import Server
 
 from .commands import KEY
 
-FAKE = (sys.executable, str(Path(__file__).resolve().parent.parent / "supervisor" / "fake_launch.py"))
+FAKE = str(Path(__file__).resolve().parent.parent / "supervisor" / "fake_launch.py")
 
 
 @pytest.fixture(scope="session")
@@ -28,4 +27,4 @@ def another(tmp_path: Path) -> Callable[[], Server]:
     """Starts one with fake actors."""
     model = write_shape(tmp_path)
     small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
-    return lambda: Server(*model, *small, command=FAKE)
+    return lambda: Server(*model, *small, program=FAKE)

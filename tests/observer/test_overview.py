@@ -83,12 +83,12 @@ def test_the_template_comes_last_once_there_is_one(scene: Scene, child: subproce
     for name in scene.system.by_name:
         scene.born(name)
     assert scene.snapshots.look().ready
-    status = scene.memory.show_template(scene.memory.system.template, child.pid)
+    status = scene.memory.show_beside(scene.memory.system.template, child.pid)
     assert (scene.seen("template").pid, scene.seen("template").state) == (child.pid, "starting")
     status.set_state(ActorState.READY)
     seen = scene.snapshots.look().actors[-1]
     assert (seen.name, seen.kind, seen.state, seen.restarts) == ("template", "template", "ready", 0)
-    scene.memory.show_template(scene.memory.system.template, child.pid)
+    scene.memory.show_beside(scene.memory.system.template, child.pid)
     assert scene.seen("template").restarts == 1
     child.kill()
     child.wait()

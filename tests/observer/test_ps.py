@@ -22,7 +22,7 @@ from actorserve.actors.cli import main
 from actorserve.actors.observer import attach as module
 from actorserve.actors.observer.ask import AskError, ask
 from actorserve.actors.observer.attach import AttachError, RunningServer, attach, choose, find_servers
-from actorserve.actors.protocol.control_wire import STATUS, ControlCommand, NoArguments, ServerStatus
+from actorserve.actors.protocol.sockets.control_wire import STATUS, ControlCommand, NoArguments, ServerStatus
 from actorserve.actors.telemetry.snapshot import Snapshot
 from tests.support.server import Server
 

@@ -20,9 +20,8 @@ SIZES = {spec.key: len(spec.bounds) + 1 for kind in KINDS.values() for spec in k
 
 def status(name: str, **values: Any) -> ActorStatus:
     empty: dict[str, Any] = dict.fromkeys(ActorStatus.__struct_fields__, 0)
-    return ActorStatus(
-        **{**empty, "name": name, "kind": name, "pid": 7, "state": "ready", "parked": "", "gauges": {}, **values}
-    )
+    texts = {"name": name, "kind": name, "state": "ready", "parked": "", "model": ""}
+    return ActorStatus(**{**empty, **texts, "pid": 7, "gauges": {}, **values})
 
 
 def look(at_s: float, cpu_s: float = 0.0, pid: int = 7, worked: tuple[int, int] = (0, 0), **gauges: int) -> Snapshot:

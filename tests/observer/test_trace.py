@@ -21,6 +21,7 @@ from .test_ps import look, stopped, until
 from .test_why import ask
 
 Entry = dict[str, Any]
+MOST_AHEAD = 2  # steps that a worker may have begun since its last sign
 SLACK = 0.01  # microseconds, of rounding
 KNOWN = {"X", "s", "f", "C", "M", "i"}
 ACTORS = ["worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"]
@@ -125,9 +126,7 @@ def test_after_a_death_both_lives_are_there(own: Server) -> None:
     steps = [entry for entry in own_events if entry.get("cat") == "step"]
     old, new = ([step for step in steps if (step["ts"] > born["ts"]) == after] for after in (False, True))
     assert len(old) > 20 and new[0]["args"]["step"] == 1 and new[0]["args"]["tokens"] > 20
-    assert old[-1]["ts"] <= last["ts"] + 1000, (
-        "the last step of the dead one, of which it may have given a sign no more"
-    )
+    assert sum(step["ts"] > last["ts"] for step in old) <= MOST_AHEAD, "steps of which it gave a sign no more"
 
 
 def test_a_death_in_the_middle_is_told_by_what_was_received(own: Server) -> None:

@@ -17,9 +17,15 @@ from actorserve.actors.options.kv_offload import STAGING_BYTES, KVTiers, read_ti
         ("folder:/var/kv:2M", KVTiers(0, "/var/kv", 2 << 20)),
         ("folder:/with:colon:1Gi", KVTiers(0, "/with:colon", 1 << 30)),
         ("host:1Mi, folder:/kv:1Mi", KVTiers(1 << 20, "/kv", 1 << 20)),
+        (
+            "tcp:0.0.0.0:8200,peer:a:1,peer:[::1]:2,peer:10.0.0.0/8,host:1Mi",
+            KVTiers(1 << 20, listen="0.0.0.0:8200", peers=("a:1", "[::1]:2"), networks=("10.0.0.0/8",)),
+        ),
+        ("plugin:os.path:Redis:redis://host:1", KVTiers(plugin="os.path:Redis:redis://host:1")),
     ],
 )
-def test_tiers(text: str, expected: KVTiers) -> None:
+def test_tiers(text: str, expected: KVTiers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACTORSERVE_ENGINE_SECRET", "a secret of some length")
     tiers = read_tiers(make_config({"kv_offload": text}))
     assert tiers == expected and tiers.memory_bytes == (expected.host_bytes or STAGING_BYTES)
 
@@ -38,6 +44,13 @@ def test_tiers(text: str, expected: KVTiers) -> None:
         ({"kv_offload": "host:1Gi", "enable_prefix_caching": False}, "it goes with --enable-prefix-caching"),
         ({"kv_offload": "host:1Gi", "device": "cuda"}, "it goes with --device cpu"),
         ({"kv_offload": "host:1Gi", "record": "/tmp/file"}, "leave --kv-offload out"),
+        ({"kv_offload": "tcp:8200"}, "--kv-offload: tcp: 8200 is no address"),
+        ({"kv_offload": "peer:a:0"}, "--kv-offload: peer: a:0 is no address"),
+        ({"kv_offload": "peer:10.0.0.1/8"}, "has host bits set"),
+        ({"kv_offload": "tcp:a:1,tcp:a:2"}, "'tcp:a:2' is not"),
+        ({"kv_offload": "plugin:"}, "'plugin:' is not"),
+        ({"kv_offload": "tcp:0.0.0.0:8200"}, "--engine-secret-file"),
+        ({"kv_offload": "host:1Gi,nixl"}, "it goes with tcp:HOST:PORT, or with peer"),
     ],
 )
 def test_what_it_does_not_take(values: dict[str, object], words: str) -> None:

@@ -77,7 +77,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--mem-fraction-static 0.8", {"gpu_memory_utilization": 0.8}),
         ("--log-jsonl -v", {"log_format": "json", "log_level": "debug"}),
         ("--watchdog-timeout 30", {"step_timeout": 30.0}),
-        ("--decode-context-parallel-size 1 -dp 1 --distributed-executor-backend mp --task generate", {}),
+        ("--decode-context-parallel-size 1 -dp 1 --task generate", {}),
         ("--nnodes 1 --node-rank 0", {}),
         ("--no-enable-lora --no-enable-expert-parallel", {}),
     ],

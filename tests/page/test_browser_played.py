@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.http.errors import overloaded
-from tests.http.serving import Served, rendered, say, serving
+from actorserve.http.settings import Catalog
+from tests.http.fakes import rendered, say
+from tests.http.serving import SETTINGS, Served, serving
 from tests.page.browser import Page
 from tests.page.person import ANSWER, IN_A_BROWSER, TOLD, check_calm, is_status, send
 
@@ -42,6 +46,24 @@ async def test_a_key(page: Page) -> None:
         await page.go(f"http://127.0.0.1:{served.port}/?again")
         await page.until("document.getElementById('model').textContent === 'tiny'")
         assert not [one for one in page.complaints if not is_status(one, 401)]
+
+
+async def test_a_model_is_chosen(page: Page) -> None:
+    """Where there are several; other names of one are not shown."""
+    catalog = Catalog()
+    catalog.models = [replace(SETTINGS, served=["tiny", "alias"], catalog=catalog)]
+    catalog.models.append(replace(SETTINGS, served=["second"], model=1, catalog=catalog))
+    async with serving(served=["tiny", "alias"], catalog=catalog) as served:
+        await page.go(f"http://127.0.0.1:{served.port}/")
+        choice = "document.querySelector('#model select')"
+        await page.until(f"{choice} && [...{choice}.options].map((one) => one.value).join() === 'tiny,second'")
+        await page.evaluate(f"{choice}.value = 'second'; {choice}.dispatchEvent(new Event('change'))")
+        await send(page, "hi")
+        job = await asyncio.wait_for(served.engine.of_model(1).jobs.get(), 30)
+        rendered(job)
+        say(job, 0, "yes", 1, Finish.STOP)
+        await page.until(TOLD)
+        assert not page.complaints
 
 
 async def test_thinking_and_errors(page: Page) -> None:

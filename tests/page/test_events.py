@@ -51,7 +51,7 @@ async def test_what_it_says(quick: None) -> None:
             event = (await client.chunk()).decode()
             assert event.startswith("data: {") and event.endswith("}\n\n") and event.count("\n") == 2
             said = json.loads(event[6:])
-        assert set(said) == {"at_s", "actors", "lanes", "engine"}
+        assert set(said) == {"at_s", "actors", "lanes", "engine", "adapters"}
 
 
 async def test_the_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.porter import folder as folder_module
+from actorserve.actors.porter.carrier import Kind
 from actorserve.actors.porter.files import HEAD, BadFile, place_of, read_block, write_block
-from actorserve.actors.porter.folder import FolderTier, Kind
+from actorserve.actors.porter.folder import FolderTier
 from actorserve.actors.porter.sweep import Swept, measure, sweep
 
 PRINT, OTHER = bytes(range(32)), bytes(32)
@@ -135,6 +136,13 @@ def test_a_folder_that_cannot_be_made_is_no_error() -> None:
     reading = tier.read(kind, [KEY])
     until(lambda: reading.done)
     assert not reading.blocks
+
+
+def test_a_folder_that_takes_nothing_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    tier = FolderTier(Path("/proc/actorserve-kv"), 1 << 30, lambda: None, LOG)
+    until(lambda: tier.counts.errors > 0)
+    assert not tier.takes
+    assert [record.levelname for record in caplog.records if "/proc/actorserve-kv" in record.message] == ["WARNING"]
 
 
 def test_a_folder_that_stands_still_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

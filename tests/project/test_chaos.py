@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos" / "faults"
-REPLICAS = CHAOS.with_name("replicas")
+REPLICAS, CLUSTER = CHAOS.with_name("replicas"), CHAOS.with_name("cluster")
 
 
 def run(*arguments: str, tool: Path = CHAOS) -> str:
@@ -42,6 +42,19 @@ def test_with_two_engines_nobody_waits_for_a_worker_to_load() -> None:
 
 
 @pytest.mark.slow
+def test_turns_of_sessions_are_what_their_tokens_say_at_once() -> None:
+    table = run("--sessions", "--faults", "15", "--streams", "4", "--requests", "8")
+    assert "| 0 | 0 |" in table and "| none |" in table
+
+
+@pytest.mark.slow
+def test_the_relay_of_a_unix_socket_costs_its_connections_alone() -> None:
+    """The others, and those behind other faults, come by it all the same."""
+    table = run("--relay", "--actors", "relay", "frontend", "--faults", "8", "--streams", "6", "--requests", "10")
+    assert "| 0 | 0 |" in table and "| none |" in table and "reset with the relay" in table
+
+
+@pytest.mark.slow
 def test_engines_come_and_go_and_are_restarted_under_load() -> None:
     """Also beside deaths of those that hold the streams."""
     options = ("--max-data-parallel-size", "3", "--seconds", "30", "--streams", "12", "--faults", "10")
@@ -53,3 +66,22 @@ def test_engines_come_and_go_and_are_restarted_under_load() -> None:
 def test_whole_servers_are_lost_behind_a_router_and_no_request_is() -> None:
     said = run("--seconds", "30", "--streams", "6", "--seed", "2", tool=REPLICAS)
     assert "no request failed or was wrong" in said and "kill -9" in said and "SIGSTOP" in said
+
+
+@pytest.mark.slow
+def test_blocks_are_pulled_while_servers_come_and_go() -> None:
+    said = run("--seconds", "30", "--clients", "4", "--seed", "2", tool=CHAOS.with_name("transfers"))
+    assert "no request failed or was wrong" in said and "blocks pulled" in said
+
+
+@pytest.mark.slow
+def test_a_batch_goes_on_through_deaths_of_actors_and_of_the_server() -> None:
+    said = run("--lines", "300", "--kills", "6", "--servers", "1", tool=CHAOS.with_name("batches"))
+    assert "300 answered; 0 missing, 0 twice, 0 failed, 0 with another text" in said and "of the whole server" in said
+
+
+@pytest.mark.slow
+def test_engines_elsewhere_are_lost_and_no_request_is() -> None:
+    """One fault of each kind: of actors here and there, of a whole engine by death and by silence, of its way."""
+    said = run("--engines", "3", "--seconds", "200", "--most", "5", "--streams", "6", tool=CLUSTER)
+    assert "no request failed or was wrong" in said and "cut link" in said and "SIGSTOP of an engine" in said

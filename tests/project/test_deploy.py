@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from actorserve.actors.cli import make_parser
+from actorserve.actors.options.command_line import read_config
 from actorserve.actors.route.settings import RouteSettings, read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +64,24 @@ def test_commands_and_probes_of_kubernetes_fit(kind: str, name: str) -> None:
     assert pod["securityContext"]["runAsNonRoot"] and container["securityContext"]["readOnlyRootFilesystem"]
     hook = container["lifecycle"]["preStop"]["exec"]["command"]
     assert hook[0] == "sleep" or parsed(hook[1:]).timeout == float(arguments.shutdown_timeout)
+
+
+def test_the_server_of_kubernetes_knows_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides' options are ones that there are, they have the same secret, and names and ports meet."""
+    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes-engines.yaml").read_text()))
+    specs = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in documents}
+    engines, head = specs["StatefulSet", "actorserve-engine"], specs["Deployment", "actorserve-head"]
+    containers = [spec["template"]["spec"]["containers"][0] for spec in (engines, head)]
+    secrets = [next(one for one in container["env"] if "valueFrom" in one) for container in containers]
+    assert secrets[0] == secrets[1]
+    monkeypatch.setenv(secrets[0]["name"], "x" * 16)
+    engine, server = (read_config(parsed(container["args"]), {}) for container in containers)
+    (port,) = containers[0]["ports"]
+    service = engines["serviceName"]
+    names = [f"actorserve-engine-{index}.{service}:{port['containerPort']}" for index in range(engines["replicas"])]
+    assert (server.remote_engines, server.local_engines) == (names, 0)
+    assert engine.steward == f"0.0.0.0:{port['containerPort']}"
+    assert specs["Service", service]["clusterIP"] == "None"
 
 
 def test_shared_memory_has_room() -> None:

@@ -30,7 +30,7 @@ def generator() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "generate.py"))
 
 
-@pytest.mark.parametrize("page", ["options.md", "coming-from-vllm.md", "api.md"])
+@pytest.mark.parametrize("page", ["options.md", "coming-from-vllm.md", "api.md", "features.md"])
 def test_tables_are_those_of_the_code(page: str, generator: dict[str, Any]) -> None:
     assert page in generator["TABLES"]
     said = f"run tools/docs/generate.py: {page} is not what the code says"

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 TRIAL = Path(__file__).resolve().parents[2] / "tools" / "trial"
-EVERY = ("expect_continue", "sigterm", "giving_up", "descriptors", "all_connections", "keys", "big_bodies", "hostile")
+EVERY = (
+    "expect_continue",
+    "sigterm",
+    "giving_up",
+    "descriptors",
+    "all_connections",
+    "keys",
+    "big_bodies",
+    "hostile",
+    "features",
+)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

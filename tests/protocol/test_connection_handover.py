@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from actorserve.actors.protocol.connection_handover import (
+from actorserve.actors.protocol.sockets.connection_handover import (
     CLOSED,
     GIVEN_BYTES,
     HANDED_BYTES,

@@ -74,8 +74,8 @@ def enumerations() -> list[tuple[str, str]]:
         ("actorserve.actors.telemetry.trace_events", "BITS"),
         ("actorserve.actors.protocol.block_hash", "HASH_BYTES"),
         ("actorserve.http.generation.choice", "TOKENS"),
-        ("actorserve.actors.protocol.connection_handover", "HANDED"),
-        ("actorserve.actors.protocol.connection_handover", "GIVEN"),
+        ("actorserve.actors.protocol.sockets.connection_handover", "HANDED"),
+        ("actorserve.actors.protocol.sockets.connection_handover", "GIVEN"),
     ],
 )
 def test_a_constant_that_differs(name: str, constant: str, system: System, monkeypatch: pytest.MonkeyPatch) -> None:

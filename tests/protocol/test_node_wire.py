@@ -11,8 +11,9 @@ import pytest
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config, ConfigError, make_config
-from actorserve.actors.protocol import node_wire
-from actorserve.actors.protocol.node_wire import (
+from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.sockets import node_wire
+from actorserve.actors.protocol.sockets.node_wire import (
     Greeting,
     Planned,
     Unproven,
@@ -25,7 +26,6 @@ from actorserve.actors.protocol.node_wire import (
     receive,
     send,
 )
-from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 
 SECRET = b"sixteen letters!"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from actorserve.actors.protocol import prefork_wire
-from actorserve.actors.protocol.control_wire import (
+from actorserve.actors.protocol.sockets import prefork_wire
+from actorserve.actors.protocol.sockets.control_wire import (
     DRAIN,
     RESTART,
     ControlAnswer,
@@ -21,7 +21,7 @@ from actorserve.actors.protocol.control_wire import (
     read_answer,
     read_request,
 )
-from actorserve.actors.protocol.prefork_wire import Forked
+from actorserve.actors.protocol.sockets.prefork_wire import Forked
 
 
 @pytest.mark.parametrize("channel", [None, 9])
@@ -39,7 +39,9 @@ def test_requests_of_a_prefork_process_are_told_apart() -> None:
     assert prefork_wire.read_check(request) == "0" * 64
     assert (prefork_wire.FORK, prefork_wire.PING) == (b".", b"!")
     branch = prefork_wire.ask_branch("worker")
-    assert branch == b"+worker" and prefork_wire.read_branch(branch) == "worker"
+    assert branch == b"+worker" and prefork_wire.read_branch(branch) == ["worker"]
+    more = prefork_wire.ask_branch("worker", ["adapter.load", "pooling.load", "encoder_decoder.load", "vision.start"])
+    assert prefork_wire.read_branch(more) == more[1:].decode().split() and len(more) <= prefork_wire.REQUEST_BYTES
     for other in (prefork_wire.FORK, prefork_wire.PING):
         assert prefork_wire.read_check(other) is None and prefork_wire.read_branch(other) is None
     assert prefork_wire.read_check(branch) is None and prefork_wire.read_branch(request) is None

@@ -16,22 +16,19 @@ from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.block_hash import extend_hashes
 from actorserve.actors.protocol.messages import (
     Admit,
-    ChatPrompt,
     Detokenize,
     Detokenized,
     Failed,
-    Prompt,
     Render,
     Rendered,
     Sync,
     Synced,
-    TextPrompt,
     Tokenize,
     Tokenized,
-    TokenPrompt,
     ToRenderer,
 )
 from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.renderer.actor import RendererActor
 from actorserve.actors.renderer.artifacts import Renditions

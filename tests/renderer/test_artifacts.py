@@ -10,8 +10,9 @@ import pytest
 
 from actorserve.actors.grammar.compiler import GrammarError, unpack
 from actorserve.actors.model.info import ModelInfo
-from actorserve.actors.protocol.messages import ChatPrompt, Render, TextPrompt
+from actorserve.actors.protocol.messages import Render
 from actorserve.actors.protocol.request import Rendition, Think
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
 from actorserve.actors.renderer.artifacts import Renditions
 from tests.support.models.tokenizers_made import byte_level
 

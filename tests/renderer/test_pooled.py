@@ -11,7 +11,7 @@ import pytest
 from actorserve.actors.model.info import ModelInfo, resolve_model
 from actorserve.actors.model.tokenizers.tokenizer import load_tokenizer
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.messages import PairPrompt, TextPrompt
+from actorserve.actors.protocol.topics.prompts import PairPrompt, TextPrompt
 from actorserve.actors.renderer.pooled import PooledTexts, TooFewTokens, lowered
 from tests.support.models.embedders import encode, write_model
 

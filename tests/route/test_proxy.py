@@ -234,6 +234,17 @@ async def test_a_key_goes_to_one_replica() -> None:
         assert sorted(asked_of(made)) == [0, 0, 6]
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/close_session"])
+async def test_a_session_goes_to_one_replica(path: str) -> None:
+    """By the label that any request may have, and by the session whose tokens one replica alone keeps."""
+    bodies: list[dict[str, Any]] = [{"session_id": "s"}, {"session_params": {"id": "s"}, "session_id": "other"}]
+    async with routed(3) as made:
+        for index in range(6):
+            body = {"prompt": f"{index}" * 999, **bodies[index % 2]}
+            await (await made.session.post(path, json=body)).read()
+        assert sorted(asked_of(made)) == [0, 0, 6]
+
+
 async def test_a_model_is_asked_for_where_it_is() -> None:
     async with routed() as made:
         made.replicas[0].models = ["other"]

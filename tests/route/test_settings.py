@@ -7,7 +7,9 @@ import argparse
 import pytest
 
 from actorserve.actors.options.config import ConfigError
+from actorserve.actors.route.asked import MOVABLE
 from actorserve.actors.route.settings import MIB, add_arguments, read_settings
+from actorserve.http.routes import ROUTES
 
 GOOD = ("--replicas", "http://a:8000, https://b/")
 
@@ -42,6 +44,10 @@ def test_addresses_are_words_or_have_commas(words: tuple[str, ...]) -> None:
         (("--replicas", ""), "--replicas"),
         (("--replicas", "a:8000"), "--replicas"),
         (("--replicas", "ftp://a"), "--replicas"),
+        (("--replicas", "dns+https://a"), "--replicas"),
+        ((*GOOD, "--ssl-keyfile", "k"), "--ssl-keyfile goes with --ssl-certfile"),
+        ((*GOOD, "--ssl-certfile", "/none"), "--ssl-certfile: /none"),
+        ((*GOOD, "--replica-ca-certs", __file__), "--replica-ca-certs"),
         (("--replicas", "http://a:99999"), "--replicas"),
         (("--replicas", "http://a,http://a/"), "each address once"),
         (("--replicas", "http://a", "http://a/"), "each address once"),
@@ -55,3 +61,8 @@ def test_addresses_are_words_or_have_commas(words: tuple[str, ...]) -> None:
 def test_what_cannot_be_is_told(words: tuple[str, ...], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         read(*words)
+
+
+def test_streams_that_go_on_elsewhere_are_those_of_the_api() -> None:
+    """The router imports nothing of it, and has the paths again."""
+    assert {route.path for route in ROUTES if route.movable} == MOVABLE

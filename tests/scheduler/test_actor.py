@@ -10,19 +10,10 @@ import pytest
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.administration import Sleep, WakeUp
-from actorserve.actors.protocol.messages import (
-    Admit,
-    Advance,
-    Cancel,
-    Finish,
-    PrefixCacheReset,
-    ResetPrefixCache,
-    StepFailed,
-    WorkerReady,
-)
+from actorserve.actors.protocol.messages import Admit, Advance, Cancel, Finish, StepFailed, WorkerReady
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step, StepDone
+from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache, Sleep, WakeUp
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import MOST_TRIES
 from actorserve.actors.runtime.process import Context

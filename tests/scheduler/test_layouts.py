@@ -196,7 +196,7 @@ def test_prompts_that_hold_each_others_windows_go_on(monkeypatch: pytest.MonkeyP
 
     bench.scheduler.planner._plan_once = watch  # type: ignore[method-assign, assignment]
     bench.run()
-    assert starved and bench.scheduler.planner.preemptions
+    assert starved and bench.scheduler.planner.memory.preemptions
     for ref, prompt in prompts.items():
         assert bench.answer(ref) == expected_answer(prompt, 5, ignore_eos=True)
 

@@ -56,7 +56,7 @@ def test_a_preempted_one_is_found_again_by_what_it_computes_since() -> None:
     bench, prompts = running_bench(count=1, num_blocks=64)
     bench.scheduler.reset_prefix_cache()
     (sequence,) = bench.scheduler.batch.running()
-    bench.scheduler.planner.preempt(sequence)
+    bench.scheduler.planner.memory.preempt(sequence)
     bench.scheduler.check_integrity()
     finish_all(bench, prompts)
     (prompt,) = prompts.values()

@@ -94,7 +94,7 @@ def test_preemption_keeps_the_text_and_the_order() -> None:
     bench = Bench(num_blocks=MAX_TOKENS // BLOCK, max_num_batched_tokens=64)
     refs = {bench.submit(prompt_of(40, s), 80, ignore_eos=True): s for s in range(8)}
     bench.run()
-    assert bench.scheduler.planner.preemptions > 0
+    assert bench.scheduler.planner.memory.preemptions > 0
     for ref, seed in refs.items():
         assert bench.answer(ref) == expected_answer(prompt_of(40, seed), 80, ignore_eos=True)
 
@@ -207,7 +207,7 @@ def test_a_row_whose_grammar_failed_ends_without_its_token(preempted: bool) -> N
     if preempted:
         sequence = bench.scheduler.sequences[ref]
         bench.scheduler.batch.remove(sequence)
-        bench.scheduler.planner.release_blocks(sequence)
+        bench.scheduler.planner.memory.release(sequence)
         bench.scheduler.waiting.add(sequence)
     done = bench.compute()
     bench.scheduler.apply(msgspec.structs.replace(done, packed_failed=pack([row])))

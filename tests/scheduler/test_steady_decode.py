@@ -10,6 +10,7 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.scheduler.planned_step import PlannedStep, SteadyPlan
+from actorserve.actors.scheduler.scheduler import STEPS_AHEAD
 
 from .engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, prompt_of
 
@@ -113,7 +114,7 @@ def test_another_plan_is_made_when_something_has_changed(event: str) -> None:
     elif event == "end":
         bench.scheduler.end(refs[0], Finish.ABORT)
     elif event == "preemption":
-        bench.scheduler.planner.preempt(bench.scheduler.sequences[refs[0]])
+        bench.scheduler.planner.memory.preempt(bench.scheduler.sequences[refs[0]])
     else:
         bench.scheduler.reset_prefix_cache()
     assert bench.plan() and bench.scheduler.in_flight[-1] is not bench.scheduler.in_flight[0]
@@ -152,3 +153,39 @@ def test_a_successor_takes_over_in_the_middle() -> None:
         bench.run()
         for seed, ref in enumerate(refs):
             assert bench.answer(ref) == expected_answer(prompt_of(3, seed), 100, ignore_eos=True)
+
+
+def joining_bench(count: int = 1) -> tuple[Bench, list[int]]:
+    """Its worker tells of two brief steps at once; it has as many as it is given when no row needs a block."""
+    bench, refs = steady_bench(count)
+    bench.scheduler.joins = True
+    for _ in range(BLOCK):
+        turns(bench, 1)
+        while bench.plan():
+            pass
+        if len(bench.scheduler.in_flight) > STEPS_AHEAD:
+            break
+    return bench, refs
+
+
+def test_a_worker_that_tells_of_two_steps_at_once_has_a_third() -> None:
+    bench, refs = joining_bench()
+    assert len(bench.scheduler.in_flight) == STEPS_AHEAD + 1
+    bench.work()
+    bench.submit(prompt_of(9, 9), 10)
+    assert not bench.plan(), "who waits is not to wait for more"
+    bench.run()
+    assert bench.answer(refs[0]) == expected_answer(prompt_of(3, 0), 100, ignore_eos=True)
+
+
+def test_long_steps_are_two() -> None:
+    bench, _ = joining_bench(5)  # steps of 1 ms for each row
+    assert len(bench.scheduler.in_flight) == STEPS_AHEAD
+
+
+@pytest.mark.parametrize("who", ["scheduler", "worker"])
+def test_a_death_with_three_steps_under_way(who: str) -> None:
+    bench, refs = joining_bench()
+    bench.new_scheduler() if who == "scheduler" else bench.new_worker()
+    bench.run()
+    assert bench.answer(refs[0]) == expected_answer(prompt_of(3, 0), 100, ignore_eos=True)

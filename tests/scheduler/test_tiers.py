@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.messages import BlocksLoaded, Fetch, Fetched, ForgetTiers, LoadBlocks
 from actorserve.actors.protocol.step import Step
+from actorserve.actors.protocol.topics.tiers import BlocksLoaded, Fetch, Fetched, ForgetTiers, LoadBlocks
 from actorserve.actors.protocol.wire import pack, unpack
 from actorserve.actors.scheduler.tiers import fetches
 from actorserve.actors.scheduler.tiers.fetches import Fetches
@@ -273,3 +273,17 @@ def test_no_order_of_deaths_changes_a_text(seed: int) -> None:
     bench.run()
     for ref, which in running.items():
         check(bench, [ref], which)
+
+
+def test_who_names_the_server_that_has_its_blocks_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The porter is told which one; nobody else is made to wait for it."""
+    monkeypatch.setattr(fetches, "WAIT_S", 0.0)
+    bench = TierBench()
+    named, plain = bench.submit(prompt_of(LONG, 1), 6, kv_peer="10.0.0.1:8200"), bench.submit(prompt_of(LONG, 2), 6)
+    bench.turn()
+    assert [fetch.peer for fetch in bench.asked] == ["10.0.0.1:8200", ""]
+    bench.turn()
+    assert bench.tiers.loading == {named} and bench.tiers.late == 1
+    bench.asked.pop()
+    bench.run()
+    check(bench, [named, plain], 1, 2)

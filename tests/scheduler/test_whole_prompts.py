@@ -46,7 +46,7 @@ def test_preempted_ones_are_computed_whole_again() -> None:
     bench = Bench(num_blocks=16, max_num_batched_tokens=16, whole_prompts=True)
     prompts = {bench.submit(prompt_of(40, seed), 30, ignore_eos=True): prompt_of(40, seed) for seed in range(4)}
     bench.run()
-    assert bench.scheduler.planner.preemptions
+    assert bench.scheduler.planner.memory.preemptions
     for ref, prompt in prompts.items():
         assert bench.answer(ref) == expected_answer(prompt, 30, ignore_eos=True)
 

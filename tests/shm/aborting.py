@@ -18,6 +18,18 @@ class Abort(BaseException):
 
 def aborted(operation: Callable[[], object], at: int, modules: tuple[ModuleType, ...]) -> bool:
     """Run until bytecode number `at` (from 1) of these modules; False if the operation ended before."""
+
+    def die(count: int) -> None:
+        if count == at:
+            raise Abort
+
+    return _traced(operation, die, modules)
+
+
+def _traced(
+    operation: Callable[[], object], before_each: Callable[[int], None], modules: tuple[ModuleType, ...]
+) -> bool:
+    """Run with a call before each bytecode of these modules, which has its number; True if that was an Abort."""
     files = {module.__file__ for module in modules}
     count = 0
 
@@ -28,8 +40,7 @@ def aborted(operation: Callable[[], object], at: int, modules: tuple[ModuleType,
         frame.f_trace_opcodes = True
         if event == "opcode":
             count += 1
-            if count == at:
-                raise Abort
+            before_each(count)
         return trace
 
     before = sys.gettrace()
@@ -62,3 +73,36 @@ def every_abort(
         del operation
         yield scene, was_aborted
     assert at > minimum, f"only {at - 1} bytecodes were traced"
+
+
+def every_state(
+    make: Callable[[], S],
+    act: Callable[[S], Callable[[], object]],
+    modules: tuple[ModuleType, ...],
+    survives: Callable[[S], object],
+    minimum: int,
+) -> Iterator[tuple[S, bool]]:
+    """`every_abort` where making a scene is dear: of the bytecodes before which all that survives a death is the same,
+    which are nine in ten, only the first. Nobody could tell them apart, and so no test: scenes are the same each time.
+    """
+    scene = make()
+    last, ends = None, []
+
+    def look(count: int) -> None:
+        nonlocal last
+        now = survives(scene)
+        if now != last:
+            last = now
+            ends.append(count)
+
+    _traced(act(scene), look, modules)
+    assert len(ends) > minimum, f"only {len(ends)} states were seen"
+    for number, at in enumerate(ends):
+        if number % SCENES == SCENES - 1:
+            gc.collect()
+        scene = make()
+        assert aborted(act(scene), at, modules)
+        yield scene, True
+    scene = make()
+    act(scene)()
+    yield scene, False

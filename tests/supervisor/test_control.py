@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.control_wire import REQUEST_BYTES
+from actorserve.actors.protocol.sockets.control_wire import REQUEST_BYTES
 from actorserve.actors.supervisor.control import socket as module
 from actorserve.actors.supervisor.control.socket import MOST_CLIENTS, CommandRefused, Control
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from actorserve.actors.options.config import Config
-from actorserve.actors.protocol import connection_handover as handover
 from actorserve.actors.protocol.fingerprint import fingerprint
+from actorserve.actors.protocol.sockets import connection_handover as handover
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.telemetry.discovery import SECRETS, SOCKET, Description, publish, socket_name, without_secrets
 

@@ -52,6 +52,24 @@ def test_who_starts_is_told_from_who_was_up() -> None:
     assert liveness.was_up
 
 
+def test_who_is_stopped_while_it_starts_is_seen() -> None:
+    """A start may take an hour; one that has been stopped would never be over."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        liveness = Liveness(process.pid)
+        liveness.look(seen(1, ActorState.STARTING))
+        assert not liveness.stopped_s
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        for count in range(1, 4):
+            liveness.look(seen(1, ActorState.STARTING))
+            assert liveness.stopped_s == count * LOOK_S
+        process.send_signal(signal.SIGCONT)
+        os.waitpid(process.pid, os.WCONTINUED)
+        liveness.look(seen(1, ActorState.STARTING))
+        assert not liveness.stopped_s
+        process.kill()
+
+
 def test_a_long_start_is_no_loop_that_stands_still() -> None:
     """Weights are read for a minute, and the first look behind that finds the heartbeat of its beginning."""
     liveness = Liveness(os.getpid())

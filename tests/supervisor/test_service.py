@@ -44,7 +44,8 @@ def launch(tmp_path: Path) -> Launch:
     ) -> Server:
         small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
         env |= {"FAKE_ACTORS": json.dumps(lives or {}), "FAKE_DRAINED": str(tmp_path / "drained")}
-        return Server(*model, *small, *arguments, command=(*before, *COMMAND), env=env, wait=wait)
+        command = (*before, *COMMAND) if before else None
+        return Server(*model, *small, *arguments, command=command, program=COMMAND[1], env=env, wait=wait)
 
     return start
 
@@ -126,7 +127,7 @@ class FakeLiveness:
     """A liveness as the test says."""
 
     def __init__(self, *, was_up: bool = True, still_s: float = 0.0, age_s: float = 1.0) -> None:
-        self.was_up, self.still_s, self.age_s = was_up, still_s, age_s
+        self.was_up, self.still_s, self.age_s, self.stopped_s = was_up, still_s, age_s, 0.0
 
 
 def fake_child(

@@ -17,7 +17,7 @@ import pytest
 
 from actorserve.actors.observer.ask import ask
 from actorserve.actors.observer.attach import choose, find_servers
-from actorserve.actors.protocol.control_wire import (
+from actorserve.actors.protocol.sockets.control_wire import (
     SCALE,
     SCALE_PROGRESS,
     STATUS,
@@ -28,6 +28,7 @@ from actorserve.actors.protocol.control_wire import (
 from actorserve.actors.supervisor.recovery import REST_S
 from actorserve.actors.supervisor.timeouts import STOP_S
 from tests.support.models.checkpoints import write_shape
+from tests.support.models.vision.folders import vision_folder
 from tests.support.server import Server
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +44,7 @@ def launch(tmp_path: Path) -> Launch:
 
     def start(
         *arguments: str,
+        folder: Path | None = None,
         lives: dict[str, list[str]] | None = None,
         before: tuple[str, ...] = (),
         wait: bool = True,
@@ -56,7 +58,9 @@ def launch(tmp_path: Path) -> Launch:
             "FAKE_STOP_S": str(stop_s),
             "FAKE_REST_S": str(rest_s),
         }
-        return Server(*model, *small, *arguments, command=(*before, *COMMAND), env=env, wait=wait)
+        given = model if folder is None else (str(folder), "--worker", "scripted")
+        command = (*before, *COMMAND) if before else None
+        return Server(*given, *small, *arguments, command=command, program=COMMAND[1], env=env, wait=wait)
 
     return start
 
@@ -176,6 +180,16 @@ def test_the_server_goes_on_without_one_that_it_does_not_need(launch: Launch, re
         assert status.ready and [child.name for child in status.actors if not child.up] == ["porter"] * (
             rest_s == REST_S
         )
+        assert server.stop() == 0
+
+
+def test_it_goes_on_without_those_that_read_pictures(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Texts are answered all the same."""
+    folder = vision_folder("qwen2_5_vl", tmp_path_factory.mktemp("vision"))
+    lives = {"media-0": ["die_ready", "die_ready", "serve"]}
+    with launch("--max-restarts", "1", folder=folder, lives=lives, rest_s=0.01) as server:
+        server.wait_for(r"media-0 ended .* 1 restarts before\); it has died too often, and is left down")
+        server.wait_for("media-0 is up")
         assert server.stop() == 0
 
 
@@ -331,7 +345,8 @@ def test_ipv6(launch: Launch) -> None:
 def test_the_supervisor_imports_nothing_heavy() -> None:
     code = "import actorserve.actors.supervisor.launch, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "transformers", "numpy", "aiohttp", "triton", "tokenizers"} & set(done.stdout.split())
+    heavy = {"torch", "transformers", "numpy", "aiohttp", "triton", "tokenizers", "importlib.metadata"}
+    assert not heavy & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("lives", [["fail"], ["kill", "kill", "exit_3"], ["die_ready"]])

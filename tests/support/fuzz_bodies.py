@@ -1,4 +1,4 @@
-"""Bodies that are no request, and numbers that are none: what server/test_fuzz.py sends."""
+"""Bodies that are no request, and numbers that are none: what server/fuzz/test_fuzz.py sends."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,15 +19,15 @@ from typing import Any
 import aiohttp
 
 from tests.support.client import complete, connect, http_session
-from tests.support.server import PACKAGE, Server
+from tests.support.server import Server
+from tests.support.warm import PACKAGE, run_command
 
 WAIT_S = 120.0
 
 
 def command(server: Server, *words: str, wait_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:
     """`actorserve WORDS` for this server."""
-    line = [sys.executable, "-m", "actorserve", *words, "--server", str(server.pid)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=wait_s)
+    return run_command(*words, "--server", str(server.pid), wait_s=wait_s)
 
 
 def restart(server: Server, *words: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -51,13 +52,13 @@ class FakeReplica:
         self.runner: web.AppRunner | None = None
         self.address = ""
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         self.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", port).start()
-        self.address = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
+        await web.TCPSite(self.runner, host, port, ssl_context=tls).start()
+        self.address = f"{'https' if tls else 'http'}://{host}:{self.runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         if self.runner is not None:
@@ -144,19 +145,22 @@ class Routed:
 
 
 @asynccontextmanager
-async def routed(count: int = 2, **options: Any) -> AsyncIterator[Routed]:
-    """So many replicas, all seen by the router."""
+async def routed(
+    count: int = 2, replica_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[Routed]:
+    """So many replicas, all seen by the router; by TLS with these, and with clients."""
     replicas = [FakeReplica(chr(ord("a") + index)) for index in range(count)]
     async with AsyncExitStack() as stack:
         for replica in replicas:
-            await replica.start()
+            await replica.start(tls=replica_tls)
             stack.push_async_callback(replica.stop)
         settings = {**{name: getattr(SETTINGS, name) for name in SETTINGS.__dataclass_fields__}, **options}
         settings["replicas"] = [replica.address for replica in replicas]
         router = Router(RouteSettings(**settings))
         at: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         running = asyncio.create_task(router.run(at.set_result))
-        session = aiohttp.ClientSession(await at, timeout=aiohttp.ClientTimeout(total=30))
+        connector = aiohttp.TCPConnector(ssl=client_tls or True)
+        session = aiohttp.ClientSession(await at, timeout=aiohttp.ClientTimeout(total=30), connector=connector)
         made = Routed(router, replicas, session, running)
         try:
             await made.until(lambda: all(one.is_up and one.models for one in router.fleet.replicas))

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.layers import EMBEDDINGS, HEAD, Kind
 
 END = "<|end|>"

@@ -16,16 +16,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 
 import psutil
 
+from tests.support.warm import Copy, server_environment, start_warm
+
 LAUNCH = (sys.executable, "-m", "actorserve", "launch")
-READY = re.compile(r"ready at (https?://\S+)")
+READY = re.compile(r"ready at ((?:https?|engine)://\S+)")
 WAIT_S = 60.0
 VANISH_S = 5.0  # what the kernel gets to clear away killed processes on a busy machine
-PACKAGE = Path(__file__).resolve().parents[2] / "tools" / "package"
 
 
 class Server:
@@ -34,26 +34,42 @@ class Server:
     def __init__(
         self,
         *arguments: str,
-        command: Sequence[str] = LAUNCH,
+        command: Sequence[str] | None = None,
+        subcommand: str = "launch",
+        program: str = "",
         env: dict[str, str] | None = None,
         wait: bool = True,
     ) -> None:
+        """With a command, as LAUNCH is one, or an environment that imports may read all of its code is imported anew:
+        by tests of starts, and of models that transformers takes pictures and sounds apart for, where it must not find
+        torch. A program, by its file, is run in place of the command line.
+        """
         self._folder = tempfile.TemporaryDirectory(prefix="actorserve-")  # all its processes work here, and no others
         self.lines: list[str] = []
         self._wait = wait
         self._seen = 0
         self._queue: queue.Queue[str | None] = queue.Queue()
         self._segments = segments()
-        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
-        self.process = subprocess.Popen(
-            [*command, "--port", "0", *arguments],
+        environment = server_environment(env)
+        words = () if program or command else (subcommand,)
+        self.process = self._start(command, program, (*words, "--port", "0", *arguments), environment)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _start(
+        self, command: Sequence[str] | None, program: str, arguments: Sequence[str], environment: dict[str, str]
+    ) -> Copy | subprocess.Popen[bytes]:
+        if command is None:
+            if warm := start_warm(program, arguments, self._folder.name, environment):
+                return warm
+            command = (sys.executable, program) if program else LAUNCH[:-1]
+        return subprocess.Popen(
+            [*command, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self._folder.name,
-            env={**os.environ, "PYTHONPATH": path, **(env or {})},
+            env=environment,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     # --- what it says --------------------------------------------------------------------------------------------
 
@@ -120,6 +136,13 @@ class Server:
     def actors(self) -> dict[str, int]:
         """The same without the templates, which only fork them."""
         return {name: pid for name, pid in self.pids().items() if not name.startswith("template")}
+
+    def replace(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """An actor dies of this signal, and its next life is up: not one that an earlier line tells of."""
+        pid = self.pids()[name]
+        os.kill(pid, number)
+        self.wait_for(rf"{re.escape(name)} ended \(pid {pid}, ")
+        self.wait_for(rf"{re.escape(name)} is up")
 
     def processes(self) -> list[psutil.Process]:
         """Every process of this server that is alive, helpers included."""

@@ -16,7 +16,7 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs, row_positions
 from actorserve.actors.worker.cpu.batch_invariant import SIZES, BatchInvariantLinear, agreeing_sizes, in_tiles
-from actorserve.actors.worker.cpu.executor import CpuModel, RMSNorm
+from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.layers import native
 from actorserve.actors.worker.cpu.layers.elementwise import (
     GRAIN,
@@ -28,6 +28,7 @@ from actorserve.actors.worker.cpu.layers.elementwise import (
     rotate_by_rows,
     soft_cap,
 )
+from actorserve.actors.worker.cpu.layers.norm import RMSNorm
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_model
@@ -61,7 +62,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 # --- the same bits in every step -----------------------------------------------------------------------------------
 
-LENGTH = 72  # of each sequence
+LENGTH = 56  # of each sequence: beyond two blocks of each size
 MOST = 32  # sequences at once
 Part = tuple[int, int, int]  # a sequence, the first of its positions that is computed, and how many are
 
@@ -111,11 +112,11 @@ FLOAT32: dict[str, Any] = {"deterministic": True}
 BFLOAT16, FLOAT16 = FLOAT32 | {"dtype": "bfloat16"}, FLOAT32 | {"dtype": "float16"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", WIDE, INT8),
-    *((kind, {}, INT8) for kind in ("qwen3", "qwen3_moe", "mistral", "llama_biased", "llama_tied", "phi3_long")),
+    *((kind, {}, INT8) for kind in ("qwen3", "qwen3_moe", "llama_biased", "phi3_long")),
     ("llama", WIDE, FLOAT32),
     *(
         (kind, {}, FLOAT32)
-        for kind in ("qwen2_windows", "qwen3", "qwen3_moe", "mistral", "llama_biased", "llama_tied", "phi3_long")
+        for kind in ("qwen2_windows", "qwen3", "qwen3_moe", "llama_biased", "llama_tied", "phi3_long")
     ),
     ("llama", DEEP, BFLOAT16),
     ("qwen3", {}, BFLOAT16),
@@ -126,6 +127,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("gemma3", {}, BFLOAT16),
 ]
 SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    *((kind, {}, INT8) for kind in ("mistral", "llama_tied")),
+    ("mistral", {}, FLOAT32),
     ("gemma2", {}, INT8),
     ("gpt_oss", {}, INT8),
     ("llama4", {}, INT8),

@@ -12,7 +12,7 @@ import torch
 
 from actorserve.actors.model.memory.kv import KVSpec, uniform
 from actorserve.actors.options.config import make_config
-from actorserve.actors.worker.kept_memory import KeptMemory, digest_of
+from actorserve.actors.worker.kept_memory.file import KeptMemory, digest_of
 from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu.paged_kv import QuantisedPool
 from actorserve.shm.kv_tier.blocks import MAGIC

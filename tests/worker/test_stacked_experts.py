@@ -13,8 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from actorserve.actors.model.architecture import Architecture, read_architecture, shard_shape
+from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.config_json import read_architecture
+from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.model.weights.weight_files import check_weights
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel

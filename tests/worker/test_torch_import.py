@@ -6,13 +6,16 @@ import subprocess
 import sys
 
 NATIVE = """
+import inspect
 import sys
 from actorserve.actors.model.checks import find_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.worker.actor import import_late
 from actorserve.actors.worker.torch_import import LEFT_OUT, generator, import_torch
 
+described = inspect.getframeinfo
 import_torch()
+assert inspect.getframeinfo is described and inspect.stack()[0].filename == "<string>"
 import torch
 
 config = Config(device="cpu")

@@ -1,13 +1,16 @@
-"""Write the tables of options.md, coming-from-vllm.md and api.md anew, from the options and parameters themselves.
+"""Write the tables of options.md, coming-from-vllm.md and api.md anew, from the options and parameters themselves, and
+count the rows of features.md.
 
 .venv/bin/python tools/docs/generate.py
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import NamedTuple, get_args, get_type_hints
 
 from actorserve.actors.options import other_servers
 from actorserve.actors.options.command_line import describe_options
@@ -18,6 +21,8 @@ from actorserve.http.output.parsers.registry import JSON_ARRAY, REASONING_PARSER
 
 DOCS = Path(__file__).resolve().parent
 END = "<!-- end -->\n"
+STATES = ("yes", "untried", "part", "no")  # of a feature
+ROW_ENDS = re.compile(r"(?<!\\)\|")  # between the cells of a row
 JSON_TYPES: dict[type, str] = {
     **{float: "number", int: "integer", bool: "boolean", str: "string"},
     **{list: "list", dict: "object"},
@@ -126,7 +131,8 @@ def sampling() -> str:
     for name, parameter in sampling_parameters().items():
         kind, default, limit = get_args(hints[name])[0], default_of(name), parameter.range
         said = "" if default in (None, [], "") else str(default).lower().removesuffix(".0")
-        types = JSON_TYPES.get(kind) or f"{JSON_TYPES[getattr(kind, '__origin__', kind)]} of {_inside(kind)}"
+        types = "object" if isinstance(kind, type(SamplingFields)) else JSON_TYPES.get(kind)
+        types = types or f"{JSON_TYPES[getattr(kind, '__origin__', kind)]} of {_inside(kind)}"
         words = str(limit) if limit and limit.text else f"{types}, {limit}" if limit else types
         cells = (f"`{name}`", words, said, "yes" if parameter.configurable else "", parameter.about)
         rows.append(f"| {' | '.join(cells)} |\n")
@@ -143,6 +149,28 @@ def formats() -> str:
         does = (name in known for known in (TOOL_PARSERS, MARKUPS, REASONING_PARSERS))
         rows.append(f"| `{name}` | {models} | {' | '.join('yes' if one else '' for one in does)} |\n")
     return f"| name | models | calls | held to schemas | thinking |\n|---|---|---|---|---|\n{''.join(rows)}"
+
+
+def counts() -> str:
+    """How many features there are of each state."""
+    found = Counter(row.state for row in features())
+    return "| state | features |\n|---|---|\n" + "".join(f"| {state} | {found[state]} |\n" for state in STATES)
+
+
+class Feature(NamedTuple):
+    """A row of features.md."""
+
+    name: str
+    state: str
+    how: str
+    test: str
+
+
+def features() -> list[Feature]:
+    """All rows of features.md, of which each has four cells."""
+    lines = (DOCS / "features.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in ROW_ENDS.split(line)[1:-1]] for line in lines if line.startswith("| ")]
+    return [Feature(*row) for row in rows if len(row) == len(Feature._fields) and row[0] != "feature"]
 
 
 def _inside(kind: type) -> str:
@@ -162,6 +190,7 @@ def _wrapped(line: str) -> str:
 TABLES = {  # page: name of the mark before a table, and what makes the table
     "options.md": {"options": options},
     "api.md": {"sampling": sampling, "formats": formats},
+    "features.md": {"counts": counts},
     "coming-from-vllm.md": {
         "names": other_names,
         "values": other_values,

@@ -16,7 +16,7 @@ from .shapes import GREEDY
 
 from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
 from actorserve.actors.model.info import read_json  # isort: skip
-from actorserve.actors.model.architecture import read_architecture  # isort: skip
+from actorserve.actors.model.config_json import read_architecture  # isort: skip
 from actorserve.actors.worker.gpu.buffers import Sizes  # isort: skip
 from actorserve.actors.worker.gpu.graphs import mixed_sizes  # isort: skip
 from actorserve.actors.worker.gpu.memory import make_pools  # isort: skip

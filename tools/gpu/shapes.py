@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from actorserve.actors.model.architecture import Architecture, read_architecture
+from actorserve.actors.model.architecture import Architecture
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.layers import EMBEDDINGS
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...options.config import ConfigError
+from .pareto import frontier, place_of
 from .report import mean_of
 
 PANELS = (("ttft", "time to first token, ms"), ("tpot", "time per output token, ms"))
@@ -37,6 +38,32 @@ def plot(files: Sequence[tuple[str, dict[str, Any]]], out: str) -> None:
         figure.savefig(out)
     except (OSError, ValueError) as error:
         raise ConfigError(f"--output {out}: {error}") from None
+
+
+def plot_pareto(points: Sequence[dict[str, Any]], out: str) -> bool:
+    """What all get against what one gets, a dot for each point and a line along the best; False: no matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(8, 5.5), layout="constrained")
+    panel = figure.subplots()
+    placed = [(place, point["name"]) for point in points if (place := place_of(point)) is not None]
+    panel.scatter([x for (x, _), _ in placed], [y for (_, y), _ in placed], color="C0", alpha=0.5)
+    best = [(place_of(point), point["name"]) for point in frontier(points)]
+    line = [(place, name) for place, name in best if place is not None]
+    panel.plot([x for (x, _), _ in line], [y for (_, y), _ in line], "-o", color="C1")
+    for place, name in line:
+        panel.annotate(name, place, fontsize="x-small", xytext=(4, 4), textcoords="offset points")
+    panel.set_xlabel("output tokens a second of one user (median)")
+    panel.set_ylabel("output tokens a second of all")
+    panel.set_ylim(bottom=0)
+    panel.grid(alpha=0.3)
+    try:
+        figure.savefig(out)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{out}: {error}") from None
+    return True
 
 
 def _dots(found: dict[str, Any], metric: str, key: str) -> list[tuple[float, float]]:

@@ -35,18 +35,19 @@ def run(arguments: argparse.Namespace) -> int:
     """0 once the server has ended, with all of its requests."""
     from ...observer.ask import AskError, ask
     from ...observer.attach import AttachError, choose, find_servers
-    from ...protocol.control_wire import DRAIN, LEFT, DrainRequest, NoArguments
+    from ...protocol.sockets.control_wire import DRAIN, LEFT, DrainRequest, NoArguments
     from ...supervisor.timeouts import stop_seconds
 
     try:
         server = choose(find_servers(), arguments.server)
         process = os.pidfd_open(server.pid)
+        asked = time.monotonic()
         begun = ask(server, DRAIN, DrainRequest(arguments.timeout), ANSWER_S)
     except (AttachError, AskError, ProcessLookupError) as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED
     print(f"the server on {server} takes no more, and has {begun.seconds:g} s", flush=True)
-    left, over = 0, time.monotonic() + begun.seconds
+    left, over = 0, asked + begun.seconds  # which is before the server's time is up
     while not select.select([process], [], [], LOOK_S)[0]:
         if time.monotonic() >= over:  # what ends from here on is cut off
             if time.monotonic() < over + stop_seconds(0) + LATE_S:
@@ -54,10 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"actorserve: error: the server on {server} has not ended", file=sys.stderr)
             return FAILED
         try:
-            before, left = left, ask(server, LEFT, NoArguments(), ANSWER_S).requests
+            now = ask(server, LEFT, NoArguments(), ANSWER_S).requests
         except AskError:  # it ends at this moment, which the next look tells
             continue
-        if left != before:
+        if now != left and time.monotonic() < over:  # later, those may be gone that were cut off
+            left = now
             print(f"{left} requests left", flush=True)
     os.close(process)
     if left and time.monotonic() >= over:

@@ -11,7 +11,7 @@ DESCRIPTION = """List the actors of a running server.
 
 Everything is read from the server's shared memory and from /proc: it works whoever hangs or is stopped. `mailbox` is
 how many records wait there, `bytes` their length, `oldest` the age of the oldest; `CPU %` is over an actor's life.
-The template is the process that others are forked from.
+The template is the process that others are forked from, and the relay passes on what comes by --uds.
 State: starting, ready, draining, ended; stopped (by SIGSTOP), hung (no heartbeat for --hang-timeout), dead."""
 NO_SERVER = 1
 WIDE = 200  # columns where there is no terminal, so that nothing is cut
@@ -40,8 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from rich.console import Console
 
-    from ...observer.table import actor_table, lifetime_cpu
+    from ...observer.table import actor_table, held_lines, lifetime_cpu
+    from ...telemetry.adapters import adapters_words, registry_of
 
     console = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
-    console.print(actor_table(snapshot, lifetime_cpu(snapshot), console.width))
+    console.print(actor_table(snapshot, lifetime_cpu(snapshot), console.width), *held_lines(snapshot), sep="\n")
+    if (registry := registry_of(server.system, server.segment)) is not None:
+        console.print(f"adapters: {adapters_words(registry.all())}")
     return 0

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 if all are replaced."""
     from ...observer.ask import ANSWER_S, AskError, ask, follow
     from ...observer.attach import AttachError, choose, find_servers
-    from ...protocol.control_wire import RESTART, RESTART_PROGRESS, RestartRequest
+    from ...protocol.sockets.control_wire import RESTART, RESTART_PROGRESS, RestartRequest
 
     options = _options(arguments)
     try:

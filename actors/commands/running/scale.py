@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 if so many serve."""
     from ...observer.ask import ANSWER_S, AskError, ask, follow
     from ...observer.attach import AttachError, choose, find_servers
-    from ...protocol.control_wire import SCALE, SCALE_PROGRESS, ScaleRequest
+    from ...protocol.sockets.control_wire import SCALE, SCALE_PROGRESS, ScaleRequest
 
     try:
         server = choose(find_servers(), arguments.server)

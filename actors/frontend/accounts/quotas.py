@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -27,12 +27,11 @@ from actorserve.shm.accounts.layout import WINDOW, Flag, Total
 from actorserve.shm.accounts.ledger import LedgerWriter, Line
 
 from ...accounts.account import MOST_ACCOUNTS, Account
-from ...protocol.messages import Delta, Finish
+from ...protocol.messages import FAILURES, NO_QUOTA, Delta
 from ...protocol.request import Generation
 from ...runtime.process import Context
 from .limits import MinuteLimit
 
-FAILED = frozenset({Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER})  # nobody got anything
 FIRST_TRY_S, LAST_TRY_S = 0.0005, 0.02  # a lock that somebody else has gives no sign when it is free
 TURN_S = 15.0  # who holds it, and hangs, is killed before
 
@@ -138,9 +137,17 @@ class Quotas:
 
     def _refuse(self, account: Account, why: Total, what: str, limit: int, wait_s: int | None) -> None:
         self.ledger.refuse(account.entry, why)
-        code = "insufficient_quota" if wait_s is None else "rate_limit_exceeded"
+        code = NO_QUOTA if wait_s is None else "rate_limit_exceeded"
         again = "" if wait_s is None else f" Try again in {wait_s} s."
         raise ApiError(429, f"This key, {account.name}, may have {limit} {what}.{again}", None, code, wait_s)
+
+    def refused_by_renderer(self, jobs: Iterable[Job]) -> None:
+        """Their prompts are longer than what is left of the budget, which is known once they are tokens. A request is
+        refused once, however many prompts it has.
+        """
+        for job in jobs:
+            if job.account is not None and not job.done.done():
+                self.ledger.refuse(job.account.entry, Total.REFUSED_BUDGET)
 
     def hold(self, ref: int, index: int, width: int) -> None:
         """A slot was opened for this choice of the request."""
@@ -170,7 +177,7 @@ class Quotas:
 
     def ended(self, delta: Delta, prompt: int) -> None:
         """A sequence has ended so; `prompt`: tokens that its readers are told of, if there are any."""
-        if delta.finish in FAILED:
+        if delta.finish in FAILURES:
             self.ledger.drop(delta.ref, second_now())
             return
         own = prompt or self._table.prompt_length(delta.ref) or 0

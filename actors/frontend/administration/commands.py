@@ -15,25 +15,28 @@ import msgspec
 from actorserve.http.errors import ApiError, bad_request
 from actorserve.shm.kv_map.sleep import Part
 
+from ...model.weights.replacement import find_weights
 from ...options.config import ConfigError
-from ...protocol.administration import (
+from ...protocol.file_digests import weights_digest
+from ...protocol.messages import Message
+from ...protocol.topics.administration import (
     METHODS,
     CallArguments,
     CallWorkers,
+    CheckWeights,
     Mode,
     Sleep,
     SleepChanged,
     WakeUp,
     WorkersCalled,
 )
-from ...protocol.messages import Message
 from ...runtime.process import Context
 from ..rpc import Calls
 from .profile import Profiles
 from .server_info import ServerInfo
 from .sleep import SleepWatch
-from .weights import find_weights
 
+ASK_S = 120.0  # what a worker gets for what a request needs, deaths included
 PARTS = {"weights": Part.WEIGHTS, "kv_cache": Part.KV}
 
 
@@ -69,19 +72,29 @@ class Administration:
         """From then on all is computed with the weights of this folder, or as they lie in the served model's now. A
         sleep with other weights behind it: no prefix is found that was computed before.
         """
+        if len(self._context.system.models) > 1:
+            raise bad_request("path: other weights are not loaded where there are several models (--also).", "path")
         config, model = self._context.config, self._context.model
         try:
             folder = await asyncio.to_thread(find_weights, config, model, path)
         except ConfigError as error:
             raise bad_request(f"path: {error}", "path") from None
+        await self._check_elsewhere(folder)
         await self._sleep(1, mode, False, wait_s, folder)
         await self.wake_up(list(PARTS))
+
+    async def _check_elsewhere(self, folder: str) -> None:
+        """Before anything sleeps: engines on other machines must have the same weights in a folder of this name."""
+        if elsewhere := self._context.system.remote_engines:
+            digest = await asyncio.to_thread(weights_digest, folder or self._context.model.folder)
+            await self._calls.ask_engines(lambda number: CheckWeights(number, folder, digest), only=elsewhere)
 
     async def call_workers(
         self, method: str, args: list[Any], kwargs: dict[str, Any], timeout_s: float | None = None
     ) -> list[Any]:
         """What has come of it in each worker, engine by engine."""
-        if method not in METHODS and self._context.config.worker_extension_cls is None:
+        config = self._context.config
+        if method not in METHODS and config.worker_cls is None and config.worker_extension_cls is None:
             raise bad_request(f"method must be among {', '.join(METHODS)}, not {method!r:.80}.", "method")
         packed = msgspec.json.encode(CallArguments(args, kwargs))
         answers = await self._calls.ask_engines(lambda number: CallWorkers(number, method, packed), limit=timeout_s)
@@ -90,6 +103,18 @@ class Administration:
             field = problem.partition(":")[0]
             raise ApiError(400, f"{problem}.", field if field in ("method", "args") else None)
         return [msgspec.json.decode(result) for one in called for result in one.results]
+
+    async def ask_worker(self, method: str, args: list[Any], model: int) -> Any:
+        """What has come of it in the model's first engine, whoever dies meanwhile."""
+        first = self._context.system.models[model].engines[0]
+        packed = msgspec.json.encode(CallArguments(args, {}))
+        async with asyncio.timeout(ASK_S):
+            (answer,) = await self._calls.ask_engines(
+                lambda number: CallWorkers(number, method, packed), patient=True, only=[first]
+            )
+        if not isinstance(answer, WorkersCalled) or answer.problem:
+            raise ApiError(500, "The engine could not compute this request.")
+        return msgspec.json.decode(answer.results[0])
 
     async def start_profile(self, seconds: float) -> None:
         """Sample all actors from now on, for so long at most."""

@@ -10,10 +10,13 @@ from typing import Any
 import msgspec
 
 from actorserve.http.errors import ApiError, bad_request
+from actorserve.shm.kv_map.sleep import SleepWord
 
-from ...protocol.administration import Profile, Profiled
+from ...protocol.actor_spec import ActorSpec
+from ...protocol.kinds import kind_of
+from ...protocol.topics.administration import Profile, Profiled
 from ...runtime.process import Context
-from ...runtime.profiling import PART, Part, part_name
+from ...runtime.profiling import PART, Part, engine_part, part_name
 from ..rpc import Calls
 
 PARTS_S = 15.0  # in which actors write their parts
@@ -45,12 +48,25 @@ class Profiles:
             spec.name: part_name(spec.name, board.incarnation(spec.position), began)
             for spec in self._context.system.actors
         }
+        elsewhere = map(engine_part, self._context.system.remote_engines)
+        wanted |= {name: part_name(name, 0, began) for name in elsewhere}
         deadline = time.monotonic() + PARTS_S
         while time.monotonic() < deadline and not all((folder / name).exists() for name in wanted.values()):
             await asyncio.sleep(POLL_S)
         actors = self._context.system.actors
-        replaced = [spec.name for spec in actors if board.snapshot(spec.position).started_ns > began]
+        replaced = {
+            spec.name: self._why_replaced(spec, began)
+            for spec in actors
+            if board.snapshot(spec.position).started_ns > began
+        }
         return await asyncio.to_thread(_join, folder, began, list(wanted), replaced)
+
+    def _why_replaced(self, spec: ActorSpec, began: int) -> str:
+        """A worker that falls asleep, or wakes, gives its life up."""
+        word = SleepWord(self._context.segment.map, self._context.system.kv_map_offsets[spec.engine])
+        if not kind_of(spec.kind).computes or not word.since_ns:
+            return "it died, or was replaced"
+        return "it fell asleep" if word.since_ns > began else "it woke, died, or was replaced"
 
     def _wanted(self) -> Path:
         if self._folder is None:
@@ -58,7 +74,7 @@ class Profiles:
         return self._folder
 
     async def _ask(self, seconds: float) -> int:
-        answer = (await self._calls.ask_engines(lambda number: Profile(number, seconds), only_first=True))[0]
+        answer = (await self._calls.ask_engines(lambda number: Profile(number, seconds), only=[0]))[0]
         assert isinstance(answer, Profiled)
         return answer.began
 
@@ -69,13 +85,13 @@ def _remove_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _join(folder: Path, began: int, actors: list[str], replaced: list[str]) -> dict[str, Any]:
-    """One file of all parts, whole or not at all. `replaced`: the actors of which an earlier life was profiled, too."""
+def _join(folder: Path, began: int, actors: list[str], replaced: dict[str, str]) -> dict[str, Any]:
+    """One file of all parts, whole or not at all. `replaced`: why a life is over that was profiled, too, by actors."""
     parts = sorted(folder.glob(f"*.{began}{PART}"))
     found = [msgspec.json.decode(path.read_bytes(), type=Part) for path in parts]
     there = {part.actor for part in found}
     missing = {name: "it wrote nothing: it was killed, or hangs" for name in actors if name not in there}
-    missing |= {name: "what its life before has seen: it died" for name in replaced if name in there}
+    missing |= {name: f"what its life before has seen: {why}" for name, why in replaced.items() if name in there}
     entries = [entry for part in found for entry in part.entries]
     about = {"missing": missing, "cut": sorted(part.actor for part in found if part.cut)}
     path = folder / f"profile-{time.strftime('%Y%m%d-%H%M%S')}-{began % 1_000_000:06}.json"

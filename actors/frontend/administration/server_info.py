@@ -15,6 +15,7 @@ from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.weights import WeightsRecord
 
+from ...protocol.served import ServedModel
 from ...runtime.process import Context
 from ...telemetry.discovery import without_secrets
 from ...telemetry.snapshot import ActorStatus, SnapshotReader
@@ -40,6 +41,7 @@ class ServerInfo:
             "version": actorserve.__version__,
             "config": options,
             "model": msgspec.to_builtins(context.model),
+            "models": [_model(served) for served in context.system.models],
             "versions": versions(),
             "engines": [self._engine(engine, offset) for engine, offset in enumerate(context.system.kv_map_offsets)],
             "actors": [_shown(actor) for actor in self._snapshots.look().actors],
@@ -49,12 +51,25 @@ class ServerInfo:
         memory = self._context.segment.map
         sleep, weights = SleepWord(memory, offset).state, WeightsRecord(self._context.files["weights"], engine)
         generation, folder = weights.read()
+        served = self._context.system.model_of(engine)
         return {
+            "model": served.name,
             "pause": PauseWord(memory, offset).state.name.lower(),
             "sleep_level": sleep.level,
             "weights_generation": generation,
-            "weights_folder": folder or self._context.model.folder,
+            "weights_folder": folder or served.info.folder,
         }
+
+
+def _model(served: ServedModel) -> dict[str, Any]:
+    """One of several, in short."""
+    return {
+        "names": served.config.served_names(),
+        "folder": served.info.folder,
+        "architecture": served.info.architecture,
+        "max_model_len": served.info.max_model_len,
+        "engines": list(served.engines),
+    }
 
 
 def _shown(actor: ActorStatus) -> dict[str, Any]:

@@ -1,56 +1,16 @@
-"""Other weights for the model that is served: which folders may be named, and whether what lies there would fit.
-
-All that can be seen without loading them is looked at here, since a worker that cannot load them costs a pause.
-"""
+"""What a change of weights means for requests that come then."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from actorserve.shm.weights import WeightsRecord
 
-from ...model.architecture import find_architecture, read_architecture
-from ...model.info import ModelInfo, read_json, resolve_model
-from ...model.weights.weight_files import check_weights
-from ...options.config import Config, ConfigError
 from ...protocol.request import Generation
 from ...runtime.process import Context
-
-FREE = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})  # of config.json: may be others
-
-
-def find_weights(config: Config, model: ModelInfo, path: str) -> str:
-    """The folder to load from; empty: the served model's, as it is now. ConfigError says why it cannot be."""
-    if config.worker != "model":
-        raise ConfigError("--worker scripted has no weights")
-    folder = Path(path).resolve() if path else Path(model.folder)
-    own = Path(model.folder).resolve()
-    if folder != own and not any(folder.is_relative_to(Path(root).resolve()) for root in config.weights_folder):
-        raise ConfigError("weights are loaded from the served model's folder, or from below a --weights-folder")
-    if not folder.is_dir():
-        raise ConfigError(f"there is no folder {folder}")
-    if config.load_format != "dummy":
-        _check_files(config, model, folder)
-    return "" if folder == own else str(folder)
-
-
-def _check_files(config: Config, model: ModelInfo, folder: Path) -> None:
-    """The same shape, and whole."""
-    values, own = read_json(folder / "config.json"), read_json(Path(model.folder) / "config.json")
-    if _fixed(values) != _fixed(own):
-        names = sorted(name for name in {*values, *own} - FREE if values.get(name) != own.get(name))
-        raise ConfigError(f"{folder} is another model: its config.json differs in {', '.join(names)}")
-    resolve_model(msgspec.structs.replace(config, model=str(folder), tokenizer=model.tokenizer_folder or None))
-    if find_architecture(values, config.model_impl, config.quantization) is not None:
-        check_weights(folder, read_architecture(values, quantization=config.quantization))
-
-
-def _fixed(values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in FREE}
 
 
 class WeightsSalt:

@@ -30,14 +30,15 @@ from aiohttp import web
 
 from actorserve.http.transport.body import AnnouncedLength
 from actorserve.http.transport.header_timeout import TimedConnection
-from actorserve.http.transport.resume import Predecessor
+from actorserve.http.transport.resume import LeftSession, Predecessor
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 
-from ...protocol.connection_handover import CLOSED, moved_to
+from ...protocol.sockets.connection_handover import CLOSED, moved_to
 from .framing import CHUNKED, LAST_CHUNK
 from .tcp_info import written_so_far
 from .transport import RecordedTransport
+from .upgrade import UPGRADE, Upgrade, UpgradeLog
 
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
 
@@ -48,6 +49,7 @@ class ConnectionOwner(Protocol):
     server: web.Server
     journal: RequestJournal
     answers: ResponseJournal
+    upgrades: UpgradeLog
     spare: memoryview
     answered: Callable[[web.BaseRequest, int], None] | None
     reserved: set[int]
@@ -70,7 +72,8 @@ class Unfinished:
     request: bytes = b""  # to be read again
     predecessor: Predecessor | None = None  # of the answer
     unsent: bytes = b""  # was handed over, and the kernel has not taken it
-    behind: bytes = b""  # of a next request, which nobody has looked at
+    behind: bytes = b""  # of a next request, which nobody has looked at; of an upgraded connection, messages
+    session: LeftSession | None = None  # of an upgraded connection
 
 
 NOTHING_LEFT = Unfinished()
@@ -98,6 +101,7 @@ class RecordedConnection(TimedConnection):
         self._over: web.BaseRequest | None = None  # its end is noted, its handler has not ended
         self._rested_at = 0.0  # when nothing was under way any more
         self._where = CLOSED  # what the supervisor is told at its end
+        self._upgrade: Upgrade | None = None
         self._read -= len(state.behind)
         if state.request:
             self._read -= len(state.request)
@@ -114,6 +118,7 @@ class RecordedConnection(TimedConnection):
             left.unsent,
             self._move,
         )
+        self.record.upgraded = self._upgrade
         self._rested_at = self._loop.time()
         super().connection_made(cast(asyncio.Transport, self.record))
         self._pool.answers.set_full(self._number, 0)
@@ -157,6 +162,7 @@ class RecordedConnection(TimedConnection):
         """Of a request: from here on the answers' record speaks of it."""
         self._resting = False
         self._head, self._body_at, self._end, self.announced = b"", -1, b"", None
+        self._upgrade = None
         self._pool.answers.begin(self._number, self._written())
         self._pool.journal.begin(self._number)
         self._look_at(data)
@@ -168,6 +174,8 @@ class RecordedConnection(TimedConnection):
 
     def _look_at(self, data: bytes) -> None:
         """Count what came, and find where the body begins."""
+        if self._upgrade is not None:
+            self._upgrade.ends.feed(data)
         if self.announced is not None:
             self.announced.follow(data)
         elif self._body_at < 0 and len(self._head) < self._longest_head:
@@ -178,9 +186,23 @@ class RecordedConnection(TimedConnection):
                 if CHUNKED.search(self._head, 0, at):
                     self.announced = AnnouncedLength()
                     self.announced.follow(self._head[at + 4 :])
+                elif UPGRADE.search(self._head, 0, at + 4):
+                    self._begin_upgrade(self._head[: at + 4], self._head[at + 4 :])
                 self._head = b""
         self._read += len(data)
         self._end = (self._end + data[-len(LAST_CHUNK) :])[-len(LAST_CHUNK) :]
+
+    def _begin_upgrade(self, head: bytes, behind: bytes) -> None:
+        """The client asks for a WebSocket."""
+        pool, number = self._pool, self._number
+        if number >= pool.answers.count:
+            return
+        journals, left = (pool.journal, pool.answers), self._left.session
+        upgrade = Upgrade(pool.upgrades, journals, number, head, self._body_at, left, lambda: self._read)
+        upgrade.ends.feed(behind)
+        self._upgrade = upgrade
+        if self.record is not None:
+            self.record.upgraded = upgrade
 
     def before_reading(self) -> None:
         """Whatever is read next is of a next request, if this one came whole and all of its answer is handed over."""
@@ -216,6 +238,8 @@ class RecordedConnection(TimedConnection):
 
     def _note_end(self, request: web.BaseRequest, stays: bool) -> None:
         """`stays`: the connection does."""
+        if self._upgrade is not None and self._upgrade.is_begun:
+            return
         if self._was_all(request):
             self._rest()
         elif not self._goes_on_behind(request) and self.record is not None:

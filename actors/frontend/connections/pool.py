@@ -7,7 +7,8 @@ read and written, and from the records of what came (shm/journals/request_journa
 - a request has begun, and nothing of its answer was handed over: it is read again from the journal, and its handler
   goes on with the slots that it has, or does it again;
 - all of an answer was handed over: what the kernel has not taken of it is written, and nothing is under way;
-- a stream has begun: its request is read again, and its handler goes on with the same slots behind what was given out.
+- a stream has begun: its request is read again, and its handler goes on with the same slots behind what was given out;
+- it is a WebSocket: its handler goes on with what was written down of it (upgrade.py).
 All others are reset: answers that are not streams and were begun, and requests of which not all bytes are there.
 
 A connection of which nothing is answered yet can be moved: given to another frontend, for which it is a predecessor's.
@@ -34,10 +35,11 @@ from actorserve.http.errors import overloaded
 from actorserve.http.routes import PROBE_PATHS
 from actorserve.http.transport.header_timeout import LONGEST_HEAD
 from actorserve.http.transport.json_response import error_response
+from actorserve.http.transport.resume import Predecessor
 from actorserve.shm.journals.request_journal import MOST_READ, RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 
-from ...protocol.connection_handover import (
+from ...protocol.sockets.connection_handover import (
     CLOSED,
     HANDED_BYTES,
     MOST_GIVEN,
@@ -53,6 +55,7 @@ from .connection import NOTHING_LEFT, RecordedConnection, RecordedProtocol, Unfi
 from .framing import behind_first
 from .tcp_info import read_so_far, written_so_far
 from .transport import read_predecessor
+from .upgrade import UpgradeLog, what_is_left
 
 LEAST_IDLE_S = 1.0  # before a connection is closed for somebody else: its client may be about to ask
 MOST_TAKEN = 8  # connections, of one turn of the loop
@@ -74,6 +77,7 @@ class ConnectionPool:
         tls: ssl.SSLContext | None = None,
         answered: Callable[[web.BaseRequest, int], None] | None = None,
         longest_head: int = LONGEST_HEAD,
+        upgrades: UpgradeLog | None = None,
     ) -> None:
         """With `tls` the records are of no connection. `answered` is told of each answer, with its status."""
         self.answered = answered
@@ -81,6 +85,7 @@ class ConnectionPool:
         self._channel = channel
         self.journal = journal
         self.answers = answers
+        self.upgrades = upgrades or UpgradeLog()
         self.server = server
         self.spare = memoryview(bytearray(MOST_READ))  # for what is read and not kept
         self._loop = asyncio.get_running_loop()
@@ -133,6 +138,8 @@ class ConnectionPool:
         self._numbers.discard(number)
         self._connections.pop(number, None)
         self.reserved.discard(number)
+        if where == CLOSED:
+            self.upgrades.forget(number)
         self._given.append((number, where))
         if len(self._given) == 1:
             self._loop.call_soon(self._give_back)
@@ -177,6 +184,7 @@ class ConnectionPool:
                 self._resume(connection, number, read)
             else:  # new, also if it was on its way to a predecessor
                 self.rest(number, 0)
+                self.upgrades.forget(number)
                 self._serve(connection, number, 0, NOTHING_LEFT)
 
     def _give_back_untaken(self, number: int, flags: int) -> None:
@@ -209,6 +217,8 @@ class ConnectionPool:
         """What a predecessor has left undone; None if that cannot be told."""
         if number >= self.answers.count or (unsent := self.answers.unsent(number, written)) is None:
             return None
+        if self.journal.is_upgraded(number):
+            return self._what_is_left_upgraded(number, read, unsent)
         if self.journal.is_at_rest(number, read):
             self.rest(number, read)
             return Unfinished(unsent=unsent)
@@ -227,6 +237,18 @@ class ConnectionPool:
             self.answers.settle(number)
         self.journal.take_over(number, request)
         return Unfinished(request, predecessor, unsent)
+
+    def _what_is_left_upgraded(self, number: int, read: int, unsent: bytes) -> Unfinished | None:
+        """The same of a WebSocket."""
+        kept = self.upgrades.find(number)
+        came = self.journal.since(number, kept.start, read) if kept is not None else None
+        if kept is None or came is None:
+            return None
+        self.journal.take_over(number, came[0])
+        none = Predecessor([], 0, 0, [], True, True, False)
+        before = read_predecessor(self.answers, number) or none
+        session = what_is_left(kept, self.answers.committed(number))
+        return Unfinished(kept.head, before, unsent, came[1], session)
 
     def _behind(self, number: int, read: int, request: bytes, unsent: bytes) -> Unfinished | None:
         """All of an answer was handed over; something of a next request may have come."""

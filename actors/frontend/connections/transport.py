@@ -9,6 +9,8 @@ from typing import Any
 from actorserve.http.transport.resume import ENDED, Predecessor
 from actorserve.shm.journals.response_journal import ANSWER_STATES, MOST_REFS, NOBODY, ResponseJournal
 
+from .upgrade import Upgrade
+
 NO_STEP = (NOBODY, 0)
 
 
@@ -40,6 +42,7 @@ class RecordedTransport:
         self._ends = False
         self._last = False
         self.predecessor = predecessor
+        self.upgraded: Upgrade | None = None
         self.muted = predecessor is not None and predecessor.begun
 
     def __getattr__(self, name: str) -> Any:
@@ -88,11 +91,16 @@ class RecordedTransport:
 
     def stream(self, refs: list[int], seed: int, created: int) -> None:
         if self._kept and len(refs) <= MOST_REFS:
+            self._answers.forget(self._number)  # what was streamed before, where the connection has several answers
             self._answers.stream(self._number, refs, seed, created)
 
     def note(self, choice: int, state: int) -> None:
         if choice < MOST_REFS + ANSWER_STATES:
             self._step = choice, state
+
+    def forget(self) -> None:
+        if self._kept:
+            self._answers.forget(self._number)
 
     def note_end(self) -> None:
         self._ends = True

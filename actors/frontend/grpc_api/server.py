@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from actorserve.http.handlers.operations import ServerEngine
+from actorserve.http.handlers.operators.operations import ServerEngine
 from actorserve.http.settings import Settings
 
 from ...options.config import Config
@@ -101,8 +102,43 @@ class GrpcServer:
 
 
 def _credentials(config: Config) -> Any:
-    assert config.ssl_certfile is not None
-    chain = Path(config.ssl_certfile).read_bytes()
-    key = chain if config.ssl_keyfile is None else Path(config.ssl_keyfile).read_bytes()
-    authorities = None if config.ssl_ca_certs is None else Path(config.ssl_ca_certs).read_bytes()
-    return grpc.ssl_server_credentials(((key, chain),), authorities, authorities is not None)
+    """Files that have changed are read again for the connections that are made from then on."""
+    files = CertificateFiles(config)
+    first = files.read()
+    return grpc.dynamic_ssl_server_credentials(first, files.changed, config.ssl_ca_certs is not None)
+
+
+class CertificateFiles:
+    """Asked at each handshake, by a thread of gRPC's."""
+
+    def __init__(self, config: Config) -> None:
+        assert config.ssl_certfile is not None
+        self._chain, self._key = Path(config.ssl_certfile), Path(config.ssl_keyfile or config.ssl_certfile)
+        self._authorities = None if config.ssl_ca_certs is None else Path(config.ssl_ca_certs)
+        self._seen = self._state()
+
+    def read(self) -> Any:
+        """What they hold; OSError or ssl.SSLError where that cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._chain, self._key, lambda: "")  # they fit, and have no password
+        authorities = None if self._authorities is None else self._authorities.read_bytes()
+        return grpc.ssl_server_certificate_configuration(
+            ((self._key.read_bytes(), self._chain.read_bytes()),), authorities
+        )
+
+    def changed(self) -> Any:
+        """None where all is as it was, or cannot be used."""
+        try:
+            state = self._state()
+            if state == self._seen:
+                return None
+            self._seen = state
+            return self.read()
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            log.warning("gRPC goes on with the certificates from before: %s", error)
+            return None
+
+    def _state(self) -> list[tuple[int, int, int]]:
+        files = [path for path in (self._chain, self._key, self._authorities) if path is not None]
+        found = [path.stat() for path in files]
+        return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in found]

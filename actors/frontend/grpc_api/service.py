@@ -101,7 +101,8 @@ class InferenceService:
             yield answers.usage()
 
     async def embed(self, request: Any, context: Any) -> Any:
-        settings, (client, account) = self._settings, self._client(context)
+        client, account = self._client(context)
+        settings = self._settings.asked(request.model, lambda one: one.pooling is not None)
         spec = pooling_of(settings)
         body = embedding_of(request)
         check_task(spec, EMBED)
@@ -111,7 +112,7 @@ class InferenceService:
         job = Job(asked.prompts, [asked.params], asked.rendering)
         job.account = account
         check_model_of(account, model)
-        async with self._running_as(request_id, job):
+        async with self._running_as(request_id, job, settings.model):
             await asyncio.shield(job.done)
             return embedded(job, request_id, model, [numbers(choice) for choice in job.choices])
 
@@ -142,24 +143,26 @@ class InferenceService:
     @asynccontextmanager
     async def _begun(self, request: Any, context: Any) -> AsyncIterator[tuple[Job, Answers]]:
         client, account = self._client(context)
-        check_generates(self._settings)
+        settings = self._settings.asked(request.model, lambda one: one.generates)
+        check_generates(settings)
         request_id = named(request.request_id)
-        given, asked, wants_ids = prepared(request, self._settings, request_id, client)
-        model = check_model(given.model, self._settings.served)
-        job = Job(asked.prompts, asked.params, asked.rendering, asked.make_parser, asked.wants_ids)
+        given, asked, wants_ids = prepared(request, settings, request_id, client)
+        model = check_model(given.model, settings.served)
+        job = asked.new_job()
         job.seed, job.account = secrets.randbits(64), account
         check_model_of(account, model)
         answers = Answers(job, request_id, model, f"{job.seed:016x}", wants_ids)
-        async with self._running_as(request_id, job):
+        async with self._running_as(request_id, job, settings.model):
             yield job, answers
 
     @asynccontextmanager
-    async def _running_as(self, request_id: str, job: Job) -> AsyncIterator[None]:
+    async def _running_as(self, request_id: str, job: Job, model: int) -> AsyncIterator[None]:
+        engine = self._engine.of_model(model)
         if job.account is None:
-            self._engine.submit(job)
+            engine.submit(job)
         else:
-            async with self._engine.turn(job.account):
-                self._engine.submit(job)
+            async with engine.turn(job.account):
+                engine.submit(job)
         self._running.setdefault(request_id, []).append(job)
         try:
             yield

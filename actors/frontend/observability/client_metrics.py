@@ -9,14 +9,14 @@ import time
 
 from actorserve.shm.table.stamps import Stamp, Stamps
 
-from ...protocol.messages import Delta, Finish
+from ...protocol.messages import FAILURES, Delta, Finish
 from ...runtime.process import Context
 from ...telemetry.gauges import FrontendGauge as Gauge
 from ...telemetry.histograms import HOP
 from ..requests.slots import SlotUse
 
 # of these nobody waits for the end
-FAILED = frozenset({Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER})
+FAILED = FAILURES | {Finish.ABORT}
 HOPS = (  # from, to, what the first and what the second has written; the last one where text is streamed
     ("frontend", "renderer", None, Stamp.RENDER_BEGUN),
     ("renderer", "scheduler", Stamp.RENDERED, Stamp.ADMITTED),

@@ -10,6 +10,7 @@ from actorserve.shm.kv_map.view import KVView
 
 from ...protocol.kinds import TEMPLATE
 from ...runtime.process import Context
+from ...telemetry.adapters import adapters_words, registry_of
 from ...telemetry.snapshot import ActorStatus, SnapshotReader
 
 CELLS = 1024  # of the picture of KV memory
@@ -21,6 +22,7 @@ class DashboardFigures:
 
     def __init__(self, context: Context) -> None:
         system = context.system
+        self._adapters = registry_of(system, context.segment)
         self._snapshots = SnapshotReader(system, context.segment, os.getppid())
         sizes = system.kv_map_sizes[:3]
         self._maps = [KVView(context.segment, offset, *sizes) for offset in system.kv_map_offsets]
@@ -44,7 +46,8 @@ class DashboardFigures:
             cached=cells(cached),
         )
         actors = [_actor(actor) for actor in seen.actors if actor.kind != TEMPLATE]
-        return PageFigures(seen.at_s, actors, lanes, engine)
+        adapters = "" if self._adapters is None else adapters_words(self._adapters.all())
+        return PageFigures(seen.at_s, actors, lanes, engine, adapters)
 
 
 def cells(flags: bytes) -> str:

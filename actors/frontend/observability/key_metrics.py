@@ -18,6 +18,7 @@ def of_keys(usage: Sequence[Usage]) -> Iterator[Family]:
     generated = Family("counter", "actorserve:key_generation_tokens", "Tokens of its answers")
     running = Family("gauge", "actorserve:key_requests_running", "Its requests that run now")
     refused = Family("counter", "actorserve:key_requests_refused", "Its requests that met a limit")
+    limits = Family("gauge", "actorserve:key_limit", "What it may use at most, by the name in the file")
     for name, some in _named(usage):
         labels: Labels = {"key": name}
         requests.samples.append((labels, sum(one.requests for one in some)))
@@ -26,7 +27,9 @@ def of_keys(usage: Sequence[Usage]) -> Iterator[Family]:
         running.samples.append((labels, sum(one.running for one in some)))
         for reason in some[0].refused:
             refused.samples.append(({**labels, "limit": reason}, sum(one.refused[reason] for one in some)))
-    yield from (requests, prompt, generated, running, refused)
+        if name != OTHERS:
+            limits.samples.extend(({**labels, "limit": limit}, most) for limit, most in some[0].limits.items())
+    yield from (requests, prompt, generated, running, refused, limits)
 
 
 def _named(usage: Sequence[Usage]) -> Iterator[tuple[str, Sequence[Usage]]]:

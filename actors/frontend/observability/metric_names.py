@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from ...telemetry.gauges import SchedulerGauge as Gauge
-from ...telemetry.snapshot import ActorStatus
+from ...telemetry.snapshot import SLEEPING, ActorStatus
 
 ACCEPTED_AT = {str(at): Gauge[f"ACCEPTED_AT_{at}"] for at in range(8)}  # by position in a draft
 ENDS = {  # vllm:request_success_total, by finished_reason
@@ -18,6 +18,7 @@ ENDS = {  # vllm:request_success_total, by finished_reason
     "abort": Gauge.ENDED_ABORT,
     "error": Gauge.ENDED_ERROR,
 }
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # vllm:engine_sleep_state, by the level
 SURVIVED = {"scheduler": Gauge.SURVIVED_SCHEDULER, "worker": Gauge.SURVIVED_WORKER}
 
 STARTUP = "actorserve:startup_seconds", "Each phase of its latest start; the supervisor's are the whole server's"
@@ -28,10 +29,10 @@ ACTORS: tuple[tuple[Literal["gauge", "counter"], str, str, Callable[[ActorStatus
     (
         "gauge",
         "actorserve:actor_parked",
-        "1 when no life of it is wanted: its engine is one too many, or sleeps",
-        lambda actor: bool(actor.parked),
+        "1 when it is not to do its part: its engine is one too many, or sleeps",
+        lambda actor: bool(actor.parked) or actor.state == SLEEPING,
     ),
-    ("counter", "actorserve:actor_restarts", "Times that it was replaced", lambda actor: actor.restarts),
+    ("counter", "actorserve:actor_restarts", "Times that it was replaced, sleeps aside", lambda actor: actor.restarts),
     (
         "gauge",
         "actorserve:actor_heartbeat_age_seconds",

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 
 from actorserve.http.accounts import Accounts
 from actorserve.http.metrics import Distribution, Exporter, Family, Labels
-from actorserve.shm.adapters.registry import RegisteredAdapter
+from actorserve.shm.adapters.registry import AdapterState, RegisteredAdapter
+from actorserve.shm.engine_places import PARKED, EnginePlaces, EngineTroubles
+from actorserve.shm.kv_map.sleep import SleepWord
 
+from ...protocol.actor_spec import ActorSpec
 from ...protocol.kinds import KINDS, SUPERVISOR, kind_of
-from ...protocol.topology import ActorSpec
 from ...runtime.process import Context
 from ...telemetry.gauges import FrontendGauge
 from ...telemetry.gauges import SchedulerGauge as Gauge
 from ...telemetry.histograms import HistogramSpec
-from ...telemetry.snapshot import ActorStatus, Snapshot, SnapshotReader, phases_of
-from ..adapters import FrontendAdapters
+from ...telemetry.snapshot import SLEEPING, ActorStatus, Snapshot, SnapshotReader, phases_of
+from ..administration.adapters import FrontendAdapters
 from .key_metrics import of_keys
-from .metric_names import ACCEPTED_AT, ACTORS, ENDS, STARTUP, STARTUP_TOTAL, SURVIVED
+from .metric_names import ACCEPTED_AT, ACTORS, ENDS, SLEEP_STATES, STARTUP, STARTUP_TOTAL, SURVIVED
 
 STALE_S = 3.0  # every loop but the worker's turns at least once a second
 
@@ -39,12 +42,18 @@ class ServerMetrics:
         self._system, self._segment = context.system, context.segment
         self._board = context.board
         self._own = context.name
+        places = context.files.get("places")
+        self._places = None if places is None else EnginePlaces(places, len(context.system.remote_engines))
+        self._troubles = EngineTroubles(context.segment.map, context.system.troubles_offset)
         self._snapshots = SnapshotReader(context.system, context.segment, os.getppid())
         self._config = context.config
-        self._model = {"model_name": context.config.served_names()[0]}
-        first = context.config.first_engine
-        self._engines = [{**self._model, "engine": str(first + engine)} for engine in context.system.engines]
-        self._labels = self._engines[0] if len(self._engines) == 1 else self._model  # of what is of no single engine
+        system, first = context.system, context.config.first_engine
+        self._models: list[Labels] = [{"model_name": served.name} for served in system.models]
+        self._engines = [
+            {**self._models[system.model_of(engine).index], "engine": str(first + engine)} for engine in system.engines
+        ]
+        several = {"model_name": ",".join(served.name for served in system.models)}
+        self._labels = self._engines[0] if len(self._engines) == 1 else several  # of what is of no single engine
         self._schedulers = [actor.position for actor in context.system.of_kind("scheduler")]
         self._frontends = [actor.position for actor in context.system.of_kind("frontend")]
         self._histograms = [
@@ -56,8 +65,11 @@ class ServerMetrics:
         self.metrics = Exporter(self._families).parts
 
     def _by_engine(self, kind: str) -> list[tuple[Labels, list[ActorSpec]]]:
-        """(labels, actors) of a kind: of each engine, or of the server."""
+        """(labels, actors) of a kind: of each engine, of each of several models, or of the server."""
         actors = self._system.of_kind(kind)
+        if KINDS[kind].by_model and len(self._models) > 1:
+            by_model = enumerate(self._models)
+            return [(labels, [actor for actor in actors if actor.model == index]) for index, labels in by_model]
         if not KINDS[kind].by_engine:
             return [(self._labels, actors)]
         return [
@@ -92,8 +104,11 @@ class ServerMetrics:
 
     def _parked(self) -> set[int]:
         """The engines that are not wanted."""
-        workers = self._system.of_kind("worker")
-        return {worker.engine for worker in workers if self._board.is_parked(worker.position)}
+        workers, elsewhere = self._system.of_kind("worker"), self._system.remote_engines
+        parked = {worker.engine for worker in workers if self._board.is_parked(worker.position)}
+        if self._places is not None:
+            parked |= {engine for at, engine in enumerate(elsewhere) if self._places.read(at) == PARKED}
+        return parked
 
     def _engine_of(self, name: str) -> int | None:
         """Whose it is, if it is an engine's."""
@@ -101,13 +116,22 @@ class ServerMetrics:
         return spec.engine if spec is not None and spec.traits.by_engine else None
 
     def _serves(self, troubled: Iterable[str]) -> bool:
-        """Is an engine left, and all that engines need?"""
-        engines = [self._engine_of(name) for name in troubled]
-        return None not in engines and len(self._parked().union(engines)) < len(self._engines)
+        """Is an engine left, and all that engines of its model need? Texts need nobody who rests, once he was there."""
+        specs = [self._system.by_name.get(name) for name in troubled]
+        down, models = self._parked(), set()
+        for spec in specs:
+            if spec is None or not (spec.traits.by_engine or spec.traits.by_model):
+                return False
+            if spec.traits.by_engine:
+                down.add(spec.engine)
+            elif not (spec.traits.rests and self._board.incarnation(spec.position) > 1):
+                models.add(spec.model)
+        left = (engine for engine in self._system.engines if engine not in down)
+        return any(self._system.model_of(engine).index not in models for engine in left)
 
     def _trouble(self, actor: ActorStatus) -> str | None:
         """A worker's loop turns once a step, which may be long: only --step-timeout tells whether it hangs."""
-        if not kind_of(actor.kind).needed:
+        if not kind_of(actor.kind).needed or actor.state == SLEEPING:  # a sleep is told of by itself
             return None
         if actor.state == "stopped":
             return "stopped by a signal"
@@ -117,16 +141,24 @@ class ServerMetrics:
         if not patient and actor.heartbeat_s is not None and actor.heartbeat_s > STALE_S:
             return f"hung: its loop has not turned for {actor.heartbeat_s:.1f} s"
         if actor.kind == "scheduler":
-            return self._shortage(actor.gauges)
+            return self._shortage(self._system.by_name[actor.name], actor.gauges)
         return None
 
-    def _shortage(self, gauges: dict[str, int]) -> str | None:
+    def _shortage(self, actor: ActorSpec, gauges: dict[str, int]) -> str | None:
+        if not gauges["blocks_total"] and actor.engine in self._system.remote_engines:
+            place = self._config.remote_engines[actor.engine - self._system.remote_engines.start]
+            why = self._trouble_elsewhere(actor.engine) or "it does not compute yet"
+            return f"its engine at {place}: {why}"
         if not gauges["blocks_total"]:
             return "no KV memory: it has not met its worker yet"
         queued = gauges["running"] + gauges["waiting"]
-        if queued >= self._config.max_num_seqs + self._system.max_queued:
+        if queued >= self._system.models[actor.model].config.max_num_seqs + self._system.max_queued:
             return f"its queue is full ({queued} sequences)"
         return None
+
+    def _trouble_elsewhere(self, engine: int) -> str:
+        """Why an engine on another machine does not compute for this server, as its link has it."""
+        return self._troubles.read(engine - self._system.remote_engines.start)
 
     # --- /metrics ------------------------------------------------------------------------------------------------
 
@@ -137,7 +169,7 @@ class ServerMetrics:
         yield from self._plain()
         yield from self._of_schedulers()
         if self._adapters is not None and self._adapters.enabled:
-            yield self._lora(self._adapters.registered())
+            yield from self._lora(self._adapters.registered())
         if self._accounts is not None and self._accounts.enabled:
             yield from of_keys(self._accounts.usage())
         yield from self._counted()
@@ -160,41 +192,61 @@ class ServerMetrics:
         usage = Family("gauge", "vllm:kv_cache_usage_perc", "Share of KV blocks that are held, 1 is all")
         cache = Family("gauge", "vllm:cache_config_info", "How the KV memory is made")
         ends = Family("counter", "vllm:request_success", "Sequences that have ended")
+        asleep = Family("gauge", "vllm:engine_sleep_state", "1 for how the engine is: awake, or asleep at level 1 or 2")
         refused = Family("counter", "vllm:admission_rejections", "Refused sequences")
         accepted = Family("counter", "vllm:spec_decode_num_accepted_tokens_per_pos", "Those at each place")
         survived = Family("counter", "actorserve:requests_recovered", "Sequences that went on after a death")
-        for labels, position in zip(self._engines, self._schedulers, strict=True):
+        trouble = Family("gauge", "actorserve:engine_trouble", "Why an engine elsewhere does not compute")
+        sleeps = [SleepWord(self._segment.map, offset).state for offset in self._system.kv_map_offsets]
+        schedulers = zip(self._engines, self._schedulers, sleeps, strict=True)
+        for engine, (labels, position, sleep) in enumerate(schedulers):
             words = self._board.gauges(position)
+            level = sleep.level if sleep.is_parked else 0
+            _add(asleep, labels, "sleep_state", {name: level == at for at, name in enumerate(SLEEP_STATES)})
             total = words[Gauge.BLOCKS_TOTAL]
             used = (total - words[Gauge.BLOCKS_FREE]) / total if total else 0.0
             why = {"capacity": words[Gauge.WAITING], "deferred": 0}  # nothing waits for anything else
             _add(waiting, labels, "reason", why)
             usage.samples.append((labels, used))
-            cache.samples.append(({**labels, **self._cache(total)}, 1))
+            cache.samples.append(({**labels, **self._cache(engine, total)}, 1))
             _add(ends, labels, "finished_reason", {reason: words[gauge] for reason, gauge in ENDS.items()})
             _add(refused, labels, "reason", {"queue_full": words[Gauge.REJECTED]})
             _add(accepted, labels, "position", {at: words[gauge] for at, gauge in ACCEPTED_AT.items()})
             _add(survived, labels, "died", {died: words[gauge] for died, gauge in SURVIVED.items()})
+            if engine in self._system.remote_engines and (text := self._trouble_elsewhere(engine)):
+                _add(trouble, labels, "reason", {text: 1})
         _add(refused, self._labels, "reason", {"no_free_slot": self._of_frontends(FrontendGauge.REFUSED)})
         _add(survived, self._labels, "died", {"frontend": self._of_frontends(FrontendGauge.SURVIVED_FRONTEND)})
-        yield from (waiting, usage, cache, ends, refused, accepted, survived)
+        yield from (waiting, usage, cache, ends, asleep, refused, accepted, survived, trouble)
 
-    def _lora(self, seen: Sequence[RegisteredAdapter]) -> Family:
-        """As vLLM has it: names in labels, and the time of this look."""
+    def _lora(self, seen: Sequence[RegisteredAdapter]) -> Iterator[Family]:
+        """Adapters by state and sequences by adapter; and as vLLM has it, names in labels and the time of this look.
+        They are the first model's, of all its engines.
+        """
         labels = {
             "max_lora": str(self._config.max_loras),
             "running_lora_adapters": ",".join(one.name for one in seen if one.running),
             "waiting_lora_adapters": ",".join(one.name for one in seen if one.waiting),
         }
         text = "Adapters that requests have which run, and which wait; the value is the time"
-        return Family("gauge", "vllm:lora_requests_info", text, [(labels, time.time())])
+        yield Family("gauge", "vllm:lora_requests_info", text, [(labels, time.time())])
+        states = Counter(one.state for one in seen)
+        adapters = Family("gauge", "actorserve:adapters", "Adapters that can be named, are read, or end")
+        _add(adapters, self._models[0], "state", {state.name.lower(): states[state] for state in AdapterState if state})
+        requests = Family("gauge", "actorserve:adapter_requests", "Sequences that have an adapter")
+        for name in dict.fromkeys(one.name for one in seen):
+            own = [one for one in seen if one.name == name]
+            counts = {"running": sum(one.running for one in own), "waiting": sum(one.waiting for one in own)}
+            _add(requests, {**self._models[0], "adapter": name}, "state", counts)
+        yield from (adapters, requests)
 
-    def _cache(self, blocks: int) -> Labels:
-        config, tokens = self._config, blocks * self._config.block_size
+    def _cache(self, engine: int, blocks: int) -> Labels:
+        served = self._system.model_of(engine)
+        config, tokens = served.config, blocks * self._config.block_size
         return {
             "block_size": str(config.block_size),
             "kv_cache_size_tokens": str(tokens),
-            "kv_cache_max_concurrency": f"{tokens / self._system.model.max_model_len:.2f}",  # of the longest sequences
+            "kv_cache_max_concurrency": f"{tokens / served.info.max_model_len:.2f}",  # of the longest sequences
             "num_gpu_blocks": str(blocks),
             "enable_prefix_caching": str(config.enable_prefix_caching),
             "gpu_memory_utilization": str(config.gpu_memory_utilization),

@@ -19,7 +19,8 @@ from aiohttp.typedefs import Handler
 
 from actorserve.http.generation.job import Job
 from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, RequestContext
-from actorserve.http.routes import GENERATING, RESPONSES
+from actorserve.http.paths.responses import RESPONSES
+from actorserve.http.routes import GENERATING
 from actorserve.http.settings import printable
 from actorserve.shm.table.stamps import Stamps
 from actorserve.shm.table.table import RequestTable

@@ -97,7 +97,7 @@ class Jobs:
         params, renderings = self._weights.add(job.params, own)
         records = self._renderers.reserve(job.prompts, renderings, width)
         for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
-            renderer = self._renderers.least_loaded()
+            renderer = self._renderers.least_loaded(job.model)
             opened = [self._slots.open(one, now, job, number * width + at, renderer) for at, one in enumerate(params)]
             for index, ref in enumerate(opened, number * width):
                 job.choices[index].ref = ref
@@ -134,7 +134,8 @@ class Jobs:
         asked: dict[str, list[int]] = {}
         for ref in refs:
             self._orphans.take(ref)
-            asked.setdefault(self._context.system.detokenizer_of(slot_of(ref)), []).append(ref)
+            detokenizer = self._context.system.detokenizer_of(slot_of(ref), self._table.model(ref))
+            asked.setdefault(detokenizer, []).append(ref)
         for detokenizer, some in asked.items():
             self._context.post(detokenizer, Resend(some))
         self._flush_soon()

@@ -15,11 +15,11 @@ from actorserve.http.generation.idempotency_keys import Kept
 from actorserve.shm.journals.keyed_log import KEY_BYTES, KeyedLog
 from actorserve.shm.table.table import RequestTable
 
-from ...protocol.messages import Finish
+from ...protocol.messages import FAILURES, Finish
 
 FINISHED_SHARE = 4  # of all slots: so many at most hold answers that have ended
 # a request that ended so is done again
-AGAIN = (Finish.ABORT, Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER)
+AGAIN = FAILURES | {Finish.ABORT}
 
 
 class RetainedAnswers:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -65,9 +65,9 @@ class Slots:
     """All slots of one frontend."""
 
     def __init__(
-        self, table: RequestTable, first: int, count: int, vectors: Vectors | None = None, quotas: Quotas | None = None
+        self, table: RequestTable, first: int, count: int, vectors: Sequence[Vectors] = (), quotas: Quotas | None = None
     ) -> None:
-        """`vectors`: what a model that pools has made for them, or what one hears, which goes with their uses."""
+        """`vectors`: what a model that pools has made for them, and what one hears, which goes with their uses."""
         self._table = table
         self._quotas = quotas
         self._vectors = vectors
@@ -85,7 +85,7 @@ class Slots:
 
     def open(self, params: bytes, arrival_ns: int, job: Job, index: int, renderer: str) -> int:
         """A free slot for a choice; its ref."""
-        ref = self._table.open_slot(self._free.popleft(), params, arrival_ns, job.seed)
+        ref = self._table.open_slot(self._free.popleft(), params, arrival_ns, job.seed, job.model)
         self._uses[ref] = SlotUse(ref, SlotPhase.RENDERING, [job], index, renderer)
         return ref
 
@@ -110,8 +110,8 @@ class Slots:
         """Nobody will touch the slot again."""
         if self._table.prompt_length(ref) is None:  # a successor could not tell it from one that is to be rendered
             self._stamps.set_first(ref, Stamp.END_TOLD, time.monotonic_ns())
-        if self._vectors is not None:
-            self._vectors.give_back(ref)
+        for vectors in self._vectors:
+            vectors.give_back(ref)
         if self._quotas is not None:
             self._quotas.closed(ref, self._uses[ref].phase is SlotPhase.ORPHAN)
         del self._uses[ref]

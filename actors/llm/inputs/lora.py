@@ -34,7 +34,7 @@ class LoadedAdapters(AdapterNames):
         self.enabled = enabled
         self._found: dict[str, ServedAdapter] = {}
 
-    def find(self, name: str, going_on: bool = False) -> ServedAdapter | None:
+    def find(self, name: str) -> ServedAdapter | None:
         return self._found.get(name)
 
     def load(self, given: LoRARequests, count: int, load: Callable[[LoRARequest], ServedAdapter]) -> list[str | None]:

@@ -1,8 +1,13 @@
-"""Pictures that scripts give: objects of Pillow, or arrays, in `multi_modal_data` or in a conversation's parts."""
+"""Pictures and films that scripts give, in `multi_modal_data` or in a conversation's parts: objects of Pillow, or
+arrays; a film is several of them, or a file's path.
+"""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -15,15 +20,18 @@ from actorserve.http.settings import MediaRules
 from ...media.pictures import Pictures
 from ...media.refused import MediaRefused
 from ...options.config import Config
-from ...protocol.media import IMAGE, PIXELS, MediaSource
-from ...protocol.messages import ChatPrompt, TextPrompt, TokenPrompt
+from ...protocol.media import BASE64, FRAMES, IMAGE, PIXELS, VIDEO, MediaSource
+from ...protocol.topics.prompts import ChatPrompt, TextPrompt, TokenPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 DATA = "multi_modal_data"
-PICTURE = "image_pil"  # the type of a conversation's part
-STANDS_FOR = "data:image/pil;base64,AA=="  # it, where JSON is made of a conversation
+PICTURE, FILM = "image_pil", "video_pil"  # types of a conversation's parts
+STAND_INS: dict[str, Any] = {  # for them, where JSON is made of a conversation
+    PICTURE: {"type": "image_url", "image_url": {"url": "data:image/pil;base64,AA=="}},
+    FILM: {"type": "video_url", "video_url": {"url": "data:video/pil;base64,AA=="}},
+}
 P = TypeVar("P", bound=TextPrompt | TokenPrompt)
 
 
@@ -39,21 +47,43 @@ class GivenPictures:
         if data is None or data == {}:
             return prompt
         place = f"prompt {index}: {DATA}"
-        if not isinstance(data, Mapping) or set(data) - {IMAGE}:
-            raise ValueError(f"{place}: a dict with the key {IMAGE!r} is taken")
-        given = data[IMAGE]
-        listed = given if isinstance(given, Sequence) else [given]
-        sources = [self.source(one, f"{place}.{IMAGE}[{number}]") for number, one in enumerate(listed)]
-        if self._rules is None or IMAGE not in self._rules.most:
-            raise ValueError(f"{place}: this model takes text only")
+        if not isinstance(data, Mapping) or set(data) - {IMAGE, VIDEO} or len(data) > 1:
+            raise ValueError(f"{place}: a dict with the key {IMAGE!r} or {VIDEO!r} is taken")
+        ((kind, given),) = data.items()
+        make = self.source if kind == IMAGE else self.film
+        listed = [given] if (kind == VIDEO and _is_film(given)) or not isinstance(given, Sequence) else given
+        sources = [make(one, f"{place}.{kind}[{number}]") for number, one in enumerate(listed)]
+        if self._rules is None or kind not in self._rules.most:
+            raise ValueError(f"{place}: this model takes {'text' if self._rules is None else self._rules.names} only")
         try:
             check_counts(sources, self._rules, place)
         except ApiError as error:
             raise ValueError(error.message) from None
         return msgspec.structs.replace(prompt, media=sources)
 
+    def film(self, given: object, place: str) -> MediaSource:
+        """One film: a file's path, or its frames."""
+        if isinstance(given, str | Path):
+            try:
+                data = Path(given).read_bytes()
+            except OSError as error:
+                raise ValueError(f"{place}: {given} cannot be read: {error.strerror}") from None
+            return MediaSource(VIDEO, place, data=base64.b64encode(data), form=BASE64)
+        if not isinstance(given, Sequence | np.ndarray) or not len(given):
+            raise ValueError(f"{place}: a film is a list of pictures, an array of them, or a file's path")
+        frames = []
+        for number, one in enumerate(given):
+            made = io.BytesIO()
+            self._checked(one, f"{place}[{number}]").save(made, "PNG", compress_level=1)
+            frames.append(base64.b64encode(made.getvalue()))
+        return MediaSource(VIDEO, place, data=b",".join(frames), form=FRAMES)
+
     def source(self, given: object, place: str) -> MediaSource:
         """One picture."""
+        picture = self._checked(given, place)
+        return MediaSource(IMAGE, place, data=picture.tobytes(), form=PIXELS, width=picture.width)
+
+    def _checked(self, given: object, place: str) -> Image:
         from PIL import Image
 
         if isinstance(given, np.ndarray):
@@ -63,14 +93,13 @@ class GivenPictures:
         if not isinstance(given, Image.Image):
             raise ValueError(f"{place}: a picture is a PIL.Image or an array, not {type(given).__name__}")
         try:
-            picture: Image.Image = self._pictures.checked(given)
+            return self._pictures.checked(given)
         except MediaRefused as error:
             raise ValueError(f"{place}: {error}") from None
-        return MediaSource(IMAGE, place, data=picture.tobytes(), form=PIXELS, width=picture.width)
 
     def taken_out(self, conversation: Sequence[Any]) -> tuple[list[Any], list[MediaSource | None]]:
-        """(a conversation that can be written as JSON, the picture of each of its parts that is one, in order; None for
-        those that say themselves where they are).
+        """(a conversation that can be written as JSON, the picture or film of each of its parts that is one, in order;
+        None for those that say themselves where they are).
         """
         messages: list[Any] = []
         found: list[MediaSource | None] = []
@@ -87,11 +116,21 @@ class GivenPictures:
     def _part(self, part: Any, place: str, found: list[MediaSource | None]) -> Any:
         if not isinstance(part, Mapping) or part.get("type") in (None, "text"):
             return part
-        if part["type"] != PICTURE:
+        kind = part["type"]
+        if kind not in STAND_INS:
             found.append(None)
             return part
-        found.append(self.source(part.get(PICTURE), f"{place}.{PICTURE}"))
-        return {"type": "image_url", "image_url": {"url": STANDS_FOR}}
+        make = self.source if kind == PICTURE else self.film
+        found.append(make(part.get(kind), f"{place}.{kind}"))
+        return STAND_INS[kind]
+
+
+def _is_film(given: object) -> bool:
+    """Is it one, and not a list of several?"""
+    if isinstance(given, np.ndarray):
+        return True
+    first = given[0] if isinstance(given, Sequence) and len(given) and not isinstance(given, str) else None
+    return not (isinstance(first, Sequence | Path) or (isinstance(first, np.ndarray) and first.ndim != 3))
 
 
 def put_back(prompt: ChatPrompt, found: Sequence[MediaSource | None]) -> ChatPrompt:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import msgspec
+import numpy as np
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
@@ -14,7 +15,7 @@ from actorserve.http.openai.schemas import ChatRequest
 from actorserve.http.settings import Settings
 
 from ...protocol.media import MediaSource
-from ...protocol.messages import Prompt, TextPrompt, TokenPrompt
+from ...protocol.topics.prompts import EmbedsPrompt, Prompt, TextPrompt, TokenPrompt
 from .media import DATA, GivenPictures, put_back
 
 
@@ -28,7 +29,11 @@ class TokensDict(TypedDict):
     multi_modal_data: NotRequired[Mapping[str, Any]]
 
 
-PromptType = str | list[int] | TextDict | TokensDict | Mapping[str, Any]
+class EmbedsDict(TypedDict):
+    prompt_embeds: Any  # a tensor or an array, [tokens, hidden]
+
+
+PromptType = str | list[int] | TextDict | TokensDict | EmbedsDict | Mapping[str, Any]
 Conversation = Sequence[Mapping[str, Any]]
 
 
@@ -38,6 +43,11 @@ class GivenPrompt(NamedTuple):
     prompt: Prompt
     text: str | None = None
     is_chat: bool = False
+
+    @property
+    def like(self) -> str | list[str | int | list[int]]:
+        """What stands for it where a request is looked at without it: a text, or ids, which need no tokenizer."""
+        return [0] if isinstance(self.prompt, TokenPrompt | EmbedsPrompt) else ""
 
 
 def given_prompts(
@@ -63,6 +73,8 @@ def _are_ids(value: object) -> bool:
 
 def _given(prompt: object, index: int) -> GivenPrompt:
     if isinstance(prompt, Mapping):
+        if (rows := prompt.get("prompt_embeds")) is not None:
+            return GivenPrompt(_embeds(rows, index))
         if (ids := prompt.get("prompt_token_ids")) is not None:
             return GivenPrompt(_tokens(ids, index), prompt.get("prompt"))
         prompt = prompt.get("prompt")
@@ -71,9 +83,23 @@ def _given(prompt: object, index: int) -> GivenPrompt:
     return GivenPrompt(_tokens(prompt, index))
 
 
+def _embeds(given: Any, index: int) -> EmbedsPrompt:
+    """Of a tensor of torch, or what numpy takes for an array."""
+    try:
+        rows = np.asarray(given.detach().float().cpu() if hasattr(given, "detach") else given, np.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"prompt {index}: prompt_embeds is no tensor of floats ({error})") from None
+    if rows.ndim == 3 and rows.shape[0] == 1:
+        rows = rows[0]
+    if rows.ndim != 2 or not rows.size:
+        text = f"prompt_embeds has the shape {list(rows.shape)}; tokens × hidden is taken"
+        raise ValueError(f"prompt {index}: {text}")
+    return EmbedsPrompt(rows.tobytes(), rows.shape[1])
+
+
 def _tokens(ids: object, index: int) -> TokenPrompt:
     if not isinstance(ids, Sequence) or not _are_ids(ids):
-        text = "must be a text, token ids, or a dict with `prompt` or `prompt_token_ids`"
+        text = "must be a text, token ids, or a dict with `prompt`, `prompt_token_ids` or `prompt_embeds`"
         raise ValueError(f"prompt {index}: a prompt {text}, not {ids!r:.64}")
     try:
         return TokenPrompt(check_tokens(list(ids), f"prompt {index}"))

@@ -8,7 +8,8 @@ async for output in llm.generate("One and one is", SamplingParams(output_kind=Re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from ..inputs.lora import LoRARequest
@@ -17,6 +18,7 @@ from ..llm import LLM
 from ..outputs import RequestOutput
 from ..sampling_params import SamplingParams
 from .engine_args import EngineArgs
+from .input_stream import InputStream, StreamingInput
 from .requests import OpenRequests
 
 
@@ -29,6 +31,7 @@ class AsyncLLM:
 
     def _use(self, llm: LLM) -> None:
         self._llm, self._requests = llm, OpenRequests(llm)
+        self._streams: dict[str, InputStream] = {}
 
     @classmethod
     def of(cls, llm: LLM) -> AsyncLLM:
@@ -44,16 +47,55 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: PromptType,
+        prompt: PromptType | AsyncIterator[StreamingInput],
         sampling_params: SamplingParams | None,
         request_id: str,
         *,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput]:
         """Outputs as `output_kind` says: all that there is so far, what is new, or one at the end. The last is
-        `finished`. Who stops reading cancels the request.
+        `finished`. Who stops reading cancels the request. A prompt may come in parts (input_stream.py).
         """
+        if isinstance(prompt, AsyncIterator):
+            outputs = self._generate_in_parts(prompt, sampling_params, request_id, lora_request, priority)
+        else:
+            outputs = self._generate(prompt, sampling_params, request_id, lora_request, priority)
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield output
+
+    async def _generate_in_parts(
+        self,
+        parts: AsyncIterator[StreamingInput],
+        params: SamplingParams | None,
+        request_id: str,
+        lora_request: LoRARequest | None,
+        priority: int,
+    ) -> AsyncGenerator[RequestOutput]:
+        if request_id in self._streams:
+            raise ValueError(f"request_id: {request_id!r:.80} is under way")
+        params = self._llm.get_default_sampling_params() if params is None else params
+        stream = self._streams[request_id] = InputStream(parts, self._llm.engine.encode, params)
+
+        def generate(tokens: list[int], params: SamplingParams) -> AsyncGenerator[RequestOutput]:
+            return self._generate(tokens, params, request_id, lora_request, priority)
+
+        try:
+            async with aclosing(stream.outputs(generate)) as outputs:
+                async for output in outputs:
+                    yield output
+        finally:
+            del self._streams[request_id]
+
+    async def _generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams | None,
+        request_id: str,
+        lora_request: LoRARequest | None,
+        priority: int,
+    ) -> AsyncGenerator[RequestOutput]:
         loop, there = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
@@ -74,7 +116,10 @@ class AsyncLLM:
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """They end with what they have, and the finish_reason abort."""
-        self._requests.abort([request_id] if isinstance(request_id, str) else request_id)
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        for stream in filter(None, map(self._streams.get, ids)):
+            stream.end()
+        self._requests.abort(ids)
 
     # --- what else there is ------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...options.config import Config, ConfigError
-from ..architecture import LARGEST, architecture_name
+from ..config_json import LARGEST, architecture_name
 from ..values import Values
 from .spec import EncoderSpec, SpeechSpec
 
@@ -66,7 +66,7 @@ def _check_options(config: Config, name: str) -> None:
         if given:
             raise ConfigError(
                 f"{option}: not with an encoder and a decoder ({name}), which layers of transformers compute, in one "
-                "worker on a CPU"
+                "worker on a CPU; leave the option out"
             )
 
 
@@ -115,12 +115,29 @@ def _speech(whole: Values, generation: Values, extractor: Values, words: int) ->
         suppress=_list(generation, whole, "suppress_tokens", words),
         suppress_first=_list(generation, whole, "begin_suppress_tokens", words),
         first_timestamp=first,
+        alignment=_alignment(whole, generation),
+        median=whole.whole("median_filter_width", 1, 255) or 7,
         mels=whole.needed("num_mel_bins", 1024),
         frames=2 * whole.needed("max_source_positions", LARGEST),
         n_fft=extractor.whole("n_fft", 16, 1 << 16) or 400,
         hop=extractor.whole("hop_length", 1, 1 << 16) or 160,
         rate=extractor.whole("sampling_rate", 1000, 192_000) or 16_000,
     )
+
+
+def _alignment(whole: Values, generation: Values) -> list[tuple[int, int]]:
+    """Heads by their layers, where they are said."""
+    value: Any = generation["alignment_heads"]
+    if value is None:
+        return []
+    most = whole.needed("decoder_layers", LARGEST), whole.needed("decoder_attention_heads", LARGEST)
+    try:
+        found = [(int(layer), int(head)) for layer, head in value]
+    except (TypeError, ValueError):
+        found = [(-1, -1)]
+    if not all(0 <= layer < most[0] and 0 <= head < most[1] for layer, head in found):
+        raise generation.wrong("alignment_heads", "a list of pairs, of a decoder's layer and a head of it")
+    return found
 
 
 def _numbers(given: Values, key: str, words: int) -> dict[str, int]:

@@ -27,6 +27,8 @@ class SpeechSpec(msgspec.Struct, frozen=True, kw_only=True):
     hop: int = 160  # samples from one frame to the next
     rate: int = 16000  # samples of a second
     step: float = 0.02  # seconds between two timestamps
+    alignment: list[tuple[int, int]] = []  # (layer, head) of cross attention that follow the sound; empty: not known
+    median: int = 7  # positions over which these are smoothed
 
     @property
     def samples(self) -> int:

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ..latent import LatentShape
 from ..layers import Axis, LatentSpec, LayerSpec, LinearSpec, MoeSpec
-from ..moe import Groups, MoeShape, Scoring
+from ..shapes import Groups, LatentShape, MoeShape, Scoring
 from ..values import Unsupported, Values
 from .dense.llama import llama_layer
 from .family import Family

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..layers import LayerSpec
-from ..moe import MoeShape
+from ..shapes import MoeShape
 from ..values import Values
 
 Windows = tuple[int | None, ...]  # by layer: how many tokens back it sees, itself included; None: all

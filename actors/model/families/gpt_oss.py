@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
-from ..moe import ClampedGate, MoeShape
+from ..shapes import ClampedGate, MoeShape
 from ..values import Values
 from .dense.llama import llama_layer
 from .family import Family, typed_windows

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from ..layers import Axis, LayerSpec, LinearSpec, MoeSpec, StackedExperts
-from ..moe import MoeShape, Scoring
 from ..rope import Growth
+from ..shapes import MoeShape, Scoring
 from ..values import Values
 from .dense.llama import llama_layer
 from .dense.smollm3 import some_ropes

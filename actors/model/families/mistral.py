@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
-from ..moe import MoeShape
+from ..shapes import MoeShape
 from ..values import Values
 from .dense.llama import llama_layer
 from .family import Family, same_windows

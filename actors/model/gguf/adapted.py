@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .architectures import Fields, Rule, chosen_experts, layer_types
+from .architectures import Fields, Rule, layer_types
+from .experts.config import OWN as EXPERTS
+from .gemma.config import OWN as GEMMA
 from .header import GgufHeader
 from .layouts import LAYOUTS
+from .sparse import SIGMOID, routed_experts, scores_by
+from .states.config import LINEAR_ATTENTION
+from .states.config import OWN as STATES
 
 OTHER_NAMES = {  # of config.json, where they are not those of most
     "gpt2": {
@@ -27,8 +32,22 @@ OTHER_NAMES["mpt"] = {
     "num_attention_heads": "n_heads",
     "max_position_embeddings": "max_seq_len",
 }
-PARTIAL = ("gptneox", "nemotron", "phi2", "stablelm")  # numbers of a head may stay as they are
-UNTURNED = ("bloom", "gpt2", "mamba", "mpt", "starcoder")
+# numbers of a head may stay as they are
+PARTIAL = ("glm4moe", "gptneox", "minimax-m2", "nemotron", "phi2", "stablelm", *LINEAR_ATTENTION)
+NEMOTRON_H = ("nemotron_h", "nemotron_h_moe")
+UNTURNED = (
+    "bloom",
+    "gemma3n",
+    "gemma4",
+    "gpt2",
+    "granitehybrid",
+    "jamba",
+    "mamba",
+    "mamba2",
+    "mpt",
+    "starcoder",
+    *NEMOTRON_H,
+)
 
 
 class Norms(NamedTuple):
@@ -41,15 +60,25 @@ class Norms(NamedTuple):
 LAYER = "attention.layer_norm_epsilon"
 RMS = "attention.layer_norm_rms_epsilon"
 NORMS = {
-    **dict.fromkeys(("arcee", "ernie4_5", "exaone4", "gemma", "olmoe"), Norms(RMS, "rms_norm_eps")),
+    **dict.fromkeys(
+        ("arcee", "ernie4_5", "exaone4", "gemma", "gemma3n", "gemma4", "hunyuan-dense"),
+        Norms(RMS, "rms_norm_eps"),
+    ),
+    "apertus": Norms(RMS, "rms_norm_eps"),
+    **dict.fromkeys(EXPERTS, Norms(RMS, "rms_norm_eps")),
     **dict.fromkeys(("bloom", "falcon", "gpt2", "mpt", "starcoder"), Norms(LAYER, "layer_norm_epsilon")),
     **dict.fromkeys(("cohere2", "command-r", "gptneox", "phi2", "stablelm"), Norms(LAYER, "layer_norm_eps")),
-    "lfm2": Norms(RMS, "norm_eps"),
-    "mamba": Norms(RMS, "layer_norm_epsilon"),
+    **dict.fromkeys(("lfm2", "lfm2moe"), Norms(RMS, "norm_eps")),
+    **dict.fromkeys(("mamba", "mamba2", *NEMOTRON_H), Norms(RMS, "layer_norm_epsilon")),
+    **dict.fromkeys(("falcon-h1", "granitehybrid", "jamba", *LINEAR_ATTENTION), Norms(RMS, "rms_norm_eps")),
     "nemotron": Norms(LAYER, "norm_eps"),
     "starcoder2": Norms(LAYER, "norm_epsilon"),
 }
 Config = dict[str, Any]
+
+
+def _apertus(fields: Fields, header: GgufHeader) -> Config:
+    return {"hidden_act": "xielu", "attention_bias": False, "mlp_bias": False}
 
 
 def _arcee(fields: Fields, header: GgufHeader) -> Config:
@@ -131,13 +160,33 @@ def _lfm2(fields: Fields, header: GgufHeader) -> Config:
     }
 
 
+def _lfm2_moe(fields: Fields, header: GgufHeader) -> Config:
+    """Shares of a token's experts add up to 1."""
+    scores_by(fields, (SIGMOID,))
+    found = routed_experts(fields)
+    return _lfm2(fields, header) | {
+        "num_experts": found["n_routed_experts"],
+        "num_experts_per_tok": found["num_experts_per_tok"],
+        "moe_intermediate_size": found["moe_intermediate_size"],
+        "num_dense_layers": found["first_k_dense_replace"],
+        "routed_scaling_factor": found["routed_scaling_factor"],
+        "norm_topk_prob": True,
+        "use_expert_bias": any(name.endswith("exp_probs_b.bias") for name in header.tensors),
+    }
+
+
+def _hunyuan(fields: Fields, header: GgufHeader) -> Config:
+    """Files have the base by which positions turn as it is when it was stretched."""
+    return {"hidden_act": "silu", "attention_bias": False}
+
+
 def _mamba(fields: Fields, header: GgufHeader) -> Config:
-    if fields.flag(fields.own("ssm.dt_b_c_rms"), absent=False):
-        raise fields.wrong_own("ssm.dt_b_c_rms", "false: Falcon Mamba is not supported in GGUF, and would be")
+    normed = fields.flag(fields.own("ssm.dt_b_c_rms"), absent=False)
+    kind = {"architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba"} if normed else {}
     hidden, inner = fields.counted("embedding_length"), fields.counted("ssm.inner_size")
     if inner % hidden:
         raise fields.wrong_own("ssm.inner_size", f"a multiple of the hidden size, {hidden},")
-    return {
+    return kind | {
         "expand": inner // hidden,
         "conv_kernel": fields.counted("ssm.conv_kernel"),
         "state_size": fields.counted("ssm.state_size"),
@@ -168,11 +217,6 @@ def _olmo(fields: Fields, header: GgufHeader) -> Config:
     return {"clip_qkv": fields.factor("attention.clamp_kqv"), "hidden_act": "silu"}
 
 
-def _olmoe(fields: Fields, header: GgufHeader) -> Config:
-    chosen = chosen_experts(fields, normalised=False)
-    return {**chosen, "norm_topk_prob": False, "intermediate_size": fields.counted("feed_forward_length")}
-
-
 def _phi(fields: Fields, header: GgufHeader) -> Config:
     return {"hidden_act": "gelu_new", "qk_layernorm": False}
 
@@ -197,8 +241,10 @@ def _starcoder2(fields: Fields, header: GgufHeader) -> Config:
     return {"hidden_act": "gelu_pytorch_tanh", "use_bias": True, "sliding_window": None}
 
 
+ROUTED = ("expert_count", "expert_group_used_count", "leading_dense_block_count")
 Own = Callable[[Fields, GgufHeader], Config]
 OWN: dict[str, tuple[Own, tuple[str, ...]]] = {  # and the fields that it reads beside those of all
+    "apertus": (_apertus, ()),
     "arcee": (_arcee, ()),
     "bloom": (_bloom, ("attention.max_alibi_bias",)),
     "cohere2": (_cohere2, ("logit_scale", "attention.sliding_window")),
@@ -209,16 +255,20 @@ OWN: dict[str, tuple[Own, tuple[str, ...]]] = {  # and the fields that it reads 
     "gemma": (_gemma, ()),
     "gpt2": (_gpt2, ()),
     "gptneox": (_gpt_neox, ()),
+    "hunyuan-dense": (_hunyuan, ()),
     "lfm2": (_lfm2, ()),
+    "lfm2moe": (_lfm2_moe, ROUTED),
     "mamba": (_mamba, ()),
     "mpt": (_mpt, ("attention.max_alibi_bias", "attention.clamp_kqv")),
     "nemotron": (_nemotron, ()),
     "olmo": (_olmo, ("attention.clamp_kqv",)),
-    "olmoe": (_olmoe, ("expert_count",)),
     "phi2": (_phi, ()),
     "stablelm": (_stablelm, ()),
     "starcoder": (_starcoder, ()),
     "starcoder2": (_starcoder2, ()),
+    **EXPERTS,
+    **GEMMA,
+    **STATES,
 }
 RULES = {name: Rule(*OWN[name]) for name in LAYOUTS}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from .names import ARCHITECTURES
 
 LARGEST = 1 << 24
 LARGEST_FACTOR = 1e9
+MOST_SHOWN = 24  # architectures, in an error
 NO_MODEL = "a file of a model is needed"
 UNKNOWN = (  # fields below the architecture's name that change what is computed, in models that do not read them
     "expert_count",
@@ -39,8 +41,10 @@ UNKNOWN = (  # fields below the architecture's name that change what is computed
     "rope.scaling.yarn_log_multiplier",
 )
 SOFTMAX = 1  # of expert_gating_func
-HYBRID = ("lfm2",)  # layers without heads have states
-WITHOUT_HEADS = ("mamba",)
+HYBRID = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")  # without heads have states
+BY_KIND = ("gemma4",)  # layers of a kind have heads of their own
+WITHOUT_HEADS = ("mamba", "mamba2")
+LATENT = ("deepseek2", "minicpm3")  # keys and values of all heads are made of one latent
 
 
 class Fields(Values):
@@ -53,7 +57,7 @@ class Fields(Values):
         if kind not in (None, "model"):
             raise ConfigError(f"model: {self.file} is of the type {kind} (general.type); {NO_MODEL}")
         if self.architecture not in ARCHITECTURES:
-            known = ", ".join(ARCHITECTURES)
+            known = f"{', '.join(list(ARCHITECTURES)[:MOST_SHOWN])} and {len(ARCHITECTURES) - MOST_SHOWN} more"
             said = f"the architecture {self.architecture}" if self.architecture else "a file without an architecture"
             raise ConfigError(
                 f"model: {said} (general.architecture) is not supported in GGUF; these are: {known} ({self.file})"
@@ -87,8 +91,12 @@ class Fields(Values):
         """How many heads of keys there are, in layers that attend."""
         if self.architecture in WITHOUT_HEADS:
             return 1
+        if self.architecture in LATENT:
+            return self.heads()
         key = self.own("attention.head_count_kv")
         value = self[key]
+        if self.architecture in BY_KIND and isinstance(value, list) and value:
+            return Values(self.file, {key: value[0]}).needed(key, LARGEST)
         if self.architecture in HYBRID and isinstance(value, list) and any(value):
             some = [one for one in value if one]
             return Values(self.file, {key: some[0] if some.count(some[0]) == len(some) else some}).needed(key, LARGEST)
@@ -102,9 +110,9 @@ class Fields(Values):
         """The numbers of a head."""
         if self.architecture in WITHOUT_HEADS:
             return 1
-        return self.count("attention.key_length") or self.counted("embedding_length") // self.counted(
-            "attention.head_count"
-        )
+        whole = self.count("attention.key_length_mla") if self.architecture in LATENT else None
+        width = whole or self.count("attention.key_length")
+        return width or self.counted("embedding_length") // self.counted("attention.head_count")
 
     def wrong_own(self, name: str, needed: str) -> ConfigError:
         """What is said of a value that cannot be."""
@@ -224,8 +232,12 @@ def layer_types(fields: Fields, every: int) -> list[str]:
 
 
 def _granite(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    return granite_factors(fields)
+
+
+def granite_factors(fields: Fields, turns: bool = True) -> dict[str, Any]:
     """Without a scale of its own attention has that of a head's width."""
-    if fields.flag(fields.own("rope.scaling.finetuned"), absent=True) is False:
+    if turns and fields.flag(fields.own("rope.scaling.finetuned"), absent=True) is False:
         raise fields.wrong_own("rope.scaling.finetuned", "true, for a model whose queries and keys turn,")
     return {
         "embedding_multiplier": fields.factor("embedding_scale"),
@@ -266,3 +278,13 @@ def own_config(fields: Fields, header: GgufHeader, rules: Mapping[str, Rule]) ->
         if name not in rule.reads and fields[fields.own(name)]:
             raise ConfigError(f"model: {header.file} has {fields.own(name)}, which is not supported")
     return rule.config(fields, header)
+
+
+def small_tensor(header: GgufHeader, name: str, count: int) -> list[float]:
+    """A small tensor of float32."""
+    tensor = header.tensors.get(name)
+    if tensor is None or tensor.type.name != "F32" or tensor.shape != (count,):
+        raise ConfigError(f"model: {header.file}: {count} numbers of float32 are needed as {name}")
+    with header.file.open("rb") as file:
+        file.seek(tensor.offset)
+        return list(struct.unpack(f"<{count}f", file.read(tensor.size)))

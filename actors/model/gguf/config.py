@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from ...options.config import ConfigError
@@ -10,14 +9,19 @@ from ..values import Values
 from .adapted import PARTIAL as ADAPTED_PARTIAL
 from .adapted import RULES as ADAPTED
 from .adapted import UNTURNED, adapt
-from .architectures import LARGEST, NO_MODEL, RULES, WITHOUT_HEADS, Fields, own_config
+from .architectures import LARGEST, LATENT, NO_MODEL, RULES, WITHOUT_HEADS, Fields, own_config, small_tensor
 from .header import BY_NAME, GgufHeader
 from .layouts import LAYOUTS
 from .names import ARCHITECTURES
+from .sparse import RULES as SPARSE
+from .sparse import stretched
+from .states.config import LINEAR_ATTENTION, value_heads
 
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 QUANTISED = frozenset(BY_NAME) - FLOATS.keys()
 PARTIAL = ("phi3", "glm4", *ADAPTED_PARTIAL)  # numbers of a head may stay as they are
+BY_LAYER = ("gemma3n", "gemma4", "nemotron_h", "nemotron_h_moe")  # layers have sizes of their own, or none
+ONLY_EXPERTS = ("qwen3next", "qwen35moe")
 END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever model they are
     "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> <|end_of_text|> "
     "<|return|> <|call|> <｜end▁of▁sentence｜> <end_of_utterance>".split()
@@ -42,14 +46,14 @@ def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
     """config.json; with `keep_quantised` quantised weights are not to be decoded to floating point."""
     fields = Fields(header)
     adapted = fields.architecture in LAYOUTS
-    own = own_config(fields, header, ADAPTED if adapted else RULES)
+    own = own_config(fields, header, ADAPTED if adapted else RULES | SPARSE)
     if fields.flag(fields.own("attention.causal"), absent=True) is False:
         raise ConfigError(
             f"model: {header.file} is a model whose tokens see later ones ({fields.own('attention.causal')})"
         )
     heads, head_dim = fields.heads(), fields.head_dim()
     values_dim = fields.whole(fields.own("attention.value_length"), 1, LARGEST) or head_dim
-    if values_dim != head_dim:
+    if values_dim != head_dim and fields.architecture not in LATENT:
         raise fields.wrong(fields.own("attention.value_length"), f"as many as keys have, {head_dim},")
     config: dict[str, Any] = {
         "architectures": [ARCHITECTURES[fields.architecture]],
@@ -88,7 +92,23 @@ def _native(fields: Fields, header: GgufHeader) -> dict[str, Any]:
 def sizes(header: GgufHeader) -> dict[str, int]:
     """Of attention, by which rows of tensors lie."""
     fields = Fields(header)
-    return {"heads": fields.heads(), "kv_heads": fields.kv_heads(), "head_dim": fields.head_dim()}
+    found = {"heads": fields.heads(), "kv_heads": fields.kv_heads(), "head_dim": fields.head_dim()}
+    return found | (value_heads(fields) if fields.architecture in LINEAR_ATTENTION else {})
+
+
+def given_tensors(header: GgufHeader) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Of layers, what are tensors of one number at the hub, and fields here: (shape, number), by the hub's names."""
+    fields = Fields(header)
+    layout, found = LAYOUTS.get(fields.architecture), {}
+    if layout is None:
+        return {}
+    for name, (field, shape) in layout.given.items():
+        layers, numbers = fields.counted("block_count"), fields[field]
+        if not isinstance(numbers, list) or len(numbers) != layers:
+            raise fields.wrong(field, f"a list of {layers} numbers")
+        for layer, number in enumerate(numbers):
+            found[f"{layout.layers}.{layer}.{name}"] = (shape, float(number))
+    return found
 
 
 def make_generation_config(header: GgufHeader) -> dict[str, Any]:
@@ -111,6 +131,12 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
 def inner_size(fields: Fields) -> int:
     """How many numbers there are inside of a layer."""
     name = "ssm.inner_size" if fields.architecture in WITHOUT_HEADS else "feed_forward_length"
+    if fields.architecture in BY_LAYER:
+        sizes = fields[fields.own(name)]
+        if isinstance(sizes, list):
+            return next((size for size in sizes if size), 1)
+    if fields.architecture in ONLY_EXPERTS and fields[fields.own(name)] in (None, 0):
+        name = "expert_feed_forward_length"
     value = fields.same(name)
     if value is None:
         raise fields.wrong(fields.own(name), f"a whole number from 1 to {LARGEST}")
@@ -136,6 +162,8 @@ def _stored_dtype(header: GgufHeader) -> str:
 def _rotation(fields: Fields, header: GgufHeader, head_dim: int) -> dict[str, Any]:
     """rope_theta, rope_scaling and how much of a head turns."""
     turning = fields.whole(fields.own("rope.dimension_count"), 1, LARGEST) or head_dim
+    if fields.architecture in LATENT:  # what turns stands apart
+        head_dim = turning
     theta = fields.real(fields.own("rope.freq_base"), 0, 1e15, above=True) or 10_000.0
     if turning > head_dim or (turning != head_dim and fields.architecture not in PARTIAL):
         raise fields.wrong(fields.own("rope.dimension_count"), f"all numbers of a head, {head_dim},")
@@ -159,11 +187,12 @@ def _scaling(fields: Fields, header: GgufHeader, pairs: int) -> dict[str, Any] |
         names = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}
         return (
             long
-            | {ours: _factors(header, name, pairs) for ours, name in names.items()}
+            | {ours: small_tensor(header, name, pairs) for ours, name in names.items()}
             | {"attention_factor": attention}
+            | ({"short_mscale": attention, "long_mscale": attention} if fields.architecture == "phimoe" else {})
         )
     if "rope_freqs.weight" in header.tensors:
-        factors = _factors(header, "rope_freqs.weight", pairs)
+        factors = small_tensor(header, "rope_freqs.weight", pairs)
         both = {"short_factor": factors, "long_factor": factors, "attention_factor": 1.0}  # for all texts
         return long | both | {"original_max_position_embeddings": length}
     if kind == "linear" and factor not in (None, 1.0):
@@ -188,14 +217,4 @@ def _yarn(fields: Fields, original: int) -> dict[str, Any]:
         numbers["attention_factor"] = numbers["attention_factor"] or older
     elif older not in (None, 1.0):
         raise fields.wrong_own("rope.scaling.attn_factor", "1")
-    return kind | numbers
-
-
-def _factors(header: GgufHeader, name: str, count: int) -> list[float]:
-    """A small tensor of float32."""
-    tensor = header.tensors.get(name)
-    if tensor is None or tensor.type.name != "F32" or tensor.shape != (count,):
-        raise ConfigError(f"model: {header.file}: {count} numbers of float32 are needed as {name}")
-    with header.file.open("rb") as file:
-        file.seek(tensor.offset)
-        return list(struct.unpack(f"<{count}f", file.read(tensor.size)))
+    return kind | numbers | (stretched(fields) if fields.architecture in SPARSE else {})

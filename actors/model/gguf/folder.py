@@ -15,12 +15,12 @@ from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
 from ..values import Values, read_json
 from .architectures import Fields
-from .config import make_config, make_generation_config, sizes
+from .config import given_tensors, make_config, make_generation_config, sizes
 from .header import BY_NAME, GgufHeader, GgufTensor, read_header
 from .tokenizer import make_tokenizer
 
 SOURCES = "gguf.json"
-VERSION = 3  # of what is made of a header
+VERSION = 5  # of what is made of a header
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -50,6 +50,7 @@ def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path
             "config.json": make_config(whole, keep_quantised),
             "generation_config.json": make_generation_config(whole),
             SOURCES: sources
+            | {"given": given_tensors(whole)}
             | {"architecture": Fields(whole).architecture, "sizes": sizes(whole), "tensors": list(_tensors(headers))},
         }
         if with_tokenizer:
@@ -85,9 +86,15 @@ def gguf_tensors(folder: Path) -> tuple[str, Tensors] | None:
 
 
 def gguf_sizes(folder: Path) -> dict[str, int]:
-    """Of attention: heads, kv_heads, head_dim."""
+    """Of attention: heads, kv_heads, head_dim; of linear attention its own."""
     found: dict[str, int] = read_json(folder / SOURCES)["sizes"]
     return found
+
+
+def gguf_given(folder: Path) -> dict[str, tuple[tuple[int, ...], float]]:
+    """Tensors of one number, which stands in a field: (shape, number), by their names at the hub."""
+    known = read_json(folder / SOURCES)["given"]
+    return {name: (tuple(shape), number) for name, (shape, number) in known.items()}
 
 
 def _tensors(headers: list[GgufHeader]) -> Iterator[list[Any]]:

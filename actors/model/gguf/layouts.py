@@ -1,55 +1,15 @@
 """Names of tensors in GGUF files of models that layers of transformers compute, and those at the hub.
 
 Another architecture is a record here, and its config in adapted.py. What of it lies otherwise than at the hub is told
-by `Layout`, too; llama.cpp's converter makes it so, and worker/models/gguf_tensors.py undoes it.
+by `Layout`, too; llama.cpp's converter makes it so, and worker/models/gguf_changes.py undoes it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-Names = dict[str, str]
-LLAMA: Names = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-GPT: Names = {
-    "attn_norm": "ln_1",
-    "attn_qkv": "attn.c_attn",
-    "attn_output": "attn.c_proj",
-    "ffn_norm": "ln_2",
-    "ffn_up": "mlp.c_fc",
-    "ffn_down": "mlp.c_proj",
-}
-MEGATRON: Names = {
-    "attn_qkv": "self_attention.query_key_value",
-    "attn_output": "self_attention.dense",
-    "ffn_up": "mlp.dense_h_to_4h",
-    "ffn_down": "mlp.dense_4h_to_h",
-}
-AROUND: Names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-AROUND_GPT: Names = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-}
-AROUND_MEGATRON: Names = {
-    "token_embd": "transformer.word_embeddings",
-    "token_embd_norm": "transformer.word_embeddings_layernorm",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-}
-
+from .experts.layouts import EXPERTS
+from .gemma.layouts import GEMMA
+from .layout import AROUND, AROUND_GPT, AROUND_MEGATRON, GPT, LLAMA, MEGATRON, Change, Changes, Layout, Names
+from .states.layouts import STATES
 
 LFM2: Names = {
     "attn_norm": "operator_norm",
@@ -81,30 +41,53 @@ MAMBA: Names = {
     "ssm_conv1d": "mixer.conv1d",
     "ssm_x": "mixer.x_proj",
     "ssm_dt": "mixer.dt_proj",
-    "ssm_a": "mixer.A_log",
-    "ssm_d": "mixer.D",
     "ssm_out": "mixer.out_proj",
 }
+GRANITE_MOE: Names = LLAMA | {
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_gate_exps": "block_sparse_moe.gate_linear",  # joined.py has what these two are
+    "ffn_up_exps": "block_sparse_moe.up_linear",
+    "ffn_down_exps": "block_sparse_moe.output_linear",
+    "ffn_gate_shexp": "shared_mlp.gate_linear",
+    "ffn_up_shexp": "shared_mlp.up_linear",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}
+GLM4_MOE: Names = {name: hub for name, hub in LLAMA.items() if name != "ffn_norm"} | {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.gate",
+    **{f"ffn_{part}_exps": f"mlp.experts.{{expert}}.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"ffn_{part}_shexp": f"mlp.shared_experts.{part}_proj" for part in ("gate", "up", "down")},
+}
+LFM2_MOE: Names = LFM2 | {
+    "ffn_gate_inp": "feed_forward.gate",
+    "ffn_gate_exps": "feed_forward.experts.{expert}.w1",
+    "ffn_up_exps": "feed_forward.experts.{expert}.w3",
+    "ffn_down_exps": "feed_forward.experts.{expert}.w2",
+}
+ERNIE_MOE: Names = GLM4_MOE | {"ffn_norm": "post_attention_layernorm"}
+HUNYUAN: Names = LLAMA | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
+MINIMAX_M2: Names = LLAMA | {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{expert}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{expert}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{expert}.w2",
+}
+BY_KV_HEAD: Changes = dict.fromkeys(("query_key_value.weight", "query_key_value.bias"), (Change.BY_KV_HEAD,))
+TRANSPOSED: Changes = dict.fromkeys(("c_attn.weight", "c_proj.weight", "c_fc.weight"), (Change.TRANSPOSED,))
 
 
-class Layout(NamedTuple):
-    """Where tensors are."""
-
-    hub: str  # the class at the hub
-    model_type: str
-    inside: Names = LLAMA  # of a layer
-    outside: Names = AROUND
-    layers: str = "model.layers"
-    paired: bool = False  # rows of queries and keys that turn together are neighbours
-    shifted: bool = False  # gains of norms have the 1 in them that norms add to what the hub has
-    transposed: tuple[str, ...] = ()  # weights that the hub has as [inputs, outputs]
-    grouped: str = ""  # queries, keys and values lie by KV head at the hub, and each after the other here
-    squeezed: str = ""  # weights of convolutions, that the hub has as [channels, 1, width]
-    negated: str = ""  # -exp(x) of what the hub has
-    thirds: str = ""  # of old files: queries, keys and values in one tensor, which are apart at the hub
-
-
+XIELU = {
+    "mlp.act_fn.alpha_p": ("xielu.alpha_p", (1,)),
+    "mlp.act_fn.alpha_n": ("xielu.alpha_n", (1,)),
+    "mlp.act_fn.beta": ("xielu.beta", ()),
+    "mlp.act_fn.eps": ("xielu.eps", ()),
+}
 LAYOUTS = {
+    "apertus": Layout(
+        *("ApertusForCausalLM", "apertus"),
+        LLAMA | {"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},
+        given=XIELU,
+    ),
     "arcee": Layout("ArceeForCausalLM", "arcee", paired=True),
     "bloom": Layout(
         "BloomForCausalLM",
@@ -112,11 +95,15 @@ LAYOUTS = {
         MEGATRON | {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
         AROUND_MEGATRON,
         "transformer.h",
-        grouped="query_key_value",
+        changes=BY_KV_HEAD,
     ),
     "cohere2": Layout("Cohere2ForCausalLM", "cohere2"),
     "command-r": Layout("CohereForCausalLM", "cohere"),
     "ernie4_5": Layout("Ernie4_5ForCausalLM", "ernie4_5"),
+    "ernie4_5-moe": Layout(
+        *("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", ERNIE_MOE),
+        whole={"exp_probs_b.bias": "mlp.moe_statics.e_score_correction_bias"},
+    ),
     "exaone4": Layout(
         "Exaone4ForCausalLM",
         "exaone4",
@@ -129,12 +116,16 @@ LAYOUTS = {
         MEGATRON | {"attn_norm": "input_layernorm"},
         AROUND_MEGATRON,
         "transformer.h",
-        grouped="query_key_value",
+        changes=BY_KV_HEAD,
     ),
     "gemma": Layout("GemmaForCausalLM", "gemma", shifted=True),
+    "glm4moe": Layout(
+        *("Glm4MoeForCausalLM", "glm4_moe", GLM4_MOE),
+        whole={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+    ),
     "gpt2": Layout(
         *("GPT2LMHeadModel", "gpt2", GPT, AROUND_GPT, "transformer.h"),
-        transposed=("c_attn.weight", "c_proj.weight", "c_fc.weight"),
+        changes=TRANSPOSED,
     ),
     "gptneox": Layout(
         "GPTNeoXForCausalLM",
@@ -143,11 +134,18 @@ LAYOUTS = {
         | {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"},
         {"token_embd": "gpt_neox.embed_in", "output_norm": "gpt_neox.final_layer_norm", "output": "embed_out"},
         "gpt_neox.layers",
-        grouped="query_key_value",
+        changes=BY_KV_HEAD,
     ),
+    "granitemoe": Layout("GraniteMoeForCausalLM", "granitemoe", GRANITE_MOE, paired=True),
+    "hunyuan-dense": Layout("HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", HUNYUAN),
     "lfm2": Layout(
         *("Lfm2ForCausalLM", "lfm2", LFM2, AROUND | {"token_embd_norm": "model.embedding_norm"}),
-        squeezed="conv.conv.weight",
+        changes={"conv.conv.weight": (Change.CHANNELS,)},
+    ),
+    "lfm2moe": Layout(
+        *("Lfm2MoeForCausalLM", "lfm2_moe", LFM2_MOE, AROUND | {"token_embd_norm": "model.embedding_norm"}),
+        changes={"conv.conv.weight": (Change.CHANNELS,)},
+        whole={"exp_probs_b.bias": "feed_forward.expert_bias"},
     ),
     "mamba": Layout(
         "MambaForCausalLM",
@@ -155,8 +153,12 @@ LAYOUTS = {
         MAMBA,
         {"token_embd": "backbone.embeddings", "output_norm": "backbone.norm_f", "output": "lm_head"},
         "backbone.layers",
-        squeezed="conv1d.weight",
-        negated="A_log",
+        changes={"conv1d.weight": (Change.CHANNELS,), "A_log": (Change.LOGARITHM,)},
+        whole={"ssm_a": "mixer.A_log", "ssm_d": "mixer.D"},
+    ),
+    "minimax-m2": Layout(
+        *("MiniMaxM2ForCausalLM", "minimax_m2", MINIMAX_M2),
+        whole={"exp_probs_b.bias": "block_sparse_moe.e_score_correction_bias"},
     ),
     "mpt": Layout(
         *("MptForCausalLM", "mpt", MPT, AROUND_GPT | {"output_norm": "transformer.norm_f"}, "transformer.blocks")
@@ -186,6 +188,9 @@ LAYOUTS = {
     "starcoder2": Layout(
         "Starcoder2ForCausalLM", "starcoder2", LLAMA | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
     ),
+    **EXPERTS,
+    **GEMMA,
+    **STATES,
 }
 # of the larger Falcons, which have two norms before a layer
 TWO_NORMS = {"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"}

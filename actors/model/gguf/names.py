@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 
 from ..layers import EMBEDDINGS, FINAL_NORM, HEAD
 from .header import GgufTensor
-from .layouts import LAYOUTS, TWO_NORMS, Layout
+from .layout import PARTS, Layout
+from .layouts import LAYOUTS, TWO_NORMS
 
 ARCHITECTURES = {  # general.architecture, and the name in config.json
     "llama": "LlamaForCausalLM",
@@ -25,6 +26,9 @@ ARCHITECTURES = {  # general.architecture, and the name in config.json
     "granite": "GraniteForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
     "seed_oss": "SeedOssForCausalLM",
+    "gpt-oss": "GptOssForCausalLM",
+    "llama4": "Llama4ForCausalLM",
+    "deepseek2": "DeepseekV3ForCausalLM",  # or V2, by its router
     **{name: layout.hub for name, layout in LAYOUTS.items()},
 }
 OUTSIDE = {"token_embd": EMBEDDINGS, "output_norm": FINAL_NORM, "output": HEAD}
@@ -78,15 +82,46 @@ OWN = {  # what names mean in one architecture alone
         "post_ffw_norm": "post_mlp_layernorm",
     },
     "seed_oss": {"post_attention_norm": "post_attention_layernorm"},  # its norm before the MLP
+    "gpt-oss": {
+        **EXPERTS,
+        "ffn_gate_inp": "mlp.router",
+        "post_attention_norm": "post_attention_layernorm",  # likewise
+    },
+    "llama4": {
+        "ffn_gate_inp": "feed_forward.router",
+        **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in PARTS},
+        **{f"ffn_{part}_exps": f"feed_forward.experts.{{expert}}.{part}_proj" for part in PARTS},
+        **{f"ffn_{part}_shexp": f"feed_forward.shared_expert.{part}_proj" for part in PARTS},
+    },
+    "deepseek2": {
+        **EXPERTS,
+        "attn_q_a": "self_attn.q_a_proj",
+        "attn_q_a_norm": "self_attn.q_a_layernorm",
+        "attn_q_b": "self_attn.q_b_proj",
+        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+        "attn_kv_b": "self_attn.kv_b_proj",
+        "attn_k_b": "self_attn.k_b_proj",
+        "attn_v_b": "self_attn.v_b_proj",
+        "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+        "ffn_up_shexp": "mlp.shared_experts.up_proj",
+        "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    },
+}
+WHOLE = {  # parts of layers whose names at the hub, or here, end otherwise than with weight or bias
+    "gpt-oss": {"attn_sinks.weight": "self_attn.sinks"},
+    "deepseek2": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
 }
 PAIRED = ("llama", "granite", "smollm3")
+ONE_ROW = ".moe_statics.e_score_correction_bias"  # likewise
 ROW = ("ffn_gate_inp_shexp",)  # of one row, which files leave out of the shape
 EXPERT = "{expert}"
 MOST_EXPERTS = 1 << 16
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # read with the header
 NEEDLESS = re.compile(r"blk\.\d+\.attn_rot_embd|.*\.attn_rot_embd\.weight")  # of old files
 IN_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)")
-BARE = ("ssm_a", "ssm_d")  # parts of layers whose names end with themselves
+PART = re.compile(r"blk\.(\d{1,5})\.([\w.]+)")
+SCALE = re.compile(r"(.+)\.(?:input_)?scale")
 OF_EXPERT = re.compile(r"(blk\.\d{1,5}\.ffn_(?:gate|up|down))\.(\d{1,5})\.(weight)")  # of old files
 
 
@@ -98,17 +133,16 @@ def hub_tensors(
     Nothing for what no layer needs. A name that is not known stays, so that it is told as one for which the model has
     no use. `all_names` are those of the file.
     """
-    if name in ROPE_TENSORS or NEEDLESS.fullmatch(name):
+    if name in ROPE_TENSORS or NEEDLESS.fullmatch(name) or _drafts(name, all_names):
         return
     layout = LAYOUTS.get(architecture)
+    if (alone := _alone(architecture, layout, name)) is not None:
+        if EXPERT in alone:
+            yield from _each_expert(alone, tensor)
+        else:
+            yield alone, tensor._replace(shape=(1, *tensor.shape)) if alone.endswith(ONE_ROW) else tensor
+        return
     stem, _, kind = name.rpartition(".")
-    if kind in BARE and layout is not None and kind in layout.inside and stem.startswith("blk."):
-        yield f"{layout.layers}.{stem.removeprefix('blk.')}.{layout.inside[kind]}", tensor
-        return
-    outside = OUTSIDE if layout is None else layout.outside
-    if stem in outside:
-        yield f"{outside[stem]}.{kind}", tensor
-        return
     number = None
     if match := OF_EXPERT.fullmatch(name):
         number, stem = int(match[2]), f"{match[1]}_exps"
@@ -118,7 +152,8 @@ def hub_tensors(
         yield from _thirds(layout, int(match[1]), kind, tensor)
         return
     own = _inside(architecture, layout, part, all_names)
-    if match is None or own is None or (EXPERT in own and number is None and len(tensor.shape) != 3):
+    of_all = 3 if kind == "weight" else 2  # dimensions of what all experts have in one
+    if match is None or own is None or (EXPERT in own and number is None and len(tensor.shape) != of_all):
         yield name, tensor
         return
     hub = f"{'model.layers' if layout is None else layout.layers}.{int(match[1])}.{own}.{kind}"
@@ -128,6 +163,25 @@ def hub_tensors(
         yield hub.replace(EXPERT, str(number)), tensor
     else:
         yield from _each_expert(hub, tensor)
+
+
+def _drafts(name: str, all_names: Container[str]) -> bool:
+    """Is it of a layer behind the others, which drafts, and is not computed here?"""
+    match = PART.fullmatch(name)
+    return match is not None and f"blk.{match[1]}.nextn.eh_proj.weight" in all_names
+
+
+def _alone(architecture: str, layout: Layout | None, name: str) -> str | None:
+    """The name at the hub of what belongs to no layer, or to one by a name as a whole."""
+    stem, _, kind = name.rpartition(".")
+    outside = OUTSIDE if layout is None else layout.outside
+    if stem in outside:
+        return f"{outside[stem]}.{kind}"
+    match = PART.fullmatch(name)
+    whole = (WHOLE.get(architecture, {}) if layout is None else layout.whole).get(match[2]) if match else None
+    if match is None or whole is None:
+        return None
+    return f"{'model.layers' if layout is None else layout.layers}.{int(match[1])}.{whole}"
 
 
 def _inside(architecture: str, layout: Layout | None, part: str, all_names: Container[str]) -> str | None:
@@ -159,6 +213,19 @@ def _each_expert(hub: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor
         )
 
 
+def scale_names(architecture: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Of tensors by their types: those that are factors of a weight in NVFP4, and of what is multiplied by it (which
+    is not rounded here), with the weight's name."""
+    layout = LAYOUTS.get(architecture)
+    found = {}
+    for name in types:
+        match = SCALE.fullmatch(name)
+        weight = f"{match[1]}.weight" if match else ""
+        if types.get(weight) == "NVFP4" and (layout is None or _alone(architecture, layout, name) is None):
+            found[name] = weight
+    return found
+
+
 def is_paired(architecture: str, name: str) -> bool:
     """Do rows of this tensor (by its name at the hub) lie so that numbers that turn together are neighbours?
 
@@ -166,11 +233,12 @@ def is_paired(architecture: str, name: str) -> bool:
     """
     layout = LAYOUTS.get(architecture)
     paired = architecture in PAIRED if layout is None else layout.paired
-    return paired and name.rsplit(".", 1)[0].endswith(("self_attn.q_proj", "self_attn.k_proj"))
+    return paired and name.rsplit(".", 1)[0].endswith((".q_proj", ".k_proj"))
 
 
 def is_shifted(architecture: str, name: str) -> bool:
     """Is this the gain of a norm with the 1 in it that such norms (Gemma's) add to what the hub has?"""
     layout = LAYOUTS.get(architecture)
     shifted = architecture in ("gemma2", "gemma3") if layout is None else layout.shifted
-    return shifted and name.endswith("norm.weight")
+    other = layout is not None and bool(layout.unshifted) and name.endswith(layout.unshifted)
+    return shifted and name.endswith("norm.weight") and not other

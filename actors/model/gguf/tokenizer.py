@@ -1,7 +1,8 @@
 """tokenizer.json and tokenizer_config.json of a GGUF file's vocabulary.
 
-Two kinds: `gpt2` merges bytes in the order of its merges, `llama` (SentencePiece's BPE) merges characters by the scores
-of what they give, and falls back to bytes. The second is written with merges in the order of scores.
+Three kinds: `gpt2` merges bytes in the order of its merges, `llama` (SentencePiece's BPE) merges characters by the
+scores of what they give, and falls back to bytes, `gemma4` merges characters in the order of its merges, and falls back
+to bytes, too. The second is written with merges in the order of scores.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .pre_tokenizers import BY_NAME, pre_tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of tokens
 PREFIX = "tokenizer.ggml."
+MOST_SHOWN = 24  # rules for cutting texts, in an error
 SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other control tokens take what follows them
 
@@ -66,8 +68,10 @@ def make_tokenizer(header: GgufHeader) -> tuple[dict[str, Any], dict[str, Any]]:
         made = _byte_level(vocabulary)
     elif model == "llama":
         made = _sentence_piece(vocabulary)
+    elif model == "gemma4":
+        made = _characters(vocabulary)
     else:
-        raise vocabulary.wrong("model", f"{model} is not supported; these are: gpt2, llama; {_instead()}")
+        raise vocabulary.wrong("model", f"{model} is not supported; these are: gpt2, llama, gemma4; {_instead()}")
     return {"version": "1.0", "truncation": None, "padding": None} | made, _config(vocabulary)
 
 
@@ -97,9 +101,10 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
     kind = BY_NAME.get(name or "")
     if kind is None:
         said = "the file does not say how texts are cut" if name is None else f"{name} is not supported"
-        raise vocabulary.wrong("pre", f"{said}; these are: {', '.join(BY_NAME)}; {_instead()}")
-    known = vocabulary.usable()
-    model = byte_pairs(known, _merges(vocabulary, known)) | {"ignore_merges": kind.whole_words}
+        known = f"{', '.join(list(BY_NAME)[:MOST_SHOWN])} and {len(BY_NAME) - MOST_SHOWN} more"
+        raise vocabulary.wrong("pre", f"{said}; these are: {known}; {_instead()}")
+    words = vocabulary.usable()
+    model = byte_pairs(words, _merges(vocabulary, words)) | {"ignore_merges": kind.whole_words}
     return {
         "added_tokens": _added(vocabulary),
         "normalizer": {"type": "NFC"} if kind.normal_form else None,
@@ -138,6 +143,21 @@ def _sentence_piece(vocabulary: Vocabulary) -> dict[str, Any]:
         "post_processor": _ends(vocabulary, True),
         "decoder": pieces_decoder(int(prefix)),
         "model": byte_pairs(known, _merges_by_score(vocabulary)) | {"unk_token": text, **WITH_BYTES},
+    }
+
+
+def _characters(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Of Gemma 4: a text is not cut into words."""
+    known = vocabulary.usable()
+    unknown = vocabulary.special("unknown")
+    text = "<unk>" if unknown is None else vocabulary.tokens[unknown]
+    return {
+        "added_tokens": _added(vocabulary),
+        "normalizer": SPACES_SHOWN,
+        "pre_tokenizer": None,
+        "post_processor": _ends(vocabulary, True),
+        "decoder": pieces_decoder(0),
+        "model": byte_pairs(known, _merges(vocabulary, known)) | {"unk_token": text, **WITH_BYTES},
     }
 
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...options.config import ConfigError
-from ..architecture import LARGEST, Architecture
+from ..architecture import Architecture
+from ..config_json import LARGEST
 from ..families.family import ROPES
 from ..layers import HEAD, LayerSpec, LinearSpec
 from ..rope import read_rope

@@ -3,12 +3,17 @@
 For each linear layer that it changes there are A [rank, inputs] and B [outputs, rank], and with DoRA a magnitude m:
     y = W x + s·B(A x)                          s = alpha / rank, or alpha / √rank with use_rslora
     y = m / |W + s·B·A| · (W x + s·B(A x))      with use_dora; |·| is the length of each row; biases are added behind
+With target_parameters PEFT adapts the weights of a layer's experts that one tensor holds, two such by names within one
+another (`experts` and `experts.base_layer`): A [experts · rank, inputs] and B [outputs, rank · experts], of which the
+ranks of an expert lie side by side in A and `experts` apart in B.
 rank_pattern and alpha_pattern have other numbers for some layers; fan_in_fan_out says how W is stored, and changes
 nothing here. What an adapter may have beside that is refused by name. Knows files and no torch: no weight is read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import re
@@ -19,25 +24,28 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...options.config import ConfigError
+from ..layers import HEAD
 from ..weights.weight_files import StoredTensor, read_files, some
 
 CONFIG = "adapter_config.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")
 PREFIX = "base_model.model."
 LONGEST_CONFIG = 1 << 20  # bytes
+STAMP_BYTES = 7  # that fit a word of shared memory
 TYPES = ("F32", "F16", "BF16")
+EXPERTS = re.compile(r"(?:^|(?<=\.))experts(?:\.base_layer)*$")  # what holds the weights of all experts of a layer
 ALL_LINEAR = "all-linear"  # PEFT's word for target_modules
 STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # of init_lora_weights, that leave the base as it is
 HARMLESS = frozenset(  # fields that say how it was trained, or are read here
     "alpha_pattern auto_mapping base_model_name_or_path corda_config eva_config exclude_modules fan_in_fan_out "
-    "inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config lora_alpha lora_dropout "
-    "lora_ga_config megatron_config megatron_core peft_type peft_version qalora_group_size r rank_pattern revision "
-    "runtime_config target_modules task_type use_dora use_rslora bias ensure_weight_tying velora_config".split()
+    "inference_mode init_lora_weights layers_pattern layers_to_transform loftq_config lora_alpha "
+    "lora_dropout lora_ga_config megatron_config megatron_core peft_type peft_version qalora_group_size r rank_pattern "
+    "revision runtime_config target_modules target_parameters task_type use_dora use_rslora bias ensure_weight_tying "
+    "velora_config".split()
 )
 REASONS = {  # why others are refused, where there is more to say
     "modules_to_save": "whole layers beside the low-rank ones would be another model",
     "trainable_token_indices": "embeddings are those of the model",
-    "target_parameters": "experts are not adapted",
     "alora_invocation_tokens": "activated LoRA is not built",
 }
 PARTS = {
@@ -45,6 +53,7 @@ PARTS = {
     "lora_B.weight": "b",
     "lora_magnitude_vector": "magnitude",
     "lora_magnitude_vector.weight": "magnitude",
+    "base_layer.weight": "base",
 }
 
 
@@ -63,6 +72,7 @@ class AdapterConfig(msgspec.Struct, frozen=True):
     bias: str = "none"
     init_lora_weights: bool | str | None = True
     target_modules: list[str] | str | None = None
+    target_parameters: list[str] | None = None
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
 
@@ -78,6 +88,10 @@ class AdaptedLinear(NamedTuple):
     scale: float
     inputs: int
     outputs: int
+    base: str | None = None  # the layer's own weight, which PEFT stores beside its changes where it makes logits
+    experts: int = 0  # how many A and B are of, side by side; 0: of one layer
+    expert: int = 0  # which of them this is
+    rows: slice | None = None  # of B, where the outputs are a part of them
 
 
 class Adapter(NamedTuple):
@@ -90,6 +104,20 @@ class Adapter(NamedTuple):
     def rank(self) -> int:
         """The largest."""
         return max(linear.rank for linear in self.linears.values())
+
+
+def stamp_of(path: str) -> int:
+    """What tells files that were written anew from those that were there: their sizes and times, as one number that
+    is not 0; 0 where there are none.
+    """
+    found: list[tuple[str, int, int]] = []
+    for name in (CONFIG, *FILES):
+        with contextlib.suppress(OSError):
+            about = (Path(path).expanduser() / name).stat()
+            found.append((name, about.st_size, about.st_mtime_ns))
+    if not found:
+        return 0
+    return int.from_bytes(hashlib.blake2b(repr(found).encode(), digest_size=STAMP_BYTES).digest()) or 1
 
 
 def read_adapter(path: str, max_rank: int) -> Adapter:
@@ -106,6 +134,7 @@ def read_adapter(path: str, max_rank: int) -> Adapter:
     except ConfigError as error:
         raise AdapterError(str(error).removeprefix("model: ")) from None
     linears = {module: _linear(config, module, parts, tensors) for module, parts in _modules(tensors).items()}
+    _check_parameters(config, linears)
     if not linears:
         raise AdapterError(f"{file} has no tensors of LoRA")
     _check_targets(config.target_modules, linears)
@@ -156,6 +185,8 @@ def _modules(tensors: Mapping[str, StoredTensor]) -> dict[str, dict[str, str]]:
     for name in tensors:
         own = name.removeprefix(PREFIX)
         part = next((part for part in PARTS if own.endswith(f".{part}")), None)
+        if part == "base_layer.weight" and not own.startswith(f"{HEAD}."):
+            part = None
         if part is None:
             raise AdapterError(f"{name} is not supported: only lora_A, lora_B and lora_magnitude_vector are")
         modules.setdefault(own.removesuffix(f".{part}"), {})[PARTS[part]] = name
@@ -178,13 +209,27 @@ def _linear(
             raise AdapterError(f"{parts[part]} is stored as {tensor.dtype}; supported are {', '.join(TYPES)}")
     rank = int(_by_pattern(config.rank_pattern, module, config.r))
     outputs, inputs = b.shape[0] if b.shape else 0, a.shape[-1] if a.shape else 0
-    wanted = {"a": (rank, inputs), "b": (outputs, rank), "magnitude": (outputs,)}
+    experts = max(1, a.shape[0] // rank) if config.target_parameters and EXPERTS.search(module) and a.shape else 0
+    ranks = rank * (experts or 1)
+    wanted = {"a": (ranks, inputs), "b": (outputs, ranks), "magnitude": (outputs,)}
     for part, tensor in zip(wanted, (a, b, m), strict=True):
         if tensor is not None and tensor.shape not in (wanted[part], *([(1, outputs)] if part == "magnitude" else [])):
             raise AdapterError(f"{parts[part]} is {list(tensor.shape)} in place of {list(wanted[part])} (rank {rank})")
     alpha = _by_pattern(config.alpha_pattern, module, config.lora_alpha)
     scale = alpha / (math.sqrt(rank) if config.use_rslora else rank)
-    return AdaptedLinear(module, parts["a"], parts["b"], parts.get("magnitude"), rank, scale, inputs, outputs)
+    others = rank, scale, inputs, outputs, parts.get("base"), experts
+    return AdaptedLinear(module, parts["a"], parts["b"], parts.get("magnitude"), *others)
+
+
+def _check_parameters(config: AdapterConfig, linears: Mapping[str, AdaptedLinear]) -> None:
+    """Of which weights of experts tensors are their shapes say, but not of which a pattern is."""
+    for parameter in config.target_parameters or ():
+        module = parameter.rpartition(".")[0]
+        if not any(f".{EXPERTS.sub('experts', name)}".endswith(f".{module}") for name in linears):
+            raise AdapterError(f"target_parameters names {parameter}, of which the file has no tensors")
+        patterns = [*(config.rank_pattern or ()), *(config.alpha_pattern or ())]
+        if any(EXPERTS.search(module) and parameter.rpartition(".")[2] in pattern for pattern in patterns):
+            raise AdapterError(f"rank_pattern and alpha_pattern are not supported for {parameter} of target_parameters")
 
 
 def _by_pattern(pattern: Mapping[str, float] | None, module: str, default: float) -> float:

@@ -172,13 +172,16 @@ def weight_bytes(shape: Architecture, dtype: Sized, without: Collection[str] = (
     return int(total)
 
 
-def kv_memory_room(config: Config) -> tuple[str, int]:
+def kv_memory_room(config: Config, mapped: int = 0) -> tuple[str, int]:
     """The option that says how much KV memory an engine may have, and the bytes: each has its part of a share of all,
-    and as much as is given in bytes.
+    and as much as is given in bytes. `mapped`: weights in files, whose memory the system calls available.
     """
     if config.kv_cache_memory_bytes is not None:
         return "--kv-cache-memory-bytes", config.kv_cache_memory_bytes
-    return "--kv-cache-memory-fraction", int(available_bytes() * config.kv_cache_memory_fraction / config.engines)
+    engines = max(1, config.local_engines)
+    return "--kv-cache-memory-fraction", int(
+        max(0, available_bytes() - mapped) * config.kv_cache_memory_fraction / engines
+    )
 
 
 def count_blocks(

@@ -18,10 +18,11 @@ from typing import NamedTuple
 import msgspec
 
 from ...options.config import Config, ConfigError
-from ..architecture import Architecture, shard_shape
+from ..architecture import Architecture
 from ..layers import EMBEDDINGS, FINAL_NORM
 from ..memory.kv import KVSpec, KVType
 from ..memory.kv_memory import KVMemory, plan_kv_memory
+from ..sharding import shard_shape
 
 
 class StagePlans(NamedTuple):

@@ -13,17 +13,18 @@ from typing import Any
 
 from ...options.config import Config, ConfigError
 from ...options.objects.pooler import OPTION, PoolerOptions, read_pooler
-from ...protocol.request import CLASSIFY, EMBED, SIGMOID, SOFTMAX, TOKEN_CLASSIFY, TOKEN_EMBED
-from ..architecture import LARGEST, architecture_name, find_architecture
+from ...protocol.request import CLASSIFY, EMBED, TOKEN_CLASSIFY, TOKEN_EMBED
+from ..config_json import LARGEST, architecture_name, find_architecture
 from ..families.registry import BY_ARCHITECTURE
 from ..values import Values
+from ..vision.texts import read_vision, text_values
+from .heads import GENERATES, HEADS, REWARDS, FoundHead, activations, find_head, is_reranker
 from .sentence_transformers import SentenceModules, has_modules, read_modules
 from .spec import LAST, MEAN, SEQUENCE, TOKEN, PoolingSpec
 
-GENERATES = "ForCausalLM"
-HEADS = {"ForSequenceClassification": SEQUENCE, "ForTokenClassification": TOKEN}
 TEXTS = (GENERATES, "LMHeadModel")  # what goes on with them, by its name
 EMBEDS = ("Model", "ForMaskedLM", "ForPreTraining")  # beside a decoder's
+CHANGED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 WIDTHS = ("hidden_size", "d_model", "dim", "n_embd")
 
 
@@ -36,29 +37,33 @@ def pools(config: Config, whole: Values, folder: Path) -> bool:
     if config.worker != "model":
         return False
     name = architecture_name(whole)
+    if is_reranker(config, whole, name) or whole["classifier_from_token"]:
+        return True
     return has_modules(folder) or (not name.endswith(TEXTS) and name.endswith((*HEADS, *EMBEDS)))
 
 
 def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> tuple[PoolingSpec, int | None]:
     """How it pools, and the longest text by sentence-transformers' files. ConfigError says what cannot be."""
     name = architecture_name(whole)
-    head = _head(config, name)
+    options, found = read_pooler(config), read_modules(folder)
+    head = find_head(config, whole, options, name)
     if config.convert == "none" and name.endswith(GENERATES):
         raise ConfigError(f"--convert none: {name} goes on with texts; embed makes vectors of its hidden states")
-    options, found = read_pooler(config), read_modules(folder)
     base = _base(config, whole, name)
+    _check_head(whole, base, head, name)
     hidden = next((size for key in WIDTHS if (size := text.whole(key, 1, LARGEST)) is not None), None)
     if hidden is None:
         raise ConfigError(f"model: {text.file} does not say how wide hidden states are ({', '.join(WIDTHS)})")
-    methods = [options.method] if options.method else found.methods if found else [_default(name)]
-    labels = _labels(whole) if head else []
-    activation, score = _activations(whole, options, labels)
-    dense = found.dense if found and not head else []
+    methods = [options.method] if options.method else found.methods if found else [_default(base, name)]
+    activation, score = activations(whole, options, len(head.labels))
+    if name in REWARDS and len(head.labels) == 1:  # a reward has no bounds
+        activation = score = ""
+    dense = found.dense if found and not head.kind else []
     width = dense[-1].outputs if dense else hidden * len(methods)
     if (cut := options.dimensions or 0) > width:
         raise ConfigError(f"{OPTION}: dimensions: {cut} is more than the {width} numbers of a vector")
     spec = PoolingSpec(
-        tasks=_tasks(head, base),
+        tasks=_tasks(head.kind, base),
         base=base,
         methods=methods,
         normalize=_normalizes(options, found),
@@ -67,8 +72,13 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         dense=dense,
         dimensions=cut,
         may_cut=_may_cut(whole),
-        head=head,
-        labels=labels,
+        head=head.kind,
+        labels=list(head.labels),
+        layers=list(head.layers),
+        tokens=list(head.tokens),
+        difference=head.difference,
+        pair=head.pair,
+        step_tag=-1 if options.step_tag_id is None else options.step_tag_id,
         activation=activation,
         score_activation=score,
         prompts=found.prompts if found else {},
@@ -78,24 +88,29 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     return spec, found.max_length if found else None
 
 
-def _head(config: Config, name: str) -> str:
-    """What is put on hidden states to make scores of labels."""
-    own = next((head for ending, head in HEADS.items() if name.endswith(ending)), "")
-    if config.convert == "embed":
-        return ""
-    if config.convert in ("classify", "reward") and not own:
-        raise ConfigError(f"--convert {config.convert}: {name} has no head that classifies; embed can be had of it")
-    return own
+def _check_head(whole: Values, base: str, head: FoundHead, name: str) -> None:
+    """ConfigError if it is one of a decoder that this server has no layers of, or not of plain logits."""
+    if not head.tokens and name not in REWARDS:
+        return
+    if not base:
+        raise ConfigError(f"model: {name}: this head needs a decoder that this server has layers of")
+    changed = next((field for field in CHANGED if whole[field] not in (None, 1, 1.0)), None)
+    if head.tokens and changed:
+        raise ConfigError(f"{OPTION}: classifier_from_token: not with {changed}, by which logits are changed")
 
 
 def _decoder(name: str) -> str:
     """The decoder of the same layers, if there is one of that name."""
+    if (reward := REWARDS.get(name)) is not None:
+        return reward.decoder
     ending = next((ending for ending in (GENERATES, *HEADS, *EMBEDS) if name.endswith(ending)), "")
     return f"{name.removesuffix(ending)}{GENERATES}"
 
 
 def _base(config: Config, whole: Values, name: str) -> str:
     """The architecture of this server's own layers that computes its hidden states; empty: transformers does."""
+    if read_vision(whole.values, whole.file) is not None:
+        return _seeing(config, whole, name)
     native = _decoder(name)
     bidirectional = whole["is_causal"] is False or whole["use_bidirectional_attention"] is True
     if native not in BY_ARCHITECTURE or bidirectional or name.endswith("ForTokenClassification"):
@@ -104,43 +119,25 @@ def _base(config: Config, whole: Values, name: str) -> str:
     return "" if find_architecture(values, config.model_impl, config.quantization, whole.file) is None else native
 
 
+def _seeing(config: Config, whole: Values, name: str) -> str:
+    """The same of a model that sees pictures, whose text part it is."""
+    shape = find_architecture(whole.values, config.model_impl, config.quantization, whole.file)
+    if shape is None or shape.vision is None:
+        text = "sees pictures, and no vectors are made of it by layers of transformers"
+        raise ConfigError(f"--runner pooling: {name} {text} ({whole.file})")
+    return architecture_name(Values(whole.file, text_values(whole.values, whole.file)))
+
+
 def native_values(values: dict[str, Any], base: str) -> dict[str, Any]:
-    """config.json of a model whose layers are those of `base`; no logits are made."""
+    """config.json of a model whose layers are those of `base`; no logits are made. One that sees stays what it is."""
+    if read_vision(values) is not None:
+        return {**values, "tie_word_embeddings": True}
     return {**values, "architectures": [base], "tie_word_embeddings": True}
 
 
-def _default(name: str) -> str:
+def _default(base: str, name: str) -> str:
     """What is pooled where no file says it: as sentence-transformers does it, and of decoders the last token."""
-    return LAST if name.endswith(GENERATES) or _decoder(name) in BY_ARCHITECTURE else MEAN
-
-
-def _labels(whole: Values) -> list[str]:
-    given = whole["id2label"]
-    if given is None:
-        count = whole.whole("num_labels", 1, LARGEST) or 2
-        return [f"LABEL_{index}" for index in range(count)]
-    if not isinstance(given, dict) or not all(str(index) in map(str, given) for index in range(len(given))):
-        raise whole.wrong("id2label", "names of labels by their numbers from 0 on")
-    return [str(given.get(str(index), given.get(index))) for index in range(len(given))]
-
-
-def _activations(whole: Values, options: PoolerOptions, labels: list[str]) -> tuple[str, str]:
-    """(of labels' scores, of the score of a pair of texts). A regression is told as it is."""
-    problem = whole.text("problem_type")
-    by_label = SIGMOID if len(labels) == 1 or problem == "multi_label_classification" else SOFTMAX
-    own = whole.object("sentence_transformers")
-    named = (own.text("activation_fn") if own else None) or whole.text("sbert_ce_default_activation_function")
-    score = SIGMOID if len(labels) == 1 else ""
-    if named:
-        last = named.rpartition(".")[2].lower()
-        if last not in ("identity", SIGMOID):
-            raise whole.wrong("sentence_transformers", "an activation Identity or Sigmoid")
-        score = SIGMOID if last == SIGMOID else ""
-    if problem == "regression":
-        by_label = ""
-    if options.activates is False:
-        by_label = score = ""
-    return by_label, score
+    return LAST if base or name.endswith(GENERATES) or _decoder(name) in BY_ARCHITECTURE else MEAN
 
 
 def _normalizes(options: PoolerOptions, found: SentenceModules | None) -> bool:

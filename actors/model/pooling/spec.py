@@ -20,6 +20,23 @@ class DenseSpec(msgspec.Struct, frozen=True, kw_only=True):
     activation: str  # of ACTIVATIONS (sentence_transformers.py)
 
 
+class HeadLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """A linear layer of a head, by its tensors' names in the checkpoint."""
+
+    weight: str
+    bias: str = ""
+    activation: str = ""  # "relu", or none
+
+
+class PairForm(msgspec.Struct, frozen=True, kw_only=True):
+    """What a generating model is asked of two texts; `before` and `after` stay where the rest is cut."""
+
+    before: str
+    form: str  # with {instruction}, {query} and {document}
+    after: str
+    instruction: str  # where a request names none
+
+
 class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of one model."""
 
@@ -34,6 +51,11 @@ class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     may_cut: bool = True  # requests may ask for `dimensions`
     head: str = ""  # SEQUENCE or TOKEN
     labels: list[str] = []
+    layers: list[HeadLayer] = []  # of the head, by a decoder of this server
+    tokens: list[str | int] = []  # of whose logits the head is made instead
+    difference: bool = False  # one label: the second token's less the first's
+    step_tag: int = -1  # scores by token are those of this token alone; -1: of all
+    pair: PairForm | None = None
     activation: str = ""  # of labels' scores in classification: as Pooling has it
     score_activation: str = ""  # of the score of a pair
     prompts: dict[str, str] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
-from ..gguf.pre_tokenizers import ENDS, LLAMA3, QWEN2, SPACES
+from ..gguf.pre_tokenizers import KIMI, LLAMA3, QWEN2
 from ..tokenizers.tokenizer_parts import (
     added_token,
     between,
@@ -29,13 +29,6 @@ from ..values import Values
 from .special import About, AddedTokens
 
 LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
-UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-START = r"[^\r\n\p{L}\p{N}]?"
-KIMI = (
-    r"[\p{Han}]+|" + f"{START}{UPPER}*{LOWER}+{ENDS}?|{START}{UPPER}+{LOWER}*{ENDS}?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
-)
 RESERVED = 256  # special tokens behind those of the file
 TEKKEN_SPECIAL = (  # of files that do not list their own
     "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] "

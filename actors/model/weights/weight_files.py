@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from ...options.config import ConfigError
 from ..architecture import Architecture
 from ..formats.stored import BYTES, StoredSpec
-from ..gguf.folder import SOURCES, Tensors, gguf_tensors
+from ..gguf.folder import SOURCES, Tensors, gguf_given, gguf_tensors
 from ..gguf.header import BY_NAME
-from ..gguf.names import hub_tensors
+from ..gguf.joined import joined_names
+from ..gguf.names import hub_tensors, scale_names
 from ..layers import HEAD
 from ..values import read_json
 from ..vision.texts import text_name
@@ -50,7 +51,10 @@ class StoredTensor(NamedTuple):
 def read_weights(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
     if (found := gguf_tensors(folder)) is not None:
-        return _of_gguf(*found)
+        given = {
+            name: StoredTensor(folder / SOURCES, "F32", shape, 4) for name, (shape, _) in gguf_given(folder).items()
+        }
+        return _of_gguf(*found) | given
     return read_files(weight_files(folder))
 
 
@@ -67,11 +71,19 @@ def is_pickled(path: Path) -> bool:
 def _of_gguf(architecture: str, tensors: Tensors) -> dict[str, StoredTensor]:
     """The same of GGUF files, by the names that tensors have at the hub."""
     names = {name for _, name, _ in tensors}
-    return {
+    scales = scale_names(architecture, {name: tensor.type.name for _, name, tensor in tensors})
+    found = {
         hub: StoredTensor(path, part.type.name, part.shape, part.size)
         for path, name, tensor in tensors
+        if name not in scales
         for hub, part in hub_tensors(architecture, name, tensor, names)
     }
+    for whole, parts, kind in [*joined_names(architecture, found)]:
+        first, second = (found[part] for part in parts)
+        if (shape := kind.shape(first.shape, second.shape)) is not None:
+            found[whole] = first._replace(shape=shape, size=first.size + second.size)
+            found = {name: tensor for name, tensor in found.items() if name not in parts}
+    return found
 
 
 def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
@@ -88,8 +100,11 @@ def find_hidden_weights(folder: Path, shape: Architecture) -> tuple[Homes, Homes
     """(those of a model that makes no logits, by their full names; those of its heads): where each lies, and by which
     name. It may have been stored as the bare model. ConfigError if they do not fit.
     """
-    if shape.stored is not None:
-        raise ConfigError(f"model: {folder}: quantised weights are not read for pooling; int8 can be made at load")
+    if shape.text_part:
+        each = ((text_name(name), name, one) for name, one in read_weights(folder).items())
+        parts = {own: (one, name) for own, name, one in each if own is not None and not own.startswith(HEAD)}
+        check_tensors(folder, shape, {own: one for own, (one, _) in parts.items()})
+        return {own: (one.file, name) for own, (one, name) in parts.items()}, {}
     found = read_weights(folder)
     bare = not any(name.startswith(PREFIX) for name in found)
     heads: Homes = {name: (tensor.file, name) for name, tensor in found.items() if name.startswith(HEADS)}

@@ -11,7 +11,7 @@ from ..parser import nearest
 
 OPTION = "--pooler-config"
 METHODS = {"CLS": "cls", "LAST": "last", "MEAN": "mean"}  # by vLLM's names
-BY_TOKEN = {"ALL": "all"}
+BY_TOKEN = {"ALL": "all", "STEP": "step"}
 
 
 class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,10 +19,13 @@ class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     pooling_type: str | None = None  # of seq_pooling_type or tok_pooling_type
     seq_pooling_type: Literal["CLS", "LAST", "MEAN"] | None = None
-    tok_pooling_type: Literal["ALL"] | None = None
+    tok_pooling_type: Literal["ALL", "STEP"] | None = None
     use_activation: bool | None = None
     normalize: bool | None = None
     dimensions: int | None = None
+    classifier_from_token: list[str] | None = None  # tokens of whose logits a head is made
+    step_tag_id: int | None = None  # scores by token are those of this token alone
+    returned_token_ids: list[int] | None = None  # likewise a head, each token a label
 
     @property
     def method(self) -> str | None:

@@ -41,6 +41,18 @@ class NgramOptions(
         return self.prompt_lookup_min or most, most
 
 
+class SuffixOptions(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="suffix"
+):
+    """Drafts are what followed the longest ending that came before, here or in earlier answers."""
+
+    num_speculative_tokens: Drafts = 24
+    suffix_decoding_max_tree_depth: Ending = 24
+    suffix_decoding_max_cached_requests: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
+    suffix_decoding_max_spec_factor: Annotated[float, Meta(gt=0, le=64)] = 1.0
+    suffix_decoding_min_token_prob: Annotated[float, Meta(ge=0, le=1)] = 0.1
+
+
 class DraftModelOptions(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="draft_model"
 ):
@@ -90,9 +102,11 @@ class MtpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 BY_ITSELF = NgramOptions(num_speculative_tokens=4, prompt_lookup_max=4, prompt_lookup_min=3)
 HeadOptions = EagleOptions | Eagle3Options | MedusaOptions | MtpOptions
-Speculative = NgramOptions | DraftModelOptions | HeadOptions
+LookupOptions = NgramOptions | SuffixOptions  # what they look up needs no model
+Speculative = LookupOptions | DraftModelOptions | HeadOptions
 OPTIONS: dict[str, type[msgspec.Struct]] = {
     "ngram": NgramOptions,
+    "suffix": SuffixOptions,
     "draft_model": DraftModelOptions,
     "eagle": EagleOptions,
     "eagle3": Eagle3Options,
@@ -107,7 +121,6 @@ REFUSED = {  # methods of vLLM and SGLang that are not there, and why
         "models with such layers are not served; mtp is for MiMoForCausalLM",
     ),
     "nextn": "the name of it is mtp, and it is for MiMoForCausalLM",
-    "suffix": "ngram is nearest to it",
     "ngram_gpu": "drafts are made on a CPU; the name is ngram",
 }
 

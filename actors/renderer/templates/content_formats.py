@@ -18,6 +18,7 @@ from .analysis import Uses
 from .problem import TemplateProblem
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
+THINKING = "thinking"  # a part of a content, as Mistral's clients send back what a model has thought
 SHORT = 9  # characters of a call's id, in Mistral's templates
 
 
@@ -30,6 +31,7 @@ class Reads(NamedTuple):
     asks_none: bool = False  # it asks whether there is a content by comparing it with none
     developer: bool = False  # of a role: it knows this one
     short_ids: bool = False  # of a call: it asks whether they have SHORT characters, no more and no fewer
+    thinking: bool = False  # of a content's part: it asks whether it is one of this type
 
 
 def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
@@ -42,7 +44,14 @@ def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
     as_object = arguments.loops or arguments.asks("string", "mapping") or arguments.is_mapping
     as_text = arguments.is_text or (arguments.is_text_by_name and not arguments.is_filtered("tojson"))
     developer = any(const.value == "developer" for const in template.find_all(nodes.Const))
-    return Reads(parts, text, as_text and not as_object, content.asks("none"), developer, _asks_short(template))
+    short, thinking = _asks_short(template), _asks_for_thinking(template)
+    return Reads(parts, text, as_text and not as_object, content.asks("none"), developer, short, thinking)
+
+
+def _asks_for_thinking(template: nodes.Template) -> bool:
+    """It compares something with the type's name."""
+    compared = (op.expr for compare in template.find_all(nodes.Compare) for op in compare.ops)
+    return any(isinstance(side, nodes.Const) and side.value == THINKING for side in compared)
 
 
 def _asks_short(template: nodes.Template) -> bool:
@@ -77,6 +86,8 @@ def fit(message: dict[str, Any], reads: Reads, keep_null: bool = False) -> dict[
         raise TemplateProblem(f"messages: each must be an object, not {type(message).__name__}")
     kept = {"content"} if keep_null else ()
     message = {name: value for name, value in message.items() if value is not None or name in kept}
+    if not reads.thinking:
+        message = _without_thinking(message)
     reasoning = next((message[name] for name in REASONING if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
@@ -91,6 +102,26 @@ def fit(message: dict[str, Any], reads: Reads, keep_null: bool = False) -> dict[
     if reads.short_ids and "tool_call_id" in message:
         message["tool_call_id"] = short_id(str(message["tool_call_id"]))
     return message
+
+
+def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """Parts that are thinking become the message's own, where the template knows no such parts."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    thought = [part for part in content if isinstance(part, dict) and part.get("type") == THINKING]
+    if not thought:
+        return message
+    rest = [part for part in content if part not in thought]
+    said = "".join(_thought(part.get(THINKING)) for part in thought)
+    return {REASONING[0]: said, **message, "content": rest or ""}
+
+
+def _thought(given: Any) -> str:
+    """A text, or a list of parts that are texts."""
+    if isinstance(given, list):
+        return "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in given)
+    return str(given)
 
 
 def _as_text(part: dict[str, Any]) -> str:

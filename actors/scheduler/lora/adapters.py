@@ -9,6 +9,8 @@ A sequence starts when the worker has its adapter in memory, and only so many di
 (--max-loras). Behind one that waits for such a place none with an adapter starts, or it could wait for ever; behind one
 whose adapter is being read, others do. Of those in memory (--max-cpu-loras) the one that was used least lately gives
 way. What the worker has is the worker's to say (WorkerReady, AdapterRead): a successor of either begins from that.
+A row whose KV a worker's successor has found goes on in it when its adapter has been read there again: ids are those of
+loads, so that it is the same one.
 Every plan that has a row with an adapter stands behind the worker's word in time, and every DropAdapter behind all such
 plans in the lane.
 
@@ -29,13 +31,23 @@ from actorserve.shm.adapters.registry import AdapterRegistryWriter, AdapterState
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import RequestTable
 
-from ...protocol.messages import AdapterChanged, AdapterRead, DropAdapter, LoadAdapter, ReadAdapter, UnloadAdapter
+from ...model.lora.adapter import stamp_of
 from ...protocol.request import Generation
+from ...protocol.topics.adapters import (
+    AdapterChanged,
+    AdapterRead,
+    AdapterReplaced,
+    DropAdapter,
+    LoadAdapter,
+    ReadAdapter,
+    UnloadAdapter,
+)
 from ..batch import RunningBatch
 from ..sequence import Sequence
 from ..waiting import WaitingQueue
+from .replaced import HasAdapter, ReplacedLoads
 
-ToOthers = ReadAdapter | DropAdapter | AdapterChanged
+ToOthers = ReadAdapter | DropAdapter | AdapterChanged | AdapterReplaced
 
 
 class AdapterLimits(NamedTuple):
@@ -63,9 +75,12 @@ class Adapters:
         self.outbox: deque[ToOthers] = deque()
         self.lost: list[int] = []
         self.batch = RunningBatch(0)  # that of the epoch
-        self._table, self._stamps = table, Stamps(table)
+        self._table, self._moments = table, Stamps(table)
         self._incarnation = 0  # of the worker
         self._memory: dict[int, set[int]] = {}  # members that have not read it yet, by id; least lately used first
+        self._stamps: dict[int, int] = {}  # of what members have read, of loads that not all of them have read yet
+        self._replaced = ReplacedLoads(registry)
+        self.replaces = True  # where files are others by now a new load takes the place of theirs
         self._over: list[int] = []  # ids whose end is told: their entries are free once that is in the lanes
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._counted: dict[int, tuple[int, int]] = {}
@@ -82,7 +97,7 @@ class Adapters:
         there = {one.name for one in self.registry.all()}
         for name, path in modules:
             if name not in there:
-                self.registry.add(name, path, AdapterState.READY)
+                self.registry.add(name, path, AdapterState.READY, stamp_of(path))
         self.registry.set_seeded()
 
     def _recover(self) -> None:
@@ -160,13 +175,22 @@ class Adapters:
         if message.incarnation != self._incarnation or message.adapter not in self._memory:
             return
         one = self.registry.by_id(message.adapter)
-        if message.problem:
+        first = self._stamps.setdefault(message.adapter, message.stamp) if message.stamp else 0
+        if message.problem or first != message.stamp:
             self._drop(message.adapter)
-            self._cannot(message.adapter, one, message.problem)
+            if one is not None and message.changed and one.state is not AdapterState.LOADING:
+                self.replace(one.id)
+            else:
+                self._cannot(message.adapter, one, message.problem or "its files have changed while they were read")
             return
         left = self._memory[message.adapter]
         left.discard(message.rank)
-        if not left and one is not None and one.state is AdapterState.LOADING:
+        if left:
+            return
+        self._stamps.pop(message.adapter, None)
+        if one is not None and self.registry.keeps and message.stamp:
+            self.registry.set_stamp(one.id, message.stamp)
+        if one is not None and one.state is AdapterState.LOADING:
             older = self.registry.find(one.name)
             self.registry.set_state(one.id, AdapterState.READY)
             if older is not None:
@@ -179,6 +203,20 @@ class Adapters:
             self._over.append(adapter)
         else:
             self.lost.append(adapter)
+
+    def replace(self, adapter: int) -> None:
+        """Its files are others by now (replaced.py)."""
+        one = self.registry.by_id(adapter)
+        if one is not None and not self.replaces:
+            self.registry.set_state(adapter, AdapterState.UNLOADING)
+            self.lost.append(adapter)
+            return
+        if one is None or not self._replaced.add(one):
+            return
+        if self.registry.keeps:
+            self._begin(LoadAdapter(0, one.name, one.path, True))
+        else:
+            self.outbox.append(AdapterReplaced(adapter))
 
     # --- who may start -------------------------------------------------------------------------------------------
 
@@ -215,13 +253,13 @@ class Adapters:
             self._memory[adapter] = self._memory.pop(adapter)
             return not self._memory[adapter]
         one = self.registry.by_id(adapter)
-        if one is not None and self._incarnation:
+        if one is not None and self._incarnation and adapter not in self._replaced:
             self._read(one)
         return False
 
     def is_asked_for(self, adapter: int) -> bool:
-        """Has the worker it, or is it being read there?"""
-        return adapter in self._memory
+        """Has the worker it, or is it being read there, or will another be?"""
+        return adapter in self._memory or adapter in self._replaced
 
     def _read(self, one: RegisteredAdapter) -> None:
         """If there is no room, it is asked for again when there is; one that is being loaded waits for none."""
@@ -235,16 +273,18 @@ class Adapters:
                 break
             self._drop(oldest)
         self._memory[one.id] = set(range(self.limits.workers))
-        self.outbox.append(ReadAdapter(one.id, one.path))
+        self.outbox.append(ReadAdapter(one.id, one.path, one.stamp))
 
     def _drop(self, adapter: int) -> None:
         del self._memory[adapter]
+        self._stamps.pop(adapter, None)
         self.outbox.append(DropAdapter(adapter))
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
-    def turn(self, sequences: Mapping[int, Sequence]) -> None:
+    def turn(self, sequences: Mapping[int, HasAdapter]) -> None:
         """Count who has which adapter, and end the unloads that nothing holds any more."""
+        self.lost += self._replaced.turn(sequences)
         held = Counter(one.adapter for one in sequences.values() if one.adapter)
         self._count(held, Counter(one.adapter for one in self.batch.running() if one.adapter))
         if not self.registry.keeps:
@@ -272,7 +312,7 @@ class Adapters:
         """Has a sequence it that is not admitted yet, or that is in another engine?"""
         table = self._table
         for ref in table.current_refs(0, table.slots):
-            if table.finish(ref) or table.is_cancelled(ref) or self._stamps.get(ref, Stamp.END_TOLD):
+            if table.finish(ref) or table.is_cancelled(ref) or self._moments.get(ref, Stamp.END_TOLD):
                 continue
             packed = table.params(ref)
             if packed and self._decode(packed).adapter == adapter:

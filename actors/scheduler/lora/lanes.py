@@ -8,7 +8,8 @@ from collections.abc import Callable
 from actorserve.shm.adapters.registry import AdapterRegistryWriter
 
 from ...options.lora import read_modules
-from ...protocol.messages import AdapterChanged, AdapterRead, LoadAdapter, Message, UnloadAdapter, frontend_of_call
+from ...protocol.messages import Message, frontend_of_call
+from ...protocol.topics.adapters import AdapterChanged, AdapterRead, AdapterReplaced, LoadAdapter, UnloadAdapter
 from ...runtime.process import Context
 from ..scheduler import Scheduler
 from .adapters import AdapterLimits, Adapters
@@ -16,16 +17,19 @@ from .adapters import AdapterLimits, Adapters
 ADAPTER_BITS = 44  # of the number of a first load
 
 
-def make_adapters(context: Context) -> Adapters | None:
-    """Those of --enable-lora."""
+def make_adapters(context: Context, limits: AdapterLimits | None = None) -> Adapters | None:
+    """Those of --enable-lora. `limits`: other ones than those of the options."""
     config, offset = context.config, context.system.adapters_offset
-    if offset is None:
+    if offset is None or not config.enable_lora:  # they are of the server's first model
         return None
-    limits = AdapterLimits(config.max_loras, config.adapters_in_memory(), config.tensor_parallel_size)
+    limits = limits or AdapterLimits(config.max_loras, config.adapters_in_memory(), config.tensor_parallel_size)
     registry = AdapterRegistryWriter(context.segment, offset, len(context.system.engines), context.spec.engine)
-    if config.offloads and registry.keeps and not registry.seeded:
-        registry.begin_behind(secrets.randbits(ADAPTER_BITS))  # blocks outlive the server: no other's ids
-    return Adapters(registry, limits, context.table, [(one.name, one.path) for one in read_modules(config)])
+    outlives = config.offloads or config.remote_engines  # blocks do the server, or are beside those of others
+    if outlives and registry.keeps and not registry.seeded:
+        registry.begin_behind(secrets.randbits(ADAPTER_BITS))  # no other server's ids
+    made = Adapters(registry, limits, context.table, [(one.name, one.path) for one in read_modules(config)])
+    made.replaces = not config.steward  # a server elsewhere means the load, by whose id others have it, too
+    return made
 
 
 class AdapterLanes:
@@ -34,7 +38,7 @@ class AdapterLanes:
     def __init__(self, context: Context, scheduler: Scheduler, tell_workers: Callable[[Message], None]) -> None:
         self._context, self._scheduler, self._tell_workers = context, scheduler, tell_workers
 
-    def handle(self, message: LoadAdapter | UnloadAdapter | AdapterRead) -> None:
+    def handle(self, message: LoadAdapter | UnloadAdapter | AdapterRead | AdapterReplaced) -> None:
         adapters = self._scheduler.adapters
         match message:
             case _ if adapters is None:  # its frontend refuses them
@@ -47,6 +51,8 @@ class AdapterLanes:
                 if message.problem:
                     self._context.log.warning("adapter %d cannot be used: %s", message.adapter, message.problem)
                 adapters.has_read(message)
+            case AdapterReplaced():
+                adapters.replace(message.adapter)
 
     def turn(self) -> int:
         """What is to be said of adapters: to the worker, to one frontend, or to all."""
@@ -56,12 +62,14 @@ class AdapterLanes:
         self._scheduler.turn_adapters()
         done = len(adapters.outbox)
         for message in adapters.outbox:
-            if not isinstance(message, AdapterChanged):
+            if isinstance(message, AdapterReplaced):
+                self._context.post(self._context.system.schedulers[0], message)
+            elif not isinstance(message, AdapterChanged):
                 self._tell_workers(message)
             elif message.call:
                 self._context.post(f"frontend-{frontend_of_call(message.call)}", message)
             else:
-                for actor in self._context.system.of_kind("frontend"):
+                for actor in (one for kind in ("frontend", "steward") for one in self._context.system.of_kind(kind)):
                     self._context.post(actor.name, message)
         adapters.outbox.clear()
         return done

@@ -62,7 +62,7 @@ class GaugeWriter:
             len(scheduler.waiting),
             pool.count,
             pool.free,
-            scheduler.preemptions + planner.preemptions,
+            scheduler.preemptions + planner.memory.preemptions,
             scheduler.queries + prefix.queries,
             scheduler.hits + prefix.hits,
             scheduler.step,
@@ -74,11 +74,13 @@ class GaugeWriter:
             ends[Finish.STOP] + ends[Finish.STOP_STRING],
             ends[Finish.LENGTH],
             ends[Finish.ABORT],
-            ends[Finish.ERROR] + ends[Finish.GRAMMAR] + ends[Finish.MEDIA] + ends[Finish.ADAPTER],
+            ends[Finish.ERROR] + ends[Finish.GRAMMAR] + ends[Finish.MEDIA] + ends[Finish.ADAPTER] + ends[Finish.PLUGIN],
             stats.survived_scheduler,
             stats.survived_worker,
             *scheduler.speculation.counts(),
             scheduler.prefix_resets,
             scheduler.snapshots + prefix.snapshots.made_count,
             *((0, 0, 0) if scheduler.tiers is None else scheduler.tiers.counts()),
+            *(0, 0),  # a link's
+            scheduler.waiting.num_prompt_tokens,
         ]

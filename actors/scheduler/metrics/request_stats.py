@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +26,16 @@ from ..sequence import Sequence
 
 BETWEEN_TOKENS = "vllm:inter_token_latency_seconds"
 STEP_TOKENS = "vllm:iteration_tokens_total"
+
+
+class Ended(Protocol):
+    """What is counted of a sequence that has ended."""
+
+    ref: int
+    pools: bool
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    max_tokens: int
 
 
 class RequestStats:
@@ -104,11 +115,15 @@ class RequestStats:
 
     def survived(self, running: list[Sequence]) -> None:
         """The worker has died, and these go on."""
-        for sequence in running:
-            self._stamps.set_back(sequence.ref, deaths=1)
-        self.survived_worker += len(running)
+        self.survived_elsewhere([sequence.ref for sequence in running])
 
-    def ended(self, sequence: Sequence) -> None:
+    def survived_elsewhere(self, refs: Iterable[int]) -> None:
+        """The same of those that another engine has now: to be said before it has."""
+        for ref in refs:
+            self._stamps.set_back(ref, deaths=1)
+            self.survived_worker += 1
+
+    def ended(self, sequence: Ended) -> None:
         """The stages of a sequence that was admitted, as far as it has come."""
         get, ref = self._stamps.get, sequence.ref
         admitted, scheduled = get(ref, Stamp.ADMITTED), get(ref, Stamp.SCHEDULED)

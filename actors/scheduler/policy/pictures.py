@@ -43,6 +43,7 @@ class Pictures(NamedTuple):
 
     all: tuple[Picture, ...] = ()
     whole: tuple[Span, ...] = ()  # tokens that see one another
+    given: tuple[int, bytes] | None = None  # of a prompt that is embeddings: their count and digest
 
     def before(self, computed: int) -> int:
         """So much may be computed already where a row begins."""
@@ -51,7 +52,8 @@ class Pictures(NamedTuple):
     @property
     def spans(self) -> list[tuple[int, int, bytes]]:
         """As hashes of blocks want them."""
-        return [(picture.start, picture.end, picture.digest) for picture in self.all]
+        given = [] if self.given is None else [(0, *self.given)]
+        return [*given, *((picture.start, picture.end, picture.digest) for picture in self.all)]
 
 
 NONE = Pictures()

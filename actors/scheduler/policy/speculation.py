@@ -64,7 +64,7 @@ class Speculation:
 
     def observe(self, rows: int, on: bool, drawn: Ints, drafted: Ints, seconds: float) -> None:
         """A step of rows that decode has come back; `on`: what `num_draft_tokens` said of it."""
-        self.cost.observe(rows + int(drafted.sum()), seconds)
+        self.cost.observe(rows + num_beside(drawn, drafted), seconds)
         if len(drawn) == rows and seconds > 0 and self._may(rows):  # a prompt's piece draws none
             self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
 
@@ -94,6 +94,11 @@ class Speculation:
     def counts(self) -> list[int]:
         """Drafts, their tokens, those accepted, and of these how many at each of the first POSITIONS."""
         return [self.drafts, self.draft_tokens, self.accepted_tokens, *self.accepted_at.tolist()]
+
+
+def num_beside(drawn: Ints, drafted: Ints) -> int:
+    """How many tokens rows computed beside their next ones: drafts, or such as there was no choice of."""
+    return int(np.where(drafted > 0, drafted, drawn - 1).sum()) if len(drafted) else 0
 
 
 class SampledTokens:

@@ -19,8 +19,10 @@ With --prefill-engines an engine for prompts gives each sequence away behind its
 step of it is under way; until then it waits without row and blocks, and is not planned.
 
 A worker that is about to end (supervisor/engines/parking.py) computes on until all are given away, which happens in
-parts, so that other engines have no queue. What a step that is under way brings for one that is given counts no more;
-if the worker is not to end after all, an epoch begins before anybody can come back to such a step.
+parts, so that other engines have no queue. Of several that are about to end one gives after the other, by their
+numbers, since each would count on the same room; those whose turn comes later compute on. What a step that is under way
+brings for one that is given counts no more; if the worker is not to end after all, an epoch begins before anybody can
+come back to such a step.
 
 A sequence that was part of the step at which a worker died may be why. How often that was is in the engine word, too:
 the next engine tries it alone when a single engine would.
@@ -31,6 +33,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from ...engines.ownership import Ownership
 from ...engines.routing import Router
 from ...protocol.messages import Admit, Message
 from ...runtime.in_flight import NO_REQUEST
@@ -40,11 +43,17 @@ from ..sequence import Sequence
 from .patience import Patience
 from .suspects import DEATHS_BEFORE_TRIAL, MARGIN
 
-MOST_REFS = 512  # of one message
 SHARE_S = 0.1  # between two looks at who has room for those who wait here
-PART_S = 0.1  # of computing again, that those who are given at once to an engine cost it
+PART_S = 0.05  # of computing again, that those who are given at once to an engine cost it
 PARTS_S = 0.02  # between two looks at whether it has done so
 STUCK_S = 2.0  # without room anywhere all go at once
+
+
+def adopt_suspicion(scheduler: Scheduler, ref: int) -> None:
+    """A sequence that was admitted is this engine's from now on, with the suspicion that it brings along."""
+    sequence, deaths = scheduler.sequences.get(ref), scheduler.table.moves(ref)[1]
+    if sequence is not None and deaths:
+        scheduler.suspects.adopt(ref, deaths, sequence.num_tokens + MARGIN)
 
 
 class Handover:
@@ -54,9 +63,10 @@ class Handover:
         self._context, self._table = context, context.table
         self._scheduler = scheduler
         self._engine = context.spec.engine
+        self._peers = context.served.engines  # of the same model: slots of others are none of its business
         self._workers = [worker.position for worker in context.system.workers_of(self._engine)]
         self._lives: list[int] = []  # of the workers that were met
-        self._router = Router(context)
+        self._ownership, self._router = Ownership(context), Router(context)
         self._share_at = self._part_at = self._gave_at = 0.0
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
         self._num_prefill = context.config.prefill_engines
@@ -70,32 +80,11 @@ class Handover:
 
     def own(self, refs: Iterable[int], make: Callable[[list[int]], Message]) -> list[int]:
         """Those of this engine; the others' go on to their owners."""
-        table, mine = self._table, []
-        others: dict[int, list[int]] = {}
-        for ref in refs:
-            engine = table.engine(ref)
-            if engine == self._engine:
-                mine.append(ref)
-            elif engine is not None and not table.finish(ref):
-                others.setdefault(engine, []).append(ref)
-        self._post(others, make)
-        return mine
+        return self._ownership.own(refs, make)
 
     def recovered(self) -> list[int]:
         """What a predecessor owned; what it may have given away without saying so is said again."""
         return self.own(self._table.current_refs(0, self._table.slots), Admit)
-
-    def admitted(self, ref: int) -> None:
-        """It is this engine's from now on, with the suspicion that it brings along."""
-        sequence, deaths = self._scheduler.sequences.get(ref), self._table.moves(ref)[1]
-        if sequence is not None and deaths:
-            self._scheduler.suspects.adopt(ref, deaths, sequence.num_tokens + MARGIN)
-
-    def _post(self, refs: dict[int, list[int]], make: Callable[[list[int]], Message]) -> None:
-        for engine, some in refs.items():
-            for start in range(0, len(some), MOST_REFS):
-                scheduler = self._context.system.schedulers[engine]
-                self._context.post(scheduler, make(some[start : start + MOST_REFS]))
 
     # --- when the worker is gone ---------------------------------------------------------------------------------
 
@@ -155,6 +144,9 @@ class Handover:
         if now < self._part_at:
             return {}
         self._part_at = now + PARTS_S
+        if self._router.leave_before(self._engine):
+            self._gave_at = now
+            return {}
         rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
         if not rooms:
             return self.give_all() if now > self._gave_at + STUCK_S else {}
@@ -232,10 +224,11 @@ class Handover:
             self._scheduler.lifecycle.drop(sequence)
             self._table.move(sequence.ref, engine, deaths)
             given.setdefault(engine, []).append(sequence.ref)
-        self._post(given, Admit)
+        self._ownership.post(given, Admit)
         return {engine: len(refs) for engine, refs in given.items()}
 
     @property
     def others(self) -> list[str]:
-        """The schedulers of all other engines."""
-        return [name for name in self._context.system.schedulers if name != self._context.name]
+        """The schedulers of all other engines of the model."""
+        names = self._context.system.schedulers
+        return [names[engine] for engine in self._peers if engine != self._engine]

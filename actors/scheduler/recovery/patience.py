@@ -1,14 +1,14 @@
 """Whether who has lost its worker waits for the next one, or gives all away at once.
 
-On a CPU the next life finds the KV memory of this one (worker/kept_memory.py), so that whoever runs goes on where it
-stood; another engine computes again what it has not cached, while its own requests wait. So one waits where the next
+On a CPU the next life finds the KV memory of this one (worker/kept_memory/file.py), so that whoever runs goes on where
+it stood; another engine computes again what it has not cached, while its own requests wait. So one waits where the next
 life is likely to be there before that would be done: by how long this one took, but for what templates do ahead. If it
 is not there in twice that time, all is given away as without.
 """
 
 from __future__ import annotations
 
-from ...protocol.topology import ActorSpec
+from ...protocol.actor_spec import ActorSpec
 from ...runtime.process import Context
 from ...telemetry.snapshot import phases_of
 from ...telemetry.startup import StartPhase

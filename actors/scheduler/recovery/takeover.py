@@ -13,7 +13,7 @@ import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
 
-from ...protocol.step import KVLayout
+from ...protocol.step import MOST_JUMPS, KVLayout
 from ..limits import Limits
 from ..sequence import Sequence
 
@@ -90,7 +90,7 @@ def _holding(kv: KVMap, sequence: Sequence, num_blocks: int, limits: Limits) -> 
     """One sequence's blocks. A death between `computed` and the tokens cursor leaves the last tokens to draw again."""
     table, computed, block_size = kv.held(sequence.ref), kv.computed(sequence.ref), limits.block_size
     where = f"the table of slot {sequence.slot}"
-    if computed is None or computed > sequence.num_tokens + limits.drafts:
+    if computed is None or computed > sequence.num_tokens + max(limits.drafts, MOST_JUMPS):
         raise Contradiction(f"{where}: {computed} tokens are computed, {sequence.num_tokens} are known")
     in_parts = computed < sequence.num_prompt_tokens or sequence.pools
     computed = 0 if sequence.whole and in_parts else min(computed, sequence.num_tokens - 1)

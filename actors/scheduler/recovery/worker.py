@@ -54,6 +54,8 @@ class EngineWorker:
             self._scheduler.end_epoch(self._next_epoch())
         if self._scheduler.limits.drafts_alone:
             self._scheduler.speculation.most = message.drafts
+        self._scheduler.joins = message.joins
+        self._scheduler.jumps = message.jumps
         goes_on = self._take_over(message)
         if before:
             how = "go on where they stood" if goes_on else "are computed again"

@@ -85,7 +85,7 @@ class ReplayStatistics:
 
     def preempted(self, scheduler: Scheduler) -> None:
         """How often so far."""
-        self._preempted = scheduler.preemptions + scheduler.planner.preemptions
+        self._preempted = scheduler.preemptions + scheduler.planner.memory.preemptions
 
     def advanced(self, ref: int, table: RequestTable) -> None:
         """Log or finish word of a sequence have moved."""

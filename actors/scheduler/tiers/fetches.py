@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...protocol.messages import BlocksLoaded, Fetch, Fetched, ForgetTiers, LoadBlocks
+from ...protocol.topics.tiers import BlocksLoaded, Fetch, Fetched, ForgetTiers, LoadBlocks
 from ...protocol.wire import pack, unpack
 from ..sequence import Sequence
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..scheduler import Scheduler
 
 WAIT_S = 0.5  # for the porter's answer
+PEER_WAIT_S = 2.0  # where a request names the server that has computed it
 MOST_FETCHES = 64  # under way; who comes then is computed as if there were no tiers
 MOST_KEYS = 4096  # of a fetch
 PART = 16  # blocks that are copied between two steps
@@ -136,12 +137,13 @@ class Fetches:
         wanted = self._by_key.get(keys[first])
         if wanted is None:
             self._number += 1
-            wanted = Wanted(self._number, keys, first, now + WAIT_S)
+            wait_s = PEER_WAIT_S if sequence.kv_peer else WAIT_S
+            wanted = Wanted(self._number, keys, first, now + wait_s)
             if self._scheduler.notes is not None:
                 tokens = self._scheduler.table.token_ids(sequence.ref, 0, len(keys) * prefix.block_size)
                 wanted.tokens, wanted.adapter = memoryview(bytes(memoryview(tokens))), sequence.adapter
             self._asked[wanted.number] = self._by_key[keys[first]] = wanted
-            self.outbox.append(Fetch(self._engine, wanted.number, b"".join(keys[first:])))
+            self.outbox.append(Fetch(self._engine, wanted.number, b"".join(keys[first:]), sequence.kv_peer))
         wanted.refs.add(sequence.ref)
         self.loading.add(sequence.ref)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...protocol.messages import BlocksLoaded, Fetched, LoadBlocks
+from ...protocol.topics.tiers import BlocksLoaded, Fetched, LoadBlocks
 from ...runtime.process import Context
 from ..scheduler import Scheduler
 from .fetches import Fetches

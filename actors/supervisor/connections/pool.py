@@ -2,9 +2,9 @@
 
 A connection is in the listeners' queue, or held here: at no moment does it hang on a frontend alone. Each has a number;
 its frontend says when it has closed it, and only then is the number free. A frontend's successor is handed all that the
-dead one had, marked as such. What is said on channels stands in protocol/connection_handover.py. Who moves a connection
-to another has let go of it before it says so, and who is handed it finds in the records what is to be done. It is in
-one frontend's set at any moment; that frontend's life of today, or the next one, is handed it.
+dead one had, marked as such. What is said on channels stands in protocol/sockets/connection_handover.py. Who moves a
+connection to another has let go of it before it says so, and who is handed it finds in the records what is to be done.
+It is in one frontend's set at any moment; that frontend's life of today, or the next one, is handed it.
 Nothing is read from a client here, and nothing is written but a refusal when there are too many: admission.py says who
 gets one then, and waits for it here for a moment.
 
@@ -22,7 +22,7 @@ import logging
 import socket
 from collections.abc import Sequence
 
-from ...protocol.connection_handover import (
+from ...protocol.sockets.connection_handover import (
     CLOSED,
     GIVEN_BYTES,
     NEW,

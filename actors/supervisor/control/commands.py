@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ...protocol import control_wire as wire
+from ...protocol.sockets import control_wire as wire
 from ...telemetry.gauges import FrontendGauge
 from ...telemetry.snapshot import describe_parked
 from .socket import CommandRefused
@@ -40,9 +40,7 @@ class ControlCommands:
         """How the supervisor itself sees the server."""
         supervisor = self._supervisor
         children = [
-            wire.ChildStatus(
-                child.name, child.pid, child.up, max(0, child.restarts), child.hung, describe_parked(child.parked)
-            )
+            wire.ChildStatus(child.name, child.pid, child.up, child.deaths, child.hung, describe_parked(child.parked))
             for child in supervisor.children
         ]
         return wire.ServerStatus(supervisor.ready, supervisor.ending.is_set(), children, supervisor.under_way)

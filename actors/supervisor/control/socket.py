@@ -1,4 +1,4 @@
-"""The control socket: what is said on it stands in protocol/control_wire.py. It knows only commands that are added.
+"""The control socket: what is said on it stands in protocol/sockets/control_wire.py. It knows only added commands.
 
 It listens on an abstract address (telemetry/discovery.py), which is gone with the process. Only the server's own user
 and root are answered; the kernel says who asks, and others have a few places of their own, in which they are told so.
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.control_wire import REQUEST_BYTES, ControlAnswer, encode_answer, read_request
+from ...protocol.sockets.control_wire import REQUEST_BYTES, ControlAnswer, encode_answer, read_request
 from ...telemetry.discovery import peer_of
 from ..connections.descriptors import PAUSE_S, is_scarce
 

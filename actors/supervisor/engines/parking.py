@@ -44,14 +44,14 @@ class Parking:
         self._supervisor = supervisor
         self.trouble: dict[int, str] = {}  # why an engine did not come up the last time, by its number
         config = supervisor.system.config
-        for engine in range(config.engines_at_start, config.engines):
+        for engine in range(config.engines_at_start, config.local_engines):
             for child in self._workers(engine):
                 self._mark(child, Parked.SCALE)
                 child.gone.set()
 
     def reasons(self, engine: int) -> Parked:
         """Why an engine is parked; nothing if it is not."""
-        return self._workers(engine)[0].parked
+        return next((child.parked for child in self._workers(engine)), Parked.NO)  # one elsewhere has none here
 
     def _workers(self, engine: int) -> list[Child]:
         children = self._supervisor.children
@@ -86,10 +86,10 @@ class Parking:
             self._supervisor.output.say(f"engine {engine} is parked ({describe_parked(self.reasons(engine))})")
 
     async def leave(self, engine: int) -> None:
-        """What runs there goes on in other engines, if one serves, since its workers or its scheduler are about to be
-        replaced; if none takes it, it pauses. To be followed by `join`.
+        """What runs there goes on in other engines of the model, if one serves, since its workers or its scheduler are
+        about to be replaced; if none takes it, it pauses. To be followed by `join`.
         """
-        if any(self.serves(other) for other in self._supervisor.system.engines if other != engine):
+        if any(self.serves(other) for other in self._supervisor.system.model_of(engine).engines if other != engine):
             for child in self._workers(engine):
                 self._supervisor.memory.park(child.spec, child.parked | Parked.RESTART)
             await self._supervisor.changes.until(lambda: self._is_left(engine), LEAVE_S)
@@ -158,8 +158,10 @@ class Parking:
         return SleepWord(supervisor.memory.segment.map, offset).state.is_parked
 
     def serves(self, engine: int) -> bool:
-        """Its workers are up, and its scheduler has met them, or they sleep."""
+        """Its workers are up, and its scheduler has met them, or they sleep; of one elsewhere, its link is."""
         supervisor = self._supervisor
+        if engine in supervisor.system.remote_engines:
+            return any(child.up for child in supervisor.children if child.name == supervisor.system.schedulers[engine])
         scheduler = supervisor.system.by_name[supervisor.system.schedulers[engine]]
         met = supervisor.memory.board.gauge(scheduler.position, SchedulerGauge.BLOCKS_TOTAL)
         is_met = bool(met) or self.sleeps(engine)

@@ -30,7 +30,7 @@ class Scaling:
     @property
     def wanted(self) -> list[int]:
         """The engines that are to run, whether they sleep or not."""
-        return [engine for engine in self._supervisor.system.engines if not self._is_parked(engine)]
+        return [engine for engine in self._supervisor.system.local_engines if not self._is_parked(engine)]
 
     @property
     def under_way(self) -> str:
@@ -40,7 +40,9 @@ class Scaling:
 
     def begin(self, engines: int) -> OperationProgress:
         """From now on so many are wanted; CommandRefused if that cannot be. Who asks for what is under way joins it."""
-        most, last = len(self._supervisor.system.engines), self.progress
+        most, last = len(self._supervisor.system.local_engines), self.progress
+        if len(self._supervisor.system.models) > 1:
+            raise CommandRefused("engines are not scaled where there are several models (--also)")
         if not 1 <= engines <= most:
             raise CommandRefused(f"engines: must be between 1 and {most} (--max-data-parallel-size), not {engines}")
         if last is not None and not last.done and last.wanted == engines:

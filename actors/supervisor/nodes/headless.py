@@ -21,7 +21,8 @@ import msgspec
 
 from ...model.checks import find_model
 from ...options.config import Config, ConfigError
-from ...protocol.node_wire import (
+from ...protocol.actor_spec import ActorSpec
+from ...protocol.sockets.node_wire import (
     NONCE_BYTES,
     PROXY,
     WORKER,
@@ -38,7 +39,7 @@ from ...protocol.node_wire import (
     receive,
     send,
 )
-from ...protocol.topology import ActorSpec, System
+from ...protocol.topology import System
 from ...runtime.process import Boot
 from ..output import Output
 from ..processes.spawn import PYTHON

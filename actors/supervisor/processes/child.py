@@ -24,7 +24,7 @@ from .templates import Templates
 
 if TYPE_CHECKING:
     from ...options.config import Config
-    from ...protocol.topology import ActorSpec
+    from ...protocol.actor_spec import ActorSpec
     from ...runtime.process import Boot
 
 LAST_READS = 64  # of 64 KiB: what is taken from a dead actor's pipe while some helper of it holds the other end
@@ -57,6 +57,7 @@ class Child:
         self.hung = ""  # why it is being killed, if its loop stood still
         self.was_busy = self.was_stopped = False  # while its loop stood still
         self.restarts = -1
+        self.renewals = 0  # of them, those of lives that ended to be replaced, as they do to fall asleep
         self.config: Config | None = None  # of its next lives, where that is not the server's
         self.process: Process | None = None
         self.liveness: Liveness | None = None
@@ -72,6 +73,11 @@ class Child:
     @property
     def pid(self) -> int:
         return self.process.pid if self.process else 0
+
+    @property
+    def deaths(self) -> int:
+        """Times that it was started again, but for those at its own wish."""
+        return max(0, self.restarts - self.renewals)
 
     def use_templates(self, templates: Templates | None) -> None:
         """The next lives are forked from one of these, if those of its kind are."""
@@ -103,13 +109,7 @@ class Child:
         except OSError:
             close_all(read_end, write_end)
             raise
-        self.process, self.liveness, self._pending_signal = None, None, None
-        self.up, self.hung, self.was_busy, self.was_stopped = False, "", False, False
-        self._oom_kills = oom_kills()
-        self.restarts += 1
-        self._began = time.monotonic()
-        self._last_line = b""
-        self._lines = Lines(read_end, self._take_line)
+        self._forget_last_life(read_end)
 
         def started(pid: int | None) -> None:
             try:
@@ -131,6 +131,16 @@ class Child:
             self._template.ask(boot_fd, write_end, boot.channel, started)
         else:
             started(None)
+
+    def _forget_last_life(self, output: int) -> None:
+        """What is known of a life begins anew; the next one's lines come out of `output`."""
+        self.process, self.liveness, self._pending_signal = None, None, None
+        self.up, self.hung, self.was_busy, self.was_stopped = False, "", False, False
+        self._oom_kills = oom_kills()
+        self.restarts += 1
+        self._began = time.monotonic()
+        self._last_line = b""
+        self._lines = Lines(output, self._take_line)
 
     def _live(self, process: Process, died: Callable[[Death], None]) -> None:
         self.process = process

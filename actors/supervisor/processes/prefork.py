@@ -6,8 +6,8 @@ early imports while the first goes on with its own. At the server's start the fi
 has some of the imports, made before there is an event loop; later ones, and those of a restart, are started cold.
 
 They run nothing else: no thread, no loop, no event loop to inherit. What they are asked on their sockets stands in
-protocol/prefork_wire.py. They fork twice: the one in between ends at once, so that an actor, or a template, becomes the
-child of the supervisor, which is the subreaper. A check (supervisor/rolling/preflight.py) is a child's, too.
+protocol/sockets/prefork_wire.py. They fork twice: the one in between ends at once, so that an actor, or a template,
+becomes the child of the supervisor, which is the subreaper. A check (supervisor/rolling/preflight.py) is a child's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import NoReturn
 
 from setproctitle import setproctitle
 
 from ...protocol.kinds import KINDS, OWN_TEMPLATE, TEMPLATE, find
-from ...protocol.prefork_wire import (
+from ...protocol.sockets.prefork_wire import (
     MOST_DESCRIPTORS,
     PING,
     REQUEST_BYTES,
@@ -37,6 +37,7 @@ from ...protocol.prefork_wire import (
     read_check,
     read_fork_descriptors,
 )
+from ...runtime.aiohttp_import import import_aiohttp
 from ...runtime.process import die_with_supervisor, leave_signals_to_supervisor, live
 from ..rolling.preflight import check
 
@@ -47,13 +48,13 @@ SPIN_S = 0.0002
 
 def main() -> None:
     """Serve the socket whose descriptor the command line names, until its other end is closed; behind it the kind whose
-    own template this is, if it is one.
+    own template this is, if it is one, and modules that are imported beside those of the kind.
     """
     _, control, *kind = sys.argv
     supervisor = os.getppid()
     die_with_supervisor(supervisor)
     leave_signals_to_supervisor()
-    _Template(supervisor, socket.socket(fileno=int(control)), *kind).serve()
+    _Template(supervisor, socket.socket(fileno=int(control)), kind).serve()
 
 
 def take_over(supervisor: int, control: int, output: int, kept: Container[int]) -> NoReturn:
@@ -97,10 +98,12 @@ def _close(fd: int) -> None:
 class _Template:
     """One of these processes."""
 
-    def __init__(self, supervisor: int, control: socket.socket, kind: str = "") -> None:
+    def __init__(self, supervisor: int, control: socket.socket, branch: Sequence[str] = ()) -> None:
+        """`branch`: the kind whose early imports this one does, and modules beside them; none: those of all others."""
         self._supervisor = supervisor
         self._control = control
-        self._kind = kind  # whose early imports this one does; none: those of all others
+        kind, *self._modules = branch or ("",)
+        self._kind = kind
         self._has_imports = False
         setproctitle(f"actorserve: {OWN_TEMPLATE.format(kind) if kind else TEMPLATE}")
 
@@ -118,11 +121,11 @@ class _Template:
 
     def _do(self, request: bytes, fds: list[int]) -> int:
         """What one request asks for; the number that answers it."""
-        kind = read_branch(request)
-        if kind is not None:
-            importlib.import_module(KINDS[kind].module)
+        branch = read_branch(request)
+        if branch is not None:
+            importlib.import_module(KINDS[branch[0]].module)
             gc.freeze()
-            return self._fork_twice(lambda: self._branch(KINDS[kind].name, *fds))
+            return self._fork_twice(lambda: self._branch(branch, *fds))
         if not self._has_imports:
             self._import()
         if request == PING:
@@ -134,8 +137,9 @@ class _Template:
 
     def _import(self) -> None:
         if self._kind:
-            find(KINDS[self._kind].early_imports)()
+            find(KINDS[self._kind].early_imports)(*self._modules)
         else:
+            import_aiohttp()
             for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):
                 importlib.import_module(name)
         gc.freeze()  # an actor's collector does not touch, and so not copy, what all share; little of it is garbage
@@ -181,7 +185,7 @@ class _Template:
         self._await_adoption()
         live(channel)
 
-    def _branch(self, kind: str, control: int, output: int) -> NoReturn:
+    def _branch(self, branch: Sequence[str], control: int, output: int) -> NoReturn:
         """Another template's whole life."""
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -190,7 +194,7 @@ class _Template:
         status = 1
         try:
             die_with_supervisor(self._supervisor)
-            _Template(self._supervisor, socket.socket(fileno=control), kind).serve()
+            _Template(self._supervisor, socket.socket(fileno=control), branch).serve()
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())

@@ -22,7 +22,7 @@ def check(expected: str) -> int:
     """The exit status; what is wrong is said on standard error. Standard input holds a Boot of who is replaced."""
     with open(0, "rb", closefd=False) as file:
         boot = msgspec.msgpack.decode(file.read(), type=Boot)
-    system = System(boot.config, boot.model)
+    system = System(boot.config, boot.model, boot.also)
     if fingerprint(system) != expected:
         print("this code shares memory otherwise than the server that runs: stop that, and start anew", file=sys.stderr)
         return FAILED

@@ -283,7 +283,7 @@ class Rolling:
         if not numbers or system.config.ssl_certfile is not None:
             return not numbers
         try:
-            answers = ResponseJournal(memory.files["answers"], system.answers, mmap.ACCESS_READ)
+            answers = ResponseJournal(memory.files["answers"], system.files.answers, mmap.ACCESS_READ)
         except OSError as error:
             if not is_scarce(error):
                 raise

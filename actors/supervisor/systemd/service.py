@@ -36,14 +36,18 @@ class Service:
         self._unheard = False  # the last message did not reach the manager
 
     def is_warm(self) -> bool:
-        """Schedulers have met the workers that are wanted, and the warm-up request was answered, if there is one."""
+        """Schedulers have met the workers that are wanted, or where all are elsewhere one engine is there; and the
+        warm-up request was answered, if there is one.
+        """
         system, board = self._supervisor.system, self._supervisor.memory.board
-        wanted = (one for one in system.of_kind("scheduler") if not self._supervisor.parking.reasons(one.engine))
-        positions = (scheduler.position for scheduler in wanted)
-        if not all(board.gauge(position, SchedulerGauge.BLOCKS_TOTAL) for position in positions):
+        wanted = [one for one in system.of_kind("scheduler") if not self._supervisor.parking.reasons(one.engine)]
+        here = [one for one in wanted if one.engine in system.local_engines]
+        met = (board.gauge(one.position, SchedulerGauge.BLOCKS_TOTAL) > 0 for one in here or wanted)
+        if not (all(met) if here else any(met)):
             return False
-        first = system.of_kind("frontend")[0].position
-        return not system.config.warm_up or board.gauge(first, FrontendGauge.WARM) > 0
+        if not system.config.warm_up:
+            return True
+        return board.gauge(system.of_kind("frontend")[0].position, FrontendGauge.WARM) > 0
 
     def ready(self) -> None:
         """The server serves."""
@@ -85,7 +89,7 @@ class Service:
         tokens, self._tokens = self._tokens, self._gauge(SchedulerGauge.GENERATED)
         rate = max(0, self._tokens - tokens) / seconds
         running, waiting = self._gauge(SchedulerGauge.RUNNING), self._gauge(SchedulerGauge.WAITING)
-        restarts = sum(max(0, child.restarts) for child in supervisor.children)
+        restarts = sum(child.deaths for child in supervisor.children)
         state = f"{', '.join(missing)} being started again" if missing else "ready"
         return f"{state}: {running} running, {waiting} waiting, {rate:.0f} tokens/s, {restarts} restarts"
 

@@ -13,6 +13,7 @@ from ...model.memory.kv import KVSpec
 from ...model.quantization import NONE, QuantMethod
 from ...options.config import Config
 from .checkpoint.stored import Source
+from .hollow import hollow
 from .load import describe_adapted, types_of
 from .model import describe, reads_windows_alone
 
@@ -30,6 +31,7 @@ class AdaptedFacts(NamedTuple):
 def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
     """About a model that layers of transformers compute."""
     found, traits, shell = describe_adapted(config, info)
+    whole = shell if found.part is None else hollow(found.make)
     kept = types_of(config, info, found)
     dtype, method = kept.dtype, kept.method
     name = str(dtype).removeprefix("torch.")
@@ -39,7 +41,7 @@ def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
         if kept.mixed and method.bytes_per_weight is not None:
             weights -= int(source.quantised * (dtype.itemsize - method.bytes_per_weight))
     known = {
-        "parameters": sum(parameter.numel() for parameter in shell.parameters()),
+        "parameters": sum(parameter.numel() for parameter in whole.parameters()),
         "layers": sum(layer is not None and layer.source is None for layer in traits.kv.layers),
         "way": f"layers of transformers, {describe(traits, found.verdict.tier)}",
         "dtype": (name if method is NONE else f"{method.name} and {name}")

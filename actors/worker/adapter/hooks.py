@@ -6,6 +6,7 @@ function of the same name transformers would drop masks silently; ours returns t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -49,22 +50,29 @@ class Attending(Protocol):
         """[batch, tokens, heads, value_dim]."""
 
 
-_running: list[Attending] = []
+class _Running(threading.local):
+    """Of a thread."""
+
+    def __init__(self) -> None:
+        self.steps: list[Attending] = []
+
+
+_running = _Running()
 
 
 @contextmanager
 def attending(who: Attending) -> Iterator[None]:
     """Layers ask `who` meanwhile."""
-    _running.append(who)
+    _running.steps.append(who)
     try:
         yield
     finally:
-        _running.pop()
+        _running.steps.pop()
 
 
 def running() -> Attending | None:
     """Who computes a forward pass now."""
-    return _running[-1] if _running else None
+    return _running.steps[-1] if _running.steps else None
 
 
 def use_attention(model: nn.Module, name: str) -> None:
@@ -78,7 +86,7 @@ def use_attention(model: nn.Module, name: str) -> None:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **options: Any
 ) -> tuple[Tensor, None]:
-    return _running[-1].attend(Call(module, query, key, value, attention_mask, options)), None
+    return _running.steps[-1].attend(Call(module, query, key, value, attention_mask, options)), None
 
 
 def _mask(*, mask_function: Predicate, **about: Any) -> Mask:

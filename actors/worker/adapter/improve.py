@@ -11,7 +11,7 @@ What a model does beside that stays its own; verify.py compares all of it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...model.quantization import NONE, QuantMethod
-from ..cpu.executor import RMSNorm
 from ..cpu.layers.experts import take_experts
 from ..cpu.layers.linear import PackedLinear
+from ..cpu.layers.norm import RMSNorm
 from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 
 TOGETHER = (
@@ -31,6 +31,7 @@ TOGETHER = (
     ("gate_proj", "up_proj"),
     ("w1", "w3"),
 )
+SCALES = "scales"
 READ = ("dt_proj",)  # linear layers whose weights the layer around them reads
 EPSILONS = ("variance_epsilon", "eps", "epsilon")
 
@@ -169,20 +170,31 @@ def _inputs(linear: Any) -> int:
 class Maker:
     """Makes parts of ours with weights of one kind."""
 
-    def __init__(self, dtype: torch.dtype, method: QuantMethod, from_memory: bool) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        method: QuantMethod,
+        from_memory: bool,
+        scales: Mapping[nn.Module, Tensor] | None = None,
+    ) -> None:
+        """`scales` of which the rows of linear layers are whole numbers already."""
         self.dtype = dtype
+        self.scales = {} if scales is None else scales
         self.make = implementation_of(method).cpu_linear
         self.from_memory = from_memory
 
-    def product(self, weight: Tensor, bias: Tensor | None, few_rows: bool = False) -> CpuLinear:
-        """Of a weight [outputs, inputs]."""
+    def product(
+        self, weight: Tensor, bias: Tensor | None, few_rows: bool = False, scales: Tensor | None = None
+    ) -> CpuLinear:
+        """Of a weight [outputs, inputs]; its rows may be whole numbers of `scales`."""
 
         def joined(kind: str, dtype: torch.dtype | None) -> Tensor:
-            tensor = weight if kind == "weight" else bias
+            tensor = {"weight": weight, "bias": bias, SCALES: scales}[kind]
             assert tensor is not None
             return tensor.detach().to(dtype)
 
-        tensors = LinearTensors(joined, self.dtype, bias is not None, self.from_memory, few_rows=few_rows)
+        own = None if scales is None else SCALES
+        tensors = LinearTensors(joined, self.dtype, bias is not None, self.from_memory, own, few_rows=few_rows)
         return self.make(tensors)
 
     def expert(self, weight: Tensor, bias: Tensor | None) -> CpuLinear:
@@ -194,7 +206,10 @@ class Maker:
         linears: list[Any] = [getattr(parent, name) for name in names]
         bias = None if linears[0].bias is None else torch.cat([linear.bias.detach() for linear in linears])
         weight = torch.cat([linear.weight.detach() for linear in linears])
-        whole = Joined(self.product(weight, bias), [linear.weight.shape[0] for linear in linears])
+        known = [self.scales[linear] for linear in linears if linear in self.scales]
+        scales = torch.cat(known) if len(known) == len(linears) else None
+        product = self.product(weight, bias, scales=scales)
+        whole = Joined(product, [linear.weight.shape[0] for linear in linears])
         for index, (name, linear) in enumerate(zip(names, linears, strict=True)):
             setattr(parent, name, PartModule(whole, index, _inputs(linear), linear.weight.dtype))
 
@@ -203,7 +218,7 @@ class Maker:
         kind = type(module).__name__
         if _is_linear(module):
             linear: Any = module
-            return self._linear(linear.weight, linear.bias)
+            return self._linear(linear.weight, linear.bias, self.scales.get(linear))
         if kind == "Conv1D" and hasattr(module, "nf"):
             transposed: Any = module
             return self._linear(transposed.weight.t(), transposed.bias)
@@ -216,9 +231,9 @@ class Maker:
             return _ExpertsModule(take_experts(module, self.expert))
         return None
 
-    def _linear(self, weight: Tensor, bias: Tensor | None) -> LinearModule:
+    def _linear(self, weight: Tensor, bias: Tensor | None, scales: Tensor | None = None) -> LinearModule:
         outputs, inputs = weight.shape
-        return LinearModule(self.product(weight.contiguous(), bias), outputs, inputs, weight.dtype)
+        return LinearModule(self.product(weight.contiguous(), bias, scales=scales), outputs, inputs, weight.dtype)
 
 
 class _ExpertsModule(nn.Module):

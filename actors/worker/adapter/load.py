@@ -18,19 +18,24 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from ...model.architecture import weights_method
 from ...model.checks import check_adapted
+from ...model.config_json import weights_method
 from ...model.formats.stored import StoredWeights
 from ...model.info import ModelInfo, read_json
 from ...model.memory.machine import float_on_cpu
 from ...model.quantization import NONE, QuantMethod, is_auto
 from ...model.values import Values
+from ...model.vision.refused import TEXTS_BY_TRANSFORMERS, instead
 from ...options.config import Config, ConfigError
 from ..lora.attached import attach
 from ..memory import large_blocks_apart
+from ..tensor_parallel import TensorParallelGroup
 from .checkpoint.arriving import without_weights
 from .checkpoint.reading import read_into
 from .checkpoint.stored import Source
+from .divided.cuts import Division
+from .divided.shapes import part_of
+from .divided.trial import verify_divided
 from .fused.trial import fuse
 from .hollow import hollow
 from .hooks import Unfit, register
@@ -52,6 +57,7 @@ class Adapted(NamedTuple):
     config: Any  # transformers'
     verdict: Verdict
     make: Callable[..., Any]  # with weights as they are initialised
+    part: tuple[Traits, nn.Module] | None  # of a member of a group
 
 
 class Kept(NamedTuple):
@@ -63,22 +69,29 @@ class Kept(NamedTuple):
     mixed: bool  # only what the checkpoint has quantised is of the method
 
 
-def load_adapted(config: Config, info: ModelInfo) -> AdaptedModel:
-    """The model of `info.folder`, ready to run."""
+def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | None = None) -> AdaptedModel:
+    """The model of `info.folder`, or this member's part of it, ready to run."""
     found = try_model(config, info)
+    division = None if group is None else Division(group.rank, group.size)
     kept = types_of(config, info, found)
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
-        model = _random(found, config, kept) if config.load_format == "dummy" else _read(info, found, kept)
+        dummy = config.load_format == "dummy"
+        model = _random(found, config, kept, division) if dummy else _read(info, found, kept, division)
         traits = _look(model, found.verdict.traits, info)
-        if found.verdict.improved and traits.paged:
+        if found.verdict.improved and traits.paged and division is None:
             fuse(model, kept.dtype)
         lora = attach(model) if config.enable_lora else None
+    if division is not None:
+        division.group = group
     return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method is not NONE, lora)
 
 
 def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, nn.Module]:
-    """The same without weights: how it is computed, what it keeps, and the model as a shell that has shapes only."""
+    """The same without weights: how it is computed, what it keeps, and the model as a shell that has shapes only. Of
+    one that is divided, the part of a member."""
     found = try_model(config, info)
+    if found.part is not None:
+        return found, *found.part
     shell = hollow(found.make)
     traits = _look(shell, found.verdict.traits, info)
     return found, traits, shell
@@ -92,7 +105,7 @@ def try_model(config: Config, info: ModelInfo) -> Adapted:
     trust = config.trust_remote_code
     whole = _read_config(info, trust)
     _check_class(whole, info, trust)
-    make = partial(AutoModelForCausalLM.from_config, trust_remote_code=trust)
+    make = _maker(whole, info, trust)
     with code_of_others(lambda reason: _refused(info, f"no small model of it can be made to try it on ({reason})")):
         small = shrink(whole, TWIN_WORDS)
         small.name_or_path = info.folder
@@ -105,11 +118,31 @@ def try_model(config: Config, info: ModelInfo) -> Adapted:
             verdict = verify(twin, _improve_whole)
         except Unfit as error:
             raise _refused(info, f"it {error}") from None
+    made = partial(make, whole)
+    part = _divide(config, info, verdict, twin, made) if config.tensor_parallel_size > 1 else None
     log.info(
         "%s by the layers of transformers %s, tried in %.1f s: %s",
         *(info.architecture, transformers.__version__, verdict.seconds, describe(verdict.traits, verdict.tier)),
     )
-    return Adapted(whole, verdict, partial(make, whole))
+    return Adapted(whole, verdict, made, part)
+
+
+def _divide(
+    config: Config, info: ModelInfo, verdict: Verdict, twin: Any, make: Callable[..., Any]
+) -> tuple[Traits, nn.Module]:
+    """What a member of a group has of a model, whose plan is tried on the small one."""
+
+    def refused(reason: str) -> ConfigError:
+        name = f"--tensor-parallel-size {config.tensor_parallel_size}"
+        return ConfigError(f"{name}: {info.architecture} cannot be divided: {reason}; leave the option out")
+
+    with code_of_others(refused):
+        try:
+            shell = part_of(make, config.tensor_parallel_size, lambda model: _look(model, verdict.traits, info))
+            verify_divided(twin, verdict, partial(improve, dtype=torch.float32))
+        except Unfit as error:
+            raise refused(f"it {error}") from None
+    return shell
 
 
 def _improve_whole(model: Any) -> None:
@@ -155,36 +188,71 @@ def _read_config(info: ModelInfo, trust: bool) -> Any:
         lambda reason: _refused(info, f"{VERSION} does not read its config.json ({reason}); {instead}")
     ):
         whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
+    if info.architecture in TEXTS_BY_TRANSFORMERS:
+        whole = whole.get_text_config(decoder=True)
     for part in (whole, whole.get_text_config(decoder=True)):
         if hasattr(part, "quantization_config"):  # weights are decoded here
             del part.quantization_config
     return whole
 
 
+def _maker(whole: Any, info: ModelInfo, trust: bool) -> Callable[..., Any]:
+    """Of a model without weights. Some classes are not in transformers' own table of those that go on with texts."""
+    if (own := _apart(whole, info)) is not None:
+        return partial(own._from_config)
+    return partial(AutoModelForCausalLM.from_config, trust_remote_code=trust)
+
+
+def _apart(whole: Any, info: ModelInfo) -> Any:
+    """Such a class, if it is the checkpoint's own."""
+    if type(whole) in AutoModelForCausalLM._model_mapping or not info.architecture.endswith("ForCausalLM"):
+        return None
+    own = getattr(transformers, info.architecture, None)
+    return own if isinstance(own, type) and getattr(own, "config_class", None) is type(whole) else None
+
+
 def _check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
     """Its class is one that goes on with texts, and the one that the checkpoint was made with."""
     if trust and "AutoModelForCausalLM" in (getattr(whole, "auto_map", None) or {}):
         return
+    if _apart(whole, info) is not None:
+        return
     known = AutoModelForCausalLM._model_mapping
     if type(whole) not in known:
-        raise _refused(info, f"{VERSION} has no model of this kind that goes on with texts")
+        raise _refused(info, f"{VERSION} has no model of this kind that goes on with texts{_parts(whole, known)}")
     classes: Any = known[type(whole)]
     names = [one.__name__ for one in (classes if isinstance(classes, tuple | list) else [classes])]
-    if info.architecture not in names:
-        raise _refused(info, f"of its kind transformers goes on with texts by {' or '.join(names)} alone")
+    if not {info.architecture, TEXTS_BY_TRANSFORMERS.get(info.architecture)} & {*names}:
+        said = f"of its kind transformers goes on with texts by {' or '.join(names)} alone"
+        raise _refused(info, f"{said}; a checkpoint of that class can be served")
 
 
-def _random(found: Adapted, config: Config, kept: Kept) -> PreTrainedModel:
+def _parts(whole: Any, known: Any) -> str:
+    """What to say beside it of a model that sees or hears, or has a text part of a kind that can be served."""
+    text = whole.get_text_config(decoder=True)
+    own = known[type(text)] if text is not whole and type(text) in known else None
+    name = own[0].__name__ if isinstance(own, tuple | list) else getattr(own, "__name__", None)
+    alone = "" if name is None else f"; a checkpoint of its text part alone ({name}) can be served"
+    sees = [part for part in ("vision_config", "audio_config") if hasattr(whole, part)]
+    return alone + (f"; what it sees or hears with ({', '.join(sees)}) is not known here: {instead()}" if sees else "")
+
+
+def _random(found: Adapted, config: Config, kept: Kept, division: Division | None) -> PreTrainedModel:
     """As it is initialised, in the way that it would have."""
     torch.manual_seed(config.seed)
     made: Any = found.make()
     model: PreTrainedModel = made.to(kept.dtype).eval()
+    cuts = {} if division is None else division.cuts(model)
+    if division is not None:
+        division.take_all(model, cuts)
     if found.verdict.improved:
         improve(model, kept.dtype, kept.method)
+    if division is not None:
+        division.join(model, cuts)
     return model
 
 
-def _read(info: ModelInfo, found: Adapted, kept: Kept) -> PreTrainedModel:
+def _read(info: ModelInfo, found: Adapted, kept: Kept, division: Division | None) -> PreTrainedModel:
     """With the weights of the folder: all that the model has, and no others."""
     folder = Path(info.folder)
     source = Source(folder, kept.stored)
@@ -195,7 +263,8 @@ def _read(info: ModelInfo, found: Adapted, kept: Kept) -> PreTrainedModel:
     with code_of_others(refused):
         with without_weights():
             model: PreTrainedModel = found.make(dtype=kept.dtype)
-        read_into(model, folder, source, kept.dtype, partial(_chosen, source, kept), found.verdict.improved)
+        better = found.verdict.improved
+        read_into(model, folder, source, kept.dtype, partial(_chosen, source, kept), better, division)
     return model
 
 

@@ -64,14 +64,10 @@ def verify(model: PreTrainedModel, improve: Any = None) -> Verdict:
     """Of a tiny model. Unfit says why there is no way. `improve` is what is done to a model before it is served."""
     begun = time.process_time()
     reasons: dict[Tier, str] = {}
-    words = int(model.config.get_text_config(decoder=True).vocab_size)
-    texts = [
-        torch.from_numpy(np.random.default_rng(seed).integers(3, words - 8, size + DECODED))
-        for seed, size in enumerate(PROMPTS)
-    ]
+    texts = texts_for(model)
     with torch.inference_mode():
         traits = probe(model, 512)
-        expected = [_reference(model, text, size) for text, size in zip(texts, PROMPTS, strict=True)]
+        expected = reference_logits(model, texts)
         for improved in (True, False):
             for tier in tiers(traits):
                 own = copy.deepcopy(model)
@@ -79,9 +75,9 @@ def verify(model: PreTrainedModel, improve: Any = None) -> Verdict:
                     if improved and improve is not None:
                         improve(own)
                     found = Trial(AdaptedModel(own, traits, tier, torch.float32)).run(texts)
-                    _compare(expected, found)
+                    compare(expected, found)
                 except Exception as error:
-                    reasons[tier] = _words(error)
+                    reasons[tier] = failure_words(error)
                     continue
                 return Verdict(tier, traits, reasons, time.process_time() - begun, improved)
     raise Unfit(f"is not right in any way: {'; '.join(f'{tier.value}: {reason}' for tier, reason in reasons.items())}")
@@ -96,12 +92,28 @@ def tiers(traits: Traits) -> list[Tier]:
     return [Tier.FLAT, Tier.ROWS, Tier.SINGLE] if traits.positions else [Tier.ROWS, Tier.SINGLE]
 
 
-def _words(error: Exception) -> str:
+def failure_words(error: Exception) -> str:
+    """What it says, for a line."""
     first = (str(error).splitlines() or [""])[0]
     return first if isinstance(error, Unfit) else f"{type(error).__name__}: {first}"
 
 
-def _compare(expected: list[Tensor], found: list[Tensor]) -> None:
+def texts_for(model: PreTrainedModel) -> list[Tensor]:
+    """Tokens of prompts and of what follows them."""
+    words = int(model.config.get_text_config(decoder=True).vocab_size)
+    return [
+        torch.from_numpy(np.random.default_rng(seed).integers(3, words - 8, size + DECODED))
+        for seed, size in enumerate(PROMPTS)
+    ]
+
+
+def reference_logits(model: Any, texts: list[Tensor]) -> list[Tensor]:
+    """Transformers' own, of all positions of each."""
+    return [_reference(model, text, size) for text, size in zip(texts, PROMPTS, strict=True)]
+
+
+def compare(expected: list[Tensor], found: list[Tensor]) -> None:
+    """Unfit if they are not the same."""
     for one, other in zip(expected, found, strict=True):
         off = float((one - other).abs().max() / one.std())
         if not off <= TOLERANCE:

@@ -28,15 +28,17 @@ from actorserve.shm.table.table import generation_of, slot_of
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, row_types
 from ...protocol.step import LOOKS, NewRow, Step
-from ..logits_processors import LogitsProcessors
+from ..logits.processors import LogitsProcessors
 from ..logprobs import LogprobsWriter
 from ..lora.sites import RowAdapters
+from ..speculative.jumps import Jumps, find_jumps
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
 from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
 from .decoder import Decoder
 from .layers.native import awake, current
 from .memory.states import RowStates, StepStates
 from .memory.window_tables import AnyKV, TabledKV
+from .prompt_embeds import RowEmbeds
 from .steady_decode import SteadyDecode
 
 if TYPE_CHECKING:
@@ -97,10 +99,12 @@ class CpuRunner:
         self.logprobs = LogprobsWriter(logprobs, rows)
         self.verifier = verifier
         self.outcome: DraftOutcome | None = None  # of the last step, where rows had drafts
+        self._jumps: Jumps | None = None  # of this step
         self.lora: RowAdapters | None = None  # of --enable-lora
         self.states = states or None  # of no model with drafts: a rejected one cannot be taken back from them
         assert self.states is None or verifier is None
         self.vision = vision
+        self.embeds: RowEmbeds | None = None  # of --enable-prompt-embeds
         self.failed_rows: Numbers = ()  # of the last step, as StepDone has them
         self._steady: SteadyDecode | None = None  # while it is there, `computed`, `known` and `last` of its rows wait
 
@@ -133,6 +137,9 @@ class CpuRunner:
         if self.vision is not None:
             own = counts if len(inputs.ids) > len(rows) else np.ones_like(rows)  # without room for drafts
             self.model.step = self.vision.step(rows, starts, own)  # type: ignore[attr-defined]
+        if self.embeds is not None:
+            own = counts if len(inputs.ids) > len(rows) else np.ones_like(rows)
+            self.model.given = self.embeds.step(rows, starts, own, self.model.shape.hidden_size)  # type: ignore[attr-defined]
         if self.lora is not None:
             self.lora.begin(rows, counts if len(inputs.ids) > len(rows) else None)
         if self.states is None:
@@ -147,18 +154,25 @@ class CpuRunner:
         if self.verifier is not None:
             starts = steady.inputs.positions + 1
             counts, drafted = self._with_drafts(rows, steady.counts, starts, starts + 1, step.min_accepted)
-            if drafted.any():
+            if drafted.any() or self._jumps is not None:
                 self._settle()
                 return self._run_anew(step, rows, starts, counts, drafted)
         steady.move_on(scattered)
         hidden = self._forward(steady.inputs, rows, steady.inputs.positions, steady.counts)
-        tokens = self._draw(self.model.logits(hidden), rows, parameters)
+        tokens = self._draw(self._logits(hidden), rows, parameters)
         steady.inputs.ids[:] = tokens
         if self.verifier is not None:
             self.verifier.append(rows, parameters.position, tokens)
             counts = np.ones_like(rows)
             self._observe(rows, steady.inputs.positions, counts, np.arange(len(rows)), hidden)
         return tokens
+
+    def _logits(self, hidden: Tensor, tokens: Ints | None = None) -> Tensor:
+        """`tokens`: which of the step's these are; None: all, in their order."""
+        if self.lora is None:
+            return self.model.logits(hidden)
+        with self.lora.drawing(tokens):
+            return self.model.logits(hidden)
 
     def _settle(self) -> None:
         """What was put off while the same rows decoded."""
@@ -169,13 +183,21 @@ class CpuRunner:
 
     def _run_anew(self, step: Step, rows: Ints, starts: Ints, counts: Ints, drafted: Ints) -> np.ndarray:
         """A step of which nothing is prepared: of each row `counts` tokens from `starts` on, the last ones drafts."""
-        firsts = np.cumsum(counts) - counts
+        firsts, jumps = np.cumsum(counts) - counts, self._jumps
+        if jumps is not None:
+            self.known[rows] += jumps.counts
         inputs = self._inputs(rows, counts, starts)
         hidden = self._forward(inputs, rows, starts, counts)
-        self.logprobs.write_prompts(rows, firsts, counts, starts, self.log, lambda at: self.model.logits(hidden[at]))
+        if jumps is not None:
+            self._tell_jumps(jumps, hidden, rows, firsts)
+        self.logprobs.write_prompts(
+            rows, firsts, counts, starts, self.log, lambda at: self._logits(hidden[at], at.numpy())
+        )
         self.computed[rows] = starts + counts - drafted
         samples = self.computed[rows] == self.known[rows]
         tokens = self._sample(hidden, rows[samples], (firsts + counts - 1)[samples], drafted[samples])
+        if jumps is not None:
+            tokens, self.outcome = jumps.joined(samples, tokens, self.outcome)
         self._observe(rows, starts, self.computed[rows] - starts, firsts, hidden)
         if samples.all() and len(rows) == len(inputs.ids):
             inputs.ids[:] = tokens
@@ -183,6 +205,18 @@ class CpuRunner:
             again = partial(prepare_inputs, self.model.attention, self.kv, self._tables, rows, counts)
             self._steady = SteadyDecode(step, rows, inputs, parameters, again)
         return tokens
+
+    def _tell_jumps(self, jumps: Jumps, hidden: Tensor, rows: Ints, firsts: Ints) -> None:
+        """The logprobs of tokens that were not drawn, where they are wanted."""
+        owners = np.repeat(rows, jumps.counts)
+        asked = self.logprobs.among(owners)
+        if not asked.size:
+            return
+        index = jumps.places(firsts)[asked]
+        positions = jumps.places(self.known[rows] - jumps.counts)[asked]
+        logits = self._logits(hidden[torch.from_numpy(index)], index)
+        raw = np.arange(len(asked)), logits
+        self.logprobs.write(raw, owners[asked], jumps.tokens[asked], positions)
 
     def _sample(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
         """Draw the next token of these rows, or of each several; `last` are their last positions in the flat batch."""
@@ -193,7 +227,7 @@ class CpuRunner:
         if rows.size < len(hidden):
             hidden = hidden[torch.from_numpy(last)]
         parameters = self.sampling.of(rows)
-        tokens = self._draw(self.model.logits(hidden), rows, parameters)
+        tokens = self._draw(self._logits(hidden, last), rows, parameters)
         self.last[rows] = tokens
         self.known[rows] += 1
         if self.verifier is not None:
@@ -236,14 +270,18 @@ class CpuRunner:
         self, rows: Ints, counts: Ints, starts: Ints, known: Ints, min_accepted: float
     ) -> tuple[Ints, Ints]:
         """(what each row computes, how much of that is drafts)."""
-        self.outcome = None
+        self.outcome = self._jumps = None
         pending = known - starts
         if self.verifier is None:
             return np.minimum(counts, pending), np.zeros_like(counts)
         room = np.maximum(counts - pending, 0)
-        if self.logits_processors:
-            room[self.logits_processors.among(rows)] = 0
         pending = np.minimum(counts, pending)
+        if self.logits_processors:
+            among = self.logits_processors.among(rows)
+            self._jumps = find_jumps(self.logits_processors, among, rows, known, room, self.verifier.tokens)
+            room[among] = 0
+            if self._jumps is not None:
+                pending = pending + self._jumps.counts
         tables = self._tables.part(0) if isinstance(self.kv, TabledKV) else self._tables
         work = DraftBatch(rows, starts, pending, room, tables, self.sampling)
         drafted = self.verifier.draft(work, min_accepted)
@@ -259,7 +297,7 @@ class CpuRunner:
             hidden = hidden[torch.from_numpy(index)]
         positions = self.known[owners] + np.repeat(drafted, sizes) - back
         parameters = self.sampling.of(owners)._replace(position=positions)
-        tokens = self._draw(self.model.logits(hidden), owners, parameters, drafted)
+        tokens = self._draw(self._logits(hidden, index), owners, parameters, drafted)
         assert self.outcome is not None
         drawn = self.outcome.drawn
         self.verifier.append(np.repeat(rows, drawn), _counting(self.known[rows], drawn), tokens)
@@ -326,6 +364,8 @@ class CpuRunner:
         )
         if self.vision is not None:
             self.vision.place(row, slot, generation_of(new.ref), prompt.astype(np.int64))
+        if self.embeds is not None:
+            prompt = prompt[self.embeds.place(row, new.ref) :]
         self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
         self.logprobs.place(row, slot, drawn, new.num_prompt_tokens)
         if self.verifier is not None:

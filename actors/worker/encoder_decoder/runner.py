@@ -20,6 +20,7 @@ from ...protocol.request import Rendition
 from ...protocol.step import NewRow
 from ..cpu.batch import BatchInputs
 from ..cpu.runner import CpuRunner, Ints
+from .listening import Listening
 from .model import EncoderDecoder, RowInput, RowsKV
 
 Sounds = Callable[[int], Tensor]  # the features [1, …] of a ref's sound
@@ -47,6 +48,7 @@ class EncoderDecoderRunner(CpuRunner):
         beside = PagedKV(model.kv, pools, block_size, False, model.dtype, self._library)
         self._views = RowsKV(self.kv, beside)
         self.logits_processors.speech = spec.speech
+        self.listening: Listening | None = None
 
     def _render(self, row: int, new: NewRow) -> Rendition:
         rendition = super()._render(row, new)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...model.memory.machine import blocks_in, kv_memory_room, usable_cores
+from ...model.memory.machine import blocks_in, kv_memory_room
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor
 from ..cpu.layers import native
 from ..cpu.memory.kv_memory import make_memory, plan_memory
 from ..cpu.memory.window_tables import TabledKV
-from ..start.shared import request_readers, warn_unused_memory
+from ..start.shared import request_readers, threads_of, warn_unused_memory
 from ..torch_import import import_rest
 
 
@@ -25,10 +25,11 @@ def start(context: Context) -> WorkerActor:
     assert info.encoder is not None
     context.phase_ends(StartPhase.IMPORTS)
     context.phase_ends(StartPhase.GROUP)
-    threads = config.threads or max(1, usable_cores() - 1)
+    threads = threads_of(context)
     log.info("kernels: %s", native.start(config.cpu_kernels, threads))
     torch.set_num_threads(threads)
     import_rest()
+    from .listening import Listening
     from .load import load_encoder_decoder  # and with it transformers
     from .runner import EncoderDecoderRunner
 
@@ -51,6 +52,8 @@ def start(context: Context) -> WorkerActor:
         *(config.max_num_seqs, *request_readers(context, model.vocab_size)),
         sounds=_sounds(context) if info.encoder.speech is not None else None,
     )
+    if runner.sounds is not None:
+        runner.listening = Listening(model, info.encoder, context.table, config.block_size, runner.sounds)
     return WorkerActor(context, runner, blocks, memory.layout, plan.tokens(config, info.max_model_len, blocks))
 
 

@@ -79,6 +79,11 @@ class GpuWorkerActor(WorkerActor):
         self.waiter = Waiter(context.eventfds[context.name], runner.device)
         super().__init__(context, runner, blocks, layout, tokens)
 
+    @property
+    def joins(self) -> bool:
+        """The device has its next step in any case, and who waits for it tells of each."""
+        return False
+
     def compute(self, message: Step) -> None:
         """Start a step; it is told of when it has ended."""
         try:

@@ -33,21 +33,34 @@ def make_pools(
     kind: torch.dtype,
     device: torch.device,
     windows: WindowPlan | None = None,
+    take: Callable[[int], torch.Tensor] | None = None,
 ) -> list[Pools]:
     """Each layer's keys and values [blocks, kv_heads, block_size, head_dim] of zeros; of 8 bits with their scales.
 
     In several block tables layers of the same place in their tables have the same memory, of which each has blocks of
-    its own.
+    its own. `take`: bytes that are kept for it, which `pool_bytes` says, in the place of zeros.
     """
     sizes = (2, blocks, shape.kv_heads, block_size, shape.head_dim)
     pools = []
     for _ in range(shape.layers if windows is None else len(windows.tables[0])):
-        keys, values = torch.zeros(sizes, dtype=kind, device=device).unbind(0)
-        pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None))
+        if take is None:
+            keys, values = torch.zeros(sizes, dtype=kind, device=device).unbind(0)
+            pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None))
+            continue
+        bytes_of_both, *of_scales = pool_bytes(shape, blocks, block_size, kind)
+        keys, values = take(bytes_of_both).view(kind).view(sizes).unbind(0)
+        scales = [take(size).view(sizes[:4]).unbind(0) for size in of_scales]
+        pools.append(Pools(keys, values, Scales(*scales[0]) if scales else None))
     if windows is None:
         return pools
     place = {layer: place for table in windows.tables for place, layer in enumerate(table)}
     return [pools[place[layer]] for layer in range(shape.layers)]
+
+
+def pool_bytes(shape: Architecture, blocks: int, block_size: int, kind: torch.dtype) -> list[int]:
+    """Of a layer's keys and values, and of the scales of both, where there are such."""
+    tokens = 2 * blocks * shape.kv_heads * block_size
+    return [tokens * shape.head_dim * kind.itemsize, *([tokens] if kind == E4M3 else [])]
 
 
 def plan_tables(config: Config, shape: Architecture, max_length: int) -> WindowPlan | None:

@@ -25,7 +25,7 @@ from actorserve.shm.table.logprobs import MOST, Logprobs
 
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, Sampling
-from ..logits_processors import LogitsProcessors
+from ..logits.processors import LogitsProcessors
 from ..logprobs import Listed, LogprobsWriter, pack_records
 from .buffers import Sizes, StepBuffers, StepNumbers
 from .executor import GpuModel, Hidden

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,8 +11,10 @@ import torch
 from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
-from ...model.architecture import Architecture, find_architecture
-from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model, vision_on_gpu
+from ...model.architecture import Architecture
+from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model, find_head, vision_on_gpu
+from ...model.config_json import find_architecture
+from ...model.heads.formats import MedusaShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
 from ...model.memory.machine import check_quantization
@@ -20,16 +23,19 @@ from ...options.objects.speculative import DraftModelOptions, NgramOptions, coun
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
-from ..models.weights import DTYPES, open_weights
+from ..kept_memory.device import needed
+from ..models.weights import DTYPES, open_head, open_weights
 from ..start.shared import join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
 from .compilations import report_late_compilations
 from .drafts.draft_model import ModelDraftingRunner
+from .drafts.medusa import MedusaDraftingRunner, MedusaHead, load_heads
 from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
+from .kept import KeptOnDevice, is_plain
 from .layers.moe import check_experts
 from .layers.varied_layers import make_model
 from .memory import (
@@ -43,6 +49,7 @@ from .memory import (
     out_of_memory,
     plan_memory,
     plan_tables,
+    pool_bytes,
     room_for_blocks,
 )
 from .runner import GpuRunner
@@ -51,7 +58,7 @@ from .runner import GpuRunner
 def start(context: Context) -> GpuWorkerActor:
     """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
     spec = context.spec
-    device = torch.device("cuda", spec.engine * context.config.tensor_parallel_size + spec.index)
+    device = torch.device("cuda", context.system.first_device(spec.engine) + spec.index)
     torch.cuda.set_device(device)
     context.phase_ends(StartPhase.IMPORTS)
     await_freed_memory(context.config, device)
@@ -60,7 +67,7 @@ def start(context: Context) -> GpuWorkerActor:
     begun = time.perf_counter()
     try:
         model = _load(context.config, context.model, device, group)
-        draft = _load_draft(context, device)
+        draft = _load_draft(context, device) or _load_heads(context, model)
         context.phase_ends(StartPhase.WEIGHTS)
         dtype = str(model.dtype).removeprefix("torch.")
         context.log.info(
@@ -138,7 +145,15 @@ def _load_draft(context: Context, device: torch.device) -> GpuModel | None:
         raise draft_refused(given, error) from None
 
 
-def make_runner(context: Context, model: GpuModel, draft: GpuModel | None = None) -> GpuRunner:
+def _load_heads(context: Context, model: GpuModel) -> list[MedusaHead] | None:
+    """The heads that make drafts, if any do."""
+    head = find_head(context.config, context.model, model.shape)
+    if head is None or not isinstance(head.shape, MedusaShape):
+        return None
+    return load_heads(head.shape, open_head(head), model, count_drafts(context.config))
+
+
+def make_runner(context: Context, model: GpuModel, draft: GpuModel | list[MedusaHead] | None = None) -> GpuRunner:
     """What runs steps; with drafts of `draft`, found in the text, or without any."""
     config, drafts = context.config, read_speculative(context.config)
     rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
@@ -151,6 +166,8 @@ def make_runner(context: Context, model: GpuModel, draft: GpuModel | None = None
     mixed = () if config.enforce_eager else mixed_sizes(rows, tokens, drafts is not None)
     ids = context.table.as_numpy().tokens
     given = model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed
+    if isinstance(draft, list):
+        return MedusaDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), heads=draft)
     if draft is not None:
         return ModelDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), draft=draft)
     if isinstance(drafts, NgramOptions):
@@ -159,11 +176,19 @@ def make_runner(context: Context, model: GpuModel, draft: GpuModel | None = None
     return GpuRunner(*given)
 
 
-def _make_pools(config: Config, runner: GpuRunner, blocks: int, windows: WindowPlan | None) -> int:
-    """KV memory of so many blocks, of the draft model, too, if there is one; bytes of a block of that."""
+def _make_pools(
+    config: Config,
+    runner: GpuRunner,
+    blocks: int,
+    windows: WindowPlan | None,
+    take: Callable[[int], torch.Tensor] | None = None,
+) -> int:
+    """KV memory of so many blocks, of the draft model, too, if there is one; bytes of a block of that. `take`: out of
+    what is kept.
+    """
     size, device = config.block_size, runner.device
     shape, kind = runner.model.shape, kv_kind(config, runner.model.dtype, device)
-    runner.pools = make_pools(shape, blocks, size, kind, device, windows)
+    runner.pools = make_pools(shape, blocks, size, kind, device, windows, take)
     if not isinstance(runner, ModelDraftingRunner):
         return 0
     shape, kind = runner.draft.shape, kv_kind(config, runner.draft.dtype, device)
@@ -178,6 +203,11 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     windows = plan_tables(config, model.shape, length)
     beside = _make_pools(config, runner, 1, windows)
     plan = plan_memory(config, model.shape, length, kind, beside)
+    kept = KeptOnDevice(context, model.device, is_plain(plan, bool(beside)), model.shape.kv, plan, kind)
+    if found := kept.found(group):
+        _make_pools(config, runner, found, windows, kept.take)
+        log.info("KV memory of %s, which was there: %d blocks", str(kind).removeprefix("torch."), found)
+        return found, plan
     peak, used = measure(model.device, runner.profile_steps)
     graphs = 0 if config.enforce_eager else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
@@ -186,7 +216,8 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     blocks = blocks_in(config, plan, length, room)
     if group is not None:
         blocks = group.minimum(blocks)
-    _make_pools(config, runner, blocks, windows)
+    layers = model.shape.layers * pool_bytes(model.shape, blocks, config.block_size, kind)
+    _make_pools(config, runner, blocks, windows, kept.begin(blocks, needed(layers)))
     warn_unused_memory(context, blocks, plan)
     sizes = (v / 2**30 for v in (total, used, peak, graphs))
     log.info("of %.1f GiB, %.2f GiB are used, a step takes %.2f and CUDA graphs will take %.2f", *sizes)

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...model.lora.adapter import AdaptedLinear
 from ..adapter.model import AdaptedModel
 from ..adapter.probe import TOKENS, Recorder, run_probe
 from .products import weight_of
-from .sites import LoraLinear, LoraSites
+from .sites import LoraHead, LoraLinear, LoraSites
 
 
 class AdaptedLayout:
@@ -26,6 +27,10 @@ class AdaptedLayout:
         """`sizes`: (outputs, inputs) of the layers that can be adapted."""
         self.sizes = sizes
         self._places = dict(_places(sites))
+
+    def apart(self, module: str, linear: AdaptedLinear) -> dict[str, AdaptedLinear]:
+        """See Layout; here they are not adapted."""
+        return {module: linear}
 
     def own_rows(self, module: str, tensor: Tensor) -> Tensor:
         """See Layout."""
@@ -70,6 +75,7 @@ def layout_of(model: AdaptedModel, sites: LoraSites) -> AdaptedLayout:
     sizes, counts = {}, {}
     modules = dict(model.model.named_modules())
     handles = []
+    heads = {name for site in sites.linears if isinstance(site, LoraHead) for name in site.modules}
     for name in (name for site in sites.linears for name in site.modules):
         module: Any = modules[name]
         outputs, inputs = _sizes(module)
@@ -80,7 +86,9 @@ def layout_of(model: AdaptedModel, sites: LoraSites) -> AdaptedLayout:
     finally:
         for handle in handles:
             handle.remove()
-    return AdaptedLayout(sites, {name: size for name, size in sizes.items() if counts[name] == [TOKENS]})
+    return AdaptedLayout(
+        sites, {name: size for name, size in sizes.items() if name in heads or counts[name] == [TOKENS]}
+    )
 
 
 def _count(counts: list[int], inputs: int, module: nn.Module, given: Any) -> None:

@@ -42,9 +42,12 @@ def attach(model: Any) -> LoraSites:
     sites, head = LoraSites(), model.get_output_embeddings()
     together: dict[int, tuple[Joined, dict[int, str]]] = {}
     for name, module in model.named_modules():
-        if module is head or "experts" in name.split("."):
+        if "experts" in name.split("."):
             continue
-        if isinstance(module, LinearModule):
+        if module is head:
+            if isinstance(module, LinearModule):
+                module.product = sites.wrap_head(module.product, name)
+        elif isinstance(module, LinearModule):
             module.product = sites.wrap(module.product, [name], bias_of(module.product))
         elif isinstance(module, PartModule):
             together.setdefault(id(module.joined), (module.joined, {}))[1][module.index] = name

@@ -17,17 +17,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...model.lora.adapter import AdaptedLinear, Adapter, AdapterError, check_fit
+from ...model.vision.texts import PREFIXES
 from .products import LoraProduct
-from .sites import LoraSites
+from .sites import LoraLinear, LoraSites
 
 LINE = 64  # bytes, at whose multiples tensors begin
+SAME = 0.02  # of the largest number: a weight may have been rounded to 16 bits, or 8
 AT_ONCE = 1 << 22  # numbers of a weight whose length is taken in one go
 REFUSED = {  # by the end of a layer's name: why it cannot be adapted
-    r"lm_head$": "the layer that makes logits is not adapted",
-    r"experts(\.|$)": "experts are not adapted",
+    r"lm_head$": "what makes logits is not adapted in this model",
+    r"experts(\.|$)": "experts are adapted only in this server's own layers, each by its linears, or stacked",
     r"(mlp\.gate|router)$": "what chooses experts is not adapted",
     r"embed\w*$|wte$": "embeddings are not adapted",
-    r"kv_b_proj$": "what makes keys and values of latents is not adapted",
+    r"kv_b_proj$": "what makes keys and values of latents is adapted only in this server's own layers",
+    r"(visual|vision|audio|projector|connector)\w*\.": "the part that sees or hears is not adapted",
 }
 
 Tensors = Mapping[str, Tensor]
@@ -39,6 +42,9 @@ class Layout(Protocol):
     @property
     def sizes(self) -> Mapping[str, tuple[int, int]]:
         """(outputs, inputs) of those that can be adapted, of the whole model."""
+
+    def apart(self, module: str, linear: AdaptedLinear) -> Mapping[str, AdaptedLinear]:
+        """What the tensors of all experts of a layer are of each; AdapterError if they are not of this model."""
 
     def own_rows(self, module: str, tensor: Tensor) -> Tensor:
         """The rows of a layer's [outputs, …] that are computed here, in the order in which they are."""
@@ -58,35 +64,51 @@ class AdapterMaker:
 
     def check(self, adapter: Adapter) -> None:
         """AdapterError if the adapter is one of another model."""
-        check_fit(adapter, self.layout.sizes, REFUSED)
+        check_fit(self._named(adapter), self.layout.sizes, REFUSED)
+
+    def _named(self, adapter: Adapter) -> Adapter:
+        """With the names that layers have here: of a model that sees or hears, its text part is a model of its own."""
+        named = {self._name(module): one for module, one in adapter.linears.items()}
+        apart = [self.layout.apart(module, one) if one.experts else {module: one} for module, one in named.items()]
+        return adapter._replace(linears={module: one for some in apart for module, one in some.items()})
+
+    def _name(self, module: str) -> str:
+        if module in self.layout.sizes:
+            return module
+        inside = (own + module.removeprefix(prefix) for prefix, own in PREFIXES if module.startswith(prefix))
+        return next((name for name in inside if name in self.layout.sizes), module)
 
     def make(self, adapter: Adapter) -> dict[int, LoraProduct]:
         """All its products, by the numbers of sites; AdapterError says what is wrong with its numbers."""
         self.check(adapter)
+        adapter = self._named(adapter)
         tensors = read_tensors(adapter.file)
-        weights = self.layout.weights() if any(one.magnitude for one in adapter.linears.values()) else None
+        needed = any(one.magnitude or one.base for one in adapter.linears.values())
+        weights = self.layout.weights() if needed else None
         memory = AdapterMemory(adapter)
         made = {}
         for site in self.sites.linears:
             parts = [adapter.linears.get(module) for module in site.modules]
             if any(part is not None for part in parts):
-                made[site.number] = self._product(site.modules, parts, tensors, weights, memory)
+                made[site.number] = self._product(site, parts, tensors, weights, memory)
         return made
 
     def _product(
         self,
-        modules: Sequence[str],
+        site: LoraLinear,
         parts: Sequence[AdaptedLinear | None],
         tensors: Tensors,
         weights: Callable[[str], Tensor] | None,
         memory: AdapterMemory,
     ) -> LoraProduct:
         above, beside, gains = [], [], []
-        for module, part in zip(modules, parts, strict=True):
+        for module, part in zip(site.modules, parts, strict=True):
             outputs, inputs = self.layout.sizes[module]
             a, b, gain = torch.zeros(0, inputs), torch.zeros(outputs, 0), torch.zeros(outputs)
             if part is not None:
-                a, b = tensors[part.a].float(), tensors[part.b].float() * part.scale
+                if part.base is not None and weights is not None:
+                    check_base(part.base, tensors[part.base], weights(module))
+                a, b = factors(part, tensors)
                 if part.magnitude is not None:
                     assert weights is not None
                     longer = tensors[part.magnitude].float().flatten() / lengths(weights(module), a, b)
@@ -95,7 +117,7 @@ class AdapterMaker:
             beside.append(memory.keep(self.layout.own_rows(module, b)))
             gains.append(self.layout.own_rows(module, gain))
         longer_by = torch.cat(gains) if any(part is not None and part.magnitude for part in parts) else None
-        return LoraProduct(memory.keep(torch.cat(above)), beside, longer_by, self._alike)
+        return site.product(memory.keep(torch.cat(above)), beside, longer_by, self._alike)
 
 
 class AdapterMemory:
@@ -119,6 +141,24 @@ class AdapterMemory:
         place = self._bytes[self._used : self._used + size]
         self._used += -(-size // LINE) * LINE
         return place.view(torch.float32).view(tensor.shape).copy_(tensor)
+
+
+def factors(part: AdaptedLinear, tensors: Tensors) -> tuple[Tensor, Tensor]:
+    """A, and B with its scale."""
+    a, b = tensors[part.a], tensors[part.b]
+    if part.experts:
+        a = a.unflatten(0, (part.experts, part.rank))[part.expert]
+        b = b.unflatten(1, (part.rank, part.experts))[:, :, part.expert]
+    return a.float(), (b if part.rows is None else b[part.rows]).float() * part.scale
+
+
+def check_base(name: str, stored: Tensor, weight: Tensor) -> None:
+    """AdapterError if an adapter has another weight of the model's layer than the model."""
+    if stored.shape != weight.shape:
+        raise AdapterError(f"{name} is {list(stored.shape)}; the model has {list(weight.shape)}")
+    off, most = (stored.float() - weight.float()).abs().max(), weight.float().abs().max()
+    if float(off) > SAME * float(most):
+        raise AdapterError(f"{name} is another than the model's: whole layers are not taken from an adapter")
 
 
 def lengths(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:

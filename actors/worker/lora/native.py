@@ -1,35 +1,51 @@
-"""How the linear layers of models that this server has layers of lie in it (cpu/executor.py)."""
+"""How the linear layers of models that this server has layers of lie in it (cpu/builder.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ...model.architecture import Architecture
-from ...model.layers import Axis, LinearSpec
-from ..cpu.executor import arranged
-from ..models.sharding import Cut, Get
+from ...model.layers import HEAD, Axis, LinearSpec, MoeSpec
+from ...model.lora.adapter import AdaptedLinear, AdapterError
+from ..cpu.builder import arranged
+from ..models.sharding import Cut, Get, Place, own_words
 from .sites import LoraSites
+
+LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 class NativeLayout:
     """See Layout."""
 
     def __init__(
-        self, sites: LoraSites, whole: Architecture, own: Architecture, cut: Cut, open_weights: Callable[[], Get]
+        self,
+        sites: LoraSites,
+        whole: Architecture,
+        own: Architecture,
+        cut: Cut,
+        place: Place,
+        open_weights: Callable[[], Get],
     ) -> None:
-        """`own` is the shape of this member's part, `cut` says which that is; `open_weights` of the whole model."""
+        """`own` is the shape of this member's part, `cut` and `place` say which that is; `open_weights` of the whole
+        model.
+        """
         self._sites, self._whole, self._own, self._cut = sites, whole, own, cut
-        self._open_weights = open_weights
+        self._place, self._open_weights = place, open_weights
 
     @cached_property
     def _linears(self) -> dict[str, LinearSpec]:
         there = {module for site in self._sites.linears for module in site.modules}
-        layers = map(self._whole.layer_at, range(self._whole.layers))
-        return {linear.name: linear for layer in layers for linear in layer.linears() if linear.name in there}
+        layers = [self._whole.layer_at(index) for index in range(self._whole.layers)]
+        for moe in (layer.moe for layer in layers if layer.moe is not None):  # others of a group may have them
+            there.update(linear.name for product in moe.products() for linear in product)
+        each = (linear for layer in layers for linear in (*layer.linears(), *layer.exact()))
+        found = {linear.name: linear for linear in each if linear.name in there}
+        return found | ({HEAD: self._whole.head} if HEAD in there else {})
 
     @cached_property
     def sizes(self) -> dict[str, tuple[int, int]]:
@@ -40,8 +56,38 @@ class NativeLayout:
 
         return {name: (sum(map(size, one.rows)), size(one.columns)) for name, one in self._linears.items()}
 
+    def apart(self, module: str, linear: AdaptedLinear) -> dict[str, AdaptedLinear]:
+        """See Layout."""
+        layer = LAYER.search(module)
+        index = int(layer[1]) if layer else self._whole.layers
+        moe = self._whole.layer_at(index).moe if index < self._whole.layers else None
+        if moe is None or linear.experts != moe.experts:
+            count = "no experts" if moe is None else f"{moe.experts} experts"
+            raise AdapterError(
+                f"{linear.a} is of {linear.experts} experts of rank {linear.rank}; the model has {count}"
+            )
+        return {one: part for expert in range(moe.experts) for one, part in self._of(moe, expert, linear)}
+
+    def _of(self, moe: MoeSpec, expert: int, linear: AdaptedLinear) -> Iterator[tuple[str, AdaptedLinear]]:
+        """One expert's: gate and up, or down, as the sizes say."""
+        gate_up, down = moe.expert(expert)
+        for linears in (gate_up, (down,)):
+            rows = [self.sizes[one.name][0] for one in linears]
+            if (sum(rows), self.sizes[linears[0].name][1]) != (linear.outputs, linear.inputs):
+                continue
+            alternate = moe.stacked is not None and moe.stacked.interleaved and len(linears) > 1
+            for number, one in enumerate(linears):
+                first = sum(rows[:number])
+                own = slice(number, None, len(linears)) if alternate else slice(first, first + rows[number])
+                yield one.name, linear._replace(expert=expert, rows=own, outputs=rows[number])
+            return
+        text = f"{linear.a} and {linear.b} are of weights [{linear.outputs}, {linear.inputs}]"
+        raise AdapterError(f"{text}; experts of the model have none such")
+
     def own_rows(self, module: str, tensor: Tensor) -> Tensor:
         """See Layout."""
+        if module == HEAD:
+            return own_words(tensor, self._place)
         linear, parts, first = self._linears[module], [], 0
         for axis in linear.rows:
             rows, whole = self._cut(axis)
@@ -58,8 +104,8 @@ class NativeLayout:
         get = self._open_weights()
 
         def weight(module: str) -> Tensor:
-            scales = self._whole.row_scales(self._linears[module])
-            stored = get(f"{module}.weight")
-            return stored if scales is None else stored.float() * get(f"{module}.{scales}").float()[:, None]
+            linear = self._linears[module]
+            scales, stored = self._whole.row_scales(linear), get(f"{linear.name}.weight")
+            return stored if scales is None else stored.float() * get(f"{linear.name}.{scales}").float()[:, None]
 
         return weight

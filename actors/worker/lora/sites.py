@@ -8,7 +8,7 @@ of the flat batch. Where no row has one, nothing stands there, and a product is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -36,12 +36,19 @@ class LoraSites:
     def __init__(self) -> None:
         self.linears: list[LoraLinear] = []
         self.parts: Sequence[Part] = ()
+        self.drawn: Sequence[Part] = ()  # the same of the rows of which logits are made, while they are
         self._loaded: Mapping[int, Products] = {}
         self._of_tokens = np.empty(0, np.int64)
 
     def wrap(self, base: CpuLinear, modules: Sequence[str], bias: Tensor | None) -> LoraLinear:
         """The product of these layers of the model, side by side, with room for adapters."""
         made = LoraLinear(self, len(self.linears), base, tuple(modules), bias)
+        self.linears.append(made)
+        return made
+
+    def wrap_head(self, base: CpuLinear, module: str) -> LoraLinear:
+        """The same of what makes logits, of few of a step's tokens."""
+        made = LoraHead(self, len(self.linears), base, (module,), None)
         self.linears.append(made)
         return made
 
@@ -61,6 +68,20 @@ class LoraSites:
             yield
         finally:
             self.parts = whole
+
+    def changes(self, *linears: CpuLinear) -> bool:
+        """Has an adapter of this step something for one of these?"""
+        numbers = [linear.number for linear in linears if isinstance(linear, LoraLinear)]
+        return any(number in part.products for part in self.parts for number in numbers)
+
+    @contextmanager
+    def drawing(self, tokens: Ints | None) -> Iterator[None]:
+        """Meanwhile logits are made of these tokens of the step, one behind the other; None: of all."""
+        self.drawn = self.parts if tokens is None or not self.parts else self._parts_of(self._of_tokens[tokens])
+        try:
+            yield
+        finally:
+            self.drawn = ()
 
     def _parts_of(self, of_tokens: Ints) -> list[Part]:
         """In the order of the adapters' numbers, so that all of a group of workers have the same."""
@@ -88,6 +109,10 @@ class RowAdapters:
         """A sequence takes a row, with an adapter that is there; 0: with none."""
         self._of_row[row] = adapter
         self._last = None
+
+    def drawing(self, tokens: Ints | None = None) -> AbstractContextManager[None]:
+        """See LoraSites.drawing."""
+        return self._sites.drawing(tokens)
 
     def begin(self, rows: Ints, counts: Ints | None) -> None:
         """A step of these rows; None: each computes one token."""
@@ -145,11 +170,33 @@ class LoraLinear:
             if not isinstance(rows, slice):
                 residual.index_copy_(0, rows, own)
 
+    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, alike: bool) -> LoraProduct:
+        """One adapter's for it (LoraProduct)."""
+        return LoraProduct(a, parts, gain, alike)
+
     def _products(self) -> Iterator[tuple[LoraProduct, Rows]]:
-        for part in self.sites.parts:
+        for part in self._parts():
             product = part.products.get(self.number)
             if product is not None:
                 yield product, part.rows
+
+    def _parts(self) -> Sequence[Part]:
+        return self.sites.parts
+
+
+class LoraHead(LoraLinear):
+    """What makes logits. Whoever makes them of other rows than LoraSites.drawing says, as drafts do, has none of
+    adapters.
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.base(x)
+        if self.sites.drawn:
+            self.adapt(y, x)
+        return y
+
+    def _parts(self) -> Sequence[Part]:
+        return self.sites.drawn
 
 
 def plain(linear: object) -> object:

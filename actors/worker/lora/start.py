@@ -8,7 +8,7 @@ from pathlib import Path
 
 from actorserve.shm.rings.mailbox import wake
 
-from ...model.architecture import read_architecture
+from ...model.config_json import read_architecture
 from ...model.info import ModelInfo, read_json
 from ...model.lora.adapter import AdapterError
 from ...options.config import Config, ConfigError
@@ -63,5 +63,6 @@ def _layout(
     def weights() -> Get:
         return open_weights(config, info, whole, None)[1]
 
-    cut = cutter(whole, group or Alone(), config.enable_expert_parallel)
-    return model.lora, NativeLayout(model.lora, whole, model.shape, cut, weights)
+    place = group or Alone()
+    cut = cutter(whole, place, config.enable_expert_parallel)
+    return model.lora, NativeLayout(model.lora, whole, model.shape, cut, place, weights)

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from ...model.architecture import Architecture
-from ...model.gguf.folder import Tensors, gguf_sizes, gguf_tensors
+from ...model.gguf.folder import Tensors, gguf_given, gguf_sizes, gguf_tensors
 from ...model.gguf.header import BY_NAME, GgufTensor
+from ...model.gguf.joined import joined_names
 from ...model.gguf.layouts import LAYOUTS
-from ...model.gguf.names import hub_tensors, is_paired, is_shifted
+from ...model.gguf.names import hub_tensors, is_paired, is_shifted, scale_names
 from ...model.layers import EMBEDDINGS
 from ...options.config import ConfigError
 from .gguf_blocks import DECODERS
+from .gguf_changes import changed, together, unpaired
 from .sharding import Read
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -34,34 +36,35 @@ def open_gguf(folder: Path, shape: Architecture) -> Read | None:
 def gguf_reader(folder: Path, architecture: str, tensors: Tensors, small: str | None = None) -> Read:
     """The same for any architecture; the tensor `small` is float16, if it can be."""
     homes = _homes(architecture, tensors)
+    factors = _factors(architecture, tensors)
+    given = gguf_given(folder)
     sizes, layout = gguf_sizes(folder), LAYOUTS.get(architecture)
+    joined = {whole: (parts, one.how) for whole, parts, one in joined_names(architecture, homes)}
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
+        if name in given:
+            shape, number = given[name]
+            return torch.full(shape, number)
+        if name in joined:
+            parts, how = joined[name]
+            whole = together(how, _whole(*homes[parts[0]]), _whole(*homes[parts[1]]), sizes)
+            return whole[rows] if columns is None else whole[rows, columns]
         data, tensor = homes[name]
+        if len(tensor.shape) > 2:
+            return _whole(data, tensor)[rows] * factors.get(name, 1.0)
         kind = torch.float16 if name == small else torch.float32
         part = _read(data, tensor, rows, columns, kind)
         if kind == torch.float16 and not part.isfinite().all():
             part = _read(data, tensor, rows, columns)
+        if name in factors:
+            part = part * factors[name]
         if is_shifted(architecture, name):
             return part - 1
-        if layout is not None and name.endswith(layout.transposed):
-            return part.t()
-        if layout is not None and layout.squeezed and name.endswith(layout.squeezed):
-            return part[:, None]
-        if layout is not None and layout.negated and name.endswith(layout.negated):
-            return (-part).log()
-        if layout is not None and layout.grouped and layout.grouped in name:
-            return by_kv_head(part, **sizes)
+        if layout is not None and (changes := layout.changes_of(name)):
+            return changed(part, changes, sizes)
         return unpaired(part, sizes["head_dim"]) if is_paired(architecture, name) else part
 
     return read
-
-
-def by_kv_head(rows: Tensor, heads: int, kv_heads: int, head_dim: int) -> Tensor:
-    """Of queries, keys and values one after the other: each KV head's queries, its keys and its values, in turn."""
-    parts = rows.split([heads * head_dim, kv_heads * head_dim, kv_heads * head_dim])
-    by_head = [part.reshape(kv_heads, -1, *rows.shape[1:]) for part in parts]
-    return torch.cat(by_head, 1).reshape(rows.shape)
 
 
 def gguf_blocks(
@@ -88,7 +91,10 @@ def _homes(architecture: str, tensors: Tensors) -> dict[str, tuple[Tensor, GgufT
     maps: dict[Path, Tensor] = {}
     homes: dict[str, tuple[Tensor, GgufTensor]] = {}
     names = {name for _, name, _ in tensors}
+    scales = scale_names(architecture, {name: tensor.type.name for _, name, tensor in tensors})
     for path, name, tensor in tensors:
+        if name in scales:
+            continue
         for hub, part in hub_tensors(architecture, name, tensor, names):
             if path not in maps:
                 maps[path] = _mapped(path)
@@ -96,10 +102,20 @@ def _homes(architecture: str, tensors: Tensors) -> dict[str, tuple[Tensor, GgufT
     return homes
 
 
-def unpaired(rows: Tensor, head_dim: int) -> Tensor:
-    """Rows of whole heads, the first numbers of all pairs before the second ones, as the hub has them."""
-    heads = rows.view(-1, head_dim // 2, 2, *rows.shape[1:])
-    return heads.transpose(1, 2).reshape(rows.shape)
+def _factors(architecture: str, tensors: Tensors) -> dict[str, float]:
+    """By the hub's names, what weights in NVFP4 are multiplied by: one number for each, or for each expert."""
+    by_name = {name: (path, tensor) for path, name, tensor in tensors}
+    found: dict[str, float] = {}
+    for name, weight in scale_names(architecture, {name: one.type.name for name, (_, one) in by_name.items()}).items():
+        if name.endswith(".input_scale"):
+            continue
+        path, tensor = by_name[name]
+        numbers = _whole(_mapped(path), tensor).flatten().tolist()
+        hubs = [hub for hub, _ in hub_tensors(architecture, weight, by_name[weight][1], by_name)]
+        if len(numbers) not in (1, len(hubs)):
+            raise ConfigError(f"model: {name} has {len(numbers)} numbers; 1 or {len(hubs)} are needed")
+        found |= dict(zip(hubs, numbers * (len(hubs) // len(numbers)), strict=True))
+    return found
 
 
 def _mapped(path: Path) -> Tensor:
@@ -126,6 +142,11 @@ def _read(
     cut = blocks[:, first // kind.numbers : -(-end // kind.numbers)]
     skipped = first // kind.numbers * kind.numbers
     return _decoded(cut, kind.name, dtype)[:, first - skipped : end - skipped]
+
+
+def _whole(data: Tensor, tensor: GgufTensor) -> Tensor:
+    """All of it, with as many dimensions as it has."""
+    return _read(data, tensor, slice(None), None).view(tensor.shape)
 
 
 def _decoded(blocks: Tensor, name: str, dtype: torch.dtype) -> Tensor:

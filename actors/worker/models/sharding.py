@@ -101,6 +101,13 @@ def _cut(axis: Axis, shape: Architecture, place: Place, shared: Set[Axis]) -> tu
     return slice(first, first + part), whole
 
 
+def own_words(tensor: Tensor, place: Place) -> Tensor:
+    """The rows, one for each token of the vocabulary, that a rank has of these; behind the last ones zeros."""
+    count = vocabulary_per_rank(len(tensor), place.size)
+    rows = tensor[place.rank * count : (place.rank + 1) * count]
+    return torch.cat([rows, rows.new_zeros(count - len(rows), *rows.shape[1:])])
+
+
 def _words(read: Read, name: str, vocabulary: int, place: Place) -> Tensor:
     count = vocabulary_per_rank(vocabulary, place.size)
     first = min(place.rank * count, vocabulary)

@@ -14,7 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ...model.architecture import Architecture, find_architecture, read_architecture, shard_shape
+from ...model.architecture import Architecture
+from ...model.config_json import find_architecture, read_architecture
 from ...model.gguf.folder import gguf_tensors
 from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
@@ -22,7 +23,8 @@ from ...model.layers import EMBEDDINGS, Kind
 from ...model.memory.machine import dtype_on_cpu
 from ...model.pipeline.stages import worker_shapes
 from ...model.rope import long_texts
-from ...model.weights.weight_files import check_weights, is_pickled
+from ...model.sharding import shard_shape
+from ...model.weights.weight_files import Homes, check_weights, is_pickled
 from ...options.config import Config, ConfigError
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
@@ -35,6 +37,7 @@ from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import generator, import_rest
 from ..vision.model import SeeingModel
+from ..weight_cache.cache import open_weight_cache
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
 
@@ -57,7 +60,7 @@ def load_decoder(
     import_rest()
     from ..adapter.load import load_adapted
 
-    return load_adapted(config, info)
+    return load_adapted(config, info, group)
 
 
 def load_model(
@@ -66,6 +69,9 @@ def load_model(
     """The model of `info.folder`, or this member's part of it, ready to run. ConfigError says what is wrong with it."""
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     dtype = choose_dtype(config, shape)
+    is_whole = group is None and stage is None
+    # before the files are opened, whose marks name it: what is made of those that replace them meanwhile is not found
+    cache = open_weight_cache(config, info, native.current(), dtype) if is_whole else None
     own, get = open_weights(config, info, shape, group)
     four_bits = None
     if (
@@ -83,7 +89,10 @@ def load_model(
             parts = worker_shapes(config, shape)
             return StageModel(stage, parts, get, dtype, info.max_model_len, group, config.deterministic, four_bits)
         lora = LoraSites() if config.enable_lora else None
-        return make(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits, lora)
+        made = make(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits, lora, cache)
+    if cache is not None:
+        cache.loaded()
+    return made
 
 
 def open_weights(
@@ -122,7 +131,11 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
     stored = check_weights(folder, shape)
-    homes = {name: (one.file, one.name or name) for name, one in stored.items()}
+    return open_homes(folder, shape, {name: (one.file, one.name or name) for name, one in stored.items()})
+
+
+def open_homes(folder: Path, shape: Architecture, homes: Homes) -> Read:
+    """The same of tensors whose places are known, and right."""
     if (read_gguf := open_gguf(folder, shape)) is not None:
         return read_gguf
     files = read_parts(homes)
@@ -131,7 +144,7 @@ def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     return files if shape.stored is None else decoded(files, shape, homes.keys() | parts.keys())
 
 
-def read_parts(homes: dict[str, tuple[Path, str]]) -> Read:
+def read_parts(homes: Homes) -> Read:
     """What reads parts of tensors of which file and name there are known."""
     paths = {path for path, _ in homes.values()}
     pickled = {path: _load(path) for path in paths if is_pickled(path)}

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from ...model.architecture import Architecture
 from ...model.memory.kv import KVSpec
-from ..cpu.executor import CpuBuilder, CpuModel, RMSNorm
+from ..cpu.builder import CpuBuilder
+from ..cpu.executor import CpuModel
+from ..cpu.layers.norm import RMSNorm
 from ..formats.four_bits import ReadFour
 from ..models.sharding import Get
 from ..quantization.base import CpuLinear

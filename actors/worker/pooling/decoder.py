@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import NoReturn
 
 from torch import Tensor
-from torch.nn import functional
 
-from ...model.architecture import Architecture, read_architecture
+from ...model.config_json import read_architecture
 from ...model.info import ModelInfo, read_json
 from ...model.pooling.choice import native_values
 from ...model.pooling.spec import PoolingSpec
 from ...model.weights.weight_files import find_hidden_weights
-from ...options.config import Config, ConfigError
-from ..cpu.executor import CpuBuilder, CpuModel
+from ...options.config import Config
+from ..cpu.builder import CpuBuilder
+from ..cpu.executor import CpuModel
 from ..memory import large_blocks_apart
 from ..models.sharding import Alone, shard
-from ..models.weights import choose_dtype, random_tensors, read_parts
+from ..models.weights import choose_dtype, open_homes, random_tensors
 from ..quantization.base import CpuLinear
+from ..vision.model import SeeingModel
+from . import heads
 from .poolers import Head
-
-SCORE = "score.weight"
 
 
 class _NoLogits:
@@ -45,32 +45,24 @@ class HiddenModel(CpuModel):
         return self.norm(x)
 
 
+class SeeingHiddenModel(HiddenModel, SeeingModel):
+    """Of one that sees pictures."""
+
+
 def load_hidden(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[HiddenModel, Head | None]:
     """The model of `info.folder`, and its head if it has one."""
     file = Path(info.folder) / "config.json"
     shape = read_architecture(native_values(read_json(file), spec.base), file, config.quantization)
     dtype = choose_dtype(config, shape)
+    head: Head | None
     if config.load_format == "dummy":
-        read, head = random_tensors(shape, config.seed), None
+        read = random_tensors(shape, config.seed)
+        head = heads.drawn(spec, shape.hidden_size, config.seed) if spec.head else None
     else:
-        homes, heads = find_hidden_weights(Path(info.folder), shape)
-        read = read_parts(homes)
-        head = read_parts(heads)(SCORE, slice(None), None).float() if SCORE in heads else None
+        homes, others = find_hidden_weights(Path(info.folder), shape)
+        read = open_homes(Path(info.folder), shape, homes)
+        head = heads.load(spec, shape, info, read, others) if spec.head else None
     with large_blocks_apart():
-        model = HiddenModel(shape, shard(read, shape, Alone(), False), dtype, info.max_model_len)
-    return model, _head(shape, spec, head) if spec.head else None
-
-
-def _head(shape: Architecture, spec: PoolingSpec, weight: Tensor | None) -> Head:
-    """A row for each label."""
-    labels = len(spec.labels)
-    if weight is None or tuple(weight.shape) != (labels, shape.hidden_size):
-        found = "no" if weight is None else f"a {list(weight.shape)}"
-        raise ConfigError(
-            f"model: its weights have {found} {SCORE}; {labels} labels need {[labels, shape.hidden_size]}"
-        )
-
-    def scores(hidden: Tensor, ids: Tensor) -> Tensor:
-        return functional.linear(hidden.float(), weight)
-
-    return scores
+        make = HiddenModel if shape.vision is None else SeeingHiddenModel
+        model = make(shape, shard(read, shape, Alone(), False), dtype, info.max_model_len)
+    return model, head

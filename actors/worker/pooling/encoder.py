@@ -25,7 +25,7 @@ from ..adapter.hooks import NAME, Unfit, attending, use_attention
 from .flat import FlatAttention
 
 PADDING = 1.25  # so many times the tokens may be computed where texts are padded
-TRIED = (7, 12, 3, 1, 30)  # tokens of the texts with which ways are tried
+TRIED = (7, 12, 3, 1, 30, 27, 11)  # tokens of the texts with which ways are tried; some are padded together
 TOLERANCE = 1e-4  # of the deviation of what is compared
 
 
@@ -53,8 +53,9 @@ class Encoder:
         self.way = Way.ALONE
         self._own = str(model.config._attn_implementation)
         takes = set(inspect.signature(self.base.forward).parameters)
-        self._types, self._positions = "token_type_ids" in takes, "position_ids" in takes
-        self._tells_apart = int(getattr(model.config, "type_vocab_size", None) or 0) > 1  # the second of two texts
+        kinds = int(getattr(model.config, "type_vocab_size", None) or 0)
+        self._types = kinds > 1 and "token_type_ids" in takes  # GPT-2 adds them as words: none are given where 0 is all
+        self._positions = "position_ids" in takes
         self._pad = int(getattr(model.config, "pad_token_id", None) or 0)
 
     # --- hidden states ---------------------------------------------------------------------------------------------
@@ -69,9 +70,9 @@ class Encoder:
         return [self._alone(text) for text in texts]
 
     def _kinds(self, text: Text) -> Tensor:
-        """Which of a pair each token belongs to, for a model that tells them apart."""
+        """Which of a pair each token belongs to."""
         kinds = torch.zeros(len(text.ids), dtype=torch.long)
-        if text.second and self._tells_apart:
+        if text.second:
             kinds[text.second :] = 1
         return kinds
 

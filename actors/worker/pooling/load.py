@@ -5,16 +5,19 @@ is none.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from ...model.info import ModelInfo
+from ...model.info import ModelInfo, read_json
 from ...model.memory.machine import float_on_cpu
+from ...model.pooling.published import GTE, class_name, said_as_gte
 from ...model.pooling.spec import PoolingSpec
 from ...model.quantization import METHODS, NONE, QuantMethod
+from ...model.values import Values
 from ...model.weights.weight_files import some
 from ...options.config import Config, ConfigError
 from ..adapter.hooks import Unfit, register
@@ -22,6 +25,8 @@ from ..adapter.improve import improve
 from .encoder import Encoder, Way
 
 log = logging.getLogger("worker")
+ENCODER = "EncoderModel"
+SEQUENCES = ("ForConditionalGeneration", "Model")  # what has such an encoder
 SUMMARY = "pooler."  # weights of a summary that embeddings do not look at
 
 
@@ -30,14 +35,7 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     register()
-    trust = config.trust_remote_code
-    try:
-        whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
-    except Exception as error:
-        hint = "" if trust else "; --trust-remote-code runs the code beside its weights"
-        raise _refused(
-            info, f"transformers {transformers.__version__} does not read its config.json ({error}){hint}"
-        ) from None
+    whole = _read_config(config, info)
     dtype, method = _types(config, whole)
     model = _make(config, info, spec, whole, dtype)
     made: Any = model
@@ -59,6 +57,33 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
     return encoder
 
 
+def _read_config(config: Config, info: ModelInfo) -> Any:
+    file = Path(info.folder) / "config.json"
+    if (said := said_as_gte(Values(file, read_json(file)))) is not None:
+        return AutoConfig.for_model(GTE, **said)
+    trust = config.trust_remote_code
+    try:
+        return AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
+    except Exception as error:
+        hint = "" if trust else "; --trust-remote-code runs the code beside its weights"
+        raise _refused(
+            info, f"transformers {transformers.__version__} does not read its config.json ({error}){hint}"
+        ) from None
+
+
+def _kind(info: ModelInfo, spec: PoolingSpec, whole: Any) -> Any:
+    """The class that computes it: of a model with a decoder behind the encoder the encoder alone, if there is one."""
+    name = class_name(info.architecture)
+    if spec.head:
+        return getattr(transformers, name, None)
+    if name.endswith(ENCODER):
+        return getattr(transformers, name, AutoModel)
+    if getattr(whole, "is_encoder_decoder", False):
+        stem = next((name.removesuffix(end) for end in SEQUENCES if name.endswith(end)), name)
+        return getattr(transformers, f"{stem}{ENCODER}", AutoModel)
+    return AutoModel
+
+
 def _types(config: Config, whole: Any) -> tuple[torch.dtype, QuantMethod]:
     """What is computed in, and how weights are kept."""
     method = METHODS.get(config.quantization, NONE)
@@ -74,7 +99,7 @@ def _types(config: Config, whole: Any) -> tuple[torch.dtype, QuantMethod]:
 
 def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype: torch.dtype) -> PreTrainedModel:
     """With the weights of the folder, or random ones."""
-    kind: Any = getattr(transformers, info.architecture, None) if spec.head else AutoModel
+    kind = _kind(info, spec, whole)
     if kind is None:
         raise _refused(info, f"transformers {transformers.__version__} has no class of this name")
     try:

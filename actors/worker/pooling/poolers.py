@@ -71,6 +71,8 @@ class Pooler:
             assert self.head is not None
             made = self.head(hidden, ids).float()
             made = made if wanted.task in BY_TOKEN else made.view(1, -1)
+            if wanted.task in BY_TOKEN and self.spec.step_tag >= 0:
+                made = made[ids == self.spec.step_tag]
         else:
             made = hidden.float() if wanted.task in BY_TOKEN else pooled(hidden.float(), self.spec.methods)[None]
             for dense in self.dense:

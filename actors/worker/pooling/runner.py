@@ -6,7 +6,7 @@ The token that a row draws then is none: it says to the scheduler that the seque
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from ...protocol.step import NewRow
 from ..cpu.runner import CpuRunner, Ints
 from .decoder import HiddenModel
 from .poolers import Pooler
+
+if TYPE_CHECKING:
+    from ..vision.rows import VisionRows
 
 ENDED = 0  # the token that is none
 
@@ -59,9 +62,10 @@ class HiddenRunner(CpuRunner):
 
     model: HiddenModel
 
-    def __init__(self, writer: PoolingWriter, *args: Any) -> None:
+    def __init__(self, writer: PoolingWriter, *args: Any, vision: VisionRows | None = None) -> None:
         """`args`: the CpuRunner's."""
         super().__init__(*args)
+        self.vision = vision
         self._writer = writer
         self._pooled: dict[int, PooledRow] = {}
 

@@ -21,7 +21,7 @@ GROUP = 32  # numbers of a row that share a scale
 ROWS = 64  # that torch packs together
 FEWEST = 16  # of which outputs must be a multiple
 MOST = 15  # of a number
-AT_ONCE = 1 << 21  # numbers that are rounded in one step
+AT_ONCE = 60_000  # numbers that are rounded in one step, as in int8.py
 LEAST = 1e-30  # of a scale
 
 

@@ -29,7 +29,7 @@ from .base import CpuLinear, LinearTensors
 LARGEST = 127
 PADDING = 16  # columns more: two are used, and rows stay in line
 VNNI = {"avx512_vnni", "avx_vnni", "asimddp"}  # without such instructions sums of two products have 16 bits
-AT_ONCE = 1 << 21  # numbers that are rounded in one step
+AT_ONCE = 60_000  # numbers that are rounded in one step: of more, malloc would ask the kernel for new pages each time
 TINY = torch.finfo(torch.float32).tiny
 LEAST = 1e-30  # for a row's largest number; what is less is 0
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from actorserve.kernels.cpu.paged_kv import PagedKV
 
-from ...model.architecture import read_architecture
 from ...model.checks import block_bytes, draft_refused, find_draft_model, find_head, head_block_bytes, kv_type_of
+from ...model.config_json import read_architecture
 from ...model.heads.checkpoints import Head
 from ...model.heads.formats import MedusaShape
 from ...model.info import ModelInfo, read_json
@@ -20,13 +20,15 @@ from ...options.objects.speculative import (
     BY_ITSELF,
     DraftModelOptions,
     HeadOptions,
+    LookupOptions,
     NgramOptions,
     Speculative,
+    SuffixOptions,
     is_by_itself,
     most_drafts,
     read_speculative,
 )
-from ...protocol.step import KVLayout, Step, StepDone
+from ...protocol.step import MOST_JUMPS, KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
 from ..cpu.decoder import Decoder
@@ -42,6 +44,7 @@ from . import draft_model
 from .medusa import MedusaProposer, load_heads
 from .ngram import NgramProposer
 from .recurrent import RecurrentHead, RecurrentProposer
+from .suffix import SuffixProposer, SuffixRules
 from .verifier import DraftVerifier, Proposer
 
 if TYPE_CHECKING:
@@ -65,6 +68,9 @@ class SpeculativeWorkerActor(WorkerActor):
 
     def most_drafts(self) -> int:
         return most_drafts(self.context.config)
+
+    def most_jumps(self) -> int:
+        return MOST_JUMPS
 
     def done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> StepDone:
         """With drafts, beside the tokens."""
@@ -91,6 +97,8 @@ class LoadedDrafter(NamedTuple):
         proposer: Proposer
         if isinstance(self.given, NgramOptions):
             proposer = NgramProposer(*self.given.lookup)
+        elif isinstance(self.given, SuffixOptions):
+            proposer = SuffixProposer(_suffix_rules(self.given), rows, not config.prefix_cache_per_client)
         elif self.head is not None:
             proposer = make_proposer(config, self.head, blocks, length, target)
         else:
@@ -98,6 +106,15 @@ class LoadedDrafter(NamedTuple):
             kv = None if model is None else _paged(config, model.kv, blocks, model, model.batch_invariant)
             proposer = draft_model.DraftModelProposer(self.model, kv, rows, most, group)
         return DraftVerifier(proposer, rows, length)
+
+
+def _suffix_rules(given: SuffixOptions) -> SuffixRules:
+    return SuffixRules(
+        given.suffix_decoding_max_tree_depth,
+        given.suffix_decoding_max_cached_requests,
+        given.suffix_decoding_max_spec_factor,
+        given.suffix_decoding_min_token_prob,
+    )
 
 
 def _paged(config: Config, spec: KVSpec, blocks: int, model: Decoder, aligned: bool = False) -> PagedKV:
@@ -109,7 +126,7 @@ def _paged(config: Config, spec: KVSpec, blocks: int, model: Decoder, aligned: b
 def make_proposer(config: Config, head: Head, blocks: int, length: int, target: Decoder) -> Proposer:
     """What drafts with a head. ConfigError says what is wrong with its tensors."""
     given, rows = read_speculative(config), config.max_num_seqs
-    assert given is not None and not isinstance(given, NgramOptions)
+    assert given is not None and not isinstance(given, LookupOptions)
     if not isinstance(target, CpuModel):
         raise draft_refused(given, ConfigError("method: heads go with models that --model-impl native computes"))
     shape, get = head.shape, open_head(head)
@@ -127,7 +144,7 @@ def load_drafter(config: Config, info: ModelInfo, group: TensorParallelGroup | N
     given = read_speculative(config)
     if given is None:
         return None
-    if isinstance(given, NgramOptions):
+    if isinstance(given, LookupOptions):
         return LoadedDrafter(given, None, 0)
     if not isinstance(given, DraftModelOptions):
         return _find_head(config, info, given)

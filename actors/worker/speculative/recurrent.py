@@ -32,7 +32,10 @@ from actorserve.kernels.cpu.sampling import Parameters, sample
 from ...model.heads.formats import EMBEDDING, TO_TARGET, RecurrentShape
 from ...options.config import ConfigError
 from ..cpu.batch import BatchInputs, BlockTables, prepare_inputs, row_positions
-from ..cpu.executor import CpuBuilder, CpuLayer, CpuModel, ResidualTaps, rotation_table, step_attention
+from ..cpu.builder import CpuBuilder
+from ..cpu.decoder_layer import CpuLayer, step_attention
+from ..cpu.executor import CpuModel, ResidualTaps
+from ..cpu.layers.rotation import rotation_table
 from ..models.sharding import Get
 from .verifier import Computed, DraftBatch, Ints, Tokens, read_states, share_drafts
 

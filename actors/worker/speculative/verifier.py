@@ -14,7 +14,8 @@ are, so one rule serves both. See draft_model.py.
 
 A row whose drafts are not accepted often enough (`min_accepted`, which comes with the step, since all workers of a
 group must decide alike) has none for a while, then is tried again; each failure doubles the while. Rows whose logits
-are changed by what they have said so far (worker/logits_processors.py) have no drafts.
+are changed by what they have said so far (worker/logits/processors.py) have no drafts; what a grammar leaves no choice
+of needs none (jumps.py).
 
 Positions of a row, as in worker/cpu/runner.py; `tokens` has those before `known`, and drafts behind it while a step
 runs.
@@ -60,7 +61,7 @@ class Proposer(Protocol):
     """Where drafts come from."""
 
     def place(self, row: int, computed: int) -> None:
-        """A sequence takes a row, whose first tokens are computed."""
+        """A sequence takes a row, whose first tokens are computed. Those of the one before still stand there."""
 
     def propose(self, work: DraftBatch, tokens: Tokens) -> Ints:
         """Write drafts into `tokens` behind what is known of rows with room; returns how many each row has."""
@@ -115,9 +116,9 @@ class DraftVerifier:
 
     def place(self, row: int, tokens: np.ndarray, computed: int) -> None:
         """A sequence takes a row."""
+        self.proposer.place(row, computed)
         self.tokens[row, : len(tokens)] = tokens
         self._share[row], self._pause[row], self._wait[row] = FIRST_SHARE, FIRST_PAUSE, 0
-        self.proposer.place(row, computed)
 
     def draft(self, work: DraftBatch, min_accepted: float) -> Ints:
         """How many drafts each row has now."""

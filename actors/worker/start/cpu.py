@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,9 @@ from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor
 from ..cpu.decoder import Decoder
+from ..cpu.executor import CpuModel
 from ..cpu.layers import native
+from ..cpu.prompt_embeds import RowEmbeds
 from ..cpu.runner import CpuRunner
 from ..lora.start import start_adapters
 from ..models.weights import files_bytes, load_decoder
@@ -20,24 +23,32 @@ from ..pipeline.actor import StageWorkerActor
 from ..pipeline.link import Stage
 from ..pipeline.runner import make_stage_runner
 from ..pipeline.start import describe_stage, join_stage
+from ..plugins.rows import Plugins
+from ..plugins.worker import Worker
 from ..speculative.actor import LoadedDrafter, SpeculativeWorkerActor, drafter_by_itself, load_drafter
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import import_rest
 from .cpu_memory import GivenMemory, give_memory, make_tier
-from .shared import join_group, meeting_of, request_readers
+from .expert_balance import balance_experts
+from .shared import engines_beside, join_group, meeting_of, request_readers
 
 if TYPE_CHECKING:
     from ..vision.rows import VisionRows
 
 
-def start(context: Context) -> WorkerActor:
-    """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
+def start(context: Context, own: Worker | None = None) -> WorkerActor:
+    """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had.
+
+    `own` is the object of --worker-cls.
+    """
+    if own is not None:
+        own.init_device()
     context.phase_ends(StartPhase.IMPORTS)
     config = context.config
     stage = join_stage(context, *meeting_of(context))
     group = join_group(context) if stage is None else stage.group
     context.phase_ends(StartPhase.GROUP)
-    model, vision = _load_model(context, _use_cores(context), group, stage)
+    model, vision = _load_model(context, _use_cores(context), group, stage, own)
     drafter = load_drafter(config, context.model, group) or drafter_by_itself(config, model)
     context.phase_ends(StartPhase.DRAFTS)
     memory = give_memory(context, model, drafter.block_bytes if drafter else 0, group or stage)
@@ -48,8 +59,11 @@ def start(context: Context) -> WorkerActor:
         runner.lora = adapters.rows(config.max_num_seqs)
     said = runner, memory.blocks, memory.made.layout, tokens, adapters
     if stage is not None:
-        return StageWorkerActor(context, stage, *said)
+        staged = StageWorkerActor(context, stage, *said)
+        staged.use(own)
+        return staged
     actor = (SpeculativeWorkerActor if drafter else WorkerActor)(context, *said)
+    actor.use(own)
     actor.vision = vision
     if config.offloads:
         actor.tier = make_tier(context, memory, model)
@@ -58,7 +72,7 @@ def start(context: Context) -> WorkerActor:
 
 def _use_cores(context: Context) -> int:
     """Choose kernels, and the number of threads, which this gives."""
-    config, engines = context.config, _engines_beside(context)
+    config, engines = context.config, engines_beside(context)
     cores = max(1, usable_cores() // engines)
     threads = config.threads or max(1, (usable_cores() - 1) // (config.local_workers * engines))
     context.log.info("kernels: %s", native.start(config.cpu_kernels, threads))
@@ -68,20 +82,15 @@ def _use_cores(context: Context) -> int:
     return threads
 
 
-def _engines_beside(context: Context) -> int:
-    """How many share the cores now. Where bits must not depend on that, all that there may be."""
-    if context.config.deterministic:
-        return context.config.engines
-    workers = context.system.of_kind("worker")
-    return max(1, len({one.engine for one in workers if not context.board.is_parked(one.position)}))
-
-
 def _load_model(
-    context: Context, threads: int, group: TensorParallelGroup | None, stage: Stage | None
+    context: Context, threads: int, group: TensorParallelGroup | None, stage: Stage | None, own: Worker | None
 ) -> tuple[Decoder, VisionRows | None]:
     """The model, and what sees pictures for it, if it does."""
     config, log, start = context.config, context.log, time.perf_counter()
-    model = load_decoder(config, context.model, group, stage)
+    load = partial(load_decoder, config, context.model, group, stage)
+    model = load() if own is None else own.load_model(load)
+    if config.enable_eplb and group is not None and isinstance(model, CpuModel):
+        balance_experts(config, context.model, model, group)
     vision = None
     if context.model.vision is not None:
         import_rest()
@@ -114,4 +123,9 @@ def _make_runner(
     parts = request_readers(context, model.vocab_size)
     made = memory.made
     own = model, made.blocks, ids, config.block_size, rows, *parts, verifier, made.states, vision
-    return CpuRunner(*own) if stage is None else make_stage_runner(stage, *own)
+    runner = CpuRunner(*own) if stage is None else make_stage_runner(stage, *own)
+    if (embeds := context.prompt_embeds()) is not None and context.model.hidden and (stage is None or not stage.index):
+        runner.embeds = RowEmbeds(embeds, rows)
+    if config.changes_logits:
+        runner.logits_processors.plugins = Plugins(config, context.model)
+    return runner

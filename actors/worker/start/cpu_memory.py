@@ -8,12 +8,13 @@ from ...model.memory.kv_memory import KVMemory
 from ...model.memory.machine import blocks_in, kv_memory_room
 from ...runtime.process import Context
 from ..cpu.decoder import Decoder
+from ..cpu.layers import native
 from ..cpu.memory.kv_memory import WorkerMemory, kv_type, make_memory
-from ..kept_memory import KeptMemory, anonymous, digest_of
+from ..kept_memory.file import KeptMemory, anonymous, digest_of
+from ..kept_memory.tier import TierReader, make_reader
 from ..pipeline.link import Stage
 from ..pipeline.start import plan_worker_memory
 from ..tensor_parallel import TensorParallelGroup
-from ..tier import TierReader, make_reader
 from .shared import speaks_for_all, warn_unused_memory
 
 
@@ -35,7 +36,8 @@ def give_memory(
     plan, whole = plan_worker_memory(config, model, longest, drafts)
     plain = not (model.kv.states or plan.windows or drafts)
     kept, since = _find_memory(context, (model.kv, plan, kv_type(config, model)), plain, peers)
-    option, room = kv_memory_room(config)
+    library = native.current()
+    option, room = kv_memory_room(config, 0 if library is None else library.weights.mapped)
     if peers is not None:
         room = peers.minimum(room)
     if since:

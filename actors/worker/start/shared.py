@@ -12,7 +12,7 @@ from actorserve.shm.table.logprobs import Logprobs
 from ...grammar.matchers import Matchers
 from ...grammar.vocabulary import make_lltokenizer
 from ...model.memory.kv_memory import KVMemory
-from ...model.memory.machine import unused_memory
+from ...model.memory.machine import unused_memory, usable_cores
 from ...model.tokenizers.tokenizer import load_tokenizer
 from ...protocol.request import Rendition
 from ...runtime.in_flight import log_debug
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def speaks_for_all(context: Context) -> bool:
-    """What holds for all workers is said once."""
-    return context.spec.index == context.spec.engine == 0
+    """What holds for all workers of a model is said once."""
+    return context.spec.index == 0 and context.spec.engine == context.served.engines[0]
 
 
 def join_group(context: Context, device: torch.device | None = None) -> TensorParallelGroup | None:
@@ -44,6 +44,19 @@ def meeting_of(context: Context) -> tuple[int, int]:
     engine = context.spec.engine
     life = context.board.incarnation(context.system.workers_of(engine)[0].position)
     return context.files[context.system.meetings[engine]], life
+
+
+def engines_beside(context: Context) -> int:
+    """How many share the cores now. Where bits must not depend on that, all that there may be."""
+    if context.config.deterministic:
+        return len(context.system.local_engines)
+    workers = context.system.of_kind("worker")
+    return max(1, len({one.engine for one in workers if not context.board.is_parked(one.position)}))
+
+
+def threads_of(context: Context) -> int:
+    """Compute threads of a worker that has its model alone: --threads, or its part of all cores but one."""
+    return context.config.threads or max(1, (usable_cores() - 1) // engines_beside(context))
 
 
 def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:
@@ -67,5 +80,5 @@ def request_readers(
         return Matchers(make_lltokenizer(load_tokenizer(context.model), words, context.model.end_tokens), words)
 
     reports = context.system.is_reporter(context.spec)
-    area = Logprobs(context.files["logprobs"], *context.system.logprobs) if reports else None
+    area = Logprobs(context.files["logprobs"], *context.system.files.logprobs) if reports else None
     return read_rendition, area, make_matchers

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.attention import StepAttention, contexts
 
-from ..cpu.executor import CpuModel, rotation_table
+from ..cpu.executor import CpuModel
+from ..cpu.layers.rotation import rotation_table
 from ..cpu.memory.states import StepStates
 from ..cpu.memory.window_tables import AnyKV, TabledAttention
 from .step import Run, VisionStep
@@ -41,9 +42,7 @@ class SeeingModel(CpuModel):
         plain = step is None or (step.at is None and turns.dim() == 1 and int(turns.max()) < len(self.rotations[0]))
         if step is None or plain:
             return super().forward(ids, turns, slots, kv, attention, states)
-        x = self.embed(ids)
-        if self.embedding_scale != 1:
-            x.mul_(self.embedding_scale)
+        x = self.embedded(ids)
         if step.at is not None:
             x[step.at] = step.rows.to(x.dtype)  # type: ignore[union-attr]
         if step.runs:

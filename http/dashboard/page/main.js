@@ -17,15 +17,32 @@ async function findModel() {
   for (;;) {
     try {
       const { data } = await (await request("v1/models")).json();
-      $("model").textContent = data[0].id;
-      document.title = `${data[0].id} · actorserve`;
-      chat.setModel(data[0].id);
+      showModels(data.filter((model) => model.parent || model.id === model.root).map((model) => model.id));
       return;
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       await pause(error, AGAIN_MS);
     }
   }
+}
+
+/** The first is asked, until another one is chosen. */
+function showModels(names) {
+  setModel(names[0]);
+  if (names.length === 1) {
+    $("model").textContent = names[0];
+    return;
+  }
+  const choice = document.createElement("select");
+  choice.setAttribute("aria-label", "The model that is asked");
+  for (const name of names) choice.add(new Option(name));
+  choice.addEventListener("change", () => setModel(choice.value));
+  $("model").replaceChildren(choice);
+}
+
+function setModel(name) {
+  document.title = `${name} · actorserve`;
+  chat.setModel(name);
 }
 
 // --- colours and views --------------------------------------------------------------------------------------------

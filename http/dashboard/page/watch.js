@@ -52,7 +52,7 @@ function take(event) {
   $("watch-error").hidden = true;
   const seconds = before && event.at_s > before.at_s ? event.at_s - before.at_s : 0;
   const actors = event.actors.map((actor) => ({ ...actor, state: seen(actor), old: find(before, actor.name) }));
-  const away = actors.filter((actor) => actor.state !== "ready" && actor.state !== "parked");
+  const away = actors.filter((actor) => !["ready", "parked"].includes(actor.state));
   if (away.length) setLink(`not-${away.map((actor) => `${actor.name}-${actor.state}`).join("-")}`, `${away[0].name} is ${away[0].state}`);
   else setLink("ready", "all ready");
   $("link").classList.toggle("away", away.length > 0);
@@ -61,6 +61,8 @@ function take(event) {
     notice(actor);
   }
   const lanes = event.lanes.map((lane, index) => ({ ...lane, rate: laneRate(lane, before?.lanes[index], seconds) }));
+  $("adapters").hidden = !event.adapters;
+  $("adapters").textContent = event.adapters ? `adapters: ${event.adapters}` : "";
   drawRates(event.engine, before?.engine, seconds);
   drawTable(actors);
   drawMap(actors.filter((actor) => actor.kind !== "supervisor"), lanes);
@@ -141,7 +143,12 @@ function addRow(name) {
 function notice(actor) {
   const old = actor.old;
   if (!old) return;
-  const died = actor.restarts > old.restarts;
+  const slept = actor.state === "sleeping" || old.state === "sleeping"; // to fall asleep and to wake is to begin anew
+  if (slept && actor.state !== old.state) {
+    if (actor.state === "sleeping") say("stands", actor.name, "sleeps");
+    else if (actor.state === "ready") say("back", actor.name, "is awake");
+  }
+  const died = actor.restarts > old.restarts && !slept;
   if (died || (actor.state === "dead" && old.state !== "dead")) {
     if (!down.has(actor.name)) {
       say("died", actor.name, `died (pid ${old.pid ?? "unknown"}) after ${age(old.up_s)}`);

@@ -11,6 +11,7 @@ import msgspec
 
 from ...errors import ApiError, bad_request
 from ...settings import AdapterNames
+from .choices import choices
 
 T = TypeVar("T")
 PATH = re.compile(r" - at `\$\.?(.*)`$")
@@ -21,8 +22,10 @@ RANK = "X-data-parallel-rank"
 log = logging.getLogger("http")
 
 
-def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
-    """The struct of a JSON body. ApiError 400 names the field and what it should have been."""
+def decode(kind: type[T], body: bytes, inside: str | None = None, whole: str = "body") -> T:
+    """The struct of a JSON body, or of a message that is called otherwise. ApiError 400 names the field and what it
+    should have been.
+    """
     try:
         body.decode()  # what is passed over (unknown fields, raw messages) is looked at by nobody else
         value = _decoded(kind, body)
@@ -36,13 +39,14 @@ def decode(kind: type[T], body: bytes, inside: str | None = None) -> T:
             path = f"{path}.{missing[1]}" if path else missing[1]
             raise bad_request(f"{path} is missing.", path) from None
         reason = PATH.sub("", text)
+        reason += choices(kind, reason, found[1] if found else "")
         raise bad_request(f"{path}: {reason}" if path else reason, path or None) from None
     except UnicodeDecodeError as error:
-        raise bad_request(f"The body is not UTF-8: {error.reason} (byte {error.start})") from None
+        raise bad_request(f"The {whole} is not UTF-8: {error.reason} (byte {error.start})") from None
     except msgspec.DecodeError as error:
-        raise bad_request(f"The body is not valid JSON: {error}") from None
+        raise bad_request(f"The {whole} is not valid JSON: {error}") from None
     except RecursionError:
-        raise bad_request("The body is nested too deeply.") from None
+        raise bad_request(f"The {whole} is nested too deeply.") from None
     if log.isEnabledFor(logging.DEBUG) and isinstance(value, msgspec.Struct):
         _log_unknown(value, body)
     return value
@@ -55,7 +59,8 @@ def decode_query(kind: type[T], given: Mapping[str, str]) -> T:
     except msgspec.ValidationError as error:
         text = str(error)
         name = found[1] if (found := PATH.search(text)) else ""
-        raise bad_request(f"{name}: {PATH.sub('', text)}", name or None) from None
+        reason = PATH.sub("", text)
+        raise bad_request(f"{name}: {reason}{choices(kind, reason, name)}", name or None) from None
 
 
 def _decoded(kind: type[T], body: bytes) -> T:
@@ -87,10 +92,12 @@ def _log_unknown(value: msgspec.Struct, body: bytes) -> None:
 def check_model(
     asked: str | None, served: list[str], adapters: AdapterNames | None = None, going_on: bool = False
 ) -> str:
-    """The name to answer with. 404 for a model or an adapter that is not served; `going_on`: begun when it was."""
+    """The name to answer with. 404 for a model or an adapter that is not served; `going_on`: begun when it was, and it
+    may be gone by now.
+    """
     if asked is None or asked == "":
         return served[0]
-    if asked in served or (adapters is not None and adapters.find(asked, going_on) is not None):
+    if going_on or asked in served or (adapters is not None and adapters.find(asked) is not None):
         return asked
     if adapters is not None and adapters.can_load(asked):
         return asked
@@ -102,13 +109,15 @@ def no_model(asked: str) -> ApiError:
     return ApiError(404, f"The model `{asked:.256}` does not exist.", "model", "model_not_found")
 
 
-def engine_of(headers: Mapping[str, str], engines: range) -> int | None:
-    """Which of this server's engines X-data-parallel-rank names, if it is there; 400 if it names none of them."""
+def engine_of(headers: Mapping[str, str], engines: range, first: int = 0) -> int | None:
+    """Which of this server's engines X-data-parallel-rank names, if it is there; 400 if it names none of the model's,
+    which have these numbers. `first`: the number of the server's first.
+    """
     given = headers.get(RANK)
     if given is None:
         return None
     if given.isdecimal() and given.isascii() and int(given) in engines:
-        return engines.index(int(given))
+        return int(given) - first
     numbers = f"{engines[0]}" if len(engines) == 1 else f"between {engines[0]} and {engines[-1]}"
     raise bad_request(
         f"{RANK} must be {numbers}, the number of an engine (--data-parallel-size), not {given:.64}.", RANK

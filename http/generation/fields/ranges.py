@@ -10,6 +10,7 @@ from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, ranges_of
 
 from ...errors import bad_request
 from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection
+from ...settings import KVSharing
 from . import kv_transfer
 from .unsupported import check_built
 
@@ -30,10 +31,10 @@ def check_ranges(body: msgspec.Struct) -> None:
             raise bad_request(f"{name} must be {limit.missed_by(value)}.", name)
 
 
-def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, shares_kv: bool = False) -> None:
-    """All ranges, and a 400 for what is not built. `shares_kv`: other servers find what this one has computed."""
-    check_built(request, (kv_transfer.FIELD,) if shares_kv else ())
-    kv_transfer.hands_on(request.kv_transfer_params)
+def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSharing | None = None) -> None:
+    """All ranges, and a 400 for what is not built. `kv`: how servers come by each other's blocks."""
+    check_built(request, (kv_transfer.FIELD,) if kv is not None else ())
+    kv_transfer.check_transfer(request.kv_transfer_params, kv)
     if (
         isinstance(request, CompletionRequest)
         and not request.echo

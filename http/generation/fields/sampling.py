@@ -46,10 +46,13 @@ def parameters(
     think: Think | None = None,
     keep_special: bool = False,
     adapter: int = 0,
+    plugins: bytes = b"",
+    kv_peer: str = "",
 ) -> list[bytes]:
     """The encoded Generation of each choice of a prompt; they differ in their seeds.
 
     `keep_special`: the text goes through a parser that needs to see special tokens. `adapter`: an id; 0: none.
+    `plugins`: what it says to logits processors. `kv_peer`: the server that has computed the prompt.
     """
     limit = max_tokens_of(request)
     minimum = request.min_tokens or 0
@@ -63,7 +66,7 @@ def parameters(
     encoded = []
     for index in range(max(request.n or 1, request.best_of or 1)):
         generation = Generation(
-            _sampling(request, defaults, (seed + index) & UINT64, first=index == 0),
+            _sampling(request, defaults, (seed + index) & UINT64, index == 0, plugins),
             stop=stops,
             priority=request.priority or 0,
             stream=bool(request.stream),
@@ -72,16 +75,19 @@ def parameters(
             think=think,
             adapter=adapter,
             repeats=_repeats(request.repetition_detection),
+            kv_peer=kv_peer,
             **given,
         )
         encoded.append(msgspec.msgpack.encode(generation))
     if len(encoded[0]) > MAX_PARAMS_BYTES:
-        text = "stop, logit_bias and the lists of token ids are together longer than"
+        text = "stop, logit_bias, vllm_xargs and the lists of token ids are together longer than"
         raise bad_request(f"{text} {MAX_PARAMS_BYTES} bytes.", "stop")
     return encoded
 
 
-def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, first: bool) -> Sampling:
+def _sampling(
+    request: GenerationFields, defaults: dict[str, float], seed: int, first: bool, plugins: bytes
+) -> Sampling:
     """`first`: of its prompt's choices; the prompt's logprobs are computed for this one alone."""
     return Sampling(
         seed,
@@ -90,6 +96,8 @@ def _sampling(request: GenerationFields, defaults: dict[str, float], seed: int, 
         logprobs=0 if request.logprob_token_ids else _logprobs(request),
         prompt_logprobs=_prompt_logprobs(request) if first else -1,
         logprob_token_ids=request.logprob_token_ids or [],
+        plugins=plugins,
+        watermarking_config=request.watermarking_config,
         **{name: _number(name, request, defaults) for name in NUMBERS},
     )
 

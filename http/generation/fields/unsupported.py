@@ -14,10 +14,13 @@ import msgspec
 
 from ...anthropic import schemas as anthropic
 from ...anthropic.schemas import MessagesRequest
+from ...cohere.schemas import CohereChatRequest
 from ...errors import bad_request
+from ...llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest
+from ...ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from ...openai.responses import schemas as responses
 from ...openai.responses.schemas import ResponsesRequest
-from ...openai.schemas import ChatRequest, GenerateParameters, GenerateRequest
+from ...openai.schemas import ChatRequest, CompletionRequest, GenerateParameters, GenerateRequest
 from .decoding import decode
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -95,7 +98,11 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "parallel_tool_calls": (None, True),
     "spaces_between_special_tokens": (*NOTHING, True),
 }
-OF_CHATS = frozenset({"mm_processor_kwargs"})  # which are built for these alone
+ELSEWHERE = frozenset({"logits_processors", "prompt_embeds"})  # looked at where the options are known
+OF_COMPLETIONS = frozenset({"session_params"})
+OF_CHATS = frozenset({"mm_processor_kwargs", "media_io_kwargs"})  # which are built for these alone
+WITHOUT = (CohereChatRequest, LlamaCompletionRequest, LlamaInfillRequest, OllamaChatRequest, OllamaGenerateRequest)
+NO_PLACE = frozenset({"logprob_token_ids"})  # answers of these dialects have none for what it asks for
 INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some of chat's fields, and not all of them
     ResponsesRequest: responses.NAMES,
     MessagesRequest: anthropic.NAMES,
@@ -127,7 +134,9 @@ def check_built(request: msgspec.Struct, built: Container[str] = ()) -> None:
         if (
             field in NOT_BUILT
             and field not in built
+            and field not in ELSEWHERE
             and not (field in OF_CHATS and isinstance(request, ChatRequest))
+            and not (field in OF_COMPLETIONS and isinstance(request, CompletionRequest))
             and _asks(getattr(request, field), NOT_BUILT[field])
         ):
             raise bad_request(f"{field} is not supported by this server yet.", field)
@@ -147,6 +156,8 @@ def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, obje
     names = set(NOT_BUILT)
     if kind in INSTEAD:
         names |= {*ChatRequest.__struct_fields__} - LABELS
+    if kind in WITHOUT:
+        names |= NO_PLACE
     return _decoder(tuple(sorted(names - {*kind.__struct_fields__})))
 
 

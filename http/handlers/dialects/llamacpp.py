@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 import actorserve
-from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
+from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 
 from ...errors import ApiError, bad_request, overloaded
 from ...generation.fields.decoding import decode_query

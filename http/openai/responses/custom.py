@@ -33,6 +33,8 @@ HALF = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")  # of a character
 ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u....|\\u....|\\.", re.DOTALL)
 LONGEST_ESCAPE = 12  # characters: two halves
 UNKNOWN = "\ufffd"
+MCP_FIELDS = ("server_label", "server_url", "server_description", "allowed_tools", "require_approval")
+SECRETS = ("headers", "authorization", "connector_id")  # which are not said again
 
 
 class CustomFormat(msgspec.Struct):
@@ -63,8 +65,10 @@ def customs_of(tools: Iterable[Mapping[str, Any]], choice: object) -> Customs:
 
 def said_again(tool: Object) -> Object:
     """A tool in a response."""
+    if tool["type"] == "mcp":
+        return {"type": "mcp"} | {name: tool[name] for name in MCP_FIELDS if tool[name] is not None}
     if tool["type"] != CUSTOM:
-        return {name: value for name, value in plain(tool).items() if name != "format"}
+        return {name: value for name, value in plain(tool).items() if name not in ("format", *MCP_FIELDS, *SECRETS)}
     described = {} if tool["description"] is None else {"description": tool["description"]}
     return {"type": CUSTOM, "name": tool["name"], **described, "format": tool["format"] or {"type": "text"}}
 

@@ -18,10 +18,21 @@ from .logprobs import TextTokens, logprobs_of
 from .namespaces import NamespacedTool
 from .schemas import Object
 
-Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
-PREFIXES: dict[Kind, str] = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}
-CALLS = ("function_call", "custom_tool_call")
+Kind = Literal[
+    "reasoning", "message", "function_call", "custom_tool_call", "mcp_call", "mcp_approval_request", "mcp_list_tools"
+]
+PREFIXES: dict[Kind, str] = {
+    "reasoning": "rs",
+    "message": "msg",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcpr",
+    "mcp_list_tools": "mcpl",
+}
+CALLS = ("function_call", "custom_tool_call", "mcp_call", "mcp_approval_request")
 NO_CUSTOMS = Customs()
+EXECUTION_ERROR = "mcp_tool_execution_error"  # as clients know it, of what a call had for a result
 
 
 @dataclass
@@ -78,6 +89,29 @@ class Item:
         return logprobs_of(self.tokens)
 
 
+@dataclass
+class McpItem(Item):
+    """A call of an MCP server's tool, made here or to be approved; or the tools of such a server."""
+
+    server_label: str = ""
+    approval_request_id: str | None = None
+    output: str | None = None
+    error: str | None = None
+    status: str = "in_progress"
+    tools: list[Object] = field(default_factory=list)
+
+    def object(self, status: str, begun: bool = False) -> Object:
+        head: Object = {"id": self.id, "type": self.kind, "server_label": self.server_label}
+        if self.kind == "mcp_list_tools":
+            return head | {"tools": [] if begun else self.tools, "error": self.error}
+        called = head | {"name": self.name, "arguments": "" if begun else self.text}
+        if self.kind == "mcp_approval_request":
+            return called
+        error = self.error and {"type": EXECUTION_ERROR, "content": [{"type": "text", "text": self.error}]}
+        of_call = {"approval_request_id": self.approval_request_id, "output": self.output, "error": error}
+        return called | of_call | {"status": self.status}
+
+
 class OutputItems:
     """Items as they grow: the last one is open."""
 
@@ -93,6 +127,7 @@ class OutputItems:
         self.key = key
         self._names = names or {}
         self._customs = customs
+        self.mcp: Mapping[str, tuple[str, bool]] = {}  # by name: the server's label, and whether a call needs approval
         self.items: list[Item] = []
         self.last_tokens: list[TokenLogprobs] = []  # the tokens of what was added last
         self.said = ""  # the text of what was added last, as the client is given it
@@ -109,6 +144,16 @@ class OutputItems:
     def add_tokens(self, tokens: Iterable[TokenLogprobs]) -> None:
         """The tokens of what will be added, where logprobs are wanted."""
         self._tokens.add_tokens(tokens)
+
+    def next_turn(self) -> None:
+        """What follows is another answer of the model: its calls are counted anew."""
+        self._calls = []
+
+    def add_mcp(self, kind: Kind, label: str, name: str = "", arguments: str = "") -> McpItem:
+        """An item that is no text of the model."""
+        item = McpItem(kind, self.key, len(self.items), name, texts=[arguments], server_label=label)
+        self.items.append(item)
+        return item
 
     def add(self, piece: Piece) -> Item | None:
         """The item that the piece belongs to, which may be new; None where it says nothing."""
@@ -140,6 +185,11 @@ class OutputItems:
         return item
 
     def _called(self, name: str, own_id: str | None = None) -> Item:
+        if name in self.mcp:
+            label, needs_approval = self.mcp[name]
+            called = self.add_mcp("mcp_approval_request" if needs_approval else "mcp_call", label, name)
+            self._calls.append(called)
+            return called
         item = self._new("custom_tool_call" if name in self._customs.names else "function_call")
         item.namespace, item.name = self._names.get(name, ("", name))
         taken = {call.call_id for call in self._calls}

@@ -13,6 +13,9 @@ from .schemas import (
     FunctionCallItem,
     FunctionCallOutputItem,
     ItemPart,
+    McpApprovalRequestItem,
+    McpApprovalResponseItem,
+    McpCallItem,
     MessageItem,
     Object,
     ReasoningItem,
@@ -20,12 +23,14 @@ from .schemas import (
 
 MEDIA_PARTS = ("input_image", "input_audio")
 MEDIA_FIELDS = ("image_url", "input_audio", "file_id", "detail")
+DENIED = "The user has not approved this call."
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
     """The messages of items, each with its path in the request."""
     turns = MessageBuilder()
+    requests: dict[str, McpApprovalRequestItem] = {}
     for path, item in items:
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
@@ -42,11 +47,33 @@ def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
                 output = checked(FunctionCallOutputItem, item, path)
                 content = content_of(output.output, f"{path}.output")
                 turns.say({"role": "tool", "tool_call_id": output.call_id, "content": content})
+            case "mcp_call":
+                turns.called(checked(McpCallItem, item, path))
+            case "mcp_list_tools":
+                pass  # what the model may call is offered to it anew
+            case "mcp_approval_request":
+                asked = checked(McpApprovalRequestItem, item, path)
+                requests[asked.id] = asked
+            case "mcp_approval_response":
+                _answered(turns, checked(McpApprovalResponseItem, item, path), requests, path)
             case None:
                 raise bad_request(f"{path}.type is missing.", f"{path}.type")
             case _:
                 raise bad_request(f"{path}: items of type {kind!r} are not supported.", f"{path}.type")
     return turns.messages
+
+
+def _answered(
+    turns: MessageBuilder, answer: McpApprovalResponseItem, requests: dict[str, McpApprovalRequestItem], path: str
+) -> None:
+    """A call that the client wants is made, and stands behind as an item of its own."""
+    asked = requests.get(answer.approval_request_id)
+    if asked is None:
+        field = f"{path}.approval_request_id"
+        raise bad_request(f"{field}: there is no such mcp_approval_request before it.", field)
+    if not answer.approve:
+        text = DENIED + (f" They say: {answer.reason}" if answer.reason else "")
+        turns.called(McpCallItem(asked.id, asked.name, asked.arguments, error=text))
 
 
 def _message(turns: MessageBuilder, message: MessageItem, path: str) -> None:
@@ -87,6 +114,16 @@ def _text(part: ItemPart, path: str) -> str:
     return text
 
 
+def _error_text(error: str | Object | None) -> str:
+    """Of a call, in the client's form: parts of text, a message, or a text as it is."""
+    if not isinstance(error, dict):
+        return error or ""
+    content = error.get("content")
+    parts = content if isinstance(content, list) else [content]
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    return "\n".join(texts) or str(error.get("message") or content or "")
+
+
 def _reasoning(item: ReasoningItem, path: str) -> str:
     """The thinking itself, else its summary; nothing of what only another server can read."""
     name, parts = ("content", item.content) if item.content else ("summary", item.summary or [])
@@ -99,6 +136,12 @@ class MessageBuilder:
     def __init__(self) -> None:
         self.messages: list[Object] = []
         self._open: Object | None = None
+
+    def called(self, call: McpCallItem) -> None:
+        """A call that was made here, and what has come of it. Items do not tell which calls are of one turn."""
+        self.call(FunctionCallItem(call.id, call.name, call.arguments))
+        content = _error_text(call.error) if call.output is None else call.output
+        self.say({"role": "tool", "tool_call_id": call.id, "content": content})
 
     def say(self, message: Object) -> None:
         """A message of somebody else than the assistant."""

@@ -54,8 +54,22 @@ class ResponsesStreamOptions(msgspec.Struct):
     include_obfuscation: bool | None = None
 
 
+class McpToolFilter(msgspec.Struct):
+    """Some of an MCP server's tools."""
+
+    tool_names: list[str] | None = None
+    read_only: bool | None = None
+
+
+class McpApproval(msgspec.Struct):
+    """Which calls the client is asked about first."""
+
+    always: McpToolFilter | None = None
+    never: McpToolFilter | None = None
+
+
 class ResponsesTool(msgspec.Struct):
-    """Of the tools, functions and custom ones can be called here, also those in a namespace."""
+    """Functions and custom tools are called by the client, also those in a namespace; those of MCP servers here."""
 
     type: str
     name: str | None = None
@@ -64,6 +78,14 @@ class ResponsesTool(msgspec.Struct):
     strict: bool | None = None
     tools: list[Object] | None = None  # in a namespace
     format: Any = None  # of a custom tool's input: custom.CustomFormat
+    server_label: str | None = None  # of an MCP server, and all below
+    server_url: str | None = None
+    server_description: str | None = None
+    allowed_tools: list[str] | McpToolFilter | None = None
+    require_approval: Literal["always", "never"] | McpApproval | None = None
+    headers: dict[str, str] | None = None
+    authorization: str | None = None
+    connector_id: str | None = None
 
 
 class ResponsesToolChoice(msgspec.Struct):
@@ -90,7 +112,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     tools: list[ResponsesTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ResponsesToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[int | None, Range(1)] = None  # of hosted tools, of which there are none
+    max_tool_calls: Annotated[int | None, Range(1)] = None  # of tools that are called here
     include: list[str] | None = None
     top_logprobs: Annotated[int | None, Logprobs] = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -148,6 +170,31 @@ class CustomCallItem(msgspec.Struct):
     name: str
     input: str
     namespace: str | None = None
+
+
+class McpCallItem(msgspec.Struct):
+    """A call that was made here."""
+
+    id: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: str | dict[str, Any] | None = None  # OpenAI's form of today; before it was a text
+
+
+class McpApprovalRequestItem(msgspec.Struct):
+    """A call that is to be made if the client says so."""
+
+    id: str
+    name: str
+    arguments: str
+    server_label: str
+
+
+class McpApprovalResponseItem(msgspec.Struct):
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
 
 
 class FunctionCallOutputItem(msgspec.Struct):

@@ -91,7 +91,7 @@ class ResponseStore:
         self.engine.keep(key, running.job, seed, running.answer.created)
         self._watch(name, running, stored)
 
-    def go_on(self, make: Callable[[Background, str], tuple[PreparedRequest, ResponseAnswer]]) -> None:
+    def go_on(self, make: Callable[[Background, str], tuple[Engine, PreparedRequest, ResponseAnswer]]) -> None:
         """What a predecessor had in the background goes on."""
         for data in self.engine.kept_payloads():
             try:
@@ -102,15 +102,15 @@ class ResponseStore:
             if stored is None or stored.status not in ("queued", "in_progress") or left.id in self.running:
                 continue
             try:
-                asked, answer = make(left, stored.client)
+                engine, asked, answer = make(left, stored.client)
             except ApiError as error:  # what it goes on from may be forgotten
                 self._fail(left.id, stored, error)
                 continue
             kept = self.engine.kept(Key(_key("slots", left.id), b"", self.engine.index))
-            job = Job(asked.prompts, asked.params, asked.rendering, asked.make_parser)
+            job = asked.new_job()
             job.seed = left.seed
             try:
-                self.engine.submit(job, kept.refs if kept is not None else None)
+                engine.submit(job, kept.refs if kept is not None else None)
             except ApiError as error:
                 self._fail(left.id, stored, error)
                 continue

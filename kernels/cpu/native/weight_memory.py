@@ -28,6 +28,7 @@ class WeightMemory:
 
     def __init__(self) -> None:
         self._left = torch.empty(0, dtype=torch.uint8)  # of the last block
+        self.mapped = 0  # bytes of weights that stay where a file of them is mapped, and that the system could drop
 
     def zeros(self, sizes: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A tensor of zeros; a small one is none of these."""

@@ -18,7 +18,7 @@ from actorserve.actors.frontend.connections.connection import MOST_UNSENT
 from actorserve.actors.frontend.connections.pool import ConnectionPool
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.options.serving.tls import make_context
-from actorserve.actors.protocol.connection_handover import CLOSED, GIVEN_BYTES, NEW, hand_over, read_given
+from actorserve.actors.protocol.sockets.connection_handover import CLOSED, GIVEN_BYTES, NEW, hand_over, read_given
 from actorserve.http.transport import header_timeout
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal

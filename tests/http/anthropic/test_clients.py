@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import msgspec
 import pytest
 from aiohttp import web
-from anthropic import Anthropic, beta_tool
-from anthropic.types import ErrorResponse, Message, RawMessageStreamEvent, TextBlock, ToolParam
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
@@ -36,9 +34,19 @@ from tests.http.openai.responses.scripted import (
     stream,
 )
 
-EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+if TYPE_CHECKING:  # a second to import, which each process of a run would take that collects its tests
+    from anthropic import Anthropic
+    from anthropic.types import Message, ToolParam
+
 AT_FIRST = USAGE | {"completion_tokens": 0, "completion_tokens_details": {"reasoning_tokens": 0}}
 WEATHER: ToolParam = {"name": "weather", "input_schema": {"type": "object"}}
+
+
+@functools.cache
+def event_type() -> TypeAdapter[Any]:
+    from anthropic.types import RawMessageStreamEvent
+
+    return TypeAdapter(RawMessageStreamEvent)
 
 
 class Weather(BaseModel):
@@ -81,12 +89,16 @@ PLAYER = Player()
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Anthropic]:
+    from anthropic import Anthropic
+
     with serving("/v1/messages", PLAYER.answer, body_of) as url:
         with Anthropic(base_url=url, api_key="k", max_retries=0) as made:
             yield made
 
 
 def ask(client: Anthropic, **fields: Any) -> Message:
+    from anthropic.types import Message
+
     made = client.messages.create(model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}], **fields)
     assert isinstance(made, Message)
     return made
@@ -94,7 +106,7 @@ def ask(client: Anthropic, **fields: Any) -> Message:
 
 def same(message: Message, whole: dict[str, Any]) -> bool:
     """Is it this answer, but for what the client's helpers read in it; and is that of the client's types?"""
-    Message.model_validate(whole)
+    type(message).model_validate(whole)
     said = message.to_dict(exclude_unset=True)
     content: Any = said["content"]
     for block in content:
@@ -104,9 +116,11 @@ def same(message: Message, whole: dict[str, Any]) -> bool:
 
 def test_all_fields_of_the_clients_types_are_there(client: Anthropic) -> None:
     """Not all clients take for null what is left out."""
+    from anthropic.types import TextBlock
+
     PLAYER.says(*THOUGHT, *SAID, CallStart(0, "f"))
     message = ask(client)
-    assert Message.model_fields.keys() - PLAYER.last.keys() == {"diagnostics"}
+    assert type(message).model_fields.keys() - PLAYER.last.keys() == {"diagnostics"}
     assert type(message.usage).model_fields.keys() - PLAYER.last["usage"].keys() == {"speed"}
     texts = [block for block in PLAYER.last["content"] if block["type"] == "text"]
     assert TextBlock.model_fields.keys() == texts[0].keys()
@@ -169,7 +183,6 @@ def test_tools_and_their_results(client: Anthropic) -> None:
     assert [turn["tool_call_id"] for turn in asked[2:]] == [call.id for call in calls]
 
 
-@beta_tool
 def weather(city: str) -> str:
     """Says the weather.
 
@@ -181,11 +194,13 @@ def weather(city: str) -> str:
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_the_tool_runner(client: Anthropic, streamed: bool) -> None:
+    from anthropic import beta_tool
+
     PLAYER.says()
     PLAYER.scripts = [Script([*THOUGHT, *TWICE], "tool_calls"), Script(list(SAID))]
     said: Any = {"role": "user", "content": "hi"}
     runner: Any = client.beta.messages.tool_runner(
-        model="m", max_tokens=9, messages=[said], tools=[weather], stream=streamed
+        model="m", max_tokens=9, messages=[said], tools=[beta_tool(weather)], stream=streamed
     )
     message = runner.until_done()
     assert message.content[0].text == "It is é\n2°."
@@ -204,17 +219,22 @@ def test_a_call_cut_short_is_read_alike_in_both_ways(client: Anthropic) -> None:
 
 
 def test_a_failure_in_the_middle(client: Anthropic) -> None:
+    from anthropic import APIStatusError
+
     PLAYER.says(*SAID).fails_after = 1
     said: Any = {"role": "user", "content": "hi"}
-    with pytest.raises(anthropic.APIStatusError, match="could not compute") as raised:
+    with pytest.raises(APIStatusError, match="could not compute") as raised:
         with client.messages.stream(model="m", max_tokens=9, messages=[said]) as events:
             events.get_final_message()
     assert raised.value.type == "api_error"
 
 
 def test_what_is_refused(client: Anthropic) -> None:
+    from anthropic import BadRequestError
+    from anthropic.types import ErrorResponse
+
     PLAYER.says(*SAID)
-    with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\]") as raised:
+    with pytest.raises(BadRequestError, match=r"tools\[0\]") as raised:
         ask(client, tools=[{"type": "web_search_20250305", "name": "web_search"}])
     assert raised.value.type == "invalid_request_error"
     ErrorResponse.model_validate(raised.value.body)
@@ -235,4 +255,4 @@ def test_whatever_a_model_says_the_helper_puts_it_together(client: Anthropic, pi
 def test_all_events_are_of_the_clients_types(pieces: list[Piece], finish: str) -> None:
     writer = MessageEvents(MessageAnswer("k", "m"), USAGE)
     for event in events_of(writer.first() + writer.last(pieces, finish, None, USAGE)):
-        EVENT.validate_python(event)
+        event_type().validate_python(event)

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from anthropic.types import ModelInfo
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.http.errors import ApiError
-from tests.http.serving import HI, Served, rendered, say
+from tests.http.fakes import rendered, say
+from tests.http.serving import HI, Served
 
 BODY: dict[str, Any] = {"messages": HI, "max_tokens": 1000}
 
@@ -54,6 +54,8 @@ async def test_a_stream_begins_with_what_is_known_of_the_prompt(served: Served) 
 
 async def test_models_say_how_long_they_are(served: Served) -> None:
     """Under Anthropic's names, too."""
+    from anthropic.types import ModelInfo
+
     model = (await served.ask("GET", "/v1/models/tiny")).json
     assert (model["max_input_tokens"], model["max_tokens"]) == (64, 64)
     assert (model["type"], model["display_name"], model["created_at"]) == ("model", "tiny", "2023-11-14T22:13:20Z")

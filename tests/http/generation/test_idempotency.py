@@ -14,7 +14,8 @@ import pytest
 
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.protocol.request import Generation
-from tests.http.serving import HI, Served, finish_all, serving
+from tests.http.fakes import finish_all
+from tests.http.serving import HI, Served, serving
 from tests.support.server import Server
 
 BAD_KEYS: list[dict[str, str]] = [

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from actorserve.http.generation.prepare import ask_chat
 from actorserve.http.generation.prompts import chat_prompt
 from actorserve.http.openai.schemas import ChatRequest
+from actorserve.http.settings import LogitsPlugins
 from tests.http.serving import HI, SETTINGS
 
 
@@ -26,3 +28,11 @@ def test_a_request_says_more_than_the_option(asked: dict[str, Any], given: dict[
     settings = replace(SETTINGS, template_kwargs={"enable_thinking": True, "style": "short"})
     request = msgspec.json.decode(json.dumps({"messages": HI, **asked}), type=ChatRequest)
     assert json.loads(chat_prompt(request, settings).template_kwargs or b"") == given
+
+
+async def test_whoever_makes_a_request_s_job_knows_its_processors() -> None:
+    """Their names are told where one of them fails."""
+    settings = replace(SETTINGS, plugins=LogitsPlugins(["mine:A"], "mine[.].*"))
+    asked: dict[str, Any] = {"messages": HI, "logits_processors": ["mine.b"]}
+    request = msgspec.json.decode(json.dumps(asked), type=ChatRequest)
+    assert ask_chat(request, settings, "id").new_job().plugins == ["mine:A", "mine.b"]

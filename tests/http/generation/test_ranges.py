@@ -188,6 +188,18 @@ BAD_CHATS: list[tuple[dict[str, Any], str, str]] = [
     ({"documents": ["a"]}, "documents[0]", "got `str`"),
     ({"reasoning_effort": 5}, "reasoning_effort", "got `int`"),
     *(
+        ({"watermarking_config": given}, f"watermarking_config{field}", words)
+        for given, field, words in (
+            ({"greenlist_ratio": 1.0}, ".greenlist_ratio", "Expected `float` < 1.0"),
+            ({"bias": 101}, ".bias", "<= 100"),
+            ({"seeding_scheme": "minhash"}, ".seeding_scheme", "Invalid enum value 'minhash'"),
+            ({"context_width": 0}, ".context_width", "Expected `int` >= 1"),
+            ({"hashing_key": -1}, ".hashing_key", "Expected `int` >= 0"),
+            ({"key": 1}, "", "unknown field `key`"),
+            (True, "", "got `bool`"),
+        )
+    ),
+    *(
         ({"repetition_detection": given}, f"repetition_detection.{field}", words)
         for given, field, words in (
             ({"max_pattern_size": 3}, "min_count", "at least 2, not 0"),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from actorserve.http.errors import ApiError
 from actorserve.http.middleware.edge import MAX_DEPTH, check_depth
-from tests.http.serving import Served, finish_all
+from tests.http.fakes import finish_all
+from tests.http.serving import Served
 from tests.support.server import Server
 
 

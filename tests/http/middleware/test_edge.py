@@ -11,7 +11,8 @@ from actorserve.http.middleware import edge
 from actorserve.http.routes import ADMIN_PATHS, UNBUILT_PATHS
 from actorserve.http.transport import header_timeout as heads
 from tests.http import serving as serving_module
-from tests.http.serving import Answer, Served, finish_all, serving
+from tests.http.fakes import finish_all
+from tests.http.serving import Answer, Served, serving
 
 PAGE = "https://chat.example.com"
 EXPOSED = "X-Request-Id, Idempotent-Replayed, Retry-After, x-ratelimit-limit-requests"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
-from tests.http.serving import HI, Answer, Served, rendered, say, serving
+from tests.http.fakes import rendered, say
+from tests.http.serving import HI, Answer, Served, serving
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CONTINUOUS: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}

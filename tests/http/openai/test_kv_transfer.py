@@ -8,14 +8,19 @@ import msgspec
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.fields.kv_transfer import handed_on, hands_on
+from actorserve.http.generation.fields.kv_transfer import handed_on, hands_on, peer_of
 from actorserve.http.generation.fields.ranges import check_fields
 from actorserve.http.openai.schemas import CompletionRequest
+from actorserve.http.settings import KVSharing
 
 SIDECAR: dict[str, Any] = {
     "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
     "remote_host": None, "remote_port": None,
 }  # fmt: skip
+FOLDER = KVSharing(gives=True, takes=True)
+GIVES = KVSharing(gives=True, address=("10.0.0.1", 8200))
+PEERS = KVSharing(takes=True, allows=lambda host, port: host.startswith(("10.", "fd00:")) and port > 1000)
+FROM: dict[str, Any] = {"do_remote_prefill": True, "remote_host": "10.0.0.1", "remote_port": 8200}
 
 
 def request(params: Any) -> CompletionRequest:
@@ -23,22 +28,37 @@ def request(params: Any) -> CompletionRequest:
 
 
 def test_what_a_sidecar_sends() -> None:
-    check_fields(request(SIDECAR), shares_kv=True)
-    assert hands_on(SIDECAR) and not hands_on(handed_on("print")) and not hands_on(None) and not hands_on({})
-    check_fields(request(handed_on("print")), shares_kv=True)
+    check_fields(request(SIDECAR), kv=FOLDER)
+    assert hands_on(SIDECAR) and not hands_on(handed_on("print", FOLDER)) and not hands_on(None) and not hands_on({})
+    check_fields(request(handed_on("print", FOLDER)), kv=FOLDER)
+
+
+def test_who_is_asked_for_blocks() -> None:
+    """What the one server answers names it to the other."""
+    params = handed_on("print", GIVES)
+    check_fields(request(params), kv=PEERS)
+    assert peer_of(params, PEERS) == "10.0.0.1:8200"
+    assert peer_of(params | {"remote_host": "fd00::1"}, PEERS) == "[fd00::1]:8200"
+    assert peer_of(params, FOLDER) == peer_of(SIDECAR, PEERS) == peer_of(handed_on("print", FOLDER), PEERS) == ""
 
 
 @pytest.mark.parametrize(
-    ("params", "field"),
+    ("params", "kv", "field"),
     [
-        ({"do_remote_decode": 1}, "kv_transfer_params.do_remote_decode"),
-        ({"remote": "a"}, "kv_transfer_params.remote"),
-        ({"do_remote_decode": True, "do_remote_prefill": True}, "kv_transfer_params"),
+        ({"do_remote_decode": 1}, FOLDER, "kv_transfer_params.do_remote_decode"),
+        ({"remote": "a"}, FOLDER, "kv_transfer_params.remote"),
+        ({"do_remote_decode": True, "do_remote_prefill": True}, FOLDER, "kv_transfer_params"),
+        ({"do_remote_decode": True}, PEERS, "kv_transfer_params.do_remote_decode"),
+        ({"do_remote_prefill": True}, GIVES, "kv_transfer_params.do_remote_prefill"),
+        (FROM | {"remote_host": "11.0.0.1"}, PEERS, "kv_transfer_params.remote_host"),
+        (FROM | {"remote_host": 7}, PEERS, "kv_transfer_params.remote_host"),
+        (FROM | {"remote_port": "8200"}, PEERS, "kv_transfer_params.remote_port"),
+        (FROM | {"remote_port": 0}, PEERS, "kv_transfer_params.remote_port"),
     ],
 )
-def test_what_cannot_be(params: Any, field: str) -> None:
+def test_what_cannot_be(params: Any, kv: KVSharing, field: str) -> None:
     with pytest.raises(ApiError) as caught:
-        check_fields(request(params), shares_kv=True)
+        check_fields(request(params), kv=kv)
     assert caught.value.status == 400 and caught.value.param == field
 
 

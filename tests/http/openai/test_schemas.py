@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
-from actorserve.actors.protocol.messages import TextPrompt, TokenPrompt
+from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
+from actorserve.http.cohere.schemas import CohereChatRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
 from actorserve.http.generation.fields.unsupported import NOT_BUILT, OF_CHATS, check_built, read
+from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
+from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import (
     ChatRequest,
@@ -93,6 +97,15 @@ def test_who_may_be_without_content(role: str) -> None:
     assert json.loads(for_chat(messages=messages)[0].messages) == messages
 
 
+def test_thinking_is_an_assistants() -> None:
+    part = {"type": "thinking", "thinking": "Two and two."}
+    messages = [*HI, {"role": "assistant", "content": [part, {"type": "text", "text": "4"}]}, *HI]
+    assert json.loads(for_chat(messages=messages)[0].messages) == messages
+    for wrong in ({"role": "user", "content": [part]}, {"role": "assistant", "content": [{"type": "thinking"}]}):
+        with pytest.raises(ApiError, match=r"messages\[0\].content\[0\]"):
+            for_chat(messages=[wrong])
+
+
 def test_what_the_template_is_told() -> None:
     prompt, _ = for_chat(
         documents=[{"title": "a"}], chat_template_kwargs={"thinking": True, "big": BIG}, reasoning_effort="low"
@@ -135,7 +148,7 @@ def test_special_tokens_of_a_completion() -> None:
 ASKING: dict[str, list[Any]] = {
     "functions": [[{"name": "a"}]],
     "function_call": [{"name": "a"}],
-    "prompt_embeds": ["a"],
+    "prompt_embeds": [{"a": 1}, 1],
     "kv_transfer_params": [{"a": 1}],
     "modalities": [["audio"], ["text", "audio"]],
     "web_search_options": [{}, {"search_context_size": "low"}],
@@ -174,7 +187,7 @@ def test_what_is_not_built_is_refused_by_name(kind: type[msgspec.Struct]) -> Non
         for value in ASKING.get(field, [{"a": 1}, "a", 1, True]) if of_chat(kind) or not declared else ():
             error = refusal(reading, kind, **{field: value})
             assert error.status == 400 and error.param == field, value
-            wrong_type = declared and "Expected" in error.message
+            wrong_type = declared and re.search("Expected|Object (contains|missing)", error.message)
             assert wrong_type or error.message == f"{field} is not supported by this server yet."
 
 
@@ -195,6 +208,18 @@ def test_a_value_that_cannot_be_read_is_the_client_s_mistake(value: bytes) -> No
     for kind in (ChatRequest, GenerateRequest):
         whole = body_of(**BODIES[kind])[:-1] + b', "audio": ' + value + b"}"
         assert refusal(read, kind, whole).status == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        (ChatRequest, {"tool_choice": "must"}, "it must be auto or none or required"),
+        (ChatRequest, {"tool_choice": {"type": "a", "function": {"name": "b"}}}, "it must be function"),
+        (CompletionRequest, {"truncation_side": "up"}, "it must be left or right"),
+    ],
+)
+def test_a_value_that_is_none_of_some_is_told_with_those(kind: type[Any], fields: dict[str, Any], said: str) -> None:
+    assert refusal(reading, kind, **fields).message.endswith(said)
 
 
 def test_in_stream_options_too() -> None:
@@ -268,3 +293,19 @@ def calls_with(field: str) -> list[Any]:
 def test_clients_defaults_are_taken(field: str, value: Any) -> None:
     for call in calls_with(field):
         assert call(seed=1, **{field: value}) == call(seed=1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (CohereChatRequest, {"model": "m", "messages": []}),
+        (LlamaCompletionRequest, {"prompt": "x"}),
+        (OllamaChatRequest, {"model": "m", "messages": []}),
+        (OllamaGenerateRequest, {"model": "m"}),
+    ],
+)
+def test_dialects_have_no_place_for_logprobs_of_tokens(kind: type[msgspec.Struct], fields: dict[str, Any]) -> None:
+    with pytest.raises(ApiError) as caught:
+        read(kind, body_of(**fields, logprob_token_ids=[1]))
+    assert (caught.value.status, caught.value.param) == (400, "logprob_token_ids")
+    read(kind, body_of(**fields, logprob_token_ids=None))

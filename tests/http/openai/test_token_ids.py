@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.messages import Finish, TokenLogprobs, TokenPrompt
+from actorserve.actors.protocol.messages import Finish, TokenLogprobs
+from actorserve.actors.protocol.topics.prompts import TokenPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.completions import CompletionAnswer
 from actorserve.http.output.answer import Answer, AnswerOptions
-from tests.http.serving import Served, events_of, rendered, say
+from tests.http.fakes import rendered, say
+from tests.http.serving import Served, events_of
 
 PATH = "/inference/v1/generate"
 TOLD = [TokenLogprobs(b"a", 7, -0.5, 1)]

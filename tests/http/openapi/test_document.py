@@ -21,11 +21,12 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode, decode_query
 from actorserve.http.generation.fields.sampling import check_fields
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
-from actorserve.http.openapi.answers import Health
 from actorserve.http.openapi.document import document
+from actorserve.http.openapi.operations import Health
 from actorserve.http.route import Route
 from actorserve.http.routes import PROBE_PATHS, ROUTES
-from tests.http import serving
+from actorserve.http.speech.schemas import SpeechRequest
+from tests.http import fakes, serving
 
 SETTINGS = replace(serving.SETTINGS, reasoning_parser="qwen3")
 DOCUMENT = document(SETTINGS)
@@ -238,6 +239,12 @@ def test_a_query_is_described_and_decoded_by_one_struct() -> None:
     assert (caught.value.status, caught.value.param) == (400, "loud")
 
 
+def test_a_value_in_a_list_that_is_none_of_some_is_told_with_those() -> None:
+    given: Any = {"file": b"x", "timestamp_granularities": ["letter"]}
+    with pytest.raises(ApiError, match=r"timestamp_granularities\[0\]: .*; it must be segment or word$"):
+        decode_query(SpeechRequest, given)
+
+
 def test_administration_is_in_it_where_it_is_there() -> None:
     route = Route("post", "/new", "operations.health", "New", Health, admin=True)
     assert document(SETTINGS, [route])["paths"] == {}
@@ -248,7 +255,7 @@ def test_administration_is_in_it_where_it_is_there() -> None:
 
 
 async def test_it_is_served() -> None:
-    runner = web.AppRunner(make_app(serving.FakeEngine(), SETTINGS))
+    runner = web.AppRunner(make_app(fakes.FakeEngine(), SETTINGS))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from actorserve.actors.model.pooling.spec import MEAN, SEQUENCE, PoolingSpec
-from actorserve.actors.protocol.messages import TextPrompt
+from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
-from actorserve.http.openapi import answers as said
+from actorserve.http.openapi import pooling as said
 from actorserve.http.output.answer import Answer
 from actorserve.http.pooling import answers
 

@@ -14,7 +14,8 @@ from aiohttp import StreamReader, web
 from actorserve.actors.protocol.request import Generation
 from actorserve.http.transport import body as bodies
 from actorserve.http.transport.connection import unknown_names
-from tests.http.serving import HI, Served, finish_all, serving
+from tests.http.fakes import finish_all
+from tests.http.serving import HI, Served, serving
 
 MALFORMED: dict[str, bytes] = {
     "no HTTP": b"hello\r\n\r\n",

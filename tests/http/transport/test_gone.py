@@ -12,7 +12,8 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.http.generation.job import Job
 from actorserve.http.output.answer import Events
 from actorserve.http.transport import sse as streams
-from tests.http.serving import Client, Served, events_of, finish_all, rendered, say, text_of
+from tests.http.fakes import finish_all, rendered, say
+from tests.http.serving import Client, Served, events_of, text_of
 
 PART = "text " * 200
 MANY = 1500  # parts: far more than the buffers of both sockets take

@@ -13,7 +13,8 @@ from actorserve.actors.protocol.messages import Delta, Finish
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.http.output import answer as answers
-from tests.http.serving import HI, Client, Served, finish_all, rendered, say, serving
+from tests.http.fakes import finish_all, rendered, say
+from tests.http.serving import HI, Client, Served, serving
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 

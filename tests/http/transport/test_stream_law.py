@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,10 +44,14 @@ def play(job: Job, turns: list[Turn], tail: int) -> list[str]:
     return [texts_of(choice)[: said[choice]] for choice in range(3)]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(turns=TURNS, tail=st.integers(0, 3), chatting=st.booleans(), early=st.booleans())
-def test_a_stream_says_what_the_whole_answer_says(turns: list[Turn], tail: int, chatting: bool, early: bool) -> None:
-    uvloop.run(both_ways(turns, tail, CHAT if chatting else TEXT, early))
+@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_stream_says_what_the_whole_answer_says(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(turns=TURNS, tail=st.integers(0, 3), chatting=st.booleans(), early=st.booleans())
+    def check(turns: list[Turn], tail: int, chatting: bool, early: bool) -> None:
+        uvloop.run(both_ways(turns, tail, CHAT if chatting else TEXT, early))
+
+    check()
 
 
 async def both_ways(turns: list[Turn], tail: int, path: str, early: bool) -> None:

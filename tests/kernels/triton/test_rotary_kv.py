@@ -15,8 +15,9 @@ if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
 from actorserve.actors.model.rope import Rope  # noqa: E402
-from actorserve.actors.worker.cpu.executor import RMSNorm, rotation_table  # noqa: E402
 from actorserve.actors.worker.cpu.layers.elementwise import rotate  # noqa: E402
+from actorserve.actors.worker.cpu.layers.norm import RMSNorm  # noqa: E402
+from actorserve.actors.worker.cpu.layers.rotation import rotation_table  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales  # noqa: E402
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write  # noqa: E402
 from tests.kernels.reference.quantised_kv import dequantise, quantise  # noqa: E402

@@ -106,6 +106,23 @@ def test_what_is_read_is_found_for_whole_templates() -> None:
     assert all(reads.text for reads in found.values())
 
 
+def test_parts_that_are_thinking(tmp_path: Path) -> None:
+    """They are the message's own thinking, but for templates that know such parts."""
+    said = {"type": "text", "text": "Four."}
+    sent: list[dict[str, Any]]
+    for thought in ("Two and two.", [{"type": "text", "text": "Two "}, {"type": "text", "text": "and two."}]):
+        sent = [USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": thought}, said]}]
+        whole = "{% for m in messages %}<{{ m.reasoning_content }}|{{ m.content }}>{% endfor %}"
+        assert make(whole, tmp_path).render(sent).endswith("<Two and two.|Four.>")
+    knows = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+        "{% if p.type == 'thinking' %}[{{ p.thinking }}]{% else %}{{ p.text }}{% endif %}"
+        "{% endfor %}{% endif %}{% endfor %}"
+    )
+    sent = [USER, {"role": "assistant", "content": [{"type": "thinking", "thinking": "Two."}, said]}]
+    assert make(knows, tmp_path).render(sent).endswith("[Two.]Four.")
+
+
 def test_arguments_may_be_sent_as_object_or_as_text(tmp_path: Path) -> None:
     """OpenAI's clients send them as JSON text; whichever it is, each template says the same."""
     sent = NESTED["function"]["arguments"]

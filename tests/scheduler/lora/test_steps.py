@@ -1,5 +1,5 @@
 """Steps of sequences with adapters where not just the first that waits may start: after a worker's death while an
-engine drains, and while one is tried alone.
+engine drains, and while one is tried alone. And rows that go on in the KV memory of a worker that has died.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from actorserve.actors.protocol.messages import AdapterRead, DropAdapter, ReadAdapter
+from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.topics.adapters import AdapterRead, DropAdapter, ReadAdapter
 from actorserve.actors.scheduler.lora.adapters import AdapterLimits, Adapters
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL, MARGIN
+from actorserve.actors.scheduler.recovery.takeover import Takeover
 from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.shm.adapters.registry import AdapterRegistryWriter, registry_bytes
 from actorserve.shm.kv_map.pause import PauseState
@@ -40,6 +42,19 @@ class AdaptedBench(Bench):
         super().new_worker()
         self.there.clear()
         self.adapters.meet_worker(self.workers, [])
+
+    def successor(self) -> Takeover:
+        """The worker dies with all steps in flight and all adapters; the next one has its KV memory."""
+        self.planned.clear()
+        self.there.clear()
+        self.adapters.outbox.clear()
+        before, self.workers = self.workers, self.workers + 1
+        self.epochs += 2
+        self.scheduler.end_epoch(self.epochs - 1)
+        found = self.scheduler.take_over(self.epochs, self.num_blocks, self.workers, self.layout, since=before)
+        assert found is not None
+        self.adapters.meet_worker(self.workers, [])
+        return found
 
     def ask(self, name: str, seed: int) -> int:
         """A request for this adapter."""
@@ -110,3 +125,45 @@ def test_who_is_tried_alone_gets_its_adapter_from_those_who_wait_for_that(bench:
     bench.turns()
     assert bench.is_right(tried, 2) and not bench.scheduler.suspects
     assert all(bench.is_right(ref, seed) for seed, ref in enumerate(others))
+
+
+def test_rows_go_on_in_kept_kv_memory_when_their_adapters_are_there_again(bench: AdaptedBench) -> None:
+    """One without an adapter goes on at once; none computes its prompt again, and nobody takes their places."""
+    plain = bench.submit(prompt_of(20, 4), 30, ignore_eos=True)
+    begun = [bench.ask(name, seed) for seed, name in enumerate("ab")]
+    bench.turns(8)
+    assert len(bench.scheduler.batch) == 3
+    waits = bench.ask("c", 2)
+    found, before = bench.successor(), bench.scheduler.planned
+    assert len(found.holdings) == 3 and found.tokens > 3 * 20
+    assert bench.plan() and [one.adapter for one in bench.planned[-1].new_rows] == [0]
+    bench.turns()
+    assert bench.scheduler.planned - before == 4 * 49 - found.tokens, "each token but the last, once"
+    assert bench.is_right(plain, 4) and bench.is_right(waits, 2)
+    assert all(bench.is_right(ref, seed) for seed, ref in enumerate(begun))
+
+
+def test_a_row_ends_whose_adapter_is_not_to_be_read_again(bench: AdaptedBench) -> None:
+    refs = [bench.ask(name, seed) for seed, name in enumerate("ab")]
+    bench.turns(8)
+    bench.successor()
+    assert not bench.plan()
+    lost, read = [message for message in bench.adapters.outbox if isinstance(message, ReadAdapter)]
+    gone, other = (NAMES.index(message.path[1:]) for message in (lost, read))
+    bench.adapters.outbox.clear()
+    bench.adapters.has_read(AdapterRead(bench.workers, 0, lost.adapter, "its files are gone"))
+    bench.scheduler.turn_adapters()
+    bench.there.add(read.adapter)
+    bench.adapters.has_read(AdapterRead(bench.workers, 0, read.adapter))
+    bench.turns()
+    assert bench.table.finish(refs[gone]) == Finish.ADAPTER and bench.is_right(refs[other], other)
+    assert not len(bench.scheduler.batch)
+
+
+def test_who_is_tried_alone_in_kept_kv_memory_waits_for_its_adapter(bench: AdaptedBench) -> None:
+    refs = [bench.ask(name, seed) for seed, name in enumerate("ab")]
+    bench.turns(8)
+    bench.successor()
+    bench.scheduler.suspects.adopt(refs[1], DEATHS_BEFORE_TRIAL, 20 + MARGIN)
+    bench.turns()
+    assert all(bench.is_right(ref, seed) for seed, ref in enumerate(refs)) and not bench.scheduler.suspects

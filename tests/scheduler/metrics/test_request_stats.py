@@ -110,7 +110,7 @@ def test_preemption_is_counted_with_its_sequence() -> None:
     refs = [counting.bench.submit(prompt_of(10, n), 40, ignore_eos=True) for n in range(4)]
     counting.bench.run()
     preemptions = [counting.life(ref).preemptions for ref in refs]
-    assert sum(preemptions) == counting.bench.scheduler.planner.preemptions > 0
+    assert sum(preemptions) == counting.bench.scheduler.planner.memory.preemptions > 0
     assert preemptions[0] == 0, "the first comes first"
     assert counting.sum("vllm:request_num_preemptions") == sum(preemptions)
     assert [counting.stamps.preemptions(ref) for ref in refs] == preemptions

@@ -90,7 +90,7 @@ def test_room_preempts_nobody() -> None:
         bench.run()
         for ref, seed in refs.items():
             assert bench.answer(ref) == expected_answer(prompt_of(40, seed), 80, ignore_eos=True)
-        preemptions.append(bench.scheduler.planner.preemptions)
+        preemptions.append(bench.scheduler.planner.memory.preemptions)
     assert 0 < preemptions[1] <= preemptions[0] + 2
 
 

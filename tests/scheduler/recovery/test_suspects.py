@@ -123,7 +123,7 @@ def test_room_is_made_for_who_is_on_trial(rows: int) -> None:
         bench.work()
     assert bench.scheduler.sequences[late].row is None
     for _ in range(DEATHS_BEFORE_TRIAL):
-        bench.scheduler.suspects.blame([(late, 210), (0, 0)])
+        bench.scheduler.suspects.blame({late: 210, 0: 0})
     bench.scheduler.suspects.forget(0)
     assert bench.scheduler.suspects.on_trial() == late
     bench.run()

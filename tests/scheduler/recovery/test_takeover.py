@@ -145,7 +145,7 @@ def test_an_adopted_row_may_end_before_its_first_step() -> None:
 
 def test_rows_are_told_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where their block tables are too long for one message."""
-    monkeypatch.setattr("actorserve.actors.scheduler.planner.MAX_ANNOUNCED_BLOCKS", 8)
+    monkeypatch.setattr("actorserve.actors.scheduler.recovery.adopted_rows.MAX_ANNOUNCED_BLOCKS", 8)
     bench, prompts = running_bench(8)
     assert bench.new_scheduler()
     told = []
@@ -158,11 +158,11 @@ def test_rows_are_told_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_row_that_started_again_before_it_was_told_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorserve.actors.scheduler.planner.MAX_ANNOUNCED_BLOCKS", 1)
+    monkeypatch.setattr("actorserve.actors.scheduler.recovery.adopted_rows.MAX_ANNOUNCED_BLOCKS", 1)
     bench, prompts = running_bench(8)
     assert bench.new_scheduler()
     scheduler = bench.scheduler
-    scheduler.planner.preempt(max(scheduler.batch.running(), key=lambda sequence: sequence.row or 0))
+    scheduler.planner.memory.preempt(max(scheduler.batch.running(), key=lambda sequence: sequence.row or 0))
     assert bench.plan() and len(bench.planned[-1].new_rows) == 2, "the first one adopted, and the one preempted"
     finish_all(bench, prompts)
 
@@ -175,7 +175,7 @@ def test_a_preempted_sequence_is_told_its_cached_tokens_once() -> None:
         bench.plan()
         bench.work()
     assert bench.new_scheduler()
-    bench.scheduler.planner.preempt(bench.scheduler.sequences[ref])
+    bench.scheduler.planner.memory.preempt(bench.scheduler.sequences[ref])
     bench.run()
     assert bench.table.cached(ref) == 0
 

@@ -16,18 +16,19 @@ import pytest
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.step import StepDone
 from actorserve.actors.scheduler import batch, lifecycle, planner, results, scheduler, waiting
-from actorserve.actors.scheduler.memory import blocks
+from actorserve.actors.scheduler.memory import allocation, blocks
 from actorserve.actors.scheduler.memory import prefix_cache as prefix
-from actorserve.actors.scheduler.recovery import takeover
+from actorserve.actors.scheduler.recovery import adopted_rows, takeover
 from actorserve.shm.kv_map import map as kv_map
 from actorserve.shm.table import arrays as table_arrays
 from actorserve.shm.table import table
-from tests.shm.aborting import Abort, aborted, every_abort
+from tests.shm.aborting import Abort, aborted, every_state
 
 from ..engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, prompt_of
 
 STORES: tuple[ModuleType, ...] = (kv_map, table, table_arrays)  # every store to shared memory is in them
-MODULES = (*STORES, batch, blocks, lifecycle, planner, prefix, results, scheduler, takeover, waiting)
+PLANS = (adopted_rows, allocation, batch, blocks, lifecycle, planner, prefix, results, scheduler, takeover, waiting)
+MODULES = (*STORES, *PLANS)
 LIMIT = 20
 
 
@@ -46,6 +47,10 @@ class Scene:
         for _ in range(turns):
             self.bench.plan()
             self.bench.work()
+
+    def survives(self) -> object:
+        """All that a successor and the worker can know of a scheduler that has died."""
+        return bytes(self.bench.segment.map), len(self.bench.planned)
 
     def done(self) -> StepDone:
         """The results of a step that is planned now."""
@@ -74,7 +79,7 @@ def applying(scene: Scene) -> Callable[[], object]:
 
 def preempting(scene: Scene) -> Callable[[], object]:
     victim = max(scene.bench.scheduler.batch.running(), key=lambda s: len(s.blocks))
-    return lambda: scene.bench.scheduler.planner.preempt(victim)
+    return lambda: scene.bench.scheduler.planner.memory.preempt(victim)
 
 
 def ending(scene: Scene) -> Callable[[], object]:
@@ -119,7 +124,7 @@ def test_the_turns_are_what_their_names_say() -> None:
         return scene.bench.scheduler
 
     assert after("plan that grows").in_flight[-1].new_blocks
-    assert after("plan that preempts").planner.preemptions == 1
+    assert after("plan that preempts").planner.memory.preemptions == 1
     evicting = Scene(*ACTS["plan that evicts"][1:])
     cached = evicting.bench.kv.cached()
     evicting.bench.plan()
@@ -134,14 +139,14 @@ def test_the_turns_are_what_their_names_say() -> None:
 @pytest.mark.parametrize("name", ACTS)
 def test_death_before_any_store(name: str) -> None:
     act, turns, count = ACTS[name]
-    for scene, _ in every_abort(lambda: Scene(turns, count), act, STORES, minimum=6):
+    for scene, _ in every_state(lambda: Scene(turns, count), act, STORES, Scene.survives, 1):
         scene.succeed()
 
 
 @pytest.mark.parametrize("act", [resetting, recomputing])
 def test_a_reset_that_was_not_answered_is_done_again(act: Callable[[Scene], Callable[[], object]]) -> None:
     """The message comes to the successor, before or after the worker; then nothing of before is found."""
-    for number, (scene, _) in enumerate(every_abort(lambda: Scene(14, 4), act, STORES, minimum=6)):
+    for number, (scene, _) in enumerate(every_state(lambda: Scene(14, 4), act, STORES, Scene.survives, 1)):
         bench = scene.bench
         bench.birth()
         before_the_worker = bool(number % 2)
@@ -163,7 +168,7 @@ def test_a_reset_that_was_not_answered_is_done_again(act: Callable[[Scene], Call
 def test_death_while_a_new_epoch_begins() -> None:
     """A map of the old worker is never taken for one of the new worker."""
     outcomes = set()
-    for scene, _ in every_abort(lambda: Scene(10, 4), new_worker, STORES):
+    for scene, _ in every_state(lambda: Scene(10, 4), new_worker, STORES, Scene.survives, 1):
         found = scene.bench.new_scheduler()
         outcomes.add(found is None)
         assert found is None or not (found.holdings or found.cached)
@@ -293,7 +298,8 @@ class Torn:
 @pytest.mark.parametrize("seed", range(40))
 def test_deaths_anywhere(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "MAX_TAKEOVERS", 1000)  # they die faster than any do in life
-    monkeypatch.setattr(planner, "MAX_ANNOUNCED_BLOCKS", [1, 10, planner.MAX_ANNOUNCED_BLOCKS][seed % 3])
+    most = [1, 10, adopted_rows.MAX_ANNOUNCED_BLOCKS][seed % 3]
+    monkeypatch.setattr(adopted_rows, "MAX_ANNOUNCED_BLOCKS", most)
     chaos = Chaos(seed)
     chaos.run(150)
     assert chaos.deaths > 5

@@ -107,7 +107,7 @@ class Load:
         if whole:
             self.life.actor._write_turns()
             self.life.file.write()
-        self.preemptions += self.life.actor.scheduler.planner.preemptions
+        self.preemptions += self.life.actor.scheduler.planner.memory.preemptions
         self.life.kill()
         self.memory.raise_incarnation(self.memory.system.by_name["scheduler"])
         self.new_life()
@@ -178,7 +178,7 @@ class Load:
                 self.new_scheduler(whole=rng.random() < 0.5)
 
     def close(self) -> None:
-        self.preemptions += self.life.actor.scheduler.planner.preemptions
+        self.preemptions += self.life.actor.scheduler.planner.memory.preemptions
         self.life.actor.close()
         self.life.context.close()
         self.memory.close()

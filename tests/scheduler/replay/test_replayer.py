@@ -61,8 +61,8 @@ def test_a_change_of_the_planner_is_found(path: Path, monkeypatch: pytest.Monkey
     recorded(path, 1)
     chunks = Planner._prefill_chunks
 
-    def greedy(planner: Planner, budget: int, new_blocks: Any) -> Any:
-        return chunks(planner, budget - 1, new_blocks)
+    def greedy(planner: Planner, budget: int) -> Any:
+        return chunks(planner, budget - 1)
 
     monkeypatch.setattr(Planner, "_prefill_chunks", greedy)
     with pytest.raises(Difference, match=r"plan \d+ \(section \d+, turn \d+\) is not the recorded one\n  recorded: st"):
@@ -72,7 +72,7 @@ def test_a_change_of_the_planner_is_found(path: Path, monkeypatch: pytest.Monkey
 def test_other_blocks_are_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and counts are alike then."""
     recorded(path, 1)
-    monkeypatch.setattr("actorserve.actors.scheduler.planner.NUM_SPARE_BLOCKS", 0)
+    monkeypatch.setattr("actorserve.actors.scheduler.memory.allocation.NUM_SPARE_BLOCKS", 0)
     with pytest.raises(Difference):
         replayed(path)
 

@@ -7,15 +7,16 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import pytest
-from anthropic import Anthropic
 
 from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS
 from tests.support.scripted import LAST, scripted
 from tests.support.server import Server
+
+if TYPE_CHECKING:  # a second to import, which each process of a run would take that collects its tests
+    from anthropic import Anthropic
 
 FUNCTIONS: list[Any] = [
     {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in TOOLS
@@ -35,6 +36,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[Anthropic]:
+    from anthropic import Anthropic
+
     with Anthropic(base_url=server.base_url, api_key="-", max_retries=0) as made:
         yield made
 
@@ -79,7 +82,9 @@ def test_thinking_and_stop_sequences(client: Anthropic) -> None:
 
 
 def test_a_budget_cuts_the_thinking(client: Anthropic) -> None:
-    with pytest.raises(anthropic.BadRequestError, match=r"thinking\.budget_tokens"):
+    from anthropic import BadRequestError
+
+    with pytest.raises(BadRequestError, match=r"thinking\.budget_tokens"):
         ask(client, "answer", thinking={"type": "enabled", "budget_tokens": 5000})
 
 
@@ -89,9 +94,11 @@ def test_the_limit(client: Anthropic) -> None:
 
 
 def test_more_than_the_model_takes(client: Anthropic) -> None:
+    from anthropic import BadRequestError
+
     """Some clients always ask for thousands of tokens; but a prompt that is too long is an error."""
     assert ask(client, "none", max_tokens=20_000).stop_reason == "end_turn"
-    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+    with pytest.raises(BadRequestError, match="prompt is too long"):
         ask(client, "><".join(["none"] * 3000))
 
 
@@ -101,11 +108,13 @@ def test_counting(client: Anthropic) -> None:
 
 
 def test_errors_are_anthropics(client: Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError) as missing:
+    from anthropic import BadRequestError, NotFoundError
+
+    with pytest.raises(NotFoundError) as missing:
         client.messages.create(model="nobody", max_tokens=1, messages=[{"role": "user", "content": "hi"}])
     body: Any = missing.value.body
     assert body["type"] == "error" and body["error"]["type"] == "not_found_error" and body["request_id"]
-    with pytest.raises(anthropic.BadRequestError, match="temperature"):
+    with pytest.raises(BadRequestError, match="temperature"):
         client.messages.create(
             model="claude", max_tokens=1, messages=[{"role": "user", "content": "hi"}], extra_body={"temperature": 1.5}
         )

@@ -324,7 +324,7 @@ def health(connection: http.client.HTTPConnection) -> int:
 @pytest.mark.parametrize("limit", ["option", "descriptors"])
 def test_too_many_are_refused_and_room_is_used_again(limit: str) -> None:
     most = ("--max-connections", "20") if limit == "option" else ()
-    command = LAUNCH if limit == "option" else (sys.executable, "-c", FEW, *LAUNCH)
+    command = None if limit == "option" else (sys.executable, "-c", FEW, *LAUNCH)
     with Server(*most, "--worker", "scripted", command=command) as server:
         connections = [connect(server) for _ in range(60)]
         statuses = [health(connection) for connection in connections]

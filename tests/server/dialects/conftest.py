@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -37,7 +35,6 @@ def kill_frontends(scripted_server: Server) -> Callable[[], None]:
 
     def kill() -> None:
         for name in ("frontend-0", "frontend-1"):
-            os.kill(scripted_server.pids()[name], signal.SIGKILL)
-            scripted_server.wait_for(rf"{name} is up")
+            scripted_server.replace(name)
 
     return kill

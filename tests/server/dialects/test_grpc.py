@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS
 from tests.server.dialects.conftest import LONG
+from tests.support.certificates import OPENSSL, Certificates, make_certificate
 from tests.support.scripted import LAST, scripted
 from tests.support.server import LAUNCH, Server
 
@@ -199,3 +200,48 @@ def test_a_port_that_somebody_has(port: int, server: Server) -> None:
     with Server("--grpc-port", str(port), command=LAUNCH, wait=False) as other:
         other.wait_for(f"cannot listen on 127.0.0.1:{port}")
         assert other.process.wait(60) == 1
+
+
+def secure(port: int, files: Certificates, own: tuple[Path, Path] | None, known: bool = True) -> str:
+    """What a client with TLS is answered."""
+    authority = (files.authority if known else files.stranger)[0].read_bytes()
+    chain, key = (own[0].read_bytes(), own[1].read_bytes()) if own is not None else (None, None)
+    credentials = grpc.ssl_channel_credentials(authority, key, chain)
+    with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        return str(health.Check(health_pb2.HealthCheckRequest(), timeout=20).status)
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the openssl command")
+def test_certificates_of_both_sides(tmp_path: Path) -> None:
+    """Nobody is served without TLS, or without a certificate that is known; one that is renewed is taken."""
+    files, port = Certificates(tmp_path), free_port()
+    chain, key = tmp_path / "own.pem", tmp_path / "own.key"
+    for source, target in zip(files.server, (chain, key), strict=True):
+        target.write_bytes(source.read_bytes())
+    options = ("--ssl-certfile", str(chain), "--ssl-keyfile", str(key), "--ssl-ca-certs", str(files.authority[0]))
+    with Server(*options, "--grpc-port", str(port), "--worker", "scripted", "--frontends", "1") as server:
+        serving = str(health_pb2.HealthCheckResponse.SERVING)
+        assert secure(port, files, files.client) == serving
+        for own, known in ((None, True), (files.stranger, True), (files.client, False)):
+            with pytest.raises(grpc.RpcError) as refused:
+                secure(port, files, own, known)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError):
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)
+        chain.write_bytes(b"none")
+        assert secure(port, files, files.client) == serving
+        server.wait_for("gRPC goes on with the certificates from before")
+        for source, target in zip(make_certificate(tmp_path, "renewed", files.authority), (chain, key), strict=True):
+            target.write_bytes(source.read_bytes())
+        assert secure(port, files, files.client) == serving
+        assert "renewed" in subject(port, files)
+
+
+def subject(port: int, files: Certificates) -> str:
+    """The name in the server's certificate."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        files.context(files.client).wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        return str(connection.getpeercert())

@@ -76,3 +76,27 @@ def test_what_cannot_be_is_refused(client: OpenAI, fields: dict[str, Any], param
     with pytest.raises(BadRequestError) as refused:
         client.completions.create(model="reader", **fields)
     assert refused.value.param == param and text in str(refused.value)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 0.0])
+def test_beams_are_those_of_transformers(client: OpenAI, t5: Path, penalty: float) -> None:
+    from tokenizers import Tokenizer
+
+    model: Any = AutoModelForSeq2SeqLM.from_pretrained(t5, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(t5 / "tokenizer.json"))
+    for ids in prompts()[:2]:
+        with torch.inference_mode():
+            made = model.generate(
+                torch.tensor([ids]),
+                num_beams=3,
+                num_return_sequences=3,
+                do_sample=False,
+                max_new_tokens=6,
+                length_penalty=penalty,
+                eos_token_id=1 << 20,
+            )
+        wanted = [tokenizer.decode(one[1:].tolist()) for one in made]
+        extra = {"use_beam_search": True, "ignore_eos": True, "length_penalty": penalty}
+        answer = client.completions.create(model="reader", prompt=ids, n=3, max_tokens=6, extra_body=extra)
+        assert [choice.text for choice in answer.choices] == wanted and len(set(wanted)) == 3
+        assert answer.usage is not None and answer.usage.completion_tokens == 18

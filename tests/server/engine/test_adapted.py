@@ -1,4 +1,4 @@
-"""Models that transformers computes, behind HTTP: the worker is killed with -9 under load, and no answer is another."""
+"""Models that transformers computes, behind HTTP: every actor is killed (-9) under load, no answer is another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from tests.support.server import Server
 
 OPTIONS = ("--threads", "1", "--device", "cpu", "--max-model-len", "256", "--max-num-seqs", "6", "--model-impl")
 REQUESTS, CLIENTS = 24, 8
-KILLS = (3, 9, 15)  # so many answers are there
+KILLS = {
+    3: "worker",
+    6: "scheduler",
+    9: "renderer-0",
+    12: "detokenizer-0",
+    15: "frontend-0",
+    18: "worker",
+}  # by answers
 
 
 def body(number: int) -> dict[str, Any]:
@@ -26,8 +33,8 @@ def body(number: int) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": 20 + 9 * (number % 8), "temperature": 0, "ignore_eos": True}
 
 
-def ask_all(server: Server, kills: tuple[int, ...] = ()) -> list[str]:
-    """The answers; the worker is killed each time that so many are there."""
+def ask_all(server: Server, kills: dict[int, str] | None = None) -> list[str]:
+    """The answers; an actor is killed each time that so many are there."""
     done, left = threading.Condition(), [0]
 
     def ask(number: int) -> str:
@@ -39,11 +46,11 @@ def ask_all(server: Server, kills: tuple[int, ...] = ()) -> list[str]:
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         answers = [clients.submit(ask, number) for number in range(REQUESTS)]
-        for count in kills:
+        for count, name in (kills or {}).items():
             with done:
                 assert done.wait_for(lambda count=count: left[0] >= count, 120)  # type: ignore[misc]
-            os.kill(server.pids()["worker"], signal.SIGKILL)
-            server.wait_for(r"worker is up", 120)
+            os.kill(server.pids()[name], signal.SIGKILL)
+            server.wait_for(rf"{name} is up", 120)
         return [answer.result(120) for answer in answers]
 
 

@@ -123,7 +123,7 @@ def test_greedy_is_what_transformers_generates(kind: str, tmp_path: Path) -> Non
                 aborted.add(ref)
             engine.turn()
             turn += 1
-    assert engine.scheduler.planner.preemptions > 0 and engine.scheduler.prefix.hits > 0 and aborted
+    assert engine.scheduler.planner.memory.preemptions > 0 and engine.scheduler.prefix.hits > 0 and aborted
     assert engine.scheduler.pool.free == BLOCKS
     different = 0
     for ref, (prompt, limit) in refs.items():

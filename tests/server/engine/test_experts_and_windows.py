@@ -30,15 +30,16 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 async def stream(session: aiohttp.ClientSession, prompt: list[int], begun: list[int]) -> list[int]:
-    """The token ids; `begun` gets one more with each event."""
+    """The token ids; `begun` gets them, too."""
     body = {"prompt": prompt, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
     ids: list[int] = []
     async with session.post("/v1/completions", json={**body, "return_token_ids": True}) as response:
         assert response.status == 200, await response.text()
         async for line in response.content:
             if line.startswith(b"data: {"):
-                ids += json.loads(line[6:])["choices"][0]["token_ids"]
-                begun.append(len(ids))
+                new = json.loads(line[6:])["choices"][0]["token_ids"]
+                ids += new
+                begun += new  # not events: what is late comes in one
     return ids
 
 
@@ -48,7 +49,8 @@ async def with_deaths(server: Server, prompts: list[list[int]], *names: str) -> 
         tasks = [asyncio.create_task(stream(session, prompt, begun)) for prompt in prompts]
         for count, name in enumerate(names):
             while len(begun) < 150 * (count + 1):
-                await asyncio.sleep(0.001)  # other tasks run; what is waited for is the number of events
+                assert not all(task.done() for task in tasks), f"over before {name} was to die: {len(begun)} tokens"
+                await asyncio.sleep(0.001)  # other tasks run; what is waited for is a number of tokens
             os.kill(server.pids()[name], signal.SIGKILL)
             await asyncio.to_thread(server.wait_for, f"{name} is up")
         return await asyncio.gather(*tasks)

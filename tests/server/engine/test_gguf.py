@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import save_file
 
+from actorserve.actors.cli import main
 from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import CHAT_TEMPLATE, checkpoint
 from tests.support.models.gguf.files import convert
@@ -79,16 +78,17 @@ def test_it_answers_as_transformers_does(server: Server, files: tuple[Path, Path
     assert said.choices[0].message.content == reference(plain, turn, 12)
 
 
-def test_check_says_what_it_is(files: tuple[Path, Path], environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "actorserve", "check", str(files[0]), *OPTIONS]
-    env = {**os.environ, **environment}
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, env=env)
-    told = json.loads(done.stdout)
-    assert done.returncode == 0 and told["ok"], told
+def test_check_says_what_it_is(
+    files: tuple[Path, Path],
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    command = ["check", str(files[0]), *OPTIONS]
+    monkeypatch.setenv("XDG_CACHE_HOME", environment["XDG_CACHE_HOME"])
+    status, told = main([*command, "--json"]), json.loads(capfd.readouterr().out)
+    assert status == 0 and told["ok"], told
     assert told["model"]["architecture"] == "Qwen3ForCausalLM" and "Q8_0" in told["model"]["stored_bytes"]
     assert told["computing"]["dtype"] == "gguf and float32" and told["chat"]["templates"] == ["default"]
-    refused = subprocess.run(
-        [*command, "--quantization", "gguf", "--dtype", "bfloat16"], capture_output=True, text=True, timeout=60, env=env
-    )
-    assert refused.returncode == 2
-    assert "--quantization gguf: what is not quantised is float32 on a CPU, not bfloat16" in refused.stdout
+    assert main([*command, "--quantization", "gguf", "--dtype", "bfloat16"]) == 2
+    assert "--quantization gguf: what is not quantised is float32 on a CPU, not bfloat16" in capfd.readouterr().out

@@ -30,9 +30,9 @@ WAIT_S = 60.0
 BLOCKS = 5 * 5  # of 32 tokens, at least
 
 
-def ask(client: httpx.Client, prompt: str) -> tuple[str, int, int]:
+def ask(client: httpx.Client, prompt: str, **more: Any) -> tuple[str, int, int]:
     """The text, how many tokens the prompt has, and how many of them were cached."""
-    answer = client.post("/v1/completions", json={**ASKED, "prompt": prompt}).json()
+    answer = client.post("/v1/completions", json={**ASKED, "prompt": prompt, **more}).json()
     usage = answer["usage"]
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     return answer["choices"][0]["text"], usage["prompt_tokens"], cached
@@ -85,17 +85,19 @@ def fill(folder: Path, *options: str) -> list[str]:
     return texts
 
 
-def check_transfer(client: httpx.Client) -> None:
-    """As a router sends it that has prefill and decode apart."""
-    first = client.post(
+def check_transfer(prefill: httpx.Client, decode: httpx.Client) -> dict[str, Any]:
+    """As a router sends it that has prefill and decode apart; what the one answers for the other."""
+    first = prefill.post(
         "/v1/completions", json={"prompt": "a", "kv_transfer_params": {"do_remote_decode": True}}
     ).json()
-    params = first["kv_transfer_params"]
+    params: dict[str, Any] = first["kv_transfer_params"]
     assert params["do_remote_prefill"] is True and params["do_remote_decode"] is False
-    second = client.post("/v1/completions", json={"prompt": "a", "kv_transfer_params": params})
-    assert second.status_code == 200 and "kv_transfer_params" not in second.json()
-    refused = client.post("/v1/completions", json={"prompt": "a", "kv_transfer_params": {"remote": 1}})
+    second = decode.post("/v1/completions", json={"prompt": "a", "kv_transfer_params": params})
+    assert second.status_code == 200, second.text
+    assert "kv_transfer_params" not in second.json()
+    refused = decode.post("/v1/completions", json={"prompt": "a", "kv_transfer_params": {"remote": 1}})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "kv_transfer_params.remote"
+    return params
 
 
 def test_prefixes_outlive_the_server(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_prefixes_outlive_the_server(tmp_path: Path) -> None:
     with launch(tmp_path, "--admin-api-key", "key") as server, http_client(server) as client:
         assert ask_all(client) == (texts, 1.0)
         assert metric(client, "tokens_total") > 0
-        check_transfer(client)
+        check_transfer(client, client)
         os.kill(server.pids()["porter"], signal.SIGKILL)
         assert ask_all(client) == (texts, 1.0)
         server.wait_for("porter is up", since_start=True)
@@ -132,6 +134,57 @@ def test_blocks_of_other_weights_are_others(tmp_path: Path) -> None:
                 texts.append(found)
                 saved(client)
     assert texts[0] != texts[1]
+
+
+@pytest.mark.parametrize("carrier", ["", pytest.param(",nixl", marks=pytest.mark.slow)], ids=["tcp", "nixl"])
+def test_one_server_pulls_what_another_has_computed(tmp_path: Path, carrier: str) -> None:
+    """Where a request says so; the porter of either may die, and what nobody gives is computed."""
+    if carrier:
+        pytest.importorskip("nixl")
+    (tmp_path / "secret").write_text("a secret of some length")
+    common = ("--threads", "1", "--debug", "--engine-secret-file", str(tmp_path / "secret"))
+    gives = (*common, "--kv-offload", f"host:64Mi,tcp:127.0.0.1:0{carrier}")
+    takes = (*common, "--kv-offload", f"host:64Mi,peer:127.0.0.0/8{carrier}")
+    with Server(*gives) as first, Server(*takes) as second:
+        with http_client(first) as prefill, http_client(second) as decode:
+            transfer = check_transfer(prefill, decode)
+            texts, share = ask_all(prefill)
+            assert share == 0
+            for server in (first, second):
+                server.wait_for("KV blocks of .* are kept", since_start=True)
+            os.kill(first.pids()["porter"], signal.SIGKILL)  # its successor listens at the same place
+            first.wait_for("KV blocks of .* are kept")
+            assert ask(decode, PROMPTS[0], kv_transfer_params=transfer) == (texts[0], *ask(prefill, PROMPTS[0])[1:])
+            assert metric(decode, "hits_peers_total") and metric(prefill, "given_total")
+            until(lambda: not metric(prefill, "held{"))
+            assert not [server.output for server in (first, second) if "KV blocks go by TCP" in server.output]
+            os.kill(second.pids()["porter"], signal.SIGKILL)
+            second.wait_for("KV blocks of .* are kept")
+            assert ask(decode, PROMPTS[1], kv_transfer_params=transfer)[0] == texts[1]
+            first.signal(signal.SIGKILL)
+            first.wait()
+            text, _, cached = ask(decode, PROMPTS[2], kv_transfer_params=transfer)
+            assert text == texts[2] and not cached
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong", ["", "hangs", "raises"])
+def test_a_connector_of_others(tmp_path: Path, wrong: str) -> None:
+    """What it keeps outlives the server; one that hangs or fails changes no text."""
+    code = f"plugin:{Path(__file__).parents[2] / 'porter' / 'kv_connector.py'}:Files:{tmp_path}"
+    with Server("--threads", "1", "--kv-offload", code) as server, http_client(server) as client:
+        texts, share = ask_all(client)
+        assert share == 0
+        until(lambda: len(list(tmp_path.glob("*/*"))) >= BLOCKS)
+        server.signal(signal.SIGKILL)
+        server.wait()
+    with Server("--threads", "1", "--kv-offload", f"{code}?{wrong}") as server, http_client(server) as client:
+        server.wait_for("KV blocks of .* are kept", since_start=True)
+        found, share = ask_all(client)
+        assert found == texts and share == (0 if wrong else 1)
+        assert bool(metric(client, "hits_plugin_total")) is not bool(wrong)
+        if wrong:
+            until(lambda: metric(client, "plugin_errors_total") > 0)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from actorserve.actors.cli import main
 from actorserve.actors.protocol.messages import Cancel, Stopped
 from actorserve.actors.scheduler.replay.file import Reading, RecordedTurn
-from tests.support.server import Server
+from tests.support.server import WAIT_S, Server
 
 REQUESTS = 24
 TEXT = "Once upon a time there was a fox who lived in a forest with many friends. "
@@ -57,11 +58,23 @@ async def load(server: Server, *kill: str) -> None:
         await asyncio.gather(*tasks)
 
 
+def wait_until_written(path: Path) -> None:
+    """All requests of a load are in the file: who is killed takes along what came since the last second, which may be
+    all of them.
+    """
+    deadline, written = time.monotonic() + WAIT_S, 0
+    while written < REQUESTS:
+        assert time.monotonic() < deadline, f"{written} requests are in the file"
+        time.sleep(0.05)  # nothing tells that a file grows
+        written = len({fact.ref for record in Reading(str(path)) for _, fact in record.facts})
+
+
 def test_a_servers_plans_come_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It takes seconds: a load that fills the KV memory, so that there are preemptions to be planned again."""
     path = tmp_path / "recording"
     with Server("--record", str(path), *OPTIONS) as server:
         asyncio.run(load(server))
+        wait_until_written(path)
         asyncio.run(load(server, "scheduler", "worker"))
     assert main(["replay", str(path), "--json"]) == 0
     found = msgspec.json.decode(capsys.readouterr().out)

@@ -36,6 +36,7 @@ from tests.support.server import Server
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 1})
 DRAFT = json.dumps({"method": "draft_model", "model": str(DEMO_FOLDER), "num_speculative_tokens": 3})
+READY = {"ngram": NGRAM, "draft_model": DRAFT, "suffix": json.dumps({"method": "suffix", "num_speculative_tokens": 5})}
 PROMPT = "One, two, one, two, one, two,"
 ONE = ("--threads", "1", "--debug")
 TWO = (*ONE, "-tp", "2")
@@ -70,6 +71,16 @@ def plain() -> Iterator[tuple[list[tuple[str, str]], list[dict[str, Any]]]]:
         assert not gauges(server)[Gauge.DRAFTS]
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "family_name": {"type": "string", "maxLength": 6},
+        "kind_of_customer": {"enum": ["a company", "a private person"]},
+        "how_many_of_them": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["family_name", "kind_of_customer", "how_many_of_them"],
+    "additionalProperties": False,
+}
 KINDS: list[dict[str, Any]] = [
     {"temperature": 0, "logprobs": 3},
     {"temperature": 0.9, "seed": 4, "logprobs": 1},
@@ -78,6 +89,10 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 1, "seed": 5, "frequency_penalty": 0.5, "presence_penalty": 0.2},
     {"temperature": 0, "min_tokens": 30},
     {"temperature": 0, "structured_outputs": {"regex": "(one|two|, )+"}, "max_tokens": 20},
+    {"temperature": 0, "structured_outputs": {"json": SCHEMA}, "max_tokens": 90, "logprobs": 2},
+    {"temperature": 1, "seed": 9, "structured_outputs": {"json": SCHEMA}, "max_tokens": 90, "frequency_penalty": 0.4},
+    {"temperature": 0, "structured_outputs": {"regex": "It is (forced|drawn), and so is all of this."}, "logprobs": 0},
+    {"temperature": 0, "structured_outputs": {"json": SCHEMA}, "max_tokens": 7},
     {"temperature": 0.7, "seed": 6, "top_k": 5, "ignore_eos": True, "max_tokens": 1},
     {"temperature": 0.7, "seed": 6, "min_p": 0.1, "ignore_eos": True, "max_tokens": 2},
     {"temperature": 1.2, "seed": 8, "top_n_sigma": 0.8, "ignore_eos": True},
@@ -86,8 +101,8 @@ KINDS: list[dict[str, Any]] = [
 
 def config_of(method: str, folders: pytest.TempPathFactory) -> str:
     """What --speculative-config says, with a head that is made for it."""
-    if method in ("ngram", "draft_model"):
-        return NGRAM if method == "ngram" else DRAFT
+    if method in READY:
+        return READY[method]
     folder = folders.mktemp(method) / "head"
     if method == "eagle":
         pairs_head(DEMO_FOLDER, folder)
@@ -96,10 +111,10 @@ def config_of(method: str, folders: pytest.TempPathFactory) -> str:
     return json.dumps({"method": method, "model": str(folder), "num_speculative_tokens": 3})
 
 
-LATER = [pytest.param(method, marks=pytest.mark.slow) for method in ("draft_model", "eagle3")]
+LATER = [pytest.param(method, marks=pytest.mark.slow) for method in ("draft_model", "eagle3", "ngram")]
 
 
-@pytest.fixture(scope="module", params=["ngram", "eagle", *LATER])
+@pytest.fixture(scope="module", params=["suffix", "eagle", *LATER])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(*ONE, "--speculative-config", config_of(request.param, tmp_path_factory)) as running:
         yield running
@@ -153,6 +168,17 @@ def test_deaths_in_the_middle_change_no_text(server: Server, plain: Plain) -> No
     assert accepted[0] <= after[Gauge.DRAFTS]
 
 
+def test_what_a_grammar_forces_takes_no_steps(server: Server) -> None:
+    """And there are no drafts in such an answer."""
+    body = {"structured_outputs": {"regex": "This text is known before anybody has drawn a single token of it: (a|b)"}}
+    before = gauges(server)
+    found = ask(server, **body, max_tokens=60, temperature=0)
+    assert found["finish_reason"] == "stop" and len(found["token_ids"]) > 20
+    after = gauges(server)
+    assert after[Gauge.STEPS] - before[Gauge.STEPS] < len(found["token_ids"]) / 2
+    assert after[Gauge.DRAFTS] == before[Gauge.DRAFTS]
+
+
 def test_why_tells_the_share_that_was_accepted(server: Server) -> None:
     body = {"prompt": "One, two, one, two, one, two,", "max_tokens": 40, "temperature": 0}
     with http_client(server) as client:
@@ -163,12 +189,15 @@ def test_why_tells_the_share_that_was_accepted(server: Server) -> None:
     assert f"{answer.drafts_accepted:.0%} of all requests' were accepted" in describe(answer)
 
 
-@pytest.mark.parametrize("how", [("--quantization", "int8"), ("--dtype", "float32", "--cpu-kernels", "native")])
+NATIVE = pytest.param(("--dtype", "float32", "--cpu-kernels", "native"), marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("how", [("--quantization", "int8"), NATIVE])
 def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...]) -> None:
     """Without a word of drafts it says what it says without any, whoever dies, and counts them."""
     if "native" in how:
         need_compiler()
-    repeats = {"temperature": 0, "ignore_eos": True, "max_tokens": 200}
+    repeats = {"temperature": 0, "ignore_eos": True, "max_tokens": 100}
     bodies = [*KINDS, repeats, {**repeats, "logprobs": 2}, {**repeats, "n": 2, "temperature": 0.3, "seed": 3}]
     said = []
     for options in (("--speculative-config", "none"), ()):
@@ -176,7 +205,7 @@ def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...
             answers = [ask(server, **body) for body in bodies]
             with ThreadPoolExecutor(1) as pool:
                 running = pool.submit(ask, server, **{**repeats, "max_tokens": 400})
-                for actor in ("worker", "scheduler"):
+                for actor in () if options else ("worker", "scheduler"):
                     os.kill(server.pids()[actor], signal.SIGKILL)
                     server.wait_for(f"{actor} is up")
                 answers.append(running.result())
@@ -243,7 +272,10 @@ def drafted_tokens(server: Server) -> float:
     [
         ("{", "is no JSON"),
         ("[]", "Expected `object`"),
-        ('{"method": "lookup", "num_speculative_tokens": 3}', "method: lookup is none of ngram, draft_model, eagle"),
+        (
+            '{"method": "lookup", "num_speculative_tokens": 3}',
+            "method: lookup is none of ngram, suffix, draft_model, eagle",
+        ),
         ('{"method": "eagle3", "num_speculative_tokens": 3}', "missing required field `model`"),
         ('{"method": "medusa", "model": "x", "num_speculative_tokens": 40}', "tokens: Expected `int` <= 32"),
         ('{"method": "deepseek_mtp", "num_speculative_tokens": 1}', "method: deepseek_mtp: models with such layers"),

@@ -6,14 +6,17 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 
 from tests.support.client import http_session, open_socket
 from tests.support.rolling import command, stream
-from tests.support.server import Server
+from tests.support.server import WAIT_S, Server, stopped
 
 SCRIPTED = ("--worker", "scripted", "--max-model-len", "2048")
 
@@ -22,20 +25,33 @@ async def _one(session: aiohttp.ClientSession, number: int, tokens: int, begun: 
     return await stream(session, number, tokens, lambda: begun.add(number))
 
 
-async def drain_under_streams(server: Server, tokens: int, *words: str) -> tuple[Any, list[Any]]:
+def say_first(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command, while no stream goes on until it has said how many there are."""
+    line = [sys.executable, "-m", "actorserve", *words, "--server", str(server.pid)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        with stopped(server, "worker"):
+            said = process.stdout.readline() + process.stdout.readline()
+        rest, errors = process.communicate(timeout=WAIT_S)
+    return subprocess.CompletedProcess(line, process.returncode, said + rest, errors)
+
+
+async def drain_under_streams(
+    server: Server, tokens: int, *words: str, how: Callable[..., Any] = command
+) -> tuple[Any, list[Any]]:
     """(how `actorserve drain` ended, what became of streams that ran)"""
     begun: set[int] = set()
     async with http_session(server) as session:
         streams = [asyncio.create_task(_one(session, number, tokens, begun)) for number in range(8)]
         while len(begun) < len(streams):
             await asyncio.sleep(0.001)  # the streams run; what is waited for is a number of events
-        drained = await asyncio.to_thread(command, server, "drain", *words)
+        drained = await asyncio.to_thread(how, server, "drain", *words)
         return drained, await asyncio.gather(*streams, return_exceptions=True)
 
 
 def test_a_drain_lets_streams_end() -> None:
     with Server(*SCRIPTED, "--scripted-step-ms", "5", "--frontends", "2") as server:
-        drained, streams = asyncio.run(drain_under_streams(server, 300, "--timeout", "60"))
+        drained, streams = asyncio.run(drain_under_streams(server, 300, "--timeout", "60", how=say_first))
         assert server.wait() == 0
         assert drained.returncode == 0 and "requests left" in drained.stdout, drained
         assert "the server has ended" in drained.stdout

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
 from tests.support.client import http_client
-from tests.support.server import PACKAGE, Server
+from tests.support.rolling import restart
+from tests.support.server import Server
 
 TAKEN = r"(\d+) requests go on, (\d+) of their (\d+) tokens of KV and (\d+) cached blocks are taken over"
 PREFIX = "".join(f"{number} and " for number in range(80))
@@ -61,6 +60,5 @@ def test_streams_and_prefixes_survive_a_worker(options: tuple[str, ...]) -> None
             assert requests == 1 and taken >= 0.95 * known > 200
             assert "computed again" not in server.output
         assert ask(client, PREFIX + "so") >= found
-        rolled = [sys.executable, "-m", "actorserve", "restart", "worker", "--server", str(server.pid)]
-        subprocess.run(rolled, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+        restart(server, "worker")
         assert ask(client, PREFIX + "so") >= found, "the same code and options have the same memory"

@@ -125,8 +125,11 @@ def test_rolling_restarts(server: Server) -> None:
 def test_help_has_it(server: Server) -> None:
     told = command(server, "restart", "--help").stdout
     assert "toy         nobody's requests pass it" in told
-    order = "toys, the cold, the porter, the herald, detokenizers, renderers, media, frontends, "
-    assert order + "then the scheduler and workers" in " ".join(told.split())
+    order = (
+        "toys, the cold, the porter, the keeper, the herald, the tools, the caretaker, detokenizers, renderers, media, "
+        "the steward, frontends, then the scheduler and workers"
+    )
+    assert order in " ".join(told.split())
 
 
 @IN_A_BROWSER[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from tests.support.client import http_client
 from tests.support.models.adapters import KINDS, logprobs_of, write_adapter
 from tests.support.models.checkpoints import checkpoint
+from tests.support.models.heads import eagle3, medusa, write_eagle3, write_medusa
 from tests.support.server import Server
 
 NGRAM = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}')
@@ -41,9 +43,25 @@ def ask(server: Server, name: str) -> Any:
     ],
 )
 def test_what_peft_says(kind: str, options: Sequence[str], tmp_path: Path) -> None:
-    base = checkpoint(kind, tmp_path, initializer_range=0.1)
-    fused = {"target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]} if kind == "phi3" else {}
-    kinds = {name: KINDS[name] | fused for name in ("rslora", "dora")}
+    check_what_peft_says(checkpoint(kind, tmp_path, initializer_range=0.1), tmp_path, options, kind == "phi3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["eagle3", "medusa"])
+def test_drafts_by_heads_are_judged_with_the_adapter(method: str, tmp_path: Path) -> None:
+    """The heads know nothing of adapters: what they draft is taken where the adapted model, its logits too, says so."""
+    base, head = checkpoint("qwen3", tmp_path, initializer_range=0.1), tmp_path / "drafts"
+    if method == "eagle3":
+        write_eagle3(head, base, eagle3(base))
+    else:
+        write_medusa(head, medusa(base))
+    drafts = {"method": method, "model": str(head), "num_speculative_tokens": 3}
+    check_what_peft_says(base, tmp_path, ("--speculative-config", json.dumps(drafts), "--device", "cpu"))
+
+
+def check_what_peft_says(base: Path, tmp_path: Path, options: Sequence[str], is_fused: bool = False) -> None:
+    fused = {"target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]} if is_fused else {}
+    kinds = {name: KINDS[name] | fused for name in ("rslora", "dora", "head")}
     paths: dict[str, Path | None] = {"base": None}
     paths |= {name: write_adapter(base, tmp_path / name, 1, **given) for name, given in kinds.items()}
     given = [f"{name}={path}" for name, path in paths.items() if path is not None]

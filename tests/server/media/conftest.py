@@ -11,7 +11,7 @@ import httpx2 as httpx
 import pytest
 
 from tests.support.models.vision.folders import picture, vision_folder
-from tests.support.server import Server
+from tests.support.server import LAUNCH, Server
 
 WAIT_S = 60.0
 Ask = Callable[..., httpx.Response]
@@ -34,7 +34,15 @@ def server(model: Path, folder: Path) -> Iterator[Server]:
     options = ("--worker", "scripted", "--max-num-seqs", "8", "--admin-api-key", "master", "--max-restarts", "1000")
     limits = ("--limit-mm-per-prompt", '{"image": 3}', "--allowed-local-media-path", str(folder))
     with Server(
-        str(model), *options, *limits, "--enable-mm-embeds", "--media-fetch-timeout", "2", "--max-media-pixels", "1M"
+        str(model),
+        *options,
+        *limits,
+        "--enable-mm-embeds",
+        "--media-fetch-timeout",
+        "2",
+        "--max-media-pixels",
+        "1M",
+        command=LAUNCH,  # transformers finds no torch then, as in a server of a user
     ) as running:
         yield running
 

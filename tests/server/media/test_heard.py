@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx2 as httpx
 import numpy as np
 import openai
 import pytest
 
 from tests.support.models.listeners import KINDS, Listening, listener
-from tests.support.models.whispers import encoded, sound, wav
-from tests.support.server import Server
+from tests.support.models.whispers import RATE, encoded, sound, wav
+from tests.support.server import LAUNCH, WAIT_S, Server
 
 ANSWER = 8
 Heard = tuple[Server, Listening, str]
@@ -23,7 +24,7 @@ Heard = tuple[Server, Listening, str]
 def serve(kind: str, root: Path) -> Iterator[Heard]:
     folder = listener(kind, root)
     limits = ("--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--max-num-seqs", "8")
-    with Server(str(folder), *limits, "--limit-mm-per-prompt", '{"audio": 2}') as server:
+    with Server(str(folder), *limits, "--limit-mm-per-prompt", '{"audio": 2}', command=LAUNCH) as server:
         yield server, Listening(kind, folder), str(folder)
 
 
@@ -86,6 +87,41 @@ def test_addresses_forms_and_refusals(heard: Heard) -> None:
         refused = ask(*wrong)
         assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.text
         assert refused.json()["error"]["param"].startswith("messages")
+
+
+async def test_a_realtime_conversation_of_sounds(heard: Heard) -> None:
+    """Committed by the client, then found by the server: answered as the chat is that has the same sounds."""
+    server, _, name = heard
+    first, quiet = sound(0.9, 6), np.zeros(RATE, np.int16)
+    samples = np.concatenate([quiet, sound(0.8, 7), quiet])
+    own: dict[str, Any] = {"format": {"type": "audio/pcm", "rate": RATE}, "turn_detection": None}
+    limits = {"temperature": 0, "max_output_tokens": ANSWER}
+    texts: list[str] = []
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(f"{server.base_url}/v1/realtime?model={name}") as socket:
+            for turn, found in ((wav(first)[44:], None), (wav(samples)[44:], {"type": "server_vad"})):
+                update = {**limits, "audio": {"input": own | {"turn_detection": found}}}
+                await socket.send_json({"type": "session.update", "session": update})
+                audio = base64.b64encode(turn).decode()
+                await socket.send_json({"type": "input_audio_buffer.append", "audio": audio})
+                if found is None:
+                    await socket.send_json({"type": "input_audio_buffer.commit"})
+                    await socket.send_json({"type": "response.create"})
+                event: dict[str, Any] = {"type": ""}
+                while event["type"] != "response.done":
+                    event = await socket.receive_json(timeout=WAIT_S)
+                    assert event["type"] != "error", event
+                texts.append(event["response"]["output"][0]["content"][0]["text"])
+    second = samples[int(0.7 * RATE) : int(2.3 * RATE)]
+    told: list[Any] = []
+    client = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", timeout=120)
+    for said_first, text in zip((first, second), texts, strict=True):
+        data = {"data": base64.b64encode(wav(said_first)).decode(), "format": "wav"}
+        told.append({"role": "user", "content": [{"type": "input_audio", "input_audio": data}]})
+        given: dict[str, Any] = {"model": name, "messages": told, "max_tokens": ANSWER, "temperature": 0}
+        said = client.chat.completions.create(**given).choices[0].message.content
+        assert said == text
+        told.append({"role": "assistant", "content": text})
 
 
 @pytest.mark.slow

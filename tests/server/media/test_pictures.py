@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import openai
 import pytest
 
+from actorserve.actors.cli import main
 from tests.support.models.vision.films import film
 from tests.support.models.vision.folders import picture
 from tests.support.server import Server
@@ -60,6 +63,14 @@ def test_a_processed_picture_is_found_again_until_the_cache_is_reset(ask: Ask, c
     assert client.post("/reset_mm_cache").status_code == 401
     assert client.post("/reset_mm_cache", headers={"X-Api-Key": "master"}).json() == {"status": "ok"}
     assert found() == (3, 1)
+
+
+def test_a_folder_without_weights_renders(client: httpx.Client) -> None:
+    """With --worker scripted, for who computes elsewhere."""
+    body = {"messages": [{"role": "user", "content": "What?"}]}
+    found = client.post("/v1/chat/completions/render", json=body).json()
+    counted = client.post("/tokenize", json=body).json()
+    assert found["token_ids"] == counted["tokens"]
 
 
 def test_openais_client_asks_about_pictures(server: Server) -> None:
@@ -137,6 +148,16 @@ def test_a_request_says_how_its_pictures_are_processed(ask: Ask, client: httpx.C
     few = {"num_frames": 2}
     whole = film_at(data_url(film(20, 60, 40), "video/mp4"))
     assert prompt_tokens(ask(whole, "What?")) > 4 * prompt_tokens(ask(whole, "What?", mm_processor_kwargs=few))
+    by_reading = ask(whole, "What?", media_io_kwargs={"video": few})
+    assert prompt_tokens(by_reading) == prompt_tokens(ask(whole, "What?", mm_processor_kwargs=few))
+    unread: tuple[dict[str, Any], ...] = (
+        {"image": {"rgba_background_color": [0, 0, 0]}},
+        {"video": {"num_frames": 0}},
+        {"film": {}},
+    )
+    for reading in unread:
+        refused = ask(whole, media_io_kwargs=reading)
+        assert refused.status_code == 400 and "media_io_kwargs" in refused.json()["error"]["param"], refused.text
     for wrong, said in (
         ({"max_pixels": 1 << 30}, "--max-media-pixels"),
         ({"crop_to_patches": True}, "mm_processor_kwargs.crop_to_patches means nothing to this model"),
@@ -148,6 +169,19 @@ def test_a_request_says_how_its_pictures_are_processed(ask: Ask, client: httpx.C
         assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.text
     body = {"prompt": "x", "mm_processor_kwargs": {"max_pixels": 1024}}
     assert client.post("/v1/completions", json=body).status_code == 400
+
+
+def test_bench_mm_tells_a_processor_from_an_encoder(server: Server, ask: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    words = ["bench", "mm", "--base-url", server.base_url, "--num-prompts", "2", "--image-sizes"]
+    assert main([*words, "60x40,120x80", "--admin-api-key", "master", "--output-json", str(path)]) == 0
+    small, large = json.loads(path.read_text())["sizes"]
+    assert (small["size"], large["size"]) == ("60x40", "120x80") and large["prompt_tokens"] > small["prompt_tokens"]
+    assert all(len(small["ms"][step]) == 2 for step in ("new", "processed", "known"))
+    assert main([*words, "60x40", "--output-json", str(path)]) == 0
+    found = json.loads(path.read_text())["sizes"][0]
+    assert found["processor_ms"] is None and found["encoder_ms"] is None and found["both_ms"] is not None
+    assert main([*words, "60"]) == 2
 
 
 def film_at(url: str) -> dict[str, object]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import copy
 import io
+import json
 import os
 import signal
 import threading
@@ -20,9 +22,10 @@ from actorserve.actors.media.processors import make_processors
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import MediaSource
-from tests.support.models.vision.families import FAMILIES, Prompt, Reference, checkpoint, picture
+from tests.support.models.vision.families import FAMILIES, checkpoint
 from tests.support.models.vision.films import film
-from tests.support.server import Server
+from tests.support.models.vision.reference import Prompt, Reference, picture
+from tests.support.server import LAUNCH, Server
 
 ANSWER = 12
 QUICK = "qwen3_vl"
@@ -54,13 +57,15 @@ def serve(family: str, root: Path, *options: str) -> Iterator[Seeing]:
         "--max-num-seqs",
         "8",
     )
-    with Server(str(folder), *limits, "--admin-api-key", "master", "--max-restarts", "1000", *options) as server:
+    with Server(
+        str(folder), *limits, "--admin-api-key", "master", "--max-restarts", "1000", *options, command=LAUNCH
+    ) as server:
         yield Seeing(server, reference, str(folder))
 
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeing]:
-    yield from serve(QUICK, tmp_path_factory.mktemp("seeing"))
+    yield from serve(QUICK, tmp_path_factory.mktemp("seeing"), "--enable-lora")
 
 
 def messages(seeds: list[int], text: str = "What is the capital?") -> list[Any]:
@@ -95,6 +100,73 @@ def check(seeing: Seeing, seeds: list[int]) -> None:
 @pytest.mark.parametrize("seeds", [[], [0], [1, 2], [2, 2, 0]])
 def test_texts_are_those_of_transformers(seeing: Seeing, seeds: list[int]) -> None:
     check(seeing, seeds)
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["cat", "dog"]}, "count": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["kind", "count"],
+    "additionalProperties": False,
+}
+
+
+def test_a_schema_for_what_is_seen(seeing: Seeing) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "seen", "schema": SCHEMA, "strict": True}}
+    given: Any = {"model": seeing.name, "messages": messages([3]), "max_tokens": 60, "temperature": 0}
+    choice = seeing.client().chat.completions.create(**given, response_format=form).choices[0]
+    seen = json.loads(choice.message.content)
+    assert choice.finish_reason == "stop" and seen["kind"] in ("cat", "dog") and 0 <= seen["count"] <= 9
+
+
+def test_decisions_about_a_picture(seeing: Seeing) -> None:
+    """The answers are those of a chat, and depend on what is shown."""
+    question: Any = {"type": "choice", "instructions": "Which?", "choices": [{"value": "a"}, {"value": "b"}]}
+    found = []
+    for seed in (1, 2, 1):
+        shown = messages([seed])[0]["content"][1]["image_url"]["url"]
+        parts = [{"type": "input_text", "text": "Look"}, {"type": "input_image", "image_url": shown}]
+        asked: Any = {"input": [{"role": "user", "content": parts}], "questions": [question, question]}
+        answers: Any = seeing.client().decisions.create(model=seeing.name, **asked).answers
+        first, second = ([one.probability for one in answer.probabilities] for answer in answers)
+        assert first == pytest.approx(second, abs=1e-5) and sum(first) == pytest.approx(1)
+        found.append(first[0])
+    assert found[0] == pytest.approx(found[2], abs=1e-5) and found[0] != pytest.approx(found[1], abs=1e-5)
+
+
+def adapter(seeing: Seeing, folder: Path, targets: str) -> Any:
+    """A PEFT model on a copy of the reference's, written to this folder."""
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(1)
+    config = LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
+    made = get_peft_model(copy.deepcopy(seeing.reference.model), config)
+    made.save_pretrained(str(folder))
+    return made.eval()
+
+
+def load(seeing: Seeing, name: str, folder: Path) -> httpx.Response:
+    return httpx.post(
+        f"{seeing.server.base_url}/v1/load_lora_adapter",
+        json={"lora_name": name, "lora_path": str(folder)},
+        headers={"Authorization": "Bearer master"},
+        timeout=60,
+    )
+
+
+def test_an_adapter_of_the_text_part(seeing: Seeing, tmp_path: Path) -> None:
+    """Its texts are PEFT's, beside those of the model itself; one of the part that sees is refused by its name."""
+    made = adapter(seeing, tmp_path / "text", r".*language_model.*\.(q_proj|v_proj|gate_proj|down_proj)")
+    assert load(seeing, "tuned", tmp_path / "text").status_code == 200
+    answer = ask(seeing.client(), "tuned", [5])
+    ids = answer.model_extra["prompt_token_ids"]
+    tuned = copy.copy(seeing.reference)
+    tuned.model = made
+    tokens = answer.choices[0].model_extra["token_ids"]
+    assert tokens == expected(tuned, ids, [5]) != expected(seeing.reference, ids, [5])
+    check(seeing, [5])
+    adapter(seeing, tmp_path / "eyes", r".*visual.*\.qkv")
+    refused = load(seeing, "eyes", tmp_path / "eyes")
+    assert refused.status_code == 400 and "the part that sees or hears is not adapted" in refused.text
 
 
 def test_a_stream_is_the_whole_text(seeing: Seeing) -> None:

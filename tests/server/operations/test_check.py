@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,36 @@ import pytest
 
 from actorserve.actors.cli import main
 from actorserve.actors.commands.check import size
-from actorserve.actors.commands.check_report import Checkup
+from actorserve.actors.commands.check_report import Checkup, check_all
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import Config, make_config
 from tests.support.models.census import write_tiny
 from tests.support.models.checkpoints import checkpoint
 from tests.support.server import Server
+from tests.support.warm import run_command
 
 SMALL: dict[str, object] = {"device": "cpu", "max_num_seqs": 2, "max_num_queued_reqs": 2, "max_model_len": 128}
 OPTIONS = ("--device", "cpu", "--max-num-seqs", "2", "--max-num-queued-reqs", "2", "--max-model-len", "128")
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "actorserve", "check", *OPTIONS, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return run_command("check", *OPTIONS, *arguments)
 
 
 def examine(**options: object) -> Checkup:
     checkup = Checkup(make_config(SMALL | options))
     checkup.run()
     return checkup
+
+
+def test_further_models_are_looked_at_too(folder: Path) -> None:
+    alone = examine()
+    first, second, missing = check_all(make_config(SMALL | {"also": [f"{folder},max-num-seqs=4", "/nothing"]}))
+    assert not first.problems and not second.problems and "no folder" in missing.problems[0]
+    (both, other) = check_all(make_config(SMALL | {"also": [f"{folder},max-num-seqs=4"]}))
+    slots = alone.facts["sharing"]["slots"]
+    assert both.facts["sharing"]["slots"] == slots + 4 and "sharing" not in other.facts
+    assert other.facts["room"]["sequences"] == 4 and other.facts["model"]["folder"] == str(folder)
 
 
 @pytest.fixture

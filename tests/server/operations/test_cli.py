@@ -104,11 +104,14 @@ def test_what_is_no_number_says_what_would_be(text: str, capsys: pytest.CaptureF
         (("--device", "tpu"), ("--device: tpu is none of auto, cpu, cuda\n",)),
         (
             ("--speculative-config", '{"method": "n-gram", "num_speculative_tokens": 3}'),
-            ("--speculative-config: method: n-gram is none of ngram, draft_model", "medusa; did you mean ngram?"),
+            (
+                "--speculative-config: method: n-gram is none of ngram, suffix, draft_model",
+                "medusa; did you mean ngram?",
+            ),
         ),
         (
             ("--speculative-config", '{"method": "x9"}'),
-            ("method: x9 is none of ngram, draft_model, eagle, eagle3, mtp",),
+            ("method: x9 is none of ngram, suffix, draft_model, eagle, eagle3, mtp",),
         ),
     ],
 )

@@ -19,7 +19,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from actorserve.actors.telemetry.metrics import HERALD_METRICS, MEDIA_METRICS, PORTER_METRICS
+from actorserve.actors.frontend.observability.key_metrics import of_keys
+from actorserve.actors.telemetry.metrics import HERALD_METRICS, MEDIA_METRICS, PORTER_METRICS, TOOLS_METRICS
 from tests.support.client import http_client
 from tests.support.server import Server, stopped
 
@@ -270,8 +271,10 @@ def test_the_dashboard_charts_what_is_exported(client: httpx.Client) -> None:
     charted |= {name for note in dashboard["annotations"]["list"] for name in NAME.findall(note.get("expr", ""))}
     seeing = {
         f"{metric.name}{'_total' * (metric.type == 'counter')}"
-        for metric in (*MEDIA_METRICS, *PORTER_METRICS, *HERALD_METRICS)
-    }  # where there is media, a porter or a herald
+        for metric in (*MEDIA_METRICS, *PORTER_METRICS, *HERALD_METRICS, *TOOLS_METRICS)
+    }  # where there is media, a porter, a herald or a tools actor
+    seeing |= {f"{family.name}{'_total' * (family.kind == 'counter')}" for family in of_keys([])}  # or a --key-file
+    seeing |= {"actorserve:adapters", "actorserve:adapter_requests"}  # or --enable-lora
     assert charted - seeing <= exported and seeing <= charted, (charted ^ seeing) - exported
     known = {
         sample.name for family in seen.families.values() for sample in family.samples[:1] if family.type != "histogram"
@@ -284,3 +287,16 @@ def test_the_dashboard_charts_what_is_exported(client: httpx.Client) -> None:
     for panel in panels:
         area = panel["gridPos"]
         assert area["x"] + area["w"] <= 24 and panel["datasource"]["uid"] == "${datasource}" and panel["title"]
+
+
+def test_panels_of_the_dashboard_stand_side_by_side() -> None:
+    """Each has a number and a place of its own: Grafana drops or pushes away what has another's."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: dict[tuple[int, int], str] = {}
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                assert taken.setdefault((x, y), panel["title"]) == panel["title"]

@@ -5,7 +5,9 @@ nothing about it.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,14 +18,14 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.server.operations.test_pause import LONG, PATIENCE_S, SHORT, Stream, ask, complete, expected, session_of
+from tests.observer.commands import port_of, report, run
 from tests.support.server import Server
+from tests.support.streams.operated import LONG, OPTIONS, PATIENCE_S, SHORT, Stream, ask, complete, expected, session_of
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    words = ("--threads", "1", "--admin-api-key", "lock-and-key", "--hang-timeout", "30", "--max-restarts", "1000")
-    with Server(*words, "--frontends", "2") as running:
+    with Server(*OPTIONS) as running:
         yield running
 
 
@@ -45,6 +47,16 @@ def kv_bytes(server: Server) -> int:
     return sum(path.stat().st_blocks * 512 for path in files)
 
 
+def why(server: Server) -> Any:
+    """Of all requests, by actorserve why."""
+    return json.loads(run("why", "--list", "--json", "--server", port_of(server)).stdout)
+
+
+def restarts(server: Server) -> int:
+    (worker,) = (one for one in report(server)["actors"] if one["kind"] == "worker")
+    return int(worker["restarts"])
+
+
 def private_bytes(pid: int) -> int:
     return int(psutil.Process(pid).memory_full_info().uss)
 
@@ -54,18 +66,29 @@ async def test_memory_is_given_back(server: Server, level: int) -> None:
     async with awake_behind(server) as session:
         text = await expected(session)
         before, pid = private_bytes(server.actors()["worker"]), server.actors()["worker"]
+        deaths = restarts(server)
         assert kv_bytes(server) > 0
         assert await ask(session, "post", f"/sleep?level={level}") == {"status_code": 200, "status": "asleep"}
         assert server.actors()["worker"] != pid and not kv_bytes(server)
         assert private_bytes(server.actors()["worker"]) < before - (10 << 20), "the model has 14 MB"
         assert (await ask(session, "get", "/is_sleeping"))["is_sleeping"] is True
+        shown = report(server)
+        assert [one["state"] for one in shown["actors"] if one["kind"] == "worker"] == ["sleeping"]
+        assert f"asleep until /wake_up (level {level}," in shown["server"]["held"]["0"]
+        state = {1: "weights_offloaded", 2: "discard_all"}[level]
+        metrics = await (await session.get("/metrics")).text()
+        assert re.search(rf'vllm:engine_sleep_state{{.*sleep_state="{state}"}} 1\.0', metrics)
+        assert 'actorserve:actor_parked{actor="worker"} 1.0' in metrics
         ready = await ask(session, "get", "/ready")
         assert (ready["status_code"], ready["waiting_for"]) == (503, ["POST /wake_up: it sleeps"])
         other = asyncio.create_task(complete(session, **SHORT))
         assert not (await asyncio.wait([other], timeout=0.5))[0], "it waits"
+        told = [one["waits_for"] for one in why(server) if one["where"] == "waiting for its first step"]
+        assert len(told) == 1 and told[0][0].startswith("the engine, which is asleep until /wake_up")
         assert (await ask(session, "post", "/wake_up"))["status"] == "awake"
         assert (await other)["usage"]["completion_tokens"] == 5
         assert (await ask(session, "get", "/is_sleeping"))["is_sleeping"] is False
+        assert server.actors()["worker"] != pid and restarts(server) == deaths, "to sleep and to wake is no death"
         assert await expected(session) == text
 
 
@@ -156,6 +179,8 @@ async def test_what_cannot_be_asked_is_told(server: Server) -> None:
         ):
             refused = await ask(session, "post", path)
             assert (refused["status_code"], refused["error"]["param"]) == (400, field)
+            said = {"level": "it must be 1 or 2", "mode": "it must be abort or keep or wait"}.get(field, field)
+            assert said in refused["error"]["message"]
         assert (await ask(session, "get", "/is_sleeping"))["is_sleeping"] is False
 
 

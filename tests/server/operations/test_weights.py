@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.cli import main
 from actorserve.actors.model.info import DEMO_FOLDER
-from actorserve.actors.protocol.administration import METHODS
+from actorserve.actors.protocol.topics.administration import METHODS
 from actorserve.shm.weights import WeightsRecord
-from tests.server.operations.test_pause import ADMIN, LONG, Stream, ask, complete, session_of
 from tests.support.server import Server
+from tests.support.streams.operated import ADMIN, LONG, Stream, ask, complete, session_of
 
 EXTENSION = """
 class Extension:

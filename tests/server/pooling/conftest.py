@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import io_plugin
 from tests.support.models.embedders import write_model, write_modules
 from tests.support.server import Server
 
+PLUGIN = Path(io_plugin.__file__)
 OPTIONS = ("--device", "cpu", "--threads", "1", "--dtype", "float32", "--served-model-name", "embedder")
+PLUGGED = ("--io-processor-plugin", f"{PLUGIN}:Nearest", "--renderers", "2", "--max-restarts", "1000")
 PROMPTS = {"query": "Which text answers: ", "document": ""}
 
 
@@ -24,5 +27,5 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pooling_server(encoder: Path) -> Iterator[Server]:
-    with Server(str(encoder), *OPTIONS) as server:
+    with Server(str(encoder), *OPTIONS, *PLUGGED) as server:
         yield server

@@ -21,9 +21,7 @@ from cohere.core.api_error import ApiError as CohereError
 from openai import OpenAI
 
 from tests.observer.commands import port_of, run
-from tests.server.dialects.test_grpc import Client as GrpcClient
-from tests.server.dialects.test_grpc import free_port
-from tests.server.pooling.conftest import OPTIONS, PROMPTS
+from tests.server.pooling.conftest import PROMPTS
 from tests.support.client import http_client
 from tests.support.models.embedders import SENTENCES, cosines, encode, vectors
 from tests.support.server import Server
@@ -150,6 +148,8 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     pairs = client.post("/score", json=body).json()["data"]
     assert abs(pairs[1]["score"] - expected[1] @ expected[2]) < 1e-5
     refused(client, "/score", {"text_1": ["a", "b"], "text_2": ["c"] * 3}, "text_1", "one or as many")
+    told = {"query": "a", "documents": ["b"], "instruct": "Find it"}
+    refused(client, "/rerank", told, "instruct", "this model is not told by what it compares")
     refused(client, "/rerank", {"query": "a", "documents": []}, "documents", "empty")
 
 
@@ -298,11 +298,3 @@ def test_invocations(client: httpx.Client) -> None:
     kinds = [(one.get("data") or one["results"])[0].keys() & {"embedding", "data", "relevance_score"} for one in made]
     assert kinds == [{"embedding"}, {"data"}, {"relevance_score"}]
     assert client.post("/invocations", json={"prompt": "a"}).status_code == 400
-
-
-def test_over_grpc(encoder: Path, expected: np.ndarray) -> None:
-    port = free_port()
-    with Server(str(encoder), *OPTIONS, "--grpc-port", str(port)):
-        answer = GrpcClient(port).call("Embed", texts=SENTENCES, metadata=())
-        assert cosines([list(one.values) for one in answer.vectors], expected).min() > EXACT
-        assert answer.model == "embedder" and answer.prompt_tokens > 0

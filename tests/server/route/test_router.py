@@ -6,7 +6,6 @@ import http.client
 import json
 import re
 import signal
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -18,10 +17,9 @@ import pytest
 
 from tests.support.client import WAIT_S, connect
 from tests.support.server import Server
-from tests.support.stream_cases import CASES
-from tests.support.streams import answer_of
+from tests.support.streams.cases import CASES
+from tests.support.streams.pieces import answer_of
 
-ROUTE = (sys.executable, "-m", "actorserve", "route")
 LONG = {"three choices": 200, "penalties": 200, "stop strings": 200, "logprobs": 200, "schema": 60}
 ADMIN = {"Authorization": "Bearer admin"}
 
@@ -54,7 +52,7 @@ def fleet(demo_server: Server) -> Iterator[Fleet]:
         victim = stack.enter_context(Server("--threads", "1"))
         replicas = f"{demo_server.base_url},{victim.base_url}"
         options = ("--replicas", replicas, "--admin-api-key", "admin", "--detection-limit", "1.5")
-        router = stack.enter_context(Server(*options, command=ROUTE, wait=False))
+        router = stack.enter_context(Server(*options, subcommand="route", wait=False))
         router.base_url = router.wait_for(r"routing at (\S+)")[1]
         for server in (demo_server, victim):
             router.wait_for(f"{server.base_url}: ready", since_start=True)

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from actorserve.actors.route.trail import Trail
+from tests.support.client import http_client
 from tests.support.server import Server
-from tests.support.stream_cases import ASKED, CASES, CHAT, MESSAGES, ONCE, TEXT, TOKENS, WITH_USAGE
-from tests.support.streams import Pieces, answer_of, post
+from tests.support.streams.cases import ASKED, CASES, CHAT, CITY, MESSAGES, ONCE, RESPONSES, TEXT, TOKENS, WITH_USAGE
+from tests.support.streams.pieces import Pieces, answer_of, post
 
+RESPONSES_TOOL = {"type": "function", "name": "look_up", "parameters": CITY}
 QUICK = ["three choices", "two prompts", "penalties", "stop strings", "chat logprobs", "schema", "required tool"]
 FEW = 2  # seams of each case that are tried in a quick run
 
@@ -76,6 +78,49 @@ def test_other_dialects_go_on_too(demo_server: Server, path: str, fields: dict[s
         assert said(before + behind) == said(whole), cut
 
 
+def events_of(stream: bytes) -> list[dict[str, Any]]:
+    """A response's, with texts that came in parts joined, and without what tells when or where it was made."""
+    found: list[dict[str, Any]] = []
+    events = [json.loads(line[6:]) for line in stream.decode().split("\n") if line.startswith("data: ")]
+    assert [event.pop("sequence_number") for event in events] == list(range(len(events)))
+    for event in events:
+        if "delta" in event and found and found[-1]["type"] == event["type"]:
+            found[-1]["delta"] += event["delta"]
+        else:
+            found.append(event)
+    for event in found:
+        if "response" in event:
+            event["response"]["completed_at"] = None
+            (event["response"]["usage"] or {}).pop("input_tokens_details", None)
+    return found
+
+
+@pytest.mark.parametrize(
+    "fields", [{"temperature": 1}, {"temperature": 1.2, "tools": [RESPONSES_TOOL], "tool_choice": "required"}]
+)
+def test_a_response_goes_on_too_and_is_kept_where_it_ends(demo_server: Server, fields: dict[str, Any]) -> None:
+    """Its events' numbers go on; its last ones say all of its text."""
+    asked = {"input": "How do I set an API key?", "max_output_tokens": 40, **fields, "stream": True}
+    body = json.dumps(asked).encode()
+    pieces = Pieces(post(demo_server, RESPONSES, body))
+    whole, _ = pieces.up_to(-1)
+    wanted = events_of(whole)
+    for cut in (0, 1, len(pieces) // 2, len(pieces) - 1):
+        before, trail = pieces.up_to(cut)
+        behind, trail = Pieces(post(demo_server, "/go_on", trail.go_on(RESPONSES, body, "cut"))).up_to(-1, trail)
+        assert events_of(before + behind) == wanted, cut
+        assert trail.closed
+    ended = wanted[-1]["response"]
+    before, trail = pieces.up_to(2)
+    trail.origin = f"{trail.origin.rpartition('.')[0]}.ff"  # a frontend that is missing here
+    behind, _ = Pieces(post(demo_server, "/go_on", trail.go_on(RESPONSES, body, "cut"))).up_to(-1, trail)
+    other = events_of(before + behind)[-1]["response"]
+    assert other["id"] == f"resp_ff{ended['id'][7:]}"
+    with http_client(demo_server) as client:
+        assert client.get(f"{RESPONSES}/{ended['id']}").json()["output"] == ended["output"]
+        assert client.get(f"{RESPONSES}/{other['id']}").status_code == 404
+
+
 def said(stream: bytes) -> list[str]:
     """The kinds of events in their order, and their texts or tokens."""
     kinds: list[str] = []
@@ -97,6 +142,25 @@ def test_draws_follow_from_what_every_life_of_an_answer_knows(demo_server: Serve
         asked = {**ONCE, "stream": True, "seed": seed, "max_tokens": 1}
         written = post(demo_server, TEXT, json.dumps(asked).encode()).headers["X-Actorserve-Origin"].split(".")
         assert int(written[2]) == (int(written[0], 16) >> 1 if seed is None else seed)
+
+
+@pytest.mark.slow
+def test_a_response_goes_on_through_deaths_of_frontends() -> None:
+    """Whoever goes on has not counted the tokens that were told before, and tells all of them."""
+    body = json.dumps({"input": "Hello", "temperature": 1, "max_output_tokens": 700, "stream": True}).encode()
+    with Server("--threads", "1", "--max-restarts", "1000") as server:
+        first = Pieces(post(server, RESPONSES, body))
+        wanted, _ = first.up_to(-1)
+        given, trail = first.up_to(4)
+        for _ in range(2):
+            response = post(server, "/go_on", trail.go_on(RESPONSES, body, "lives"))
+            begin = response.read(4000)
+            os.kill(server.pids()["frontend-0"], signal.SIGKILL)
+            rest = Pieces(response, begin)
+            behind, after = rest.up_to(-1, deepcopy(trail))
+            assert events_of(given + behind) == events_of(wanted) and after.closed
+            some, trail = rest.up_to(len(rest) // 2, trail)
+            given += some
 
 
 @pytest.mark.slow
@@ -143,6 +207,7 @@ def refusal(server: Server, path: str = TEXT, body: Any = None, **fields: Any) -
         ({"path": "/v1/models"}, "path"),
         ({"origin": "x"}, "origin"),
         ({"origin": ORIGIN.replace(".7.", f".{1 << 64}.")}, "origin"),
+        ({"path": RESPONSES, "body": {"input": "x", "stream": True, "background": True}}, "body"),
         ({"choices": []}, "choices"),
         ({"choices": [{"tokens": [5]}] * 2}, "choices"),
         ({"choices": [{"tokens": [1 << 30]}]}, "choices[0].tokens"),

@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support.models.whispers import Reference, write_whisper
-from tests.support.server import Server
+from tests.support.server import LAUNCH, Server
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,8 @@ def reference(whisper: Path) -> Reference:
 @pytest.fixture(scope="session")
 def speech_server(whisper: Path) -> Iterator[Server]:
     options = ("--device", "cpu", "--dtype", "float32", "--block-size", "8", "--served-model-name", "ears")
-    with Server(str(whisper), *options, "--max-body-bytes", "1MiB") as server:
+    restarts = ("--max-restarts", "100")
+    with Server(str(whisper), *options, *restarts, "--max-body-bytes", "1MiB", command=LAUNCH) as server:
         yield server
 
 

@@ -136,7 +136,7 @@ def test_other_forms_of_files(client: OpenAI) -> None:
         ({"language": "xx"}, "language", "de, en, fr"),
         ({"temperature": 3}, "temperature", "between 0 and 1"),
         ({"response_format": "pdf"}, "response_format", "pdf"),
-        ({"response_format": "verbose_json", "timestamp_granularities": ["word"]}, "timestamp_granularities", "word"),
+        ({"response_format": "srt", "timestamp_granularities": ["word"]}, "timestamp_granularities", "verbose_json"),
         ({"timestamp_granularities": ["segment"]}, "timestamp_granularities", "verbose_json"),
         ({"response_format": "srt", "stream": True}, "stream", "srt"),
         ({"file": b"no sound"}, "file", "no sound in a form"),

@@ -11,6 +11,7 @@ from actorserve.shm.adapters.registry import (
     AdapterRegistry,
     AdapterRegistryWriter,
     AdapterState,
+    RegisteredAdapter,
     registry_bytes,
     too_long,
 )
@@ -29,13 +30,13 @@ def test_a_load_from_its_beginning_to_its_end(segment: Segment) -> None:
     assert not reader.all() and not reader.seeded
     first = writer.add("höher", "/a/b")
     assert first is not None and reader.find("höher") is None
-    assert reader.by_id(first) == (first, "höher", "/a/b", AdapterState.LOADING, 0, 0)
+    assert reader.by_id(first) == RegisteredAdapter(first, "höher", "/a/b", AdapterState.LOADING)
     writer.set_state(first, AdapterState.READY)
     writer.count(first, 2, 5)
     found = reader.find("höher")
     assert found is not None and (found.running, found.waiting) == (2, 5)
     writer.set_state(first, AdapterState.UNLOADING)
-    assert reader.find("höher") is None and reader.find("höher", unloading=True) is not None
+    assert reader.find("höher") is None and reader.by_id(first) is not None
     writer.set_state(first, AdapterState.FREE)
     assert reader.by_id(first) is None and not reader.all()
     second = writer.add("höher", "/c")

@@ -118,3 +118,15 @@ def test_a_successor_goes_on_counting() -> None:
         BoardWriter(board, 0, 1, kept={0, 1, 2}).set_gauge(number, value)
     BoardWriter(board, 0, 2, kept={0, 2})
     assert board.gauges(0) == [5, 0, 7] + [0] * (GAUGES - 3)
+
+
+def test_a_life_that_ended_to_be_replaced_is_no_death() -> None:
+    board = new_board()
+    lives = [(1, False), (2, True), (3, False), (4, True)]
+    for life, renewed in lives:
+        board.set_renewals(0, life, board.renewals(0, life - 1) + renewed)
+        assert board.snapshot(0).restarts == max(0, life - 2 - sum(one for _, one in lives[: life - 1])), "not yet"
+        board.set_incarnation(0, life)
+    seen = board.snapshot(0)
+    assert (seen.incarnation, seen.renewals, seen.restarts) == (4, 2, 1)
+    assert board.snapshot(1).restarts == 0

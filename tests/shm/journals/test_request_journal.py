@@ -184,3 +184,46 @@ def test_a_death_while_a_request_is_put_in_its_place() -> None:
         assert found is None or journal.is_begun(0) == (found != scene.second)
         outcomes.append(found if found is None else len(found))
     assert len(set(outcomes)) == 3 and outcomes[-1] == len(Scene.second)
+
+
+def test_what_a_websocket_sends_is_passed_over_by_and_by(journal: RequestJournal) -> None:
+    journal.rest(1, 0)
+    journal.begin(1)
+    read(journal, 1, b"GET /ws")
+    journal.upgrade(1)
+    assert journal.is_upgraded(1)
+    read(journal, 1, b"one")
+    journal.pass_over(1, 7, 10)  # the rest stays where it is until there is much of it
+    assert journal.since(1, 7, 10) == (b"GET /wsone", b"one")
+    assert journal.since(1, 8, 11) is not None and journal.since(1, 11, 10) is None
+    journal.pass_over(1, 10, 10)
+    assert journal.since(1, 10, 10) == (b"", b"") and journal.is_upgraded(1)
+    long = bytes(ROOM // 2) + b"long"
+    read(journal, 1, long)
+    journal.pass_over(1, 10 + ROOM // 2, 10 + len(long))
+    assert journal.since(1, 10 + ROOM // 2, 10 + len(long)) == (b"long", b"long") and journal.is_upgraded(1)
+    journal.rest(1, 0)
+    assert not journal.is_upgraded(1)
+
+
+@pytest.mark.parametrize(("before", "wanted"), [(b"all of it", b""), (bytes(ROOM // 2), b"tail")])
+def test_passing_over_may_end_anywhere(before: bytes, wanted: bytes) -> None:
+    """Before every bytecode: what is wanted is there, or nobody can go on."""
+
+    def make() -> RequestJournal:
+        journal = new_journal(1)
+        journal.rest(0, 0)
+        journal.begin(0)
+        journal.upgrade(0)
+        read(journal, 0, before + wanted)
+        return journal
+
+    upto, count = len(before), len(before + wanted)
+    outcomes = set()
+    for journal, _ in every_abort(
+        make, lambda one: lambda: one.pass_over(0, upto, count), (request_journal, byte_ring)
+    ):
+        found = journal.since(0, upto, count) if journal.is_upgraded(0) else None
+        assert found is None or found[1] == wanted
+        outcomes.add(found is None)
+    assert outcomes == ({False, True} if wanted else {False})

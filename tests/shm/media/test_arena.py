@@ -15,7 +15,7 @@ from actorserve.shm.media import arena, entries
 from actorserve.shm.media.arena import CHUNK, ENTRIES, ArenaSizes, MediaArena
 from actorserve.shm.media.entries import Entry, MediaEntries, TooLarge
 
-from ..aborting import every_abort
+from ..aborting import every_state
 
 SIZES = ArenaSizes(slots=3, parts=2, part_bytes=6 * CHUNK)
 OLD, NEW, OTHER = make_ref(4, 1), make_ref(5, 1), make_ref(1, 2)
@@ -55,6 +55,10 @@ class Scene:
         """What another process sees of an entry."""
         tensor = msgspec.msgpack.decode(self.entries.description(entry), type=MediaTensor)
         return MediaArena(self.fd, SIZES).array(tensor)
+
+    def survives(self) -> bytes:
+        """All that a death leaves."""
+        return os.pread(self.fd, os.fstat(self.fd).st_size, 0)
 
     def close(self) -> None:
         os.close(self.fd)
@@ -153,7 +157,7 @@ def test_the_media_actor_dies_between_any_two_stores_of_an_entry() -> None:
     def acting(scene: Scene) -> Callable[[], object]:
         return lambda: scene.make(3, 4)
 
-    for scene, _ in every_abort(make, acting, (entries, arena)):
+    for scene, _ in every_state(make, acting, (entries, arena), Scene.survives, 5):
         scene.entries = scene.successor()
         new = scene.entries.find(digest(3), 50)
         found.add(new is None)
@@ -183,7 +187,7 @@ def test_it_dies_between_any_two_stores_of_what_a_use_holds() -> None:
         entry = made(scene, 2, 2)
         return lambda: scene.entries.hold([NEW, OTHER], [entry])
 
-    for scene, _ in every_abort(make, acting, (entries, arena)):
+    for scene, _ in every_state(make, acting, (entries, arena), Scene.survives, 5):
         after = scene.successor()
         wanted = [(entry.number, entry.sequence) for entry in [after.find(digest(2), 9)] if entry is not None]
         for slot, generation in ((1, 5), (2, 1)):
@@ -209,7 +213,7 @@ def test_the_frontend_and_the_renderer_die_between_any_two_stores() -> None:
 
         return act
 
-    for scene, _ in every_abort(Scene, acting, (arena,)):
+    for scene, _ in every_state(Scene, acting, (arena,), Scene.survives, 5):
         seen = MediaArena(scene.fd, SIZES, MediaItem)
         assert seen.asked(OLD) in (None, 640) and seen.asked(NEW) in (None, 128)
         assert seen.items(1, 5) in ([], items) and seen.items(1, 4) == []

@@ -135,3 +135,17 @@ async def test_an_event_loop_sleeps_and_wakes(post: Post) -> None:
     poll = select.poll()
     poll.register(post.eventfd, select.POLLIN)
     assert not poll.poll(0), "every wake-up was swallowed"
+
+
+def test_who_need_not_be_woken_yet_finds_it_all_the_same(post: Post) -> None:
+    outbox, inbox = post.outbox(), post.inbox()
+    assert inbox.arm()
+    outbox.post(Note(1))
+    assert outbox.flush(wakes=False) and not post.wakeups() and not outbox.backlog
+    outbox.wake_sleepers()
+    outbox.wake_sleepers()
+    assert post.wakeups() == 1, "once for a sleep"
+    inbox.disarm()
+    outbox.post(Note(2))
+    assert outbox.flush(wakes=False) and not inbox.arm(), "nobody falls asleep beside it"
+    assert drained(inbox) == [Note(1), Note(2)]

@@ -31,10 +31,15 @@ def test_anything_with_bytes_can_be_sent() -> None:
     assert receive_all(consumer) == [b"abc", b"def", b"ghi", b""]
 
 
-@pytest.mark.parametrize("position", [position for position in range(0, 256, 8) if position != 8])
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 40, 119, 120])
-def test_wrap_wherever_the_ring_stands(position: int, length: int) -> None:
+def test_wrap_wherever_the_ring_stands(length: int) -> None:
     """Head equals tail at every position: the largest record fits into an empty ring wherever that stands."""
+    for position in range(0, 256, 8):
+        if position != 8:
+            check_wrap(position, length)
+
+
+def check_wrap(position: int, length: int) -> None:
     lane = Lane(256)
     advance(lane, position)
     producer, consumer = lane.producer(), lane.consumer()
@@ -42,7 +47,7 @@ def test_wrap_wherever_the_ring_stands(position: int, length: int) -> None:
     while producer.try_send(record := payload(len(sent), length)):
         sent.append(record)
     assert len(sent) >= 1 and len(sent) >= 256 // (length + 16) - 2
-    assert receive_all(consumer) == sent
+    assert receive_all(consumer) == sent, f"from position {position}"
     consumer.commit()
     assert producer.try_send(b"next") and consumer.receive() == b"next"
 

@@ -3,108 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.connection_handover import (
+from actorserve.actors.protocol.sockets.connection_handover import (
     HANDED_BYTES,
     NEW,
     NOT_TAKEN,
     RESERVED,
     RESUMED,
     CloseIdle,
-    Handed,
-    give_back,
     read_handed,
 )
 from actorserve.actors.supervisor.connections import newcomers
 from actorserve.actors.supervisor.connections import pool as module
 from actorserve.actors.supervisor.connections.admission import MOST_WAITING, RESERVE, Admission
-from actorserve.actors.supervisor.connections.pool import Connections
 
-NAMES = ("frontend-0", "frontend-1")
-MOST = 6
-
-
-class Server:
-    """Connections with two frontends of which only the channels' ends are there."""
-
-    def __init__(self, admission: Admission | None = None) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.listener.setblocking(False)
-        self.connections = Connections([self.listener], NAMES, admission or Admission(MOST))
-        self.channels = [self.born(index) for index in range(2)]
-        self.clients: list[socket.socket] = []
-        self.handed: list[int] = []  # descriptors
-
-    def born(self, index: int) -> socket.socket:
-        channel = self.connections.open_channel(NAMES[index])
-        channel.setblocking(False)
-        self.connections.up(NAMES[index])
-        return channel
-
-    def die(self, index: int) -> None:
-        self.channels[index].close()
-        self.connections.lost(NAMES[index])
-
-    def connect(self, address: str = "127.0.0.1") -> socket.socket:
-        client = socket.create_connection(self.listener.getsockname(), source_address=(address, 0))
-        client.setblocking(False)
-        self.clients.append(client)
-        return client
-
-    def take(self, index: int) -> list[tuple[int, int]]:
-        """What lies in a frontend's channel: numbers, and whether a predecessor had them."""
-        found: list[tuple[int, int]] = []
-        while True:
-            try:
-                data, fds, _, _ = socket.recv_fds(self.channels[index], HANDED_BYTES, 1)
-            except BlockingIOError:
-                return found
-            assert len(fds) == 1
-            self.handed += fds
-            handed = read_handed(data)
-            assert isinstance(handed, Handed)
-            found.append(handed)
-
-    def give(self, index: int, *pairs: tuple[int, int]) -> None:
-        self.channels[index].send(give_back(pairs))
-
-    def numbers(self) -> list[set[int]]:
-        return [self.connections._channels[name].numbers for name in NAMES]
-
-    def free(self) -> list[int]:
-        return self.connections._admission.ordinary.free()
-
-    async def until(self, what: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not what():
-                await asyncio.sleep(0)
-
-    async def hold(self, count: int) -> None:
-        """Clients come until there are so many."""
-        for _ in range(count - self.connections.count):
-            self.connect()
-        await self.until(lambda: self.connections.count == count)
-
-    def close(self) -> None:
-        self.connections.close()
-        for one in [*self.channels, *self.clients]:
-            one.close()
-        for fd in self.handed:
-            os.close(fd)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    server = Server()
-    yield server
-    server.close()
+from .server import MOST, NAMES, Server, Shim
 
 
 async def test_each_goes_to_the_one_that_has_least(server: Server) -> None:
@@ -189,119 +107,6 @@ async def test_a_full_channel_keeps_the_order(server: Server, monkeypatch: pytes
     full = None
     server.channels[1] = server.born(1)
     assert server.take(1) == [(0, 1)]
-
-
-class Shim:
-    """The module `socket` with something else in places."""
-
-    def __init__(self, **others: Any) -> None:
-        vars(self).update(vars(socket), **others)
-
-
-@pytest.mark.parametrize("code", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM])
-async def test_the_kernel_has_no_means_for_a_while(server: Server, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """It is tried again after a pause, and not in a busy loop, however many come meanwhile."""
-    tries = 0
-    refused = True
-
-    def send_fds(channel: socket.socket, *what: Any) -> int:
-        nonlocal tries
-        tries += 1
-        if refused:
-            raise OSError(code, "no means")
-        return socket.send_fds(channel, *what)
-
-    monkeypatch.setattr(module, "socket", Shim(send_fds=send_fds))
-    monkeypatch.setattr(module, "PAUSE_S", 1e6)
-    await server.hold(5)
-    assert tries == 2  # one a channel
-    refused = False
-    server.give(0, (0, 2))
-    await server.until(lambda: 0 in server.numbers()[1])
-    for name in NAMES:
-        channel = server.connections._channels[name]
-        assert channel.again is not None
-        channel.again.cancel()
-        server.connections._send_again(channel)
-    assert server.take(0) == [(0, 0), (2, 0), (4, 0)] and server.take(1) == [(1, 0), (3, 0), (0, 1)]
-
-
-async def test_a_pause_ends_with_its_life(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    def send_fds(channel: socket.socket, *what: Any) -> int:
-        raise OSError(errno.ENOBUFS, "no means")
-
-    monkeypatch.setattr(module, "socket", Shim(send_fds=send_fds))
-    monkeypatch.setattr(module, "PAUSE_S", 1e6)
-    await server.hold(1)
-    again = server.connections._channels[NAMES[0]].again
-    assert again is not None
-    server.die(0)
-    assert again.cancelled()
-    monkeypatch.setattr(module, "socket", socket)
-    server.channels[0] = server.born(0)
-    assert server.take(0) == [(0, 1)]
-
-
-async def test_a_dead_frontend_gets_nothing_and_costs_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between its death and the moment in which the supervisor is told. Its channel had been full."""
-
-    def send_fds(*what: Any) -> int:
-        raise BlockingIOError
-
-    channel = server.connections._channels[NAMES[0]].socket
-    assert channel is not None
-    monkeypatch.setattr(module, "socket", Shim(send_fds=send_fds))
-    await server.hold(1)
-    monkeypatch.setattr(module, "socket", socket)
-    server.channels[0].close()
-    await server.hold(3)
-    await server.until(lambda: channel.fileno() not in watched(asyncio.get_running_loop()))
-    server.connections.lost(NAMES[0])
-    server.channels[0] = server.born(0)
-    assert server.take(0) == [(0, 1), (2, 1)]
-
-
-def watched(loop: asyncio.AbstractEventLoop) -> list[int]:
-    return [key.fd for key in loop._selector.get_map().values()]  # type: ignore[attr-defined]
-
-
-async def test_no_descriptor_is_left_to_accept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits is taken when there is one."""
-
-    class Listener(socket.socket):
-        refusals: ClassVar = [errno.EMFILE, errno.ENFILE]
-
-        def accept(self) -> Any:
-            if self.refusals:
-                raise OSError(self.refusals.pop(), "none left")
-            return super().accept()
-
-    monkeypatch.setattr(module, "PAUSE_S", 0.0)
-    server.connections._gate(open_=False)
-    listener = Listener(fileno=os.dup(server.listener.fileno()))
-    server.connections._listeners = [listener]
-    server.connections._gate()
-    await server.hold(2)
-    assert not listener.refusals and server.take(0) == [(0, 0)]
-    listener.close()
-
-
-async def test_no_descriptor_is_left_for_a_channel(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The frontend cannot be born then; what it is to be handed stays held."""
-
-    def socketpair(*kind: Any) -> Any:
-        raise OSError(errno.EMFILE, "none left")
-
-    await server.hold(1)
-    before = len(os.listdir("/proc/self/fd"))
-    server.die(0)
-    monkeypatch.setattr(module, "socket", Shim(socketpair=socketpair))
-    with pytest.raises(OSError, match="none left"):
-        server.connections.open_channel(NAMES[0])
-    assert len(os.listdir("/proc/self/fd")) == before - 2
-    monkeypatch.setattr(module, "socket", socket)
-    server.channels[0] = server.born(0)
-    assert server.take(0) == [(0, 1)]
 
 
 def told(channel: socket.socket) -> tuple[int, list[int]]:

@@ -19,7 +19,8 @@ import pytest
 
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.topology import System
-from actorserve.actors.supervisor.processes.templates import Template, fork_first
+from actorserve.actors.supervisor.processes.first_template import fork_first
+from actorserve.actors.supervisor.processes.template_process import Template
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.board.board import ActorState
 from tests.frontend.others import MODEL
@@ -36,8 +37,7 @@ def server() -> Iterator[Server]:
 
 
 def replace(server: Server, name: str) -> None:
-    os.kill(server.pids()[name], signal.SIGKILL)
-    server.wait_for(rf"{name} is up")
+    server.replace(name)
     connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=30)
     connection.request("GET", "/ready")
     assert connection.getresponse().read()
@@ -146,9 +146,10 @@ def test_the_death_of_the_template_costs_nothing(server: Server) -> None:
 
 def test_a_template_that_hangs_is_done_without(server: Server) -> None:
     """It is stopped while the only renderer is dead: the renderer comes all the same, if later."""
-    os.kill(server.pids()["template"], signal.SIGSTOP)
+    pid = server.pids()["template"]
+    os.kill(pid, signal.SIGSTOP)
     replace(server, "renderer-0")
-    assert psutil.Process(server.pids()["template"]).status() != psutil.STATUS_STOPPED
+    server.wait_for(rf"template ended \(pid {pid}, killed, since it has not answered", since_start=True)
 
 
 def test_a_template_that_hangs_is_noticed_though_nobody_asks_it(server: Server) -> None:

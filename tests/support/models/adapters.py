@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from actorserve.actors.model.info import DEMO_FOLDER
+
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LINEARS = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
 KINDS: dict[str, dict[str, Any]] = {
@@ -17,6 +19,7 @@ KINDS: dict[str, dict[str, Any]] = {
         **{"r": 4, "lora_alpha": 8, "target_modules": r".*\.(q|k|gate|down)_proj"},
         **{"rank_pattern": {"q_proj": 2, "layers.1.mlp.down_proj": 6}, "alpha_pattern": {"k_proj": 16}},
     },
+    "head": {"r": 4, "lora_alpha": 8, "target_modules": ["o_proj", "lm_head"]},
     "some": {"r": 3, "lora_alpha": 3, "target_modules": LINEARS, "layers_to_transform": [1]},
 }
 PREFIX = "base_model.model."
@@ -44,6 +47,29 @@ def write_adapter(base: Path, folder: Path, seed: int = 0, safe: bool = True, **
         torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
         (folder / "adapter_model.safetensors").unlink()
     return folder
+
+
+def write_adapters(folder: Path, count: int) -> list[str]:
+    """Adapters of the packaged model in PEFT's format, without PEFT, as NAME=PATH."""
+    import torch
+    from safetensors.torch import save_file
+
+    from actorserve.actors.model.config_json import read_architecture
+
+    shape, made = read_architecture(json.loads((DEMO_FOLDER / "config.json").read_text())), []
+    for number in range(count):
+        path, generator = folder / f"adapter-{number}", torch.Generator().manual_seed(number)
+        path.mkdir()
+        (path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 8}))
+        tensors = {}
+        for linear in (linear for layer in range(shape.layers) for linear in shape.layer_at(layer).linears()):
+            sizes = {"A": (8, shape.size(linear.columns)), "B": (sum(map(shape.size, linear.rows)), 8)}
+            for part, size in sizes.items():
+                name = f"base_model.model.{linear.name}.lora_{part}.weight"
+                tensors[name] = torch.empty(size).normal_(0, 0.06, generator=generator)
+        save_file(tensors, path / "adapter_model.safetensors")
+        made.append(f"{path.name}={path}")
+    return made
 
 
 def logprobs_of(base: Path, adapter: Path | None, ids: Sequence[int]) -> Any:

@@ -119,7 +119,7 @@ def served(folder: Path, answer: int = ANSWER, **options: Any) -> tuple[list[lis
         link = llm._engine._link
         assert isinstance(link, InProcess)
         (scheduler,) = [actor.scheduler for actor, _ in link._actors if isinstance(actor, SchedulerActor)]
-        preempted = scheduler.preemptions + scheduler.planner.preemptions
+        preempted = scheduler.preemptions + scheduler.planner.memory.preemptions
         model = next(actor.runner.model for actor, _ in link._actors if hasattr(actor, "runner"))
         way = model.tier.value if hasattr(model, "tier") else "native"
     cached = sum(output.num_cached_tokens for output in rounds[1])

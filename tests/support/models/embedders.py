@@ -47,6 +47,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **TINY,
         **{"relative_attention": True, "position_biased_input": False, "pos_att_type": ["p2c", "c2p"]},
     },
+    "gte": TINY,
+    "jina_embeddings_v3": TINY,
+    "eurobert": {**TINY, "num_key_value_heads": 2, "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 1},
+    "t5": {
+        **{"vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+        **{"n_positions": 130, "feed_forward_proj": "gated-gelu"},
+    },
+    "gpt2": {
+        **{"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 130},
+        **{"bos_token_id": 0, "eos_token_id": 0},
+    },
     "qwen3": {**DECODER, "head_dim": 16},
     "mistral": DECODER,
     "qwen2": DECODER,
@@ -154,9 +165,10 @@ def encode(folder: Path, text: str, second: str | None = None) -> tuple[list[int
 def hidden_states(folder: Path, texts: list[str]) -> list[np.ndarray]:
     """Of each text alone, by transformers."""
     import torch
-    from transformers import AutoModel
+    from transformers import AutoConfig, AutoModel, T5EncoderModel
 
-    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    kind = T5EncoderModel if AutoConfig.from_pretrained(folder).is_encoder_decoder else AutoModel
+    model = kind.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         return [model(input_ids=torch.tensor([encode(folder, text)[0]])).last_hidden_state[0].numpy() for text in texts]
 

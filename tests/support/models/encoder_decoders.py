@@ -116,7 +116,7 @@ def served(folder: Path, answer: int = ANSWER, **changes: Any) -> tuple[list[lis
         link = llm._engine._link
         assert isinstance(link, InProcess)
         (scheduler,) = [actor.scheduler for actor, _ in link._actors if isinstance(actor, SchedulerActor)]
-        preempted = scheduler.preemptions + scheduler.planner.preemptions
+        preempted = scheduler.preemptions + scheduler.planner.memory.preemptions
         model: Any = next(actor.runner.model for actor, _ in link._actors if hasattr(actor, "runner"))
         assert [output.prompt_token_ids for output in outputs] == prompts()
     return [list(output.outputs[0].token_ids) for output in outputs], preempted, model.way.name.lower()

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.layers import Kind
 
 Stored = dict[str, Tensor]

@@ -78,6 +78,7 @@ def write_whisper(folder: Path) -> None:
         lang_to_id={f"<|{code}|>": ids[f"<|{code}|>"] for code in LANGUAGES},
         task_to_id={task: ids[f"<|{task}|>"] for task in ("transcribe", "translate")},
         max_initial_timestamp_index=20,
+        alignment_heads=[[1, 0], [1, 2], [0, 3]],
         suppress_tokens=[5, 6, 7],
         begin_suppress_tokens=[8, ids["<|endoftext|>"]],
         return_timestamps=False,
@@ -186,7 +187,78 @@ class Reference:
             )
         return [int(token) for token in made[0][len(ids) :]]
 
+    def figures(self, samples: np.ndarray, begun: list[str], drawn: list[int]) -> tuple[float, float]:
+        """(mean logprob of what was drawn, among what could be; how likely it is that nothing is said)."""
+        import torch
+        from transformers import LogitsProcessorList
+
+        given = self.extractor(samples / 32768.0, sampling_rate=RATE, return_tensors="pt").input_features
+        ids = [self.tokenizer.token_to_id(word) or 0 for word in begun]
+        config = type(self.model.generation_config)(**self.model.generation_config.to_dict())
+        config.return_timestamps, config.no_speech_threshold = True, None
+        rules = self.model._retrieve_logit_processors(config, LogitsProcessorList(), len(ids), 1, "cpu")
+        with torch.inference_mode():
+            logits = self.model(given, decoder_input_ids=torch.tensor([[*ids, *drawn[:-1]]])).logits[0].float()
+        scores = []
+        for at in range(len(drawn)):
+            score = logits[None, len(ids) - 1 + at].clone()
+            for rule in rules:
+                score = rule(torch.tensor([[*ids, *drawn[:at]]]), score)
+            scores.append(score[0])
+        likely = self.model._retrieve_avg_logprobs(scores, torch.tensor(drawn), 0.0)
+        silent = logits[0].softmax(-1)[self.tokenizer.token_to_id("<|nospeech|>") or 0]
+        return float(likely), float(silent)
+
+    def words(self, samples: np.ndarray, begun: list[int], drawn: list[int]) -> list[tuple[str, float, float]]:
+        """When each word was said, by transformers' own reading of what the cross attention looks at."""
+        import torch
+        from transformers.models.whisper import tokenization_whisper as theirs
+
+        about = self.extractor(samples / 32768.0, sampling_rate=RATE, return_tensors="pt", return_attention_mask=True)
+        self.model.set_attn_implementation("eager")
+        with torch.inference_mode():
+            ids = torch.tensor([[*begun, *drawn[:-1]]])
+            seen = self.model(about.input_features, decoder_input_ids=ids, output_attentions=True).cross_attentions
+        made = _Made(cross_attentions=[seen], sequences=torch.tensor([[*begun, *drawn]]))
+        heads, frames = self.model.generation_config.alignment_heads, about.attention_mask.sum(-1)
+        times = self.model._extract_token_timestamps(made, heads, num_frames=frames, num_input_ids=len(begun))
+        ends = [float(time) for time in times[0, len(begun) :]]
+        spans = list(zip([0.0, *ends[:-1]], ends, strict=True))
+        first = self.tokenizer.token_to_id(TIMES[0]) or 0
+        found: list[tuple[str, float, float]] = []
+        part: list[int] = []
+        for at, token in enumerate([*drawn, first]):
+            if token < first - len(SPECIAL):
+                part.append(at)
+                continue
+            words, _, places = theirs._combine_tokens_into_words(_Speller(self.tokenizer), [drawn[one] for one in part])
+            for word, inside in zip(words, places, strict=True):
+                start, end = spans[part[inside[0]]][0], spans[part[inside[-1]]][1]
+                found.append((word.strip(), round(start, 2), round(end, 2)))
+            part = []
+        return [word for word in found if word[0]]
+
     def text(self, tokens: list[int]) -> str:
         """Without special tokens and timestamps; bytes on two sides of one are no character."""
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=False)
         return re.sub(r"<\|[^|<>]*\|>", "", text)
+
+
+class _Made(dict[str, Any]):
+    """What generate() hands on, by attributes and by keys."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+class _Speller:
+    """A tokenizer as transformers' reading of words asks it."""
+
+    language = "english"
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.eos_token_id = tokenizer.token_to_id("<|endoftext|>")
+
+    def decode(self, tokens: list[int], decode_with_timestamps: bool = False) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=False))

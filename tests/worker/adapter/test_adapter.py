@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +26,6 @@ from actorserve.actors.worker.adapter.facts import facts
 from actorserve.actors.worker.adapter.hollow import hollow
 from actorserve.actors.worker.adapter.hooks import Unfit
 from actorserve.actors.worker.adapter.improve import LinearModule, NormModule, PartModule, improve
-from actorserve.actors.worker.adapter.load import load_adapted
 from actorserve.actors.worker.adapter.masks import Seen, classify
 from actorserve.actors.worker.adapter.model import AdaptedModel, Tier
 from actorserve.actors.worker.adapter.probe import probe
@@ -39,12 +33,11 @@ from actorserve.actors.worker.adapter.twin import shrink
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.actors.worker.speculative.ngram import NgramProposer
-from tests.support.models.census import write_tiny
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
+from .loaded import BY_TRANSFORMERS, Checkpoints, load
+
 hooks.register()
-Checkpoints = Callable[..., Path]
-BY_TRANSFORMERS = {"model_impl": "transformers", "device": "cpu"}
 
 
 def made(name: str, **fields: Any) -> Any:
@@ -54,19 +47,6 @@ def made(name: str, **fields: Any) -> Any:
     model = AutoModelForCausalLM.from_config(config).float().eval()
     verify.randomise(model)
     return model
-
-
-def load(folder: Path, **options: Any) -> AdaptedModel:
-    config = config_for(folder, **BY_TRANSFORMERS, **options)
-    return load_adapted(config, resolve_model(config))
-
-
-def logits_of(folder: Path, **options: Any) -> torch.Tensor:
-    """Behind a few tokens."""
-    model = load(folder, **options)
-    trial, text = verify.Trial(model), torch.arange(3, 3 + verify.DECODED + 5)
-    with torch.inference_mode():
-        return trial.run([text])[0]
 
 
 # --- what may be seen -------------------------------------------------------------------------------------------------
@@ -258,43 +238,6 @@ def test_what_our_layers_lack_is_computed_by_theirs(checkpoints: Checkpoints, tm
 # --- weights and sizes ------------------------------------------------------------------------------------------------
 
 
-def tampered(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"), "lacks model.layers.1.mlp.up_proj.weight"),
-        (lambda tensors: tensors.update(other=torch.zeros(2)), "has other, for which the model has no use"),
-        (
-            lambda tensors: tensors.update({"model.norm.weight": torch.zeros(7)}),
-            r"has the shape of model.norm.weight \[7\] in place of \[64\]",
-        ),
-    ],
-)
-def test_weights_that_do_not_fit_are_refused_by_name(
-    checkpoints: Checkpoints, tmp_path: Path, change: Any, said: str
-) -> None:
-    folder = tampered(shutil.copytree(checkpoints("llama"), tmp_path / "tampered"), change)
-    with pytest.raises(ConfigError, match=said):
-        load(folder)
-
-
-def test_pickled_weights(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-
-    folder = shutil.copytree(checkpoints("llama"), tmp_path / "pickled")
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    assert torch.equal(*(logits_of(one) for one in (folder, checkpoints("llama"))))
-
-
 def test_sizes_of_weights_and_memory(checkpoints: Checkpoints) -> None:
     """Of our own layers and of theirs they are the same."""
     config = config_for(checkpoints("qwen3"), **BY_TRANSFORMERS)
@@ -306,117 +249,3 @@ def test_sizes_of_weights_and_memory(checkpoints: Checkpoints) -> None:
 
 
 # --- who is refused ---------------------------------------------------------------------------------------------------
-
-
-def changed(folder: Path, target: Path, **values: Any) -> Path:
-    shutil.copytree(folder, target)
-    known = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps({**known, **values}))
-    return target
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"architectures": ["NewForCausalLM"], "model_type": "brand_new"}, "a newer transformers may"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "goes on with texts by LlamaForCausalLM alone"),
-        ({"architectures": ["T5Model"], "model_type": "vit"}, "has no model of this kind that goes on with texts"),
-        (
-            {"architectures": ["T5EncoderModel"], "is_encoder_decoder": True},
-            "cannot be served: of its kind transformers goes on with texts by LlamaForCausalLM alone",
-        ),
-        (
-            {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": "x"},
-            r"does not read its config.json \(Validation error for field 'n_embd': TypeError: .* expected int, got str",
-        ),
-    ],
-)
-def test_what_is_no_such_model_is_refused(
-    checkpoints: Checkpoints, tmp_path: Path, values: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        load(changed(checkpoints("llama"), tmp_path / "other", **values))
-    assert "\n" not in str(caught.value) and values["architectures"][0] in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"tensor_parallel_size": 2}, "--tensor-parallel-size: LlamaForCausalLM is computed by layers of transformers"),
-        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size: LlamaForCausalLM is computed by layers of transf"),
-        ({"enable_expert_parallel": True}, "--enable-expert-parallel: LlamaForCausalLM is computed by layers of trans"),
-        ({"deterministic": True}, "--deterministic: LlamaForCausalLM"),
-        ({"quantization": "gguf"}, "--quantization gguf"),
-        (
-            {"speculative_config": '{"method": "mtp", "num_speculative_tokens": 1}'},
-            "--speculative-config: method: ngram or draft_model .* compute LlamaForCausalLM; heads go with",
-        ),
-        ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: what is not quantised is float32"),
-        ({"quantization": "int4", "dtype": "bfloat16"}, "--quantization int4: what is not quantised is float32"),
-    ],
-)
-def test_options_that_cannot_be(checkpoints: Checkpoints, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load(checkpoints("llama"), **options)
-
-
-def test_a_cache_of_its_own_is_refused(tmp_path: Path) -> None:
-    write_tiny("deepseek_v32", tmp_path / "indexed")
-    with pytest.raises(ConfigError, match="DeepseekV32ForCausalLM cannot be served: it keeps keys of an indexer"):
-        load(tmp_path / "indexed")
-
-
-CODE = """
-from transformers import LlamaConfig, LlamaForCausalLM
-class OwnConfig(LlamaConfig):
-    model_type = "own"
-class OwnForCausalLM(LlamaForCausalLM):
-    config_class = OwnConfig
-    def forward(self, *args, **kwargs):
-        out = super().forward(*args, **kwargs)
-        out.logits = out.logits * 3.0
-        return out
-"""
-
-
-def with_code(source: Path, target: Path, code: str) -> Path:
-    """A model with a class of its own."""
-    places = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
-    values = {"architectures": ["OwnForCausalLM"], "model_type": "own", "auto_map": places}
-    folder = changed(source, target, **values)
-    (folder / "own.py").write_text(code)
-    return folder
-
-
-def test_code_beside_the_weights_runs_only_if_it_is_trusted(
-    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    folder = with_code(checkpoints("llama"), tmp_path / "own", CODE)
-    with pytest.raises(ConfigError, match=r"OwnForCausalLM cannot be served: .*; --trust-remote-code runs the code"):
-        load(folder)
-    assert torch.allclose(logits_of(folder, trust_remote_code=True), 3 * logits_of(checkpoints("llama")))
-
-
-def test_code_that_ends_the_process_is_a_refusal(
-    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    folder = with_code(checkpoints("llama"), tmp_path / "ends", f"{CODE}raise SystemExit(3)\n")
-    with pytest.raises(ConfigError, match=r"OwnForCausalLM cannot be served: .*its code ends the process, with 3"):
-        load(folder, trust_remote_code=True)
-
-
-def test_check_is_interrupted_without_a_word(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    """While code of others runs, of which nobody knows how long it takes."""
-    ready = tmp_path / "ready"
-    os.mkfifo(ready)
-    wait = f"import threading\nopen({str(ready)!r}, 'w').write('!')\nthreading.Event().wait()\n"
-    folder = with_code(checkpoints("llama"), tmp_path / "waits", CODE + wait)
-    command = [sys.executable, "-m", "actorserve", "check", str(folder), "--device", "cpu", "--trust-remote-code"]
-    own = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own) as check:
-        assert ready.read_text() == "!"
-        check.send_signal(signal.SIGINT)
-        said, _ = check.communicate()
-    assert check.returncode == 130 and "Traceback" not in said

@@ -16,7 +16,8 @@ from actorserve.actors.worker.adapter.fused.trial import fuse
 from actorserve.actors.worker.adapter.hooks import Unfit
 from actorserve.actors.worker.adapter.improve import improve
 from actorserve.kernels.cpu.native.layers import PlainLayers
-from tests.worker.adapter.test_adapter import BY_TRANSFORMERS, load, made
+from tests.worker.adapter.loaded import BY_TRANSFORMERS, load
+from tests.worker.adapter.test_adapter import made
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 pytestmark = pytest.mark.usefixtures("native_kernels")

@@ -64,6 +64,28 @@ def test_the_numbers_are_those_that_the_format_means(name: str, source: Path, tm
     same(*write(source, name, tmp_path), name not in APPROXIMATE, quantization="none")
 
 
+def test_whole_numbers_of_8_bits_are_multiplied_as_they_are(source: Path, tmp_path: Path) -> None:
+    """Not rounded by another step once more, which a row would be whose largest number is not 127 of its own."""
+    packed, _ = write(source, "w8a8", tmp_path)
+    tensors = load_file(packed / "model.safetensors")
+    for tensor in tensors.values():
+        if tensor.dtype == torch.int8:
+            tensor[:, 0] = -128
+            tensor[1::2] = tensor[1::2].clamp(-90, 90)
+    save_file(tensors, packed / "model.safetensors", metadata={"format": "pt"})
+    layer = load(packed).model.model.layers[0]
+    for product, names in (
+        (layer.mlp.gate_proj.joined.product, ("mlp.gate_proj", "mlp.up_proj")),
+        (layer.self_attn.o_proj.product, ("self_attn.o_proj",)),
+    ):
+        stored = [tensors[f"model.layers.0.{name}.weight"] for name in names]
+        scales = [tensors[f"model.layers.0.{name}.weight_scale"].view(-1) for name in names]
+        known = Int8Linear(torch.cat(stored).float() * torch.cat(scales)[:, None], None, torch.cat(scales))
+        x = torch.randn(3, product.inputs, generator=torch.Generator().manual_seed(2))
+        assert torch.equal(product(x), known(x))
+        assert not torch.equal(known(x), Int8Linear(torch.cat(stored).float() * torch.cat(scales)[:, None], None)(x))
+
+
 @pytest.mark.parametrize("name", ["w4a16_zero_points", "gptq_g_idx", "fp8"])
 def test_as_int8_they_are_what_floats_become(name: str, source: Path, tmp_path: Path) -> None:
     packed, plain = write(source, name, tmp_path)

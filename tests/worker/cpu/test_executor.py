@@ -69,7 +69,9 @@ def test_logits_are_those_of_transformers(kind: str, checkpoints: Folders) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("preempt", "weights"), [(0.0, "plain"), (0.1, "plain"), (0.1, "native")], indirect=["weights"]
+    ("preempt", "weights"),
+    [pytest.param(0.0, "plain", marks=pytest.mark.slow), (0.1, "plain"), (0.1, "native")],
+    indirect=["weights"],
 )
 @pytest.mark.usefixtures("weights")
 def test_greedy_text_is_that_of_transformers(kind: str, preempt: float, checkpoints: Folders) -> None:
@@ -78,11 +80,11 @@ def test_greedy_text_is_that_of_transformers(kind: str, preempt: float, checkpoi
     model = reference(folder)
     runner = make_runner(config_for(folder, block_size=16), rows=6)
     texts = prompts((1, 17, 40, 64, 100, 5))
-    sequences = [Sequence(prompt, 24) for prompt in texts]
+    sequences = [Sequence(prompt, 16) for prompt in texts]
     tokens = Driver(runner, preempt=preempt).run(sequences)
     for prompt, drawn in zip(texts, tokens, strict=True):
-        assert len(drawn) == 24 and drawn == greedy(model, prompt, drawn)
-    assert len({token for drawn in tokens for token in drawn}) > 40, "the text says nothing if it does not vary"
+        assert len(drawn) == 16 and drawn == greedy(model, prompt, drawn)
+    assert len({token for drawn in tokens for token in drawn}) > 30, "the text says nothing if it does not vary"
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -7,20 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actorserve.actors.model.architecture import read_architecture, shard_shape
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json
+from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.cpu.builder import CpuBuilder
 from actorserve.actors.worker.cpu.executor import CpuModel
+from actorserve.actors.worker.cpu.layers.expert_balance import find_swaps, spread
 from actorserve.actors.worker.cpu.layers.experts import Expert, Experts, take_experts
 from actorserve.actors.worker.cpu.layers.linear import PackedLinear, PlainLinear
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
+from actorserve.actors.worker.start.expert_balance import attach
 
 Folders = Callable[..., Path]
 HIDDEN, INNER, EXPERTS, CHOICES = 24, 16, 7, 3
@@ -176,6 +181,41 @@ def test_the_parts_of_a_group_add_up(checkpoints: Folders, kind: str, expert_par
     counts = [len(moe.experts.experts) for moe in parts]
     assert counts == ([4, 4] if expert_parallel else [8, 8])
     assert parts[1].experts.first == (4 if expert_parallel else 0)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "mixtral"])
+def test_experts_change_their_members_by_what_is_chosen(checkpoints: Folders, kind: str) -> None:
+    """Sums stay those of the whole; of loads that were all one member's each has about a half."""
+    shape = read_architecture(read_json(checkpoints(kind, num_local_experts=8) / "config.json"))
+    read, part = open_checkpoint(checkpoints(kind, num_local_experts=8), shape), shard_shape(shape, 2, True)
+    moes: list[Any] = []
+    for rank in range(2):
+        member: Any = Member(rank)
+        get = shard(read, shape, member, True)
+        model = CpuModel(part, get, torch.float32, 64, member)
+        attach(CpuBuilder(part, get, torch.float32, member, False), model, member, interval=6, window=4)
+        moes.append(model.layers[0].moe)
+    assert shape.moe is not None
+    skewed = torch.tensor([[0, 1], [0, 2], [1, 3], [0, 3], [2, 1]]).repeat(4, 1)  # all of the first member's
+    x, shares = torch.randn(20, 64, generator=torch.Generator().manual_seed(1)), torch.full((20, 2), 0.5)
+    expected = sum(moe.experts(x, skewed, shares) for moe in moes)
+    for _ in range(11):
+        with torch.inference_mode():
+            torch.testing.assert_close(sum(moe.experts(x, skewed, shares) for moe in moes), expected)
+    owners = [moe.experts.balance.owners for moe in moes]
+    assert (owners[0] == owners[1]).all() and sorted(owners[0]) == [0] * 4 + [1] * 4
+    held = [np.flatnonzero(moe.experts.places >= 0) for moe in moes]
+    assert sorted(np.concatenate(held)) == list(range(8))
+    loads = np.bincount(skewed.flatten(), minlength=8).astype(np.float64)
+    assert spread(loads, np.repeat([0, 1], 4)) == 2.0 and spread(loads, owners[0]) <= 1.1
+
+
+def test_loads_that_are_near_together_stay() -> None:
+    even = np.array([5.0, 5, 5, 5, 5, 5, 5, 5.2])
+    assert find_swaps(even, np.repeat([0, 1], 4)) == []
+    assert find_swaps(np.zeros(8), np.repeat([0, 1], 4)) == []
+    assert find_swaps(np.array([9.0, 0, 0, 0]), np.repeat([0, 1], 2)) == [], "one alone cannot be divided"
+    assert find_swaps(np.array([9.0, 8, 1, 0]), np.repeat([0, 1], 2)) == [(0, 2)]
 
 
 def test_what_cannot_be_divided_is_named(checkpoints: Folders) -> None:

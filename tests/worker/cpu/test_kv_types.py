@@ -53,7 +53,7 @@ def test_tokens_are_the_same_alone_and_in_a_crowd(kept: str, drafts: int, checkp
     assert not drafts or driver.accepted > 0
 
 
-@pytest.mark.parametrize("kept", ["float16", "int8"])
+@pytest.mark.parametrize("kept", [pytest.param("float16", marks=pytest.mark.slow), "int8"])
 def test_windows_tables_of_other_types(kept: str, checkpoints: Folders) -> None:
     model, config = load(checkpoints("qwen2_windows", **WINDOWED), deterministic=True, kv_cache_dtype=kept)
     bench = TorchBench(model, config, num_blocks=plan_memory(config, model, MAX_TOKENS, 0).sequence_blocks)

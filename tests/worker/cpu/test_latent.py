@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actorserve.actors.model.architecture import find_architecture, read_architecture, shard_shape
+from actorserve.actors.model.config_json import find_architecture, read_architecture
 from actorserve.actors.model.info import read_json, resolve_model
+from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.layers import latent

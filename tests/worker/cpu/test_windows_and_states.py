@@ -143,7 +143,7 @@ def test_text_over_window_tables_is_that_of_transformers(
     assert isinstance(bench.worker.runner.kv, TabledKV)  # type: ignore[attr-defined]
     run_crowd(bench, 3, lambda prompt, drawn: greedy(theirs, prompt, drawn))
     assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
-    assert bench.scheduler.preemptions + bench.scheduler.planner.preemptions > 0
+    assert bench.scheduler.preemptions + bench.scheduler.planner.memory.preemptions > 0
 
 
 def test_a_sequence_holds_no_more_than_its_windows(checkpoints: Folders) -> None:
@@ -211,7 +211,7 @@ def test_states_go_on_wherever_their_rows_do(checkpoints: Folders) -> None:
     bench = TorchBench(model, config, num_blocks=MAX_TOKENS // BLOCK)
     run_crowd(bench, 5, alone(model, config))
     assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
-    assert bench.scheduler.preemptions + bench.scheduler.planner.preemptions > 0
+    assert bench.scheduler.preemptions + bench.scheduler.planner.memory.preemptions > 0
 
 
 def test_a_prompt_is_found_again_with_its_states(checkpoints: Folders) -> None:

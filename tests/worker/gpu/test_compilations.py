@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.telemetry.gauges import WorkerGauge
 from tests.support.gpu.no_device import compile_nothing

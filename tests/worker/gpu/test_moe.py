@@ -16,9 +16,10 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.actors.model.architecture import read_architecture, shard_shape  # noqa: E402
+from actorserve.actors.model.config_json import read_architecture  # noqa: E402
 from actorserve.actors.model.info import read_json  # noqa: E402
-from actorserve.actors.model.moe import ClampedGate, Groups, MoeShape  # noqa: E402
+from actorserve.actors.model.shapes import ClampedGate, Groups, MoeShape  # noqa: E402
+from actorserve.actors.model.sharding import shard_shape  # noqa: E402
 from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker.cpu.executor import CpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuBuilder  # noqa: E402

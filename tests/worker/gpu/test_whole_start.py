@@ -31,6 +31,7 @@ from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.actor import GpuWorkerActor
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner
+from actorserve.actors.worker.gpu.drafts.medusa import MedusaDraftingRunner
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.graphs import Graphs
 from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
@@ -38,6 +39,7 @@ from actorserve.actors.worker.gpu.memory import kv_block_bytes
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from tests.support.gpu.no_device import compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
+from tests.support.models import heads
 
 from ..driver import Driver, Sequence, config_for, make_runner
 from ..test_actor import Scheduler
@@ -50,6 +52,7 @@ Folders = Callable[..., Path]
 ROOT = Path(__file__).parents[3]
 ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
 DRAFTS = 2
+MEDUSA = "medusa"
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1})
 TWO_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
 KINDS: dict[str, dict[str, Any]] = {
@@ -69,8 +72,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "drafts": ("qwen3", {"speculative_config": NGRAM}, DraftingRunner),
     "varied, deterministic, drafts": ("gemma3", {"deterministic": True, "speculative_config": NGRAM}, DraftingRunner),
     "draft model": ("qwen3", {"deterministic": True, "draft": "gemma3"}, ModelDraftingRunner),
+    "drafts of heads": ("qwen3", {"deterministic": True, "draft": MEDUSA}, MedusaDraftingRunner),
 }
-QUICK = ("plain", "windows", "varied, deterministic, drafts", "draft model")
+QUICK = ("plain", "drafts of heads", "windows", "varied, deterministic, drafts", "draft model")
 
 
 def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -> None:
@@ -114,12 +118,24 @@ class StartedDriver(GpuDriver):
 
 
 def config_of(checkpoints: Folders, kind: str, draft: str | None = None, **options: Any) -> Config:
-    if draft is not None:
+    drafts: dict[str, Any]
+    if draft == MEDUSA:
+        drafts = {"method": MEDUSA, "model": heads_of(checkpoints(kind, **KINDS[kind]))}
+        options["speculative_config"] = json.dumps(drafts | {"num_speculative_tokens": DRAFTS})
+    elif draft is not None:
         model = str(checkpoints(draft, **KINDS.get(draft, {})))
         drafts = {"method": "draft_model", "model": model, "num_speculative_tokens": DRAFTS}
         options["speculative_config"] = json.dumps(drafts)
     sizes = {"block_size": 16, "max_model_len": LENGTH, "max_num_seqs": ROWS, "max_num_batched_tokens": TOKENS}
     return config_for(checkpoints(kind, **KINDS.get(kind, {})), **sizes, **options)
+
+
+def heads_of(folder: Path) -> str:
+    """Of Medusa, for this model."""
+    own = folder.parent / f"{folder.name}-medusa"
+    if not own.exists():
+        heads.write_medusa(own, heads.medusa(folder, heads=DRAFTS))
+    return str(own)
 
 
 def started(config: Config) -> tuple[WorkerReady, GpuWorkerActor]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from actorserve.actors.model.info import resolve_model
@@ -61,7 +62,9 @@ class Bench:
         with torch.inference_mode():
             inputs = prepare_inputs(self.model.attention, self.kv, tables, rows, counts, np.zeros_like(rows), ids)
             self.rows.begin(rows, counts)
-            logits = self.model.logits(inputs.forward(self.model, self.kv))
+            hidden = inputs.forward(self.model, self.kv)
+            with self.rows.drawing():
+                logits = self.model.logits(hidden)
         return list(logits.log_softmax(-1).split(counts.tolist()))
 
 
@@ -103,7 +106,7 @@ FAMILIES = [
     pytest.param("gemma2", LINEARS, marks=pytest.mark.slow),
     pytest.param("olmo2", LINEARS, marks=pytest.mark.slow),
     pytest.param("granite", LINEARS, marks=pytest.mark.slow),
-    pytest.param("deepseek_v3", ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"], marks=pytest.mark.slow),
+    ("deepseek_v3", ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]),
     pytest.param("qwen3_moe", ["q_proj", "k_proj", "v_proj", "o_proj"], marks=pytest.mark.slow),
 ]
 
@@ -117,7 +120,7 @@ def test_families(kind: str, modules: list[str], checkpoints: Folders, tmp_path:
         write_adapter(folder, tmp_path / "lora", 1, safe=False, **given),
         write_adapter(folder, tmp_path / "dora", 2, use_dora=True, **given),
     ]
-    texts = [(1, text(1)), (0, text(2)), (2, text(3))]
+    texts = [(1, text(1)), (0, text(2)), (2, text(3)), (2, text(4, 3)), (1, text(5, 1))]
     for (adapter, ids), own in zip(texts, Bench(folder, paths).logprobs(texts), strict=True):
         assert off(own, logprobs_of(folder, paths[adapter - 1] if adapter else None, ids)) < 1e-5
 
@@ -163,9 +166,26 @@ def test_what_does_not_fit_the_model(checkpoints: Folders, tmp_path: Path, kerne
     """By the name of the layer, or of the tensor with its shape."""
     other = checkpoints("llama", hidden_size=96)
     wrong = write_adapter(other, tmp_path / "wrong", **KINDS["plain"])
-    head = write_adapter(other, tmp_path / "head", r=4, target_modules=["lm_head"])
+    tables = write_adapter(other, tmp_path / "tables", r=4, target_modules=["embed_tokens"])
     bench = Bench(checkpoints("llama"), [])
     with pytest.raises(AdapterError, match=r"q_proj\.lora_A\.weight is \[4, 96\]; the model needs \[4, "):
         bench.maker.check(read_adapter(str(wrong), 64))
-    with pytest.raises(AdapterError, match=r"lm_head\S* is not supported: only lora_A, lora_B"):
-        read_adapter(str(head), 64)
+    with pytest.raises(AdapterError, match=r"embed_tokens\S* is not supported: only lora_A, lora_B"):
+        read_adapter(str(tables), 64)
+
+
+def test_what_makes_logits_is_the_models(checkpoints: Folders, tmp_path: Path, kernels: None) -> None:
+    """PEFT stores its weight beside its changes; another weight there is not taken."""
+    folder = checkpoints("llama", initializer_range=0.1)
+    path = write_adapter(folder, tmp_path / "head", **KINDS["head"])
+    bench, file = Bench(folder, []), path / "adapter_model.safetensors"
+    stored = load_file(file)
+    (name,) = [key for key in stored if key.endswith("lm_head.base_layer.weight")]
+    assert bench.maker.make(read_adapter(str(path), 64))
+    for changed, reason in (
+        (stored[name] * 1.1, "is another than the model's"),
+        (stored[name][:-1].contiguous(), r"is \[383, 64\]; the model has \[384, 64\]"),
+    ):
+        save_file(stored | {name: changed}, file)
+        with pytest.raises(AdapterError, match=reason):
+            bench.maker.make(read_adapter(str(path), 64))

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from actorserve.actors.model.architecture import find_architecture, read_architecture
+from actorserve.actors.model.config_json import find_architecture, read_architecture
 from actorserve.actors.model.rope import Rope, long_texts, read_rope
 from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.worker.cpu.executor import rotation_table
+from actorserve.actors.worker.cpu.layers.rotation import rotation_table
 from actorserve.actors.worker.models.rope import cosines_and_sines, inverse_frequencies
 
 VALUES: dict[str, Any] = {

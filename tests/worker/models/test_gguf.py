@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from actorserve.actors.model.architecture import read_architecture
 from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.memory.machine import weight_bytes
 from actorserve.actors.model.values import read_json
@@ -22,6 +23,7 @@ from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.models.gguf_blocks import DECODERS
+from actorserve.actors.worker.models.gguf_grids import vectors
 from actorserve.actors.worker.models.gguf_tensors import open_gguf
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
@@ -29,7 +31,9 @@ from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.kernels.cpu.native.linear import Weights
 from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import YARN_ROPE
-from tests.support.models.gguf.files import KINDS, convert, meaning, random_blocks
+from tests.support.models.gguf import files
+from tests.support.models.gguf.files import Stored, convert, stored, write
+from tests.support.models.gguf.formats import KINDS, meaning, random_blocks
 from tests.support.models.greedy import assert_greedy, reference
 
 from ..cpu.test_runner import prompt
@@ -84,6 +88,54 @@ def test_a_type_means_what_its_formula_says(kind: str) -> None:
     assert found.dtype == torch.float32 and np.isfinite(wanted).all() and wanted.std() > 0
     apart = np.abs(found.double().numpy() - wanted) / np.abs(wanted).max(1, keepdims=True)
     assert apart.max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("IQ2_XXS", "05826b5d3e472a3a"),
+        ("IQ2_XS", "06e47aaca60b4dc1"),
+        ("IQ2_S", "e1aa1473412b0552"),
+        ("IQ3_XXS", "46e35f5a997efdee"),
+        ("IQ3_S", "bd1af4945a1717c6"),
+        ("IQ1", "07540ffc1aeaf6ad"),
+    ],
+)
+def test_grids_are_those_of_the_format(name: str, digest: str) -> None:
+    """Of llama.cpp's tables, as whole numbers in 8 bits."""
+    numbers = vectors(name).to(torch.int8).numpy()
+    assert hashlib.sha256(numbers.tobytes()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_type_means_what_the_formats_own_package_says(kind: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    data = np.frombuffer(random_blocks(kind, 200, 1), np.uint8)
+    wanted = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).reshape(200, -1)
+    found = DECODERS[kind](torch.from_numpy(data.copy()).view(200, -1)).numpy()
+    assert np.allclose(found, wanted, rtol=1e-6, atol=0)
+
+
+def test_weights_in_nvfp4_have_factors(checkpoints: Folders, tmp_path: Path) -> None:
+    """One for each tensor stands beside it; that of what is multiplied by it is not used, as nothing is rounded."""
+    source = checkpoints("llama")
+    fields, tensors, _ = files.parts_of(source, lambda name: "F32")
+    name = "blk.0.attn_output.weight"
+    rows, columns = tensors[name].shape
+    data = random_blocks("NVFP4", rows * columns // 64)
+    tensors[name] = Stored(KINDS["NVFP4"].number, (rows, columns), data)
+    tensors["blk.0.attn_output.scale"] = stored("F32", np.array([0.25]))
+    tensors["blk.0.attn_output.input_scale"] = stored("F32", np.array([3.0]))
+    config = config_for(write(tmp_path / "model.gguf", fields, tensors), quantization="none")
+    find_model(config)
+    folder = Path(resolve_model(config).folder)
+    read = open_checkpoint(folder, read_architecture(read_json(folder / "config.json")))
+    found = read("model.layers.0.self_attn.o_proj.weight", slice(8, 40), None)
+    wanted = 0.25 * meaning("NVFP4", data).reshape(rows, columns)
+    assert np.allclose(found.numpy(), wanted[8:40], rtol=1e-6)
+    tensors["blk.1.attn_output.scale"] = stored("F32", np.array([0.25]))  # of a weight that is none in NVFP4
+    with pytest.raises(ConfigError, match=r"has blk\.1\.attn_output\.scale"):
+        find_model(config_for(write(tmp_path / "other.gguf", fields, tensors)))
 
 
 # --- models --------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from actorserve.actors.model.architecture import read_architecture, shard_shape
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json
+from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.models.sharding import shard, vocabulary_per_rank
 from actorserve.actors.worker.models.weights import open_checkpoint

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.info import ModelInfo, resolve_model
-from actorserve.actors.options.config import Config, make_config
+from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.worker.pooling.encoder import Encoder, Text, Way, by_length
 from actorserve.actors.worker.pooling.load import load_encoder
 from tests.support.models.embedders import (
     FAMILIES,
     SENTENCES,
+    TINY,
     cosines,
     encode,
     hidden_states,
@@ -23,7 +29,7 @@ from tests.support.models.embedders import (
     write_model,
 )
 
-PADDED = ("mpnet", "deberta-v2")  # whose attention looks at places in the row
+PADDED = ("mpnet", "deberta-v2", "t5")  # whose attention looks at places in the row
 PAIRS: list[tuple[str, str | None]] = [(SENTENCES[1], SENTENCES[0]), (SENTENCES[4], SENTENCES[2]), (SENTENCES[0], None)]
 
 
@@ -95,6 +101,89 @@ def test_a_way_that_is_wrong_is_not_taken(tmp_path: Path, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO), torch.inference_mode():
         load(tmp_path)
     assert "padded" in caplog.text and "not flat" in caplog.text
+
+
+def test_a_text_that_padding_changes_is_computed_alone(tmp_path: Path) -> None:
+    """ConvBERT's convolutions see what stands behind it."""
+    FAMILIES["convbert"] = {**TINY, "embedding_size": 32}
+    try:
+        write_model("convbert", tmp_path)
+    finally:
+        del FAMILIES["convbert"]
+    with torch.inference_mode():
+        model = load(tmp_path)
+        found = model.hidden([text(tmp_path, SENTENCES[0]), text(tmp_path, SENTENCES[0] + " a")])
+    assert model.way is Way.ALONE
+    for mine, theirs in zip(found, hidden_states(tmp_path, [SENTENCES[0], SENTENCES[0] + " a"]), strict=True):
+        assert np.abs(mine.numpy() - theirs).max() < 1e-4
+
+
+def write_gte(folder: Path, head: str = "", **fields: object) -> float:
+    """As Alibaba has published them, its frequencies scaled by NTK; what all of them are divided by then."""
+    write_model("gte", folder, head, type_vocab_size=2)
+    about = json.loads((folder / "config.json").read_text())
+    del about["rope_parameters"]
+    about |= {"model_type": "new", "architectures": [f"New{f'For{head}' if head else 'Model'}"]}
+    about |= {"auto_map": {"AutoModel": "there--is/none"}, "rope_theta": 20_000, "rope_scaling": {"type": "ntk"}}
+    about |= {"position_embedding_type": "rope", "layer_norm_type": "layer_norm", "pack_qkv": True, **fields}
+    about["rope_scaling"]["factor"] = 8.0
+    (folder / "config.json").write_text(json.dumps(about))
+    tensors = load_file(folder / "model.safetensors")
+    named = {f"new.{name.removeprefix('gte.')}": tensor for name, tensor in tensors.items()}
+    save_file(
+        {name.replace("new.classifier", "classifier"): one for name, one in named.items()}, folder / "model.safetensors"
+    )
+    return float(8.0 ** (2 / 8))
+
+
+@pytest.mark.parametrize("head", ["", "SequenceClassification"])
+def test_gte_as_it_is_published(head: str, tmp_path: Path) -> None:
+    """Named "new", with code of its own beside it that is not run."""
+    lower = write_gte(tmp_path, head)
+    with torch.inference_mode():
+        model = load(tmp_path)
+        own = [text(tmp_path, *pair) for pair in PAIRS]
+        found = model.hidden(own)
+        scores = [model.scores(states, one.ids) for states, one in zip(found, own, strict=True)] if head else []
+        shape: Any = copy.deepcopy(model.model.config)
+        shape._attn_implementation = "eager"
+        reference = transformers.GteModel(shape, add_pooling_layer=bool(head)).eval()
+        tensors = load_file(tmp_path / "model.safetensors")
+        take_gte(reference, {name.removeprefix("new."): one for name, one in tensors.items()})
+        reference.rotary_emb.inv_freq = (20_000 * 8.0) ** (-torch.arange(0, 8, 2) / 8) / lower
+        for one, mine, number in zip(own, found, range(len(own)), strict=True):
+            kinds = torch.zeros_like(one.ids)
+            kinds[one.second or len(kinds) :] = 1
+            out = reference(input_ids=one.ids[None], token_type_ids=kinds[None])
+            assert (mine - out.last_hidden_state[0]).abs().max() < 1e-4
+            if head:
+                wanted = torch.nn.functional.linear(
+                    out.pooler_output[0], tensors["classifier.weight"], tensors["classifier.bias"]
+                )
+                assert (scores[number] - wanted).abs().max() < 1e-4
+
+
+def take_gte(model: torch.nn.Module, stored: dict[str, torch.Tensor]) -> None:
+    """Weights by their published names: q, k and v are one, and up stands before gate."""
+    taken = {}
+    for name, tensor in stored.items():
+        name = name.replace("encoder.layer", "layers").replace("attention.", "self_attn.")
+        name = name.replace("attn_ln", "post_attention_layernorm").replace("mlp_ln", "post_mlp_layernorm")
+        if "qkv_proj" in name:
+            for part, own in zip("qkv", tensor.chunk(3), strict=True):
+                taken[name.replace("qkv", part)] = own
+        elif "up_gate_proj" in name:
+            for part, own in zip(("up", "gate"), tensor.chunk(2), strict=True):
+                taken[name.replace("up_gate", part)] = own
+        elif not name.startswith("classifier"):
+            taken[name] = tensor
+    model.load_state_dict(taken)
+
+
+def test_gte_that_is_not_computed_is_refused(tmp_path: Path) -> None:
+    write_gte(tmp_path, logn_attention_scale=True)
+    with pytest.raises(ConfigError, match="logn_attention_scale = True; False"):
+        load(tmp_path)
 
 
 def test_texts_of_like_lengths_go_together() -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from actorserve.actors.protocol.media import IMAGE, VIDEO, MediaItem
-from tests.support.models.vision.families import FAMILIES, Prompt, Reference, Source, checkpoint, picture
+from tests.support.models.vision.families import FAMILIES, checkpoint
+from tests.support.models.vision.reference import Prompt, Reference, Source, picture
 from tests.worker.driver import Sequence, config_for, make_runner
 
 from .test_pictures import ANSWER, TEXT, Seeing, assert_same

@@ -12,7 +12,8 @@ import torch
 
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.vision.encoder import EmbeddingCache, Embeddings
-from tests.support.models.vision.families import FAMILIES, Prompt, Reference, Source, checkpoint, picture
+from tests.support.models.vision.families import FAMILIES, checkpoint
+from tests.support.models.vision.reference import Prompt, Reference, Source, picture
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 TEXT = [*range(3, 22)]

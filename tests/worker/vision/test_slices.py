@@ -9,7 +9,8 @@ import torch
 
 from actorserve.actors.worker.vision.encoder import Owner
 from actorserve.actors.worker.vision.slices import MOST
-from tests.support.models.vision.families import FAMILIES, Source, picture
+from tests.support.models.vision.families import FAMILIES
+from tests.support.models.vision.reference import Source, picture
 from tests.worker.driver import config_for, make_runner
 
 from .test_pictures import TEXT, Made, made

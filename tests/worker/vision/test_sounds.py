@@ -9,7 +9,7 @@ import torch
 
 from actorserve.actors.protocol.media import AUDIO, MediaItem
 from tests.support.models.listeners import KINDS, Listening, listener
-from tests.support.models.vision.families import Source
+from tests.support.models.vision.reference import Source
 from tests.support.models.whispers import sound
 from tests.worker.driver import Sequence, config_for, make_runner
 

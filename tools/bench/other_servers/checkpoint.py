@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from actorserve.actors.model.architecture import read_architecture
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.layers import ROTATED, Axis, Kind
 
 FLOATS = "float32"

@@ -20,7 +20,10 @@ def multipliers(given: Values) -> dict[str, Any]:
     """All of them are 1 where they are missing; logits are divided."""
     found = {name: given.real(field, 0, LARGEST, above=True) for name, field in FIELDS.items()}
     divisor = given.real("logits_scaling", 0, LARGEST, above=True) or 1.0
-    return {name: 1.0 if value is None else value for name, value in found.items()} | {"logits_scale": 1 / divisor}
+    return {name: 1.0 if value is None else value for name, value in found.items()} | {
+        "logits_scale": 1 / divisor,
+        "scales_inputs": True,
+    }
 
 
 GRANITE = Family(

@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization
 
-from ....model.quantization import QuantMethod
+from ....model.quantization import INT8, QuantMethod
+from ..divided.cuts import OUTPUTS, Cut, Division
 from ..improve import READ, Maker, groups, is_from_memory, is_table
 
 Chosen = Callable[[], QuantMethod]  # how the weights are kept that came last
+Scales = Callable[[Tensor], Tensor | None]  # of what a weight's rows are whole numbers of 8 bits, if they are
 
 
 @contextmanager
@@ -42,9 +44,23 @@ def without_weights() -> Iterator[None]:
 class Arrivals:
     """Waits for the parameters of all modules of a model."""
 
-    def __init__(self, model: Any, dtype: torch.dtype, chosen: Chosen, better: bool, table: torch.dtype) -> None:
-        """`better`: what is quicker takes a module's place; else nothing does. `table` is the type of embeddings."""
-        self.dtype, self.chosen, self.better = dtype, chosen, better
+    def __init__(
+        self,
+        model: Any,
+        dtype: torch.dtype,
+        chosen: Chosen,
+        scales: Scales,
+        better: bool,
+        table: torch.dtype,
+        division: Division | None = None,
+    ) -> None:
+        """`better`: what is quicker takes a module's place; else nothing does. `table` is the type of embeddings.
+        `division`: of weights that come whole a part is kept."""
+        self.division = division
+        self.cut_names = {} if division is None else division.cuts(model)
+        self.cuts: dict[nn.Module, Cut] = {model.get_submodule(name): cut for name, cut in self.cut_names.items()}
+        self.dtype, self.chosen, self.scales_of, self.better = dtype, chosen, scales, better
+        self.scales: dict[nn.Module, Tensor] = {}  # of linear layers that are made int8
         self.from_memory = is_from_memory(model, dtype)
         self.methods: dict[nn.Module, QuantMethod] = {}  # of modules whose weights are there
         self.places: dict[nn.Module, list[tuple[nn.Module, str]]] = {}
@@ -89,7 +105,14 @@ class Arrivals:
         """All parameters of a module are there."""
         object.__setattr__(module, "__class__", self.waiting.pop(module))
         self.methods[module] = self.chosen()
-        if not self.better or module in self.tied:
+        better = self.better and module not in self.tied
+        if better and self.methods[module] is INT8 and isinstance(module, nn.Linear):
+            scales = self.scales_of(module.weight.detach())
+            if scales is not None:
+                self.scales[module] = scales
+        if module not in self.tied:
+            self._take_part(module)
+        if not better:
             return
         parent, names = self.together.get(module, (None, []))
         if parent is None:
@@ -106,8 +129,22 @@ class Arrivals:
         for child in children:
             self._forget(child)
 
+    def _take_part(self, module: nn.Module) -> None:
+        """Of a weight that is whole, where the model is divided."""
+        cut = self.cuts.pop(module, None)
+        if cut is None or self.division is None:
+            return
+        self.division.take(module, cut)
+        if cut.side == OUTPUTS and module in self.scales:
+            self.scales[module] = self.division.own(self.scales[module], 0)
+
+    def take_rest(self) -> None:
+        """Of what shares its weight with another module, which stays whole."""
+        for module in list(self.cuts):
+            self._take_part(module)
+
     def _maker(self, module: nn.Module) -> Maker:
-        return Maker(self.dtype, self.methods[module], self.from_memory)
+        return Maker(self.dtype, self.methods[module], self.from_memory, self.scales)
 
     def _replace(self, module: nn.Module) -> None:
         if any(name in READ for _, name in self.places[module]):
@@ -121,7 +158,7 @@ class Arrivals:
     def _forget(self, module: nn.Module) -> None:
         """Its weights go at once, whoever still knows it."""
         module._parameters.clear()
-        for known in (self.methods, self.places, self.together):
+        for known in (self.methods, self.places, self.together, self.scales):
             known.pop(module, None)
 
 

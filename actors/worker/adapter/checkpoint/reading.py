@@ -21,16 +21,29 @@ from transformers.modeling_utils import LoadStateDictConfig
 from ....model.quantization import NONE
 from ....model.weights.weight_files import some
 from ....options.config import ConfigError
+from ..divided.cuts import Division
 from ..improve import improve
 from .arriving import Arrivals, Chosen
 from .stored import Source
 
+TEXT = "model.language_model."
+OTHER_PARTS = tuple(
+    f"model.{part}." for part in ("visual", "vision_tower", "audio_tower", "embed_vision", "embed_audio")
+)
 IN_TURN = "HF_DEACTIVATE_ASYNC_LOAD"  # no threads that read ahead
 
 
-def read_into(model: Any, folder: Path, source: Source, dtype: torch.dtype, chosen: Chosen, better: bool) -> None:
+def read_into(
+    model: Any,
+    folder: Path,
+    source: Source,
+    dtype: torch.dtype,
+    chosen: Chosen,
+    better: bool,
+    division: Division | None = None,
+) -> None:
     """Fill a model that has no weights; `better`: with parts of ours. ConfigError names tensors that do not fit."""
-    arrivals = Arrivals(model, dtype, chosen, better, source.table_dtype(dtype))
+    arrivals = Arrivals(model, dtype, chosen, source.scales_of, better, source.table_dtype(dtype), division)
     mapping: Any = get_model_conversion_mapping(model)
     about = LoadStateDictConfig(
         ignore_mismatched_sizes=True,
@@ -48,10 +61,13 @@ def read_into(model: Any, folder: Path, source: Source, dtype: torch.dtype, chos
     model.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
     model._adjust_missing_and_unexpected_keys(info)
     _check(model, folder, source, info)
+    arrivals.take_rest()
     model.eval()
     if better:
         tied = {arrivals.methods[module] for module in arrivals.tied if module in arrivals.methods}
         improve(model, dtype, next((method for method in tied if method is not NONE), NONE), arrivals.from_memory)
+    if division is not None:
+        division.join(model, arrivals.cut_names)
 
 
 @contextmanager
@@ -76,6 +92,8 @@ def _check(model: Any, folder: Path, source: Source, info: Any) -> None:
     if missing := sorted((empty | set(info.missing_keys)) - {name for name, *_ in info.mismatched_keys}):
         problems.append(f"lacks {some(missing)}")
     unknown = sorted(name for name in info.unexpected_keys if not name.endswith("rotary_emb.inv_freq"))
+    if any(name.startswith(TEXT) for name in source.tensors):  # of which the other parts are not served
+        unknown = [name for name in unknown if not name.startswith(OTHER_PARTS)]
     if unknown := [name for name in unknown if not source.is_needless(name)]:
         problems.append(f"has {some(unknown)}, for which the model has no use")
     if wrong:

@@ -41,6 +41,7 @@ from ...models.weights import read_parts
 LAYERS = re.compile(r"\.(h|blocks|block|layer)\.(?=\d)")  # what formats call layers
 IN_LAYER = re.compile(r"\.\d+\.")
 ALL = slice(None)
+SOME_ROWS = 256
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 BLOCKS, SCALES = "_blocks", "_scales"  # of experts in MXFP4
 WHOLE_NUMBERS = ("I32", "I64", "BOOL", "F64")  # of buffers, which are no weights
@@ -72,6 +73,7 @@ class Source:
         self.error: ConfigError | None = None
         self.zeros: set[str] = set()  # biases that old tools write where there is none: all 0
         self.quantised = 0  # numbers of weights that are
+        self.rows: list[Tensor] = []  # scales of rows that were read, of weights of whole numbers of 8 bits
         self.tensors: dict[str, LazyTensor] = {}
         if (gguf := gguf_tensors(folder)) is not None:
             self.read = gguf_reader(folder, *gguf)
@@ -90,6 +92,14 @@ class Source:
         """Was what has been read since the last call quantised?"""
         decoded, self.decoded = self.decoded, False
         return decoded
+
+    def scales_of(self, weight: Tensor) -> Tensor | None:
+        """Those that the rows of a decoded weight are whole numbers of, if the checkpoint has it so: what is made of it
+        then is what stands there, and nothing is rounded twice. Whether they are its own is seen by the numbers."""
+        for index, scales in enumerate(self.rows):
+            if weight.dim() == 2 and len(scales) == len(weight) and _are_whole(weight, scales):
+                return self.rows.pop(index)
+        return None
 
     def table_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type in which embeddings can be kept without loss: that of all floats, or what is computed in."""
@@ -162,12 +172,13 @@ class Source:
         if isinstance(form, GptqWeight) and f"{prefix}bias" in own:
             own.discard(f"{prefix}bias")
             self.zeros.add(f"{prefix}bias")
-        self._add(
-            f"{prefix}weight",
-            own,
-            lambda: decode(self.read, self.found, form, prefix, (rows, columns), {f"{prefix}bias"}),
-            rows * columns,
-        )
+
+        def get() -> Tensor:
+            if form.row_scales is not None:
+                self.rows.append(self.read(f"{prefix}{form.row_scales}", ALL, None).float().view(-1))
+            return decode(self.read, self.found, form, prefix, (rows, columns), {f"{prefix}bias"})
+
+        self._add(f"{prefix}weight", own, get, rows * columns)
         return own
 
     def _size(self, prefix: str, form: WeightFormat) -> tuple[int, int]:
@@ -256,3 +267,13 @@ class Source:
 
         self._add(name, {blocks, scales}, get, count * rows * groups * half * 2)
         return {blocks, scales}
+
+
+def _are_whole(weight: Tensor, scales: Tensor) -> bool:
+    """Is each row one of whole numbers of 8 bits of its scale? A few rows at a time, for weights are large."""
+    for first in range(0, len(weight), SOME_ROWS):
+        some, own = weight[first : first + SOME_ROWS], scales[first : first + SOME_ROWS, None]
+        numbers = (some.float() / own).round_()
+        if numbers.abs().max() > 128 or not torch.equal((numbers * own).to(weight.dtype), some):
+            return False
+    return True

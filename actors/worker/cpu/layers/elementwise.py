@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ....model.moe import ClampedGate
+from ....model.shapes import ClampedGate
 
 GRAIN = 32768  # numbers of which torch gives parts to several threads
 

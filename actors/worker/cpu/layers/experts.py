@@ -20,13 +20,16 @@ any number of rows (9.8 against 7.8 ms for 8).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...lora.sites import LoraSites
 from ...quantization.base import CpuLinear
+from .expert_balance import ExpertBalance
 
 Activate = Callable[[Tensor], Tensor]
 MakeLinear = Callable[[Tensor, Tensor | None], CpuLinear]
@@ -46,19 +49,26 @@ class Experts:
         """`activate` makes of what `up` makes what `down` takes. `of_inputs`: shares multiply tokens, not what becomes
         of them.
         """
-        self.experts = experts
+        self.experts = list(experts)
+        self.balance: ExpertBalance | None = None  # of --enable-eplb
+        self.places: np.ndarray | None = None  # of experts that are not one after the other: where each is, or -1
         self.of_inputs = of_inputs
         self.activate = activate
         self.first = first
+        self.lora: LoraSites | None = None  # where adapters may change them
 
     def __call__(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
         """`x` [tokens, hidden]; `chosen` and `shares` [tokens, choices]. What another process has counts as 0."""
         choices = chosen.shape[1]
-        numbers = chosen.reshape(-1).numpy() - self.first
+        if self.balance is not None:
+            self.balance.see(chosen)
+        numbers = chosen.reshape(-1).numpy()
+        numbers = numbers - self.first if self.places is None else self.places[numbers]
         order = np.argsort(numbers, kind="stable")
         bounds = np.searchsorted(numbers[order], np.arange(len(self.experts) + 1))
         own = order[bounds[0] : bounds[-1]]
-        inputs = x[torch.from_numpy(own // choices)]
+        tokens = torch.from_numpy(own // choices)
+        inputs = x[tokens]
         if self.of_inputs:
             inputs = inputs * shares.reshape(-1, 1)[torch.from_numpy(own)].to(inputs.dtype)
             shares = torch.ones_like(shares)
@@ -67,9 +77,15 @@ class Experts:
         for expert, first, end in zip(
             hit, (bounds[hit] - bounds[0]).tolist(), (bounds[1:][hit] - bounds[0]).tolist(), strict=True
         ):
-            up, down = self.experts[expert]
-            results[first:end] = down(self.activate(up(inputs[first:end])))
+            results[first:end] = self._made(self.experts[expert], inputs[first:end], tokens[first:end])
         return _sum(results, own, shares, x)
+
+    def _made(self, expert: Expert, x: Tensor, tokens: Tensor) -> Tensor:
+        """What one makes of some of the step's tokens, of which each has its own adapter."""
+        if self.lora is None or not self.lora.parts:
+            return expert.down(self.activate(expert.up(x)))
+        with self.lora.narrowed(tokens) if self.lora.changes(*expert) else nullcontext():
+            return expert.down(self.activate(expert.up(x)))
 
 
 def take_experts(module: Any, make: MakeLinear) -> Experts:

@@ -21,7 +21,9 @@ from ...lora.sites import plain
 from .native import current
 
 if TYPE_CHECKING:
-    from ..executor import CpuLayer, CpuModel, RMSNorm
+    from ..decoder_layer import CpuLayer
+    from ..executor import CpuModel
+    from .norm import RMSNorm
 
 
 def fused_layers(model: CpuModel) -> PlainLayers | None:

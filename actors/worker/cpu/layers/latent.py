@@ -14,6 +14,7 @@ token's bits would follow from the chunk that it is in otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -26,8 +27,8 @@ from actorserve.kernels.cpu.dense import Context, attend
 from actorserve.kernels.cpu.paged_kv import Masks, PagedKV, Span
 
 from ....model.architecture import Architecture
-from ....model.latent import LatentShape
 from ....model.layers import LatentSpec, LinearSpec
+from ....model.shapes import LatentShape
 from ...models.sharding import Get
 from ...quantization.base import CpuLinear
 from ..batch_invariant import BatchInvariantLinear
@@ -44,6 +45,18 @@ class Norm(Protocol):
     def in_place(self, x: Tensor) -> None: ...
 
 
+class AdaptedUp(Protocol):
+    """What adapters of a step change of `k_up` and `v_up` (lora/latents.py)."""
+
+    def of(self, tokens: Tensor) -> AbstractContextManager[None]: ...
+
+    def queries(self, made: Tensor, plain: Tensor, k_up: HeadProducts) -> None: ...
+
+    def results(self, made: Tensor, seen: Tensor) -> None: ...
+
+    def expanded(self, keys: Tensor, values: Tensor, latents: Tensor, own: slice) -> None: ...
+
+
 class Builder(Protocol):
     """What makes parts of a checkpoint's tensors."""
 
@@ -55,6 +68,8 @@ class Builder(Protocol):
     def norm(self, name: str, eps: float | None = None) -> Norm: ...
 
     def linear(self, *linears: LinearSpec, few_rows: bool = False) -> CpuLinear: ...
+
+    def latent_up(self, linear: LinearSpec) -> AdaptedUp | None: ...
 
 
 class HeadProducts:
@@ -129,6 +144,7 @@ class LatentAttention:
         k_up, v_up = up.split([latent.plain, latent.value_dim], 1)
         self.k_up = HeadProducts(k_up.contiguous(), build.batch_invariant)
         self.v_up = HeadProducts(v_up.transpose(1, 2).contiguous(), build.batch_invariant)
+        self.adapted = build.latent_up(spec.kv_up)
 
     def __call__(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: PagedKV, step: LatentStep) -> Tensor:
         """What heads see, [tokens, heads · value_dim]; what is kept of the tokens goes to `slots`."""
@@ -148,15 +164,27 @@ class LatentAttention:
         if step.absorbed is not None:
             if step.rows is None:
                 return self._absorbed(step.absorbed, heads).reshape(tokens, -1)
-            out[step.rows] = self._absorbed(step.absorbed, heads[step.rows])
+            with self._of(step.rows):
+                out[step.rows] = self._absorbed(step.absorbed, heads[step.rows])
         for span in step.spans:
             own = slice(span.first, span.first + span.size)
-            self._expanded(kv, span, heads[own], out[own])
+            with self._of(torch.arange(own.start, own.stop)):
+                self._expanded(kv, span, heads[own], out[own])
         return out.view(tokens, -1)
+
+    def _of(self, tokens: Tensor) -> AbstractContextManager[None]:
+        return nullcontext() if self.adapted is None else self.adapted.of(tokens)
 
     def _absorbed(self, attention: StepAttention | AlignedAttention, heads: Tensor) -> Tensor:
         plain, turned = heads.split([self.sizes.plain, self.sizes.turning], 2)
-        return self.v_up(attention(self.index, torch.cat([self.k_up(plain), turned], 2)))
+        made = self.k_up(plain)
+        if self.adapted is not None:
+            self.adapted.queries(made, plain, self.k_up)
+        seen = attention(self.index, torch.cat([made, turned], 2))
+        out = self.v_up(seen)
+        if self.adapted is not None:
+            self.adapted.results(out, seen)
+        return out
 
     def _expanded(self, kv: PagedKV, span: Span, heads: Tensor, out: Tensor) -> None:
         """Values are filled up with zeros to the width of keys, which torch's own attention wants."""
@@ -175,6 +203,9 @@ class LatentAttention:
             keys[:number, :, : sizes.plain] = torch.bmm(latent, self.k_up.weights[own].transpose(1, 2))
             keys[:number, :, sizes.plain :] = turned
             values[:number, :, : sizes.value_dim] = torch.bmm(latent, self.v_up.weights[own])
+            if self.adapted is not None:
+                parts = keys[:number, :, : sizes.plain], values[:number, :, : sizes.value_dim]
+                self.adapted.expanded(*parts, latents[0], own)
             context = Context(0, keys[:number], values[:number])
             self._attend(span, heads[:, own], context, seen[:, :number], masks)
             out[:, own] = seen[:, :number, : sizes.value_dim]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ....model.architecture import Architecture
 from ....model.layers import LinearSpec, MoeSpec
-from ....model.moe import Scoring
+from ....model.shapes import Scoring
+from ...lora.sites import LoraSites
 from ...models.sharding import Get
 from ...quantization.base import CpuLinear
 from .elementwise import clamped_swiglu, exact_sigmoid
@@ -26,6 +27,9 @@ class Builder(Protocol):
 
     @property
     def get(self) -> Get: ...
+
+    @property
+    def lora(self) -> LoraSites | None: ...
 
     def linear(self, *linears: LinearSpec, few_rows: bool = False) -> CpuLinear: ...
 
@@ -44,6 +48,7 @@ class CpuMoe:
         pairs = [spec.expert(index) for index in range(spec.experts)]
         experts = [Expert(build.linear(*up, few_rows=True), build.linear(down, few_rows=True)) for up, down in pairs]
         self.experts = Experts(experts, self._gated, spec.first, self.moe.of_inputs)
+        self.experts.lora = build.lora
         self.shared: Expert | None = None
         if spec.shared_down is not None:
             self.shared = Expert(build.linear(*spec.shared_gate_up), build.linear(spec.shared_down))

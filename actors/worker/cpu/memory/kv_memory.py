@@ -14,7 +14,7 @@ from ....model.memory.kv_memory import KVMemory, plan_kv_memory
 from ....model.memory.machine import kv_type_on_cpu
 from ....options.config import Config
 from ....protocol.step import KVLayout
-from ...kept_memory import Take, anonymous
+from ...kept_memory.file import Take, anonymous
 from ...memory import make_pools
 from ..layers import native
 from .states import RowStates

@@ -12,21 +12,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from actorserve.kernels.triton.paged_decode import Scratch, split_count
 from actorserve.kernels.triton.rotary_kv import Pools
-from actorserve.kernels.triton.sampling import Workspace, sample
+from actorserve.kernels.triton.sampling import sample
 from actorserve.kernels.triton.step_inputs import RowState, StepInputs, keep_tokens, make_inputs
 
-from ..buffers import StepBuffers
 from ..executor import GpuBatch, GpuModel, Hidden
-from ..graphs import Graphs, size_for
-from ..sampler import RowWork
-from .speculation import DraftingRunner, at_positions
+from .ahead import AheadDraftingRunner
+from .speculation import at_positions
 
 
-class ModelDraftingRunner(DraftingRunner):
+class ModelDraftingRunner(AheadDraftingRunner):
     """Rows have drafts of a model."""
 
     def __init__(self, *given: Any, draft: GpuModel, **named: Any) -> None:
@@ -35,27 +32,9 @@ class ModelDraftingRunner(DraftingRunner):
         sizes, device = self.sizes, self.device
         self.draft = draft
         self.draft_pools: list[Pools] = []
-        self.drafting = Graphs(self.decoding.sizes, self._draft, device)
         self._draft_inputs = StepInputs.make(sizes.rows, sizes.rows, self.rows.state.table.shape[1], device)
         self._draft_inputs.fill()
         self._state = RowState(self.rows.state.last, torch.zeros_like(self.rows.state.drawn), self.rows.state.table)
-        even = sizes.rows + sizes.rows % 2  # so that each begins at a multiple of 16 bytes
-        self._words = torch.zeros(sizes.drafts, even, dtype=torch.int64, device=device)  # of each row
-        self._drawn = torch.zeros(sizes.rows, dtype=torch.int32, device=device)
-        self._index = torch.arange(sizes.rows, device=device)
-        self._workspace = Workspace.make(sizes.rows, draft.shape.vocab_size, device)
-
-    def _before(self, buffers: StepBuffers, work: RowWork) -> None:
-        rows = work.rows[work.draws > 1]
-        if not rows.size:
-            return
-        size = size_for(self.drafting.sizes, rows.size) or rows.size
-        own = buffers.numbers.drafting
-        own[:size] = -1
-        own[: rows.size] = rows
-        begin = len(self._numbers) - len(own)
-        buffers.send(self._numbers, begin, begin + size)
-        self.drafting.step(size)
 
     def _draft(self, size: int) -> None:
         """The drafts of so many rows, on the buffers."""
@@ -79,23 +58,7 @@ class ModelDraftingRunner(DraftingRunner):
         splits = split_count(rows, shape.kv_heads, self.sizes.length, self.scratch.processors)
         return Scratch.of(rows, shape.heads, shape.head_dim, splits, self.device)
 
-    def _add_inputs(self, rows: Tensor, starts: Tensor, inputs: StepInputs) -> None:
-        room, there = self._at.room[: len(rows)], rows.clamp(min=0)
-        keep_tokens(rows.where(room > 0, -1), room, self.drafts.drafted)
-        for number in range(self.lookup.drafts):
-            places = (starts[: len(rows)] + 1 + number).where((room > number) & (rows >= 0), -1)
-            keep_tokens(places, self._words[number].index_select(0, there), inputs.ids)
-
     def _forward(self, batch: GpuBatch) -> Hidden:
         own = batch._replace(scratch=self._draft_scratch(max(1, batch.decoding)), chunk_scratch=None)
         self.draft.forward(own, self.draft_pools)
         return super()._forward(batch)
-
-    def profile_steps(self) -> None:
-        """The draft model's steps, too."""
-        super().profile_steps()
-        for size in (1, self.sizes.rows):
-            self.drafting.step(size)
-
-    def _graphs(self) -> dict[str, Graphs[Any]]:
-        return {**super()._graphs(), "drafts": self.drafting}

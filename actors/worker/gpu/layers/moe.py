@@ -21,7 +21,7 @@ from actorserve.kernels.triton.silu_mul import GATES
 
 from ....model.architecture import Architecture
 from ....model.layers import LinearSpec, MoeSpec
-from ....model.moe import MoeShape, Scoring
+from ....model.shapes import MoeShape, Scoring
 from ....options.config import ConfigError
 from ...quantization.base import GpuLinear
 

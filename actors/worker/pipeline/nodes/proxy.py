@@ -19,7 +19,7 @@ from actorserve.shm.table.table import slot_of
 
 from ....options.config import ConfigError
 from ....protocol.messages import ToWorker
-from ....protocol.node_wire import (
+from ....protocol.sockets.node_wire import (
     DONE,
     NONCE_BYTES,
     PROXY,

@@ -9,7 +9,7 @@ import numpy as np
 from actorserve.shm.board.board import ActorState
 from actorserve.shm.table.table import slot_of
 
-from ....protocol.node_wire import DONE, READY, Planned, receive
+from ....protocol.sockets.node_wire import DONE, READY, Planned, receive
 from ...actor import WorkerActor
 
 

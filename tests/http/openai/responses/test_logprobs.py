@@ -13,9 +13,10 @@ from actorserve.http.openai.responses.events import ResponseEvents
 from actorserve.http.openai.responses.items import OutputItems
 from actorserve.http.openai.responses.logprobs import TextTokens
 from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText
+from tests.http.fakes import rendered, say
 from tests.http.openai.responses.scripted import KEY, USAGE, events_of
 from tests.http.openai.responses.test_requests import chat
-from tests.http.serving import Served, rendered, say
+from tests.http.serving import Served
 
 ANSWER = ResponseAnswer(KEY, "m", 1, {})
 

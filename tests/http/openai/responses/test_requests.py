@@ -154,6 +154,19 @@ def chat_call(name: str, number: int) -> dict[str, Any]:
     return {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": "{}"}}
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "it fell",
+        {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "it fell"}]},
+        {"type": "mcp_protocol_error", "code": -32602, "message": "it fell"},
+    ],
+)
+def test_the_error_of_a_call_that_the_server_made(error: Any) -> None:
+    made = {"type": "mcp_call", "id": "m", "server_label": "s", "name": "f", "arguments": "{}", "error": error}
+    assert messages([made])[-1] == {"role": "tool", "tool_call_id": "m", "content": "it fell"}
+
+
 def test_items_of_one_turn_are_one_message() -> None:
     thinking = {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     said = {"role": "assistant", "content": "wait"}

@@ -82,7 +82,8 @@ FEATURES: dict[str, Sequence[Any]] = {
     "sinks": (False, True),
     "slopes": (False, True),
 }
-QUICK = VALUES | {"group": (1, 3, 7, 8, 14, 16)}  # the others take the same paths
+# The others take the same paths: whole tiles or filled ones, of one block or of several.
+QUICK = VALUES | {"head_dim": (64, 80, 256), "group": (1, 3, 8, 14), "block_size": (16, 48, 128)}
 
 
 def pairwise(values: dict[str, Sequence[Any]]) -> list[Case]:

@@ -88,9 +88,12 @@ def feature_jobs(arch: int, dtype: str = "bfloat16", pools: str | None = None) -
 
 
 def heads_of_128() -> list[dict[str, Any]]:
-    jobs = jobs_of(90, (128,)) + [job for job in jobs_of(90, (128,), pools=E4M3) if job["shape"] is SHAPES[0]]
-    jobs += [jobs[0] | {"long": ["block_stride", "head_stride"]}, jobs[2] | {"divided": True}]
-    return [*jobs, jobs[2] | {"fixed": True}]
+    """Those with a window and a soft cap as they are; the others in the three ways in which they may be asked for."""
+    jobs = jobs_of(90, (128,))
+    plain = {job["kernel"]: job for job in jobs if job["shape"] is SHAPES[0]}
+    eights = [job for job in jobs_of(90, (128,), pools=E4M3) if job["shape"] is SHAPES[0]]
+    ways = [plain["decode"] | {"long": ["block_stride", "head_stride"]}, plain["prefill"] | {"divided": True}]
+    return [*(job for job in jobs if job["shape"] is SHAPES[1]), *eights, *ways, plain["prefill"] | {"fixed": True}]
 
 
 def asked_for_by_few() -> list[dict[str, Any]]:

@@ -1,0 +1,209 @@
+"""`actorserve bench sweep`: each of some servers under each of some loads, kept one by one, so that it can go on.
+
+Servers and loads are files: a list of objects, one for each combination, or one object of lists, of which all
+combinations are taken. A point that is kept in the folder is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import itertools
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from ..options.config import ConfigError
+from . import options
+from .results.pareto import frontier, per_user
+from .results.plot import plot_pareto
+from .results.report import document, load, mean_of, number, save
+from .serve import bench_of, sweep, wanted
+from .server import ServerError, StartedServer
+
+PARETO, WHOLE = "pareto.svg", "sweep.json"
+FOLDER = "points"
+COUNT = (  # the options that make another point
+    *("base_url", "backend", "endpoint", "extra_body", "seed", "num_prompts", "dataset", "dataset_path", "goodput"),
+    *("random_input_len", "random_output_len", "random_range_ratio", "prefix_len", "num_prefixes", "ignore_eos"),
+    *("request_rate", "max_concurrency", "arrivals", "burstiness", "num_warmups", "repeat", "metric_percentiles"),
+)
+Values = dict[str, Any]
+
+
+class Combination(NamedTuple):
+    """Of options, as a file says them."""
+
+    given: Values
+
+    @property
+    def words(self) -> list[str]:
+        """As on a command line: `true` is an option without a value, `false` its absence."""
+        found: list[str] = []
+        for name, value in self.given.items():
+            if value is not False:
+                found.append(f"--{name.lstrip('-').replace('_', '-')}")
+                found += [] if value is True else [_word(value)]
+        return found
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return shlex.join(self.words) or "as it is"
+
+
+def _word(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def read_combinations(path: str | None, name: str) -> list[Combination]:
+    """Of a YAML or JSON file; without one there is one combination of nothing."""
+    if path is None:
+        return [Combination({})]
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{name} {path}: {error}") from None
+    if isinstance(found, dict) and found and all(isinstance(values, list) and values for values in found.values()):
+        return [Combination(dict(zip(found, each, strict=True))) for each in itertools.product(*found.values())]
+    if isinstance(found, list) and found and all(isinstance(one, dict) for one in found):
+        return [Combination(one) for one in found]
+    raise ConfigError(f"{name} {path}: a list of objects, or one object with a list of values for each option")
+
+
+def run_sweep(arguments: argparse.Namespace, console: Console) -> list[Values]:
+    """All points, those that were kept before included."""
+    if arguments.repeat < 1:
+        raise ConfigError("--num-runs: at least 1")
+    servers = read_combinations(arguments.serve_params, "--serve-params")
+    if arguments.base_url and (arguments.serve_params or arguments.engine):
+        raise ConfigError("--base-url names a server that runs: --serve-params and options behind -- do not go with it")
+    loads = [(one, with_load(arguments, one)) for one in read_combinations(arguments.bench_params, "--bench-params")]
+    folder = Path(arguments.output_dir)
+    points: list[Values] = []
+    for server in servers:
+        points += _of_server(arguments, server, loads, folder / FOLDER, console)
+    save(folder / WHOLE, document("sweep", {"options": {"engine": shown(arguments.engine)}}, points))
+    _show(console, points)
+    if plot_pareto(points, str(folder / PARETO)):
+        console.print(f"written to {folder / PARETO}", markup=False)
+    else:
+        console.print("no plot: pip install 'actorserve[bench]' brings matplotlib; the points are in " + WHOLE)
+    return points
+
+
+def with_load(arguments: argparse.Namespace, combination: Combination) -> argparse.Namespace:
+    """The options of `bench serve` with those of a combination; ConfigError names what is none of them."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False, add_help=False)
+    options.add_prompts(parser)
+    options.add_load(parser)
+    options.add_request(parser)
+    try:
+        found, unknown = parser.parse_known_args(combination.words, copy.copy(arguments))
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"--bench-params: {error}") from None
+    if unknown:
+        raise ConfigError(f"--bench-params: {unknown[0]}: no option of `actorserve bench serve` for prompts or load")
+    wanted(found)
+    for name in ("request_rate", "max_concurrency"):
+        options.numbers(getattr(found, name), f"--bench-params: {name}")
+    return found
+
+
+def _of_server(
+    arguments: argparse.Namespace,
+    server: Combination,
+    loads: Sequence[tuple[Combination, argparse.Namespace]],
+    folder: Path,
+    console: Console,
+) -> list[Values]:
+    """The points of one server, which is started only if some of them are not kept."""
+    words = [*([arguments.model] if arguments.model else []), *arguments.engine, *server.words]
+    paths = [folder / f"{digest(words, one, given)}.json" for one, given in loads]
+    kept = {path: found for path in paths if (found := _kept(path)) is not None}
+    if len(kept) < len(paths):
+        console.print(f"measuring {server.name}: {len(paths) - len(kept)} of {len(paths)} loads", markup=False)
+        try:
+            _measure(arguments, words, server, [row for row in zip(paths, loads, strict=True) if row[0] not in kept])
+        except ServerError as error:
+            console.print(f"not measured: {server.name}: {error}", markup=False)
+            failed = {"name": server.name, "engine": server.words, "runs": [], "error": str(error)}
+            return [point for found in kept.values() for point in found] + [failed]
+    return [point for path in paths for point in _kept(path) or []]
+
+
+def _measure(
+    arguments: argparse.Namespace,
+    words: list[str],
+    server: Combination,
+    missing: Sequence[tuple[Path, tuple[Combination, argparse.Namespace]]],
+) -> None:
+    """What one server makes of loads, each written when it is done."""
+    if arguments.base_url:
+        base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
+        for path, (one, given) in missing:
+            _keep(path, _points(given, server, one, base_url, None))
+        return
+    with StartedServer(words, arguments.ready_timeout) as started:
+        for path, (one, given) in missing:
+            _keep(path, _points(given, server, one, started.base_url, started.pid))
+
+
+def _points(
+    given: argparse.Namespace, server: Combination, load: Combination, base_url: str, pid: int | None
+) -> list[Values]:
+    bench = bench_of(given, base_url, pid, started=pid is not None)
+    name = "; ".join(one.name for one in (server, load) if one.given) or "as it is"
+    about = {"engine": server.words, "load": load.words}
+    return [point | {"name": f"{name} ({point['name']})", **about} for point in sweep(bench, given)]
+
+
+def digest(words: Sequence[str], load: Combination, given: argparse.Namespace) -> str:
+    """The name of a point: whatever would make another one of it."""
+    text = json.dumps([list(words), load.words, [getattr(given, name) for name in COUNT]])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _kept(path: Path) -> list[Values] | None:
+    """What was measured before; what a death has torn is measured again."""
+    try:
+        found: list[Values] = load(str(path))["points"]
+    except ConfigError:
+        return None
+    return found
+
+
+def _keep(path: Path, points: list[Values]) -> None:
+    """Whole or not at all."""
+    beside = path.with_suffix(".writing")
+    save(beside, document("sweep", {}, points))
+    os.replace(beside, path)
+
+
+def shown(words: Sequence[str]) -> list[str]:
+    """Options of a server, without keys."""
+    secret = [number for number, word in enumerate(words) if "-key" in word]
+    return [word for number, word in enumerate(words) if number not in secret and number - 1 not in secret]
+
+
+def _show(console: Console, points: Sequence[Values]) -> None:
+    """Those of the frontier are marked: nothing else has more throughput at as many tokens a second for one user."""
+    table = Table(title="bench sweep; *: nothing else is better in both", title_justify="left")
+    table.add_column("")
+    table.add_column("point")
+    for title in ("output tok/s", "tok/s a user", "requests/s", "TTFT p99 ms", "TPOT p99 ms"):
+        table.add_column(title, justify="right")
+    best = {id(point) for point in frontier(points)}
+    for point in points:
+        rates = mean_of(point, "output_throughput"), per_user(point), mean_of(point, "request_throughput")
+        latency = (mean_of(point, "latency_ms", name, "p99") for name in ("ttft", "tpot"))
+        table.add_row("*" if id(point) in best else "", point["name"], *map(number, (*rates, *latency)))
+    console.print(table)

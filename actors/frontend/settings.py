@@ -1,0 +1,122 @@
+"""What the HTTP side needs to know of options and models, of which each has its own Settings."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from functools import partial
+
+from actorserve.http.settings import AdapterNames, Catalog, KVSharing, Settings, media_rules, plugins_of
+
+from ..model.checks import check_gpu
+from ..model.tokenizers.tokenizer import describe_tokenizer
+from ..options.kv_offload import read_tiers
+from ..protocol.file_sizes import KV_LISTENER
+from ..protocol.served import ServedModel
+from ..runtime.process import Context
+from .engine import FrontendEngine
+from .model_card import added_tokens, card_of, fingerprint_of
+from .parsers import choose_parsers
+
+ANY_ADDRESS = ("", "0.0.0.0", "::")
+
+
+def settings_of(context: Context, engine: FrontendEngine) -> Settings:
+    """Those of the first model; by its catalog there are all."""
+    catalog, created = Catalog(), int(time.time())
+    for served in context.system.models:
+        catalog.models.append(_settings(context, engine, served, catalog, created))
+    return catalog.models[0]
+
+
+def _settings(
+    context: Context, engine: FrontendEngine, served: ServedModel, catalog: Catalog, created: int
+) -> Settings:
+    config, model = served.config, served.info
+    tools, reasoning = choose_parsers(config, model)
+    return Settings(
+        served=config.served_names(),
+        api_keys=config.api_key,
+        max_body_bytes=config.max_body_bytes,
+        max_model_len=model.max_model_len,
+        sampling_defaults=model.sampling_defaults,
+        vocab_size=model.vocab_size,
+        end_tokens=model.end_tokens,
+        created=created,
+        model=served.index,
+        catalog=catalog,
+        has_tokenizer=bool(model.tokenizer_folder),
+        idempotency=config.idempotency_window > 0,
+        idempotent_request_ids=config.idempotent_request_ids,
+        prefix_cache_per_client=config.prefix_cache_per_client,
+        tool_parser=tools if config.enable_auto_tool_choice else None,
+        reasoning_parser=reasoning,
+        trust_request_chat_template=config.trust_request_chat_template,
+        admin_api_key=config.admin_api_key,
+        allowed_origins=tuple(config.allowed_origins),
+        allowed_methods=tuple(config.allowed_methods),
+        allowed_headers=tuple(config.allowed_headers),
+        request_id_headers=config.enable_request_id_headers,
+        max_log_len=config.max_log_len,
+        pooling=model.pooling,
+        kv=_kv_sharing(context),
+        engines=range(config.first_engine + served.engines.start, config.first_engine + served.engines.stop),
+        first_engine=config.first_engine,
+        encoder=model.encoder,
+        media=media_rules(config, model, context.system.files.body_bytes),
+        adapters=AdapterNames() if served.index else engine.adapters,
+        accounts=engine.accounts,
+        tokenizer_info=describe_tokenizer(config, model),
+        card=partial(card_of, config, model),
+        special_tokens=partial(added_tokens, model),
+        max_num_seqs=config.max_num_seqs,
+        io_processor=config.io_processor_plugin is not None,
+        prompt_embeds=config.enable_prompt_embeds,
+        root_path=config.root_path,
+        response_role=config.response_role,
+        template_kwargs=config.json_object("default_chat_template_kwargs"),
+        keep_alive_s=config.sse_keep_alive_interval,
+        realtime_idle_s=config.realtime_idle_timeout,
+        allow_credentials=config.allow_credentials,
+        fingerprint=fingerprint_of(config, model),
+        tools=engine.tools if config.has_tools else None,
+        plugins=plugins_of(config),
+        watermarks=not check_gpu(config),
+        tools_by_url=bool(config.allowed_tool_domains),
+        max_tool_calls=config.max_tool_calls,
+    )
+
+
+def _kv_sharing(context: Context) -> KVSharing | None:
+    """How servers come by each other's KV blocks; None where they do not."""
+    tiers = read_tiers(context.config)
+    if tiers is None or not tiers.shares:
+        return None
+    beside = tiers.folder is not None or bool(tiers.plugin)
+    address = ("", 0)
+    if tiers.listen:
+        host, _, _ = tiers.listen.rpartition(":")
+        with socket.socket(fileno=os.dup(context.files[KV_LISTENER])) as listener:
+            port = int(listener.getsockname()[1])
+        own = host.removeprefix("[").removesuffix("]")
+        address = (reached_at(own), port)
+    allows = tiers.allows if tiers.pulls else None
+    return KVSharing(beside or bool(tiers.listen), beside or tiers.pulls, address, allows)
+
+
+def reached_at(own: str) -> str:
+    """Where others find what listens there. Of any address: that which what is sent away leaves from, by the routes
+    (nothing is sent), since networks of `peer` are of addresses; the machine's name where nothing leads away.
+    """
+    if own not in ANY_ADDRESS:
+        return own
+    ways = [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]  # of documents: nobody's
+    for family, away in ways if own != "::" else ways[::-1]:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as way:
+                way.connect((away, 9))
+                return str(way.getsockname()[0])
+        except OSError:
+            continue
+    return socket.gethostname()

@@ -1,0 +1,223 @@
+"""What operators ask of an engine elsewhere: it is sent there, and answered in time, with the engine's name if it is
+not there.
+
+Of deaths: the link keeps what it was asked in its own memory alone. Its successor, whom a frontend asks again, finds in
+the KV map's words what is wanted of the engine: whether it is paused, sleeps, and with which weights (shm/weights.py).
+These words are stored once the engine has done it, or, of a pause, while it is away. An engine that comes, or comes
+back, is told what they say and it does not do: once on a connection, so that two servers that want it otherwise do not
+wake and park it for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.kv_map.pause import PauseState
+from actorserve.shm.kv_map.sleep import Part, SleepState
+from actorserve.shm.weights import WeightsRecord
+
+from ..engines.channel import Channel
+from ..protocol.messages import frontend_of_call
+from ..protocol.sockets import engine_wire as wire
+from ..protocol.topics.administration import (
+    CacheReset,
+    CallWorkers,
+    CheckWeights,
+    Pause,
+    Paused,
+    PrefixCacheReset,
+    ResetEncoderCache,
+    ResetPrefixCache,
+    Resume,
+    Sleep,
+    SleepChanged,
+    Unanswered,
+    WakeUp,
+    WorkersCalled,
+)
+from ..runtime.process import Context
+
+ABSENT_S = 10.0  # for so long an engine that is away may come back, and do it
+MOST_CALLS = 64
+EVERYTHING = int(Part.ALL)
+Call = ResetPrefixCache | ResetEncoderCache | Pause | Resume | Sleep | WakeUp | CheckWeights | CallWorkers
+Answer = PrefixCacheReset | CacheReset | Paused | SleepChanged | WorkersCalled | Unanswered
+
+
+@dataclass(slots=True)
+class Open:
+    """A call that is not answered."""
+
+    call: Call
+    since: float
+
+
+class LinkAdministration:
+    """Of one link. `is_parked`: nobody wants the engine, so that there is nothing to ask."""
+
+    def __init__(self, context: Context, kv: KVMap, name: str, is_parked: Callable[[], bool]) -> None:
+        self._context, self._kv, self._name, self._is_parked = context, kv, name, is_parked
+        self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
+        self._open: dict[int, Open] = {}
+        self._channel: Channel | None = None
+        self._lost_at = time.monotonic()
+        self._why = "it does not answer"
+        self._is_set_right = False  # on this connection it was told what is wanted
+        self._wakes = False  # once it sleeps with the weights that are wanted
+
+    # --- the connection ------------------------------------------------------------------------------------------
+
+    def met(self, channel: Channel) -> None:
+        """It is there: what was asked stands before what is to be computed behind it."""
+        self._channel, self._is_set_right, self._wakes = channel, False, False
+        if self._kv.pause.state.holds:
+            channel.send(Pause(0, "keep"))
+        elif self._kv.pause.state is PauseState.RESUMING:
+            channel.send(Resume(0))
+        for one in self._open.values():
+            self._send(channel, one.call)
+
+    def _send(self, channel: Channel, call: Call) -> None:
+        """Weights are compared before they are loaded."""
+        if not isinstance(call, Sleep) or call.weights is None:
+            channel.send(call)
+            return
+        try:
+            channel.send(wire.LoadWeights(call, wire.weights_digest(call.weights or self._context.model.folder)))
+        except OSError as error:
+            self._open.pop(call.call, None)
+            self._post(Unanswered(call.call, f"path: {call.weights} cannot be read: {error.strerror}.", 400))
+
+    def lost(self, why: str) -> None:
+        """It is gone, or not there yet."""
+        if self._channel is not None:
+            self._lost_at = time.monotonic()
+        self._channel, self._why = None, why
+
+    def look(self) -> None:
+        """Now and then: who waits for an engine that is away is told so."""
+        if self._channel is not None:
+            return
+        now = time.monotonic()
+        for number, one in list(self._open.items()):
+            if self._is_parked() or isinstance(one.call, Pause | Resume):
+                self._settle_absent(one.call)
+            elif now - max(one.since, self._lost_at) > ABSENT_S:
+                del self._open[number]
+                self._post(Unanswered(number, self._problem()))
+
+    def _problem(self) -> str:
+        return f"Engine {self._context.spec.engine} at {self._name} does not answer: {self._why}."
+
+    # --- what is asked -------------------------------------------------------------------------------------------
+
+    def ask(self, call: Call) -> None:
+        """It may be asked again under its number, by whoever is patient."""
+        if call.call in self._open:
+            return
+        if len(self._open) >= MOST_CALLS:
+            del self._open[next(iter(self._open))]  # for which nobody waits any more
+        self._open[call.call] = Open(call, time.monotonic())
+        if self._channel is not None:
+            self._send(self._channel, call)
+        else:
+            self.look()
+
+    def _settle_absent(self, call: Call) -> None:
+        """Of one that is away: nothing is planned there for this server; of one that nobody wants nothing is asked."""
+        answer: Answer
+        match call:
+            case Pause() | Resume():
+                self._kv.pause.state = PauseState.PAUSED if isinstance(call, Pause) else PauseState.RESUMING
+                answer = Paused(call.call)
+            case ResetPrefixCache():
+                answer = PrefixCacheReset(call.call)
+            case ResetEncoderCache():
+                answer = CacheReset(call.call)
+            case Sleep() | WakeUp():
+                self._store_sleep(call)
+                answer = SleepChanged(call.call)
+            case CheckWeights():
+                answer = SleepChanged(call.call)
+            case CallWorkers():
+                answer = WorkersCalled(call.call)
+        del self._open[call.call]
+        self._post(answer)
+
+    def answered(self, answer: Answer) -> None:
+        """By the engine. To what this link has asked itself nobody waits for an answer."""
+        if not answer.call:
+            self._is_done(answer)
+            return
+        one = self._open.pop(answer.call, None)
+        if one is None:
+            return
+        match one.call:
+            case Pause():
+                self._kv.pause.state = PauseState.PAUSED
+            case Resume():
+                self._kv.pause.state = PauseState.RUNNING
+            case Sleep() | WakeUp() if isinstance(answer, SleepChanged):
+                self._store_sleep(one.call, answer.problem)
+        self._post(answer)
+
+    def _is_done(self, answer: Answer) -> None:
+        """What was asked by this link itself."""
+        if self._kv.pause.state is PauseState.RESUMING and isinstance(answer, Paused):
+            self._kv.pause.state = PauseState.RUNNING
+        elif isinstance(answer, SleepChanged) and self._wakes and self._channel is not None:
+            self._wakes = False
+            self._channel.send(WakeUp(0, EVERYTHING))
+        elif isinstance(answer, Unanswered):
+            self._context.log.error("engine %d at %s: %s", self._engine, self._name, answer.problem)
+
+    def _store_sleep(self, call: Sleep | WakeUp, problem: str = "") -> None:
+        """What is wanted of the engine from now on."""
+        if isinstance(call, WakeUp):
+            asleep = self._kv.sleep.state.asleep & ~Part(call.parts)
+            self._kv.sleep.state = self._kv.sleep.state._replace(asleep=asleep) if asleep else SleepState()
+            if problem:  # it has loaded those before
+                self._weights.store(self._weights.before())
+            return
+        self._kv.sleep.state = SleepState(call.level, Part.ALL, refuses=call.refuses, wait_s=call.wait_s)
+        if call.weights is not None and self._weights.read()[1] != call.weights:
+            self._weights.store(call.weights)
+
+    # --- what it says of itself ----------------------------------------------------------------------------------
+
+    def trouble_with(self, engine: wire.Engine) -> str:
+        """Why it does not compute for this server, though its workers may live; nothing if it does. What it does
+        otherwise than is wanted it is told.
+        """
+        wanted, weights = self._kv.sleep.state, self._weights.read()[1]
+        sleeps = SleepState.unpacked(engine.sleep)
+        is_other = weights != engine.weights or (wanted.is_parked and not sleeps.is_on)
+        if is_other and not (self._is_set_right or self._asked_to_sleep() or self._channel is None):
+            self._set_right(wanted, weights if weights != engine.weights else None)
+        if sleeps.is_parked:
+            return "it sleeps"
+        if weights != engine.weights:
+            return f"it has other weights, {engine.weights or 'those of its model'}"
+        return "" if engine.worker else "its workers are not up"
+
+    def _asked_to_sleep(self) -> bool:
+        return any(isinstance(one.call, Sleep | WakeUp) for one in self._open.values())
+
+    def _set_right(self, wanted: SleepState, weights: str | None) -> None:
+        assert self._channel is not None
+        self._is_set_right = True
+        self._context.log.info("engine %d at %s is told to sleep, or of other weights", self._engine, self._name)
+        level = wanted.level or 1
+        self._wakes = not wanted.is_parked
+        self._send(self._channel, Sleep(0, level, "keep", wanted.refuses, wanted.wait_s, weights))
+
+    @property
+    def _engine(self) -> int:
+        return self._context.spec.engine
+
+    def _post(self, answer: Answer) -> None:
+        if answer.call:
+            self._context.post(f"frontend-{frontend_of_call(answer.call)}", answer)

@@ -1,0 +1,74 @@
+"""What a link gives to other engines: all, when its own is gone; who waits there, when another one idles; and whose
+adapter it cannot have. By the engine word and Admit, in the order that scheduler/recovery/handover.py argues.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from ..engines.ownership import Ownership
+from ..engines.routing import Router
+from ..protocol.messages import Admit, Finish
+from ..runtime.process import Context
+from ..scheduler.recovery.handover import SHARE_S
+from ..scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
+from .sequences import Held, Sequences
+
+
+class LinkGiver:
+    """Of one link."""
+
+    def __init__(self, context: Context, sequences: Sequences, ownership: Ownership) -> None:
+        self._context, self._sequences, self._ownership = context, sequences, ownership
+        self._table, self._engine = context.table, context.spec.engine
+        self._router = Router(context)
+        self._rows = context.config.max_num_seqs
+        self._share_at = 0.0
+
+    def give_all(self) -> None:
+        """To engines that compute; it stays while there is none."""
+        if engines := self._router.up(but=self._engine):
+            given = self._give(list(self._sequences.held.values()), engines)
+            self._context.log.warning("requests of engine %d go on elsewhere, %s", self._engine, given)
+
+    def share(self, waiting: int) -> None:
+        """So many wait there for a row or, here, for a slot: the last that have come, as far as others have rows. One
+        of which a step is under way all the same is computed twice, and told once: it is dropped there.
+        """
+        now = time.monotonic()
+        if not waiting or now < self._share_at:
+            return
+        self._share_at = now + SHARE_S
+        rooms = self._router.rooms(self._rows, but=self._engine)
+        free = [held for held in self._sequences.held.values() if self._may_leave(held)] if rooms else []
+        some = free[-min(waiting, sum(rooms.values())) :] if free else []
+        if some:
+            given = self._give(some, list(rooms))
+            self._context.log.info("requests that wait for engine %d go on elsewhere, %s", self._engine, given)
+
+    def _may_leave(self, held: Held) -> bool:
+        return not (held.has_run or held.deaths >= DEATHS_BEFORE_TRIAL or self._table.is_pinned(held.ref))
+
+    def leave(self, adapters: Iterable[int]) -> None:
+        """Whose adapter the engine cannot have goes on in another one, and ends where there can be none."""
+        some = [held for held in self._sequences.held.values() if held.adapter in adapters]
+        if not some:
+            return
+        if engines := self._router.up(but=self._engine):
+            self._give(some, engines)
+        elif len(self._context.served.engines) == 1:
+            for held in some:
+                self._sequences.end(held.ref, Finish.ADAPTER)
+
+    def _give(self, some: list[Held], engines: list[int]) -> str:
+        given: dict[int, list[int]] = {}
+        self._sequences.stats.survived_elsewhere(held.ref for held in some if held.has_run)
+        for held in some:
+            tokens = held.num_prompt_tokens + held.num_generated_tokens
+            engine = self._router.choose(self._table.hashes(held.ref), tokens, among=engines)
+            self._sequences.let_go(held)
+            self._table.move(held.ref, engine, held.deaths)
+            given.setdefault(engine, []).append(held.ref)
+        self._ownership.post(given, Admit)
+        return ", ".join(f"{len(refs)} in engine {engine}" for engine, refs in given.items())

@@ -1,0 +1,140 @@
+"""config.json of GGUF files of gpt-oss, of Llama 4, and of DeepSeek V2 and V3 with all that are built as these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .architectures import LARGEST, SOFTMAX, Fields, Rule, chosen_experts, layer_types
+from .header import GgufHeader
+
+SIGMOID = 2  # of expert_gating_func
+SCORINGS = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
+ONLY_GROUPS = {160: (8, 3), 256: (8, 4)}  # of files that lack them: DeepSeek V2 and V3 alone have so many experts
+LLAMA4_CHUNK = 8192
+UNNORMED_EXPERTS = 128  # of Llama 4 Maverick
+PER_SCALE = 10.0  # the field is a tenth of what config.json has
+
+
+def _gpt_oss(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    """Every second layer has windows, from the first on; positions are stretched without rounding."""
+    chosen = chosen_experts(fields, normalised=True)
+    size = fields.count("expert_feed_forward_length") or fields.same("feed_forward_length")
+    return {
+        "model_type": "gpt_oss",
+        "num_local_experts": chosen["num_experts"],
+        "num_experts_per_tok": chosen["num_experts_per_tok"],
+        "intermediate_size": size,
+        "sliding_window": fields.counted("attention.sliding_window"),
+        "layer_types": layer_types(fields, 2),
+    }
+
+
+def _llama4(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    """Files say nothing of what both of its models have, nor that only the one of 128 experts norms no heads."""
+    scored_by_sigmoid(fields)
+    if fields.whole(fields.own("attention.sliding_window"), 0, LARGEST) not in (None, LLAMA4_CHUNK):
+        raise fields.wrong_own("attention.sliding_window", f"{LLAMA4_CHUNK}")
+    experts = fields.counted("expert_count")
+    return {
+        "model_type": "llama4_text",
+        "num_local_experts": experts,
+        "num_experts_per_tok": fields.counted("expert_used_count"),
+        "intermediate_size": fields.counted("expert_feed_forward_length"),
+        "intermediate_size_mlp": fields.same("feed_forward_length"),
+        "interleave_moe_layer_step": fields.count("interleave_moe_layer_step") or 1,
+        "use_qk_norm": experts != UNNORMED_EXPERTS,
+        "attention_chunk_size": LLAMA4_CHUNK,
+        "no_rope_layer_interval": 4,
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    }
+
+
+def _deepseek(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    """Whether it is V2 or V3 is told by how its router scores."""
+    scoring = scores_by(fields)
+    found = _latent(fields) | routed_experts(fields)
+    if scoring == SIGMOID:
+        kind = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+        return found | kind | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+    kind = {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"}
+    method = "group_limited_greedy" if found["n_group"] > 1 else "greedy"
+    return found | kind | {"scoring_func": "softmax", "topk_method": method}
+
+
+def scores_by(fields: Fields, known: tuple[int, ...] = (SOFTMAX, SIGMOID)) -> int:
+    """How a router scores, which must be one of these; softmax where the file does not say."""
+    scoring = fields.whole(fields.own("expert_gating_func"), 0, LARGEST) or SOFTMAX
+    if scoring not in known:
+        raise fields.wrong_own("expert_gating_func", " or ".join(f"{one} ({SCORINGS[one]})" for one in known))
+    return scoring
+
+
+def scored_by_sigmoid(fields: Fields) -> None:
+    """Of models whose router scores so in any case, whether their files say it or not."""
+    if fields.whole(fields.own("expert_gating_func"), 0, LARGEST) not in (None, 0, SIGMOID):
+        raise fields.wrong_own("expert_gating_func", f"{SIGMOID} ({SCORINGS[SIGMOID]})")
+
+
+def _latent(fields: Fields) -> dict[str, Any]:
+    """Sizes of attention. Newer files have those of what is kept as well, as if all heads had one key."""
+    width, turning = fields.head_dim(), fields.counted("rope.dimension_count")
+    if turning >= width:
+        raise fields.wrong_own("rope.dimension_count", f"less than the width of a head, {width},")
+    values = fields.count("attention.value_length_mla") or fields.counted("attention.value_length")
+    return {
+        "q_lora_rank": fields.count("attention.q_lora_rank"),
+        "kv_lora_rank": fields.counted("attention.kv_lora_rank"),
+        "qk_nope_head_dim": width - turning,
+        "qk_rope_head_dim": turning,
+        "v_head_dim": values,
+        "head_dim": turning,
+    }
+
+
+def routed_experts(fields: Fields) -> dict[str, Any]:
+    """As DeepSeek's config.json has them."""
+    count, used = fields.counted("expert_count"), fields.counted("expert_used_count")
+    groups, kept = fields.count("expert_group_count"), fields.count("expert_group_used_count")
+    if groups is None:
+        groups, kept = ONLY_GROUPS.get(count, (1, 1))
+    return {
+        "n_routed_experts": count,
+        "num_experts_per_tok": used,
+        "n_shared_experts": fields.count("expert_shared_count") or 0,
+        "moe_intermediate_size": fields.counted("expert_feed_forward_length"),
+        "first_k_dense_replace": fields.count("leading_dense_block_count") or 0,
+        "norm_topk_prob": fields.flag(fields.own("expert_weights_norm")),
+        "routed_scaling_factor": fields.factor("expert_weights_scale") or 1.0,
+        "n_group": groups,
+        "topk_group": kept or groups,
+        "num_nextn_predict_layers": 0,
+    }
+
+
+def stretched(fields: Fields) -> dict[str, Any]:
+    """What yarn has beside what all have. Scores of DeepSeek grow with its factor, and queries and keys do not: as in
+    all models of it that were published."""
+    if fields.architecture == "gpt-oss":
+        return {"truncate": False}
+    by = fields.factor("rope.scaling.yarn_log_multiplier")
+    if by is None:
+        return {}
+    longer = float(f"{by * PER_SCALE:.6g}")  # of float32
+    return {"mscale": longer, "mscale_all_dim": longer}
+
+
+RULES = {
+    "llama4": Rule(_llama4, ("expert_count", "interleave_moe_layer_step", "attention.sliding_window")),
+    "gpt-oss": Rule(_gpt_oss, ("expert_count", "attention.sliding_window")),
+    "deepseek2": Rule(
+        _deepseek,
+        (
+            "expert_count",
+            "expert_group_used_count",
+            "leading_dense_block_count",
+            "rope.scaling.yarn_log_multiplier",
+        ),
+    ),
+}

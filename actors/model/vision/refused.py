@@ -1,0 +1,56 @@
+"""Models that see or hear and cannot be served: what of each is missing, and what can be served in their place.
+
+Names are those of architectures without their end. tools/docs/models.md has the same table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...options.config import ConfigError
+from .texts import KINDS
+
+END = "ForConditionalGeneration"
+OTHER_ENDS = ("ForVisionText2Text", "ForProteinText2Text")
+REASONS = {
+    "nobody has tried their text part": (
+        *("AyaVision", "Cohere2Vision", "Granite4Vision", "Ovis2", "PerceptionLM", "FastVlm"),
+    ),
+    "tokens turn by three positions, in layers that are not this server's, or with experts": (
+        *("Glm4v", "Glm4vMoe", "Ernie4_5_VLMoe", "PaddleOCRVL", "Qwen2_5Omni", "Qwen3OmniMoe", "Qwen3VLMoe"),
+    ),
+    "layers have states": ("Lfm2Vl",),
+    "layers look at pictures by cross attention, or through another encoder": (
+        *("Mllama", "Blip2", "InstructBlip", "Idefics"),
+    ),
+    "all of a prompt sees all of it, or an encoder reads it": (
+        *("PaliGemma", "Florence2", "Kosmos2", "Pix2Struct", "Udop"),
+    ),
+    "pictures are tokens, which they write, too": ("Chameleon", "Emu3", "Janus"),
+    "sounds are tokens of a codec, one step of which stands beside each token (Whisper's models are served)": (
+        "KyutaiSpeechToText",
+    ),
+    "layers look at proteins by cross attention, through an encoder": ("Evolla",),
+    "it writes movements of a robot, and no texts": ("PI0",),
+}
+# transformers has a class of their text part that reads their checkpoints: it alone is served
+TEXTS_BY_TRANSFORMERS = {
+    f"Gemma3n{END}": "Gemma3nForCausalLM",
+    f"Qwen3_5{END}": "Qwen3_5ForCausalLM",
+    f"Qwen3_5Moe{END}": "Qwen3_5MoeForCausalLM",
+}
+BY_NAME = {f"{name}{end}": reason for reason, names in REASONS.items() for name in names for end in (END, *OTHER_ENDS)}
+
+
+def check_kind(values: dict[str, Any], trust_remote_code: bool) -> None:
+    """ConfigError if config.json is of one of these, and no code beside its weights may compute it."""
+    names = values.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    reason = BY_NAME.get(name) if isinstance(name, str) else None
+    if reason is not None and not (trust_remote_code and "auto_map" in values):
+        raise ConfigError(f"model: {name} cannot be served: {reason}; {instead()}")
+
+
+def instead() -> str:
+    """What of models that see or hear is served."""
+    return f"of models that see or hear these are served: {', '.join(name.removesuffix(END) for name in KINDS)}"

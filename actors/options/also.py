@@ -1,0 +1,127 @@
+"""--also MODEL[,option=value…]: further models of one server, each with engines and options of its own.
+
+What is about a model holds for the one that it is given with; all else, such as --frontends or time-outs, for all.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from .config import Config, ConfigError
+from .fields import default, flag, option_fields
+from .lora import read_modules
+from .sources import named_values, value_of, warn
+
+OPTION = "--also"
+MOST = 15  # further models
+OWN = (  # of one model: others do not take them over
+    *("served_model_name", "revision", "tokenizer", "tokenizer_mode", "skip_tokenizer_init", "trust_remote_code"),
+    *("chat_template", "default_chat_template_kwargs", "chat_template_content_format", "escape_special_tokens"),
+    *("tool_call_parser", "reasoning_parser", "enable_auto_tool_choice", "limit_mm_per_prompt", "mm_processor_kwargs"),
+    *("enable_prompt_embeds", "io_processor_plugin"),
+    *("dtype", "quantization", "model_impl", "runner", "convert", "pooler_config", "deterministic", "load_format"),
+    *("seed", "generation_config", "override_generation_config", "max_model_len", "kv_cache_memory_bytes"),
+    *("kv_cache_memory_fraction", "gpu_memory_utilization", "kv_cache_dtype", "enable_prefix_caching"),
+    *("max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size"),
+    *(
+        "enable_expert_parallel",
+        "enable_eplb",
+        "eplb_config",
+        "data_parallel_size",
+        "device",
+        "enforce_eager",
+        "speculative_config",
+        "threads",
+    ),
+    *("hf_overrides", "logits_processors", "logits_processor_pattern", "logits_processor_timeout"),
+    "worker_cls",
+)
+OF_FIRST = (  # of MODEL alone
+    *("enable_lora", "lora_modules", "lora_folder", "remote_engines"),
+    *("engine_secret_file", "engine_certfile", "engine_ca_certs"),
+)
+MANY = (  # of the server, and not with several models
+    *("distributed_executor_backend", "nnodes", "max_data_parallel_size", "data_parallel_rank", "prefill_engines"),
+    "steward",
+    *("kv_offload", "kv_events_config", "record"),
+    *("tool_parser_plugin", "reasoning_parser_plugin"),
+)
+NEXT = re.compile(r",\s*(?=[A-Za-z][\w-]*=)")  # where a further option begins: any other comma is a value's
+
+
+def model_configs(config: Config) -> list[Config]:
+    """The options that each model of the server has, the first of which is MODEL."""
+    return [config, *(_with(config, *read_also(text)) for text in config.also)]
+
+
+def read_also(text: str) -> tuple[str, dict[str, object]]:
+    """(the model, its options by field name); ConfigError says what is wrong."""
+    model, *parts = NEXT.split(text.strip())
+    if not model:
+        raise ConfigError(f"{OPTION} {text}: a model comes first: MODEL,option=value")
+    if "," in model and not Path(model).expanduser().exists():
+        raise ConfigError(f"{OPTION} {text}: options are written behind the model as option=value, with commas between")
+    pairs = [part.partition("=") for part in parts]
+    named = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(named) < len(pairs):
+        raise ConfigError(f"{OPTION} {text}: an option is there twice")
+    where = f"{OPTION} {model}"
+    given = named_values(named, where, warn)
+    if strange := [name for name in given if name not in OWN]:
+        flags = ", ".join(map(flag, strange))
+        raise ConfigError(f"{where}: {flags}: an option of the server, not of a further model")
+    fields = option_fields()
+    return model, {name: value_of(f"{where}: {_plain(name)}", fields[name], value) for name, value in given.items()}
+
+
+def _with(config: Config, model: str, values: dict[str, object]) -> Config:
+    fields = option_fields()
+    own = {name: default(fields[name]) for name in (*OWN, *OF_FIRST)}
+    own["kv_cache_memory_fraction"] = default(fields["kv_cache_memory_fraction"]) / (1 + len(config.also))
+    drafts = values.get("speculative_config")
+    if drafts is not None:
+        from .objects.speculative import canonical_drafts
+
+        values = {**values, "speculative_config": canonical_drafts(drafts)}
+    return msgspec.structs.replace(config, **{**own, **values, "model": model, "also": []})
+
+
+def check_also(config: Config) -> None:
+    """ConfigError if a model's options, or those of all together, cannot be."""
+    if not config.also:
+        return
+    if len(config.also) > MOST:
+        raise ConfigError(f"{OPTION}: at most {MOST} further models are served, not {len(config.also)}")
+    fields = option_fields()
+    if refused := [name for name in MANY if getattr(config, name) != default(fields[name])]:
+        raise ConfigError(f"{flag(refused[0])}: not with {OPTION}, for servers of one model only")
+    configs = model_configs(config)
+    _check_names(configs)
+    from .checks import check_config
+
+    for own in configs[1:]:
+        try:
+            check_config(own)
+        except ConfigError as error:
+            raise ConfigError(f"{OPTION} {own.model}: {error}") from None
+    shares = [one.kv_cache_memory_fraction for one in configs if one.kv_cache_memory_bytes is None]
+    if sum(shares) >= 1:
+        together = " + ".join(f"{share:g}" for share in shares)
+        raise ConfigError(f"--kv-cache-memory-fraction: {together} of all models is more memory than there is")
+
+
+def _check_names(configs: list[Config]) -> None:
+    seen = {module.name for module in read_modules(configs[0])}
+    for config in configs:
+        names = config.served_names()
+        if twice := seen.intersection(names):
+            name = sorted(twice)[0]
+            raise ConfigError(f"{OPTION}: two models are served as {name}; served-model-name=NAME gives one another")
+        seen.update(names)
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "-")

@@ -1,0 +1,73 @@
+"""Prompts and answers: tokenizer, chat template, parsers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from ..choices import ContentFormat, ReasoningParser, TokenizerMode, ToolParser
+from .server import ServerOptions
+
+
+class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
+    """How prompts are made of requests, and what is read in answers."""
+
+    tokenizer: Annotated[str | None, Meta(description="a folder, GGUF file or hub name, if not the model's own")] = None
+    tokenizer_mode: Annotated[
+        TokenizerMode,
+        Meta(
+            description="which of its files is read: auto (any), hf (any but Mistral's), slow (any but "
+            "tokenizer.json), mistral (tekken.json or tokenizer.model)"
+        ),
+    ] = "auto"
+    skip_tokenizer_init: Annotated[
+        bool, Meta(description="no tokenizer is loaded: prompts and answers are token ids, and texts are refused")
+    ] = False
+    chat_template: Annotated[
+        str | None, Meta(description="a Jinja file or the text of one, if not the model's own")
+    ] = None
+    default_chat_template_kwargs: Annotated[
+        str | None,
+        Meta(description='for chat templates, where requests say nothing: JSON such as {"enable_thinking": false}'),
+    ] = None
+    chat_template_content_format: Annotated[
+        ContentFormat,
+        Meta(description="the form in which templates read contents: a string, or a list of parts"),
+    ] = "auto"
+    escape_special_tokens: Annotated[
+        bool, Meta(description="what users and tools say that reads like a special token stays text")
+    ] = False
+    trust_request_chat_template: Annotated[
+        bool, Meta(description="take chat templates from requests, too; they are programs, if in a sandbox")
+    ] = False
+    response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (
+        "assistant"
+    )
+    tool_call_parser: Annotated[
+        ToolParser,
+        Meta(description="how the model writes tool calls; auto finds it out from the chat template, or takes hermes"),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        ReasoningParser, Meta(description="how the model marks its thinking; auto finds it out from the chat template")
+    ] = "auto"
+    tool_parser_plugin: Annotated[
+        str | None,
+        Meta(
+            description="what makes a parser of tool calls, in place of --tool-call-parser: module:name, FILE.py:name "
+            "or an entry point of actorserve.tool_parsers"
+        ),
+    ] = None
+    reasoning_parser_plugin: Annotated[
+        str | None, Meta(description="the same of thinking; entry points are those of actorserve.reasoning_parsers")
+    ] = None
+    io_processor_plugin: Annotated[
+        str | None,
+        Meta(
+            description="what makes prompts of the data of /pooling, and answers of what the model makes of these: "
+            "module:Class, FILE.py:Class or an entry point of actorserve.io_processor_plugins"
+        ),
+    ] = None
+    enable_auto_tool_choice: Annotated[
+        bool, Meta(description="let the model decide whether to call tools, where a parser is known")
+    ] = True

@@ -1,0 +1,335 @@
+"""What a server and an engine on another machine say to each other, over one TCP connection: the server's `link`
+(link/actor.py) connects to the engine's `steward` (steward/actor.py).
+
+    steward                                       link
+    Challenge: a nonce                       ->
+                                             <-   Greeting: proof of the secret, a nonce of its own, which server, facts
+    Welcome: proof, room; or why it is refused ->
+                                             <-   Begin: a sequence, from wherever its log stands; those in hand first
+                                             <-   AllBegun: what was not named since this connection is not wanted
+    Progress, once a step: tokens, ends      ->
+    Logprobs, before the tokens they are of  ->
+    Vectors, before the end of what pools    ->
+    Engine: its worker, its gauges           ->
+    Cached: differences of what is cached    ->
+    Turned: no room for these now            ->
+                                             <-   Drop: nobody wants these any more
+                                             <-   Adapter, DropAdapter: what requests may have
+    AdapterRead                              ->
+                                             <-   ProfileEngine
+    ProfilePart                              ->
+                                             <-   ResetPrefixCache, ResetEncoderCache, Pause, Resume, Sleep, WakeUp,
+                                                  CheckWeights, LoadWeights, CallWorkers
+    PrefixCacheReset, CacheReset, Paused, SleepChanged, WorkersCalled, Unanswered ->
+    Beat, if nothing else was said for a while, on either side
+
+A record is its length in 4 bytes, and msgpack, within TLS 1.3. A proof is HMAC-SHA256 of the other's nonce, the digest
+of the steward's certificate as the side has it (engines/encryption.py), and the name of the side; with certificates of
+an authority on both sides the secret may be left out. Nothing of a request is sent
+before both sides have shown who they are, and what they have in common. Refs are the server's: the steward keeps which
+slot of its own stands for which.
+
+What each side has sent is a hint to the other: the server's request table is the truth. A sequence that is begun twice
+is begun once, and the steward says what lies behind the server's log; tokens that come twice are dropped by their
+place in the log; one that is ended already is told again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+import actorserve
+
+from ...model.info import ModelInfo
+from ...options.config import Config
+from ...options.fields import flag
+from ..file_digests import adapter_digest, digest_of, weights_digest
+from ..request import Generation, Rendition
+from ..topics.adapters import AdapterRead, DropAdapter
+from ..topics.administration import (
+    CacheReset,
+    CallWorkers,
+    CheckWeights,
+    Pause,
+    Paused,
+    PrefixCacheReset,
+    ResetEncoderCache,
+    ResetPrefixCache,
+    Resume,
+    Sleep,
+    SleepChanged,
+    Unanswered,
+    WakeUp,
+    WorkersCalled,
+)
+from .node_wire import Unproven, differences, is_proven, proof_of
+
+__all__ = [
+    "Records",
+    "Unproven",
+    "adapter_digest",
+    "differences",
+    "encode",
+    "facts_of",
+    "is_proven",
+    "proof_of",
+    "weights_digest",
+]
+
+LENGTH = Struct("<I")
+MOST_BYTES = 64 << 20  # of a record
+MOST_GREETING = 64 << 10  # of one before it is known who speaks
+MOST_UNSENT = 32 << 20  # bytes for one that does not read: beyond that it waits in the table
+NONCE_BYTES = 32
+LINK, STEWARD = b"link", b"steward"
+PROVE_S = 5.0  # for the other side's part of the handshake
+BEAT_S = 0.3  # of silence, then a Beat
+SILENT_S = 1.5  # then the other side counts as gone
+LEASE_S = 10.0  # for so long a steward goes on with what a server has begun that is gone
+ALIKE = (  # options
+    *("dtype", "quantization", "deterministic", "kv_cache_dtype", "block_size", "model_impl", "load_format", "seed"),
+    *("worker", "enable_prefix_caching", "mm_processor_kwargs", "trust_remote_code", "logits_processor_pattern"),
+    *("enable_lora", "max_lora_rank"),
+)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "merges.txt", "added_tokens.json")
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of what crosses the connection."""
+
+
+class Challenge(Record, frozen=True, tag=200):
+    """The steward's: prove that you know the secret, with this."""
+
+    nonce: bytes
+
+
+class Greeting(Record, frozen=True, tag=201):
+    """The link's answer."""
+
+    proof: bytes
+    nonce: bytes
+    server: str  # the same for all lives of its links, and no other server's
+    engine: int  # by which number that knows this one
+    facts: dict[str, str]
+
+
+class Welcome(Record, frozen=True, tag=202):
+    """The end of the handshake; `refused` says why nothing comes of it."""
+
+    proof: bytes = b""
+    slots: int = 0  # that all servers may have in use here at once
+    refused: str = ""
+
+
+class Begin(Record, frozen=True, tag=203):
+    """Go on with this sequence, behind `generated`."""
+
+    ref: int
+    params: bytes
+    prompt: bytes  # int32, as `generated`
+    hashes: bytes
+    limit: int
+    rendition: bytes
+    generated: bytes
+    deaths: int = 0  # of workers, of which it is suspect
+
+
+class AllBegun(Record, frozen=True, tag=204):
+    """Those that were begun since the handshake are all that are wanted so far."""
+
+
+class Drop(Record, frozen=True, tag=205):
+    """They have ended, or go on elsewhere."""
+
+    refs: list[int]
+
+
+class Beat(Record, frozen=True, tag=206):
+    """Somebody is there."""
+
+    sent_ns: int = 0  # CLOCK_MONOTONIC of whoever asks how long the way takes; it comes back as `answers_ns`
+    answers_ns: int = 0
+
+
+class Moved(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What is new of one sequence."""
+
+    ref: int
+    start: int  # generated tokens before these
+    tokens: bytes  # int32
+    finish: int = 0  # why it has ended
+    cached: int = 0  # tokens of the prompt that were found
+    waited_ns: int = 0  # until its first step
+
+
+class Progress(Record, frozen=True, tag=207):
+    """Of all sequences that a step has moved."""
+
+    moved: list[Moved]
+
+
+class Logprobs(Record, frozen=True, tag=208):
+    """Of positions of a sequence's log, as they lie in memory, `count` of them."""
+
+    ref: int
+    position: int
+    count: int
+    entries: bytes
+    listed: bytes = b""
+
+
+class Vectors(Record, frozen=True, tag=214):
+    """Of what a model that pools has made of a prompt, float32, from this byte on; before its end is told."""
+
+    ref: int
+    rows: int
+    columns: int
+    start: int
+    data: bytes
+
+
+class Engine(Record, frozen=True, tag=209):
+    """How the engine is."""
+
+    worker: int  # which life of it computes; 0: none
+    gauges: list[int]  # the scheduler's, by their numbers
+    suspects: list[int] = []  # the life before it has died by itself, while it computed for these
+    sleep: int = 0  # its word (shm/kv_map/sleep.py)
+    weights: str = ""  # the folder of those that it has or loads; empty: its model's
+
+
+class Cached(Record, frozen=True, tag=210):
+    """Blocks that are cached now, and those that are no more."""
+
+    blocks: int  # of its KV memory
+    gone: bytes  # int32
+    new: bytes  # int32
+    keys: bytes  # 16 bytes of each that is new
+
+
+class Turned(Record, frozen=True, tag=211):
+    """There is no slot for these now."""
+
+    refs: list[int]
+
+
+class LoadWeights(Record, frozen=True, tag=212):
+    """A sleep with other weights behind it, of whose files there this is the digest."""
+
+    sleep: Sleep
+    digest: str
+
+
+class Adapter(Record, frozen=True, tag=213):
+    """Requests may have this adapter, by the server's id; answered by AdapterRead."""
+
+    adapter: int
+    path: str
+    digest: str  # of its files there
+
+
+class ProfileEngine(Record, frozen=True, tag=215):
+    """Profile all actors there for so long; 0: no more, and say what they have seen."""
+
+    seconds: float
+
+
+class ProfilePart(Record, frozen=True, tag=216):
+    """What they have seen: JSON of a list of parts (runtime/profiling.py)."""
+
+    parts: bytes
+
+
+Loads = CheckWeights | LoadWeights | Adapter | DropAdapter
+AskedOfScheduler = ResetPrefixCache | ResetEncoderCache | Pause | Resume | Sleep | WakeUp | CallWorkers
+Answers = PrefixCacheReset | CacheReset | Paused | SleepChanged | WorkersCalled | Unanswered
+ToSteward = Greeting | Begin | AllBegun | Drop | Beat | ProfileEngine | Loads | AskedOfScheduler
+Told = Progress | Logprobs | Vectors | Engine | Cached | Turned | AdapterRead | ProfilePart
+ToLink = Challenge | Welcome | Beat | Told | Answers
+
+
+def encode(record: Any) -> bytes:
+    """As it crosses the connection."""
+    body = msgspec.msgpack.encode(record)
+    return LENGTH.pack(len(body)) + body
+
+
+class Records:
+    """Bytes as they come, as records of one side."""
+
+    def __init__(self, kind: Any) -> None:
+        """`kind`: ToSteward or ToLink."""
+        self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._bytes = bytearray()
+        self.most = MOST_GREETING  # bytes of a record
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """All that are whole now. Unproven if it is no such record."""
+        self._bytes += data
+        at = 0
+        try:
+            while len(self._bytes) - at >= LENGTH.size:
+                (length,) = LENGTH.unpack_from(self._bytes, at)
+                if length > self.most:
+                    raise Unproven(f"a record of {length} bytes")
+                end = at + LENGTH.size + length
+                if len(self._bytes) < end:
+                    break
+                body, at = bytes(memoryview(self._bytes)[at + LENGTH.size : end]), end
+                yield self._decode(body)
+        except msgspec.MsgspecError as error:
+            raise Unproven(f"no record of this protocol: {error}") from None
+        finally:
+            del self._bytes[:at]
+
+
+# --- what both sides must have in common ---------------------------------------------------------------------------
+
+
+def facts_of(config: Config, model: ModelInfo) -> dict[str, str]:
+    """By the names under which a difference is told. Reads the model's files."""
+    folder = Path(model.folder)
+    tokenizer = [path for name in TOKENIZER_FILES if (path := folder / name).is_file()]
+    computes = config.worker == "model" and config.load_format != "dummy"
+    return {
+        "version": actorserve.__version__,
+        "layout of records": _layout(),
+        "model (config.json)": digest_of([folder / "config.json"]),
+        "weights": weights_digest(model.folder) if computes else config.load_format,
+        "tokenizer": digest_of(tokenizer),
+        "--max-model-len": str(model.max_model_len),
+        "how it pools": str(model.pooling),
+        "end tokens (generation_config.json)": str(model.end_tokens),
+        "--logits-processors": _processors(config),
+        **{flag(name): str(getattr(config, name)) for name in ALIKE},
+    }
+
+
+def refusal(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """What differs, as the other side is told it; nothing if nothing does."""
+    found = differences(here, there)
+    return f"it differs: {found}" if found else ""
+
+
+def _processors(config: Config) -> str:
+    """Their names, and of files what stands in them: they may lie elsewhere there."""
+    told = []
+    for given in config.logits_processors:
+        place, mark, name = given.rpartition(":")
+        file = Path(place)
+        is_file = bool(mark) and file.suffix == ".py" and file.is_file()
+        told.append(f"{file.name}:{name} ({digest_of([file])})" if is_file else given)
+    return " ".join(told) or "none"
+
+
+def _layout() -> str:
+    """Of all records, and of what they hold as bytes."""
+    types = msgspec.inspect.multi_type_info((ToSteward, ToLink, Moved, Generation, Rendition))
+    return hashlib.sha256(repr(types).encode()).hexdigest()[:16]

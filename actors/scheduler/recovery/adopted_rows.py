@@ -1,0 +1,58 @@
+"""Rows of a predecessor, or of the worker's life before: they go on in the blocks that the KV map says are theirs."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from actorserve.shm.kv_map.map import KVMap
+
+from ...protocol.step import NewRow
+from ..batch import NEVER, RunningBatch
+from ..lora.adapters import Adapters
+from ..sequence import Sequence
+from ..waiting import WaitingQueue
+
+MAX_ANNOUNCED_BLOCKS = 1 << 14  # a step that has told the worker of so many blocks tells of no more adopted rows
+
+
+class AdoptedRows:
+    """Those of which the worker is not told yet."""
+
+    def __init__(self, batch: RunningBatch, waiting: WaitingQueue, kv: KVMap, block_size: int) -> None:
+        self._batch, self._waiting, self._kv, self._block_size = batch, waiting, kv, block_size
+        self._rows: deque[tuple[Sequence, int]] = deque()  # with their tickets
+
+    def adopt(self, sequence: Sequence, blocks: list[int], computed: int) -> None:
+        """It goes on in blocks that it held, once the worker is told in which row."""
+        self._waiting.remove(sequence.ref)
+        sequence.blocks = blocks
+        sequence.has_run = True
+        registered = NEVER if self._kv.is_stale(sequence.ref) else 0
+        row = self._batch.place(sequence, computed, len(blocks) * self._block_size, registered)
+        self._batch.is_announced[row] = False
+        self._rows.append((sequence, int(self._batch.ticket[row])))
+
+    def announce(self, adapters: Adapters | None) -> list[NewRow]:
+        """Those that are still there, as many as a step may tell of; one may yet be preempted in this plan. One whose
+        adapter the worker has not read yet keeps its blocks and waits.
+        """
+        new: list[NewRow] = []
+        wait: list[tuple[Sequence, int]] = []
+        blocks = 0
+        while self._rows and blocks < MAX_ANNOUNCED_BLOCKS:
+            sequence, ticket = self._rows.popleft()
+            row = sequence.row
+            if row is None or self._batch.ticket[row] != ticket or self._batch.is_announced[row]:
+                continue
+            if adapters is not None and not adapters.is_there(sequence.adapter):
+                wait.append((sequence, ticket))
+                continue
+            new.append(self.announce_row(sequence, row))
+            blocks += len(sequence.blocks)
+        self._rows.extendleft(reversed(wait))
+        return new
+
+    def announce_row(self, sequence: Sequence, row: int) -> NewRow:
+        """This one."""
+        self._batch.is_announced[row] = True
+        return sequence.new_row(row, int(self._batch.num_computed_tokens[row]))

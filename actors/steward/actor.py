@@ -1,0 +1,357 @@
+"""The steward: on a machine that computes for servers elsewhere it stands where frontends, renderers and detokenizers
+stand. Its scheduler and workers are those of any engine, and know nothing of it.
+
+Each server that is connected has a session (session.py). What it begins gets a slot of this machine's request table,
+written as a frontend and a renderer write it, with the tokens that it has already as `given`; from then on the table is
+the truth here. Who writes what: the steward what frontend, renderer and detokenizer write of a slot; all else as in any
+server. Which sequence is whose stands in the steward's memory alone.
+
+What happens if one dies, at any line:
+    this machine's worker or scheduler   as in any server; the steward tells that there is no worker, and a server that
+                                         has another engine takes its sequences there
+    the steward                          its connections end; its successor ends whatever it finds in the table, and
+                                         is told anew what is wanted: that is computed behind the prefix that the
+                                         cache has of it. Between a slot's parameters and its prompt it was never
+                                         admitted, and is free; behind the prompt it is admitted, and ended by its
+                                         cancel word
+    the server's link                    its successor connects, and names what it wants: that goes on where it is,
+                                         and what the server has not got of it is said again
+    the server, or the way to it         the session waits for LEASE_S, then all of it ends. Silence of SILENT_S is a
+                                         death; a connection that is still there then is ended
+A slot is free once its end is known to the server, or nobody wants to know it and the scheduler has said it: as a slot
+of a frontend is with its last Delta.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+
+import msgspec
+
+from actorserve.shm.kv_map.reader import CachedBlocks
+from actorserve.shm.kv_map.sleep import SleepWord
+from actorserve.shm.layout import HASH_BYTES
+from actorserve.shm.table.logprobs import Logprobs
+from actorserve.shm.table.table import slot_of
+from actorserve.shm.weights import WeightsRecord
+
+from ..engines.channel import Channel
+from ..engines.encryption import steward_context
+from ..options.objects.remote import read_engine_secret
+from ..protocol.messages import Admit, Advance, Cancel, Finish, ToSteward
+from ..protocol.sockets import engine_wire as wire
+from ..protocol.sockets.node_wire import prepare
+from ..protocol.topics.adapters import AdapterChanged, AdapterRead, DropAdapter
+from ..protocol.topics.administration import CheckWeights, Profiled
+from ..runtime.in_flight import NO_REQUEST
+from ..runtime.loop import LoopActor, LoopTurns, run_loop
+from ..runtime.process import Context
+from .adapters import StewardAdapters
+from .administration import StewardAdministration
+from .profile import StewardProfile
+from .session import Hosted, Reports, Session, cached_since
+
+LOOK_S = 0.05  # between two looks at gauges and at what is cached
+MOST_STRANGERS = 64  # connections that have not shown yet who they are
+MOST_SERVERS = 64
+LISTENER = "steward"  # of the files that actors inherit
+
+
+class StewardActor(LoopActor):
+    """One engine, for servers elsewhere."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._table = context, context.table
+        config = context.config
+        self._secret = read_engine_secret(config)
+        self._tls, self._certificate = steward_context(config)
+        self._facts = wire.facts_of(config, context.model)
+        self._scheduler = context.system.schedulers[0]
+        self._workers = [worker.position for worker in context.system.workers_of(0)]
+        logprobs = Logprobs(context.files["logprobs"], *context.system.files.logprobs)
+        self._reports = Reports(context.table, logprobs, context.vectors())
+        offset = context.system.kv_map_offsets[0]
+        self._sleep, self._weights = SleepWord(context.segment.map, offset), WeightsRecord(context.files["weights"], 0)
+        self._sessions: dict[str, Session] = {}
+        self._strangers: dict[Channel, bytes] = {}  # with the nonce that each was given
+        self._by_channel: dict[Channel, Session] = {}
+        self._owners: dict[int, tuple[Session, Hosted]] = {}  # by this machine's refs
+        self._ending: set[int] = set()  # of which nobody wants to know: their slots are free once they have ended
+        self._profile = StewardProfile(context)
+        self._administration, self._adapters = StewardAdministration(context), StewardAdapters(context)
+        self._free = self._take_over()
+
+    def _take_over(self) -> list[int]:
+        """End what a predecessor has begun; the slots that are free."""
+        table, found = self._table, set[int]()
+        for ref in table.current_refs(0, table.slots):
+            if table.prompt_length(ref) is not None and not table.finish(ref):
+                found.add(slot_of(ref))
+                self._end(ref, admitted=False)
+        if found:
+            self._context.log.info("%d sequences of servers elsewhere are ended, until they are told anew", len(found))
+        return [slot for slot in reversed(range(table.slots)) if slot not in found]
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def open(self, turns: LoopTurns) -> None:
+        """Listen, on the supervisor's socket, so that who comes between two lives waits."""
+        self._loop, self._turns = asyncio.get_running_loop(), turns
+        listener = socket.socket(fileno=os.dup(self._context.files[LISTENER]))
+        listener.setblocking(False)
+        self._server = self._loop.create_task(self._listen(listener))
+        self._server.add_done_callback(lambda task: task.cancelled() or task.result())
+        self._look()
+
+    async def _listen(self, listener: socket.socket) -> None:
+        await self._loop.create_server(
+            self._channel, sock=prepare(listener), ssl=self._tls, ssl_handshake_timeout=wire.PROVE_S
+        )
+
+    def _channel(self) -> Channel:
+        return Channel(wire.ToSteward, self._heard, self._lost, self._turns.turn, self._greet)
+
+    def _greet(self, channel: Channel) -> None:
+        if len(self._strangers) >= MOST_STRANGERS:
+            channel.close("there are too many that have not shown who they are")
+            return
+        nonce = self._strangers[channel] = os.urandom(wire.NONCE_BYTES)
+        channel.send(wire.Challenge(nonce))
+
+    def _lost(self, channel: Channel, why: str) -> None:
+        self._strangers.pop(channel, None)
+        session = self._by_channel.pop(channel, None)
+        if session is not None and session.channel is channel:
+            session.disconnect()
+            self._context.log.warning("the server at %s is gone: %s", channel.peer, why)
+
+    def _heard(self, channel: Channel, record: object) -> None:
+        session = self._by_channel.get(channel)
+        if session is None or session.channel is not channel:
+            self._meet(channel, record)
+            return
+        match record:
+            case wire.Begin():
+                self._begin(session, record)
+            case wire.AllBegun():
+                self._drop(session, set(session.sequences) - (session.named or set()))
+                session.named = None
+            case wire.Drop():
+                self._drop(session, record.refs)
+            case wire.Adapter():
+                self._adapters.read(session, channel, record)
+            case DropAdapter():
+                self._adapters.drop(session, {record.adapter})
+            case wire.ProfileEngine():
+                self._profile.ask(channel, record)
+            case CheckWeights() | wire.LoadWeights():
+                self._administration.weigh(channel, record)
+            case _ if isinstance(record, wire.AskedOfScheduler):
+                self._administration.ask(channel, record)
+            case _:
+                channel.close(f"a {type(record).__name__} is no part of this")
+
+    def _meet(self, channel: Channel, record: object) -> None:
+        """Who speaks, and with what in common."""
+        nonce = self._strangers.pop(channel, b"")
+        if not isinstance(record, wire.Greeting):
+            channel.close("it did not begin with a greeting")
+            return
+        if self._secret and not wire.is_proven(record.proof, self._secret, nonce + self._certificate, wire.LINK):
+            self._refuse(channel, "the secret of --engine-secret-file is another one")
+        elif refusal := wire.refusal(record.facts, self._facts):
+            self._refuse(channel, refusal, wire.refusal(self._facts, record.facts))
+        elif trouble := self._no_place_for(record):
+            self._refuse(channel, trouble)
+        else:
+            self._welcome(channel, record)
+
+    def _refuse(self, channel: Channel, why: str, own: str = "") -> None:
+        """`own`: the same as it is seen from here."""
+        self._context.log.error("a server at %s is refused: %s", channel.peer, own or why)
+        channel.close(why, last=wire.Welcome(refused=why))
+
+    def _no_place_for(self, greeting: wire.Greeting) -> str:
+        known = self._sessions.get(greeting.server)
+        if known is not None and known.engine != greeting.engine:
+            return f"this is its engine {known.engine} already, by another address"
+        return "there are too many servers" if known is None and len(self._sessions) >= MOST_SERVERS else ""
+
+    def _welcome(self, channel: Channel, greeting: wire.Greeting) -> None:
+        session = self._sessions.setdefault(greeting.server, Session(greeting.server, greeting.engine))
+        system = self._context.system
+        reader = CachedBlocks(self._context.segment, system.kv_map_offsets[0], system.kv_map_sizes)
+        session.connect(channel, reader)
+        self._by_channel[channel] = session
+        channel.trust()
+        proof = wire.proof_of(self._secret, greeting.nonce + self._certificate, wire.STEWARD) if self._secret else b""
+        channel.send(wire.Welcome(proof, len(self._free) + len(session.sequences)))
+        self._context.log.info("the server at %s is there: this is its engine %d", channel.peer, greeting.engine)
+
+    # --- sequences -----------------------------------------------------------------------------------------------
+
+    def _begin(self, session: Session, begin: wire.Begin) -> None:
+        assert session.channel is not None
+        if session.named is not None:
+            session.named.add(begin.ref)
+        known = session.sequences.get(begin.ref)
+        if known is not None:
+            known.told = len(begin.generated) // 4
+            session.changed[begin.ref] = None
+            return
+        params = self._adapters.params(begin.params)
+        if not self._free or params is None:
+            session.channel.send(wire.Turned([begin.ref]))
+            return
+        slot = self._free.pop()
+        try:
+            own = self._write(slot, msgspec.structs.replace(begin, params=params))
+            hosted = self._reports.host(begin, own)
+        except (ValueError, msgspec.DecodeError) as error:
+            self._context.log.error("a sequence of the server at %s cannot be: %s", session.channel.peer, error)
+            self._free.append(slot)
+            session.channel.send(wire.Progress([wire.Moved(begin.ref, len(begin.generated) // 4, b"", Finish.ERROR)]))
+            return
+        session.sequences[begin.ref] = hosted
+        self._owners[own] = session, hosted
+        self._context.post(self._scheduler, Admit([own]))
+
+    def _write(self, slot: int, begin: wire.Begin) -> int:
+        """As frontend and renderer do. It counts as moved here, so that it is not refused for want of room."""
+        table, given = self._table, memoryview(begin.generated).cast("i").tolist()
+        if len(begin.hashes) % HASH_BYTES:
+            raise ValueError(f"{len(begin.hashes)} bytes of hashes")
+        own = table.open_slot(slot, begin.params, time.monotonic_ns())
+        table.write_prompt(own, begin.prompt, begin.hashes, begin.limit, begin.rendition, given=given)
+        table.move(own, 0, begin.deaths)
+        return own
+
+    def _drop(self, session: Session, refs: list[int] | set[int]) -> None:
+        """Nobody there wants these any more."""
+        for ref in refs:
+            hosted = session.sequences.pop(ref, None)
+            session.changed.pop(ref, None)
+            if hosted is not None:
+                del self._owners[hosted.own]
+                self._end(hosted.own)
+
+    def _end(self, own: int, admitted: bool = True) -> None:
+        if self._table.finish(own):
+            self._free.append(slot_of(own))  # whose end was heard, and not told
+            return
+        self._ending.add(own)
+        self._table.cancel(own)
+        if not admitted:  # perhaps
+            self._context.post(self._scheduler, Admit([own]))
+        self._context.post(self._scheduler, Cancel([own]))
+
+    # --- its turns -----------------------------------------------------------------------------------------------
+
+    def handle(self, message: ToSteward) -> None:
+        """Of its scheduler."""
+        if isinstance(message, Profiled):
+            self._profile.answered(message)
+            return
+        if isinstance(message, AdapterChanged):
+            self._adapters.changed(message)
+            return
+        if not isinstance(message, Advance):
+            self._administration.answered(message)
+            return
+        for own in message.refs:
+            if own in self._owners:
+                session, hosted = self._owners[own]
+                session.changed[hosted.ref] = None
+            elif own in self._ending and self._table.finish(own):
+                self._ending.remove(own)
+                self._free.append(slot_of(own))
+
+    def do_work(self) -> int:
+        """Tell each server what a step has brought, in one record."""
+        done = 0
+        for session in self._sessions.values():
+            if session.changed and session.can_be_told:
+                refs = list(session.changed)
+                session.changed.clear()
+                done += len(refs)
+                refs = self._without_turned(session, refs)
+                for hosted in self._reports.tell(session, refs):
+                    del session.sequences[hosted.ref], self._owners[hosted.own]
+                    self._free.append(slot_of(hosted.own))
+            if session.can_be_told and (session.engine_told is None or self._worker() != session.engine_told.worker):
+                self._tell_engine(session)
+        return done
+
+    def _without_turned(self, session: Session, refs: list[int]) -> list[int]:
+        """Those that have ended since their adapter's files have changed here go on where that is still in memory."""
+        assert session.channel is not None
+        turned = [
+            hosted
+            for ref in refs
+            if (hosted := session.sequences.get(ref)) is not None and self._table.finish(hosted.own) == Finish.ADAPTER
+        ]
+        for hosted in turned:
+            session.channel.send(AdapterRead(0, 0, hosted.adapter, "its files there have changed since it was loaded"))
+            session.channel.send(wire.Turned([hosted.ref]))
+            del session.sequences[hosted.ref], self._owners[hosted.own]
+            self._free.append(slot_of(hosted.own))
+        gone = {hosted.ref for hosted in turned}
+        return [ref for ref in refs if ref not in gone]
+
+    def _look(self) -> None:
+        """What nobody says: gauges, what is cached, who is silent, whose time is over."""
+        now = time.monotonic()
+        self._loop.call_later(LOOK_S, self._look)
+        for session in list(self._sessions.values()):
+            if session.can_be_told:
+                self._tell_engine(session)
+                assert session.channel is not None and session.cached is not None
+                for record in cached_since(session.cached):
+                    session.channel.send(record)
+            if session.channel is None and now - session.lost_at > wire.LEASE_S:
+                self._context.log.info("a server has not come back: %d sequences end", len(session.sequences))
+                self._drop(session, set(session.sequences))
+                self._adapters.drop(session, set(session.adapters))
+                del self._sessions[session.server]
+        self._adapters.look()
+        for channel in list(self._by_channel):
+            channel.look()
+        for channel in [one for one in self._strangers if now - one.began > wire.PROVE_S]:
+            channel.close("it has not shown who it is")
+        self._turns.turn()
+
+    def _worker(self) -> int:
+        """Which life of the workers computes; 0: none. Of a group all count."""
+        board = self._context.board
+        if self._sleep.state.is_parked or not all(map(board.is_ready, self._workers)):
+            return 0
+        return sum(map(board.incarnation, self._workers))
+
+    def _tell_engine(self, session: Session) -> None:
+        before, worker, board = session.engine_told, self._worker(), self._context.board
+        gauges = board.gauges(self._context.system.of_kind("scheduler")[0].position)
+        has_died = before is not None and before.worker not in (0, worker) and not self._sleep.state.is_parked
+        sleep = self._sleep.state
+        told = wire.Engine(worker, gauges, sleep=sleep.packed(), weights=self._weights.read()[1])
+        if told != before and session.channel is not None:
+            session.engine_told = told
+            session.channel.send(msgspec.structs.replace(told, suspects=self._suspects(session) if has_died else []))
+
+    def _suspects(self, session: Session) -> list[int]:
+        """Of the workers' death, unless somebody has ended them: those who were part of steps, which the KV map says
+        until the next life is met.
+        """
+        board = self._context.board
+        if session.cached is None or all(board.ended(worker) in NO_REQUEST for worker in self._workers):
+            return []
+        owners = (self._owners.get(own) for own in session.cached.holders())
+        return [owner[1].ref for owner in owners if owner is not None and owner[0] is session]
+
+
+def main(context: Context) -> None:
+    """Run the steward until it is told to stop."""
+    actor = StewardActor(context)
+    run_loop(context, actor, actor.open)

@@ -1,0 +1,331 @@
+"""The supervisor's end of one template process: it asks for forks, and gets one answer each, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from actorserve.shm.board.board import ActorState, BoardWriter
+
+from ...protocol.sockets.prefork_wire import (
+    ANSWER_BYTES,
+    FORK,
+    PING,
+    Forked,
+    ask_branch,
+    ask_check,
+    fork_descriptors,
+    read_answer,
+)
+from ..connections.descriptors import close_all
+from ..liveness import LOOK_S
+from ..output import Lines, Output
+from ..restart_policy import WITHIN_S, Intensity, describe
+from .first_template import Ends
+from .spawn import PYTHON, Process, start_cold
+
+if TYPE_CHECKING:
+    from ...protocol.actor_spec import ActorSpec
+    from ..shared_memory import Memory
+
+COMMAND = (*PYTHON, "actorserve.actors.supervisor.processes.prefork")
+START_S, OWN_START_S = 20.0, 600.0  # what its imports may take; early ones, of torch, come from a slow disk perhaps
+ANSWER_S = 3.0  # what it gets then; a fork takes milliseconds
+CHECK_S = 120.0  # and the imports of a worker
+PING_S = 1.0  # after so long without a question it is asked whether it is there
+MOST_RESTARTS = 5  # within WITHIN_S; the next one has to wait, and actors are started cold
+END_S = 10.0  # what the kernel gets to end it
+
+
+class Branch(NamedTuple):
+    """How a template of a kind's own comes to be."""
+
+    kind: str
+    parent: Template
+    modules: list[str]  # that it imports beside those of the kind
+
+
+class _Asked(NamedTuple):
+    """What is not answered yet."""
+
+    in_s: float  # that it gets
+    answered: Callable[[int | None], None]
+    by_imports: bool  # the answer says that all imports are done
+
+
+class Template:
+    """The supervisor's end of one: asks for forks, one answer each, in order."""
+
+    def __init__(
+        self,
+        output: Output,
+        memory: Memory,
+        spec: ActorSpec,
+        on_trial: bool = False,
+        branch: Branch | None = None,
+        born: Ends | None = None,
+    ) -> None:
+        self._output = output
+        self._memory = memory
+        self._spec = spec
+        self._on_trial = on_trial
+        self._branch = branch
+        self._born = born  # until it is taken up
+        self._is_shown = not on_trial
+        self._intensity = Intensity(MOST_RESTARTS, WITHIN_S)
+        self._status: BoardWriter | None = None  # its words on the board
+        self._is_up = False  # it has done its imports
+        self._silent_s = 0.0  # for how long, by the supervisor's looks
+        self._hung = ""  # why it is being killed, if it does not answer
+        self._paused = False  # there is none, since it has died too often
+        self.last_line = ""  # of its output
+        self._process: Process | None = None
+        self._control: socket.socket | None = None
+        self._lines: Lines | None = None
+        self._waiting: deque[_Asked] = deque()
+
+    @property
+    def usable(self) -> bool:
+        """Is there one to ask?"""
+        return self._control is not None
+
+    @property
+    def is_starting(self) -> bool:
+        """Are there processes of which the answer has not come yet?"""
+        return bool(self._waiting)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    # --- its life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the process; OSError if that cannot be."""
+        born, self._born = self._born, None
+        if born is not None:
+            self._process = born.process
+            self._listen(born.control, born.said)
+            self._show()
+            return
+        with contextlib.ExitStack() as made:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            made.callback(ours.close)
+            made.callback(theirs.close)
+            said, output_fd = os.pipe2(os.O_CLOEXEC)
+            made.callback(close_all, said, output_fd)
+            if self._branch is None or not self._branch.parent.usable:
+                self._process = self._start_cold(theirs, output_fd)
+            made.pop_all()
+        self._listen(ours, said)
+        if self._process is not None:
+            self._begun(theirs, output_fd)
+        else:
+            self._fork(ours, theirs, output_fd)
+
+    def _listen(self, control: socket.socket, said: int) -> None:
+        """To what this life answers and says."""
+        control.setblocking(False)
+        self._control = control
+        self._lines = Lines(said, self._said)
+        self._is_up, self._silent_s, self._hung, self._paused = False, 0.0, "", False
+        loop = asyncio.get_running_loop()
+        loop.add_reader(control.fileno(), self._answered)
+        loop.call_soon(self._ping, control)  # behind what need not wait for its imports
+
+    def _start_cold(self, theirs: socket.socket, output_fd: int) -> Process:
+        kind = [] if self._branch is None else [self._branch.kind, *self._branch.modules]
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            command = (*COMMAND, str(theirs.fileno()), *kind)
+            return start_cold(command, nothing, output_fd, (theirs.fileno(), *self._memory.inherited))
+        finally:
+            os.close(nothing)
+
+    def _fork(self, ours: socket.socket, theirs: socket.socket, output_fd: int) -> None:
+        """Have the first template fork it."""
+        assert self._branch is not None
+
+        def forked(pid: int | None) -> None:
+            try:
+                process = Process(pid) if pid is not None else None
+                if self._control is not ours:  # it is not wanted any more
+                    if process is not None:
+                        _kill(process)
+                    close_all(output_fd)
+                    theirs.close()
+                    return
+                self._process = process or self._start_cold(theirs, output_fd)
+            except OSError as error:
+                self._output.say(f"{self._spec.name} cannot be started: {error}", "error")
+            self._begun(theirs, output_fd)  # without a process its socket says so
+
+        self._branch.parent.branch(self._branch, theirs.fileno(), output_fd, forked)
+
+    def _begun(self, theirs: socket.socket, output_fd: int) -> None:
+        """The process has its ends, and there is nobody else who has."""
+        theirs.close()
+        os.close(output_fd)
+        if self._is_shown and self._process is not None:
+            self._show()
+
+    def _show(self) -> None:
+        self._status = self._memory.show_beside(self._spec, self.pid)
+        if self._is_up:
+            self._status.set_state(ActorState.READY)
+
+    def passed(self) -> None:
+        """It has proved itself: from now on it may die as others do."""
+        self._on_trial = False
+        self._paused = not self.usable
+
+    def accepted(self) -> None:
+        """It is the server's only one from now on."""
+        if not self._is_shown:
+            self._is_shown = True
+            if self._process is not None:
+                self._show()
+
+    def _said(self, line: bytes) -> None:
+        said = self._output.line(self._spec.name, line, self.pid)
+        self.last_line = said.decode(errors="replace").strip() or self.last_line
+
+    # --- what it is asked ----------------------------------------------------------------------------------------
+
+    def ask(self, boot_fd: int, output_fd: int, channel: int | None, started: Callable[[int | None], None]) -> None:
+        """Fork an actor; `started` is called with its process id, or with None if that cannot be."""
+        self._send(FORK, fork_descriptors(Forked(boot_fd, output_fd, channel)), _Asked(ANSWER_S, started, True))
+
+    def branch(self, wanted: Branch, control_fd: int, output_fd: int, started: Callable[[int | None], None]) -> None:
+        """Fork the template of a kind's own; as `ask`, but that it does not wait for the imports of this one."""
+        self._send(ask_branch(wanted.kind, wanted.modules), [control_fd, output_fd], _Asked(ANSWER_S, started, False))
+
+    def check(self, expected: str, boot_fd: int, checked: Callable[[int | None], None]) -> None:
+        """Does its code fit a server of this fingerprint? `checked` is called with 0 if so; see
+        supervisor/rolling/preflight.py.
+        """
+        self._send(ask_check(expected), [boot_fd], _Asked(CHECK_S, checked, True))
+
+    def _send(self, message: bytes, fds: Sequence[int], asked: _Asked) -> None:
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [message], fds)
+        except OSError:  # it is dead, and that has not been seen yet
+            asyncio.get_running_loop().call_soon(asked.answered, None)
+            return
+        if not self._waiting:
+            self._silent_s = 0.0
+        self._waiting.append(asked)
+
+    def _ping(self, control: socket.socket) -> None:
+        if self._control is control:
+            self._send(PING, [], _Asked(ANSWER_S, lambda answer: None, True))
+
+    def look(self) -> None:
+        """LOOK_S have passed. Kill a template that does not answer, whose socket then tells; or start the next one."""
+        if self._control is None:
+            if self._paused and self._may_start():
+                self._start_again()
+            return
+        self._silent_s += LOOK_S
+        if not self._waiting:
+            if self._silent_s >= PING_S:
+                self._ping(self._control)
+            return
+        start_s = START_S if self._branch is None else OWN_START_S
+        limit = self._waiting[0].in_s if self._is_up else max(start_s, self._waiting[0].in_s)
+        if self._silent_s > limit and not self._hung and self._process is not None:
+            self._hung = f"it has not answered for {self._silent_s:.1f} s"
+            self._process.send_signal(signal.SIGKILL)
+
+    def _answered(self) -> None:
+        assert self._control is not None
+        try:
+            answer = self._control.recv(ANSWER_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            answer = b""
+        if not answer:
+            self._lost()
+            return
+        self._silent_s = 0.0
+        asked = self._waiting.popleft()
+        self._is_up = self._is_up or asked.by_imports
+        if self._status is not None:
+            self._status.beat()
+            if self._is_up:
+                self._status.set_state(ActorState.READY)
+        asked.answered(read_answer(answer))
+
+    # --- its death -----------------------------------------------------------------------------------------------
+
+    def _lost(self) -> None:
+        """It has died: those that wait are started cold, the next ones by its successor."""
+        name, pid, hung = self._spec.name, self.pid, self._hung
+        returncode = self._end()
+        cause = f"killed, since {hung}" if hung else describe(returncode)
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        again = not self._on_trial and self._may_start()
+        self._paused = not again and not self._on_trial
+        how = "it is started again" if again else "actors are started without it"
+        if self._paused:
+            how = f"it has died too often, and is started again within {WITHIN_S:.0f} s; until then {how}"
+        self._output.say(f"{name} ended (pid {pid}, {cause}); {how}", "error")
+        if again:
+            self._start_again()
+        for asked in waiting:
+            asked.answered(None)
+
+    def _may_start(self) -> bool:
+        return self._intensity.allow(asyncio.get_running_loop().time())
+
+    def _start_again(self) -> None:
+        try:
+            self.start()
+        except OSError as error:  # for want of descriptors or memory; nobody depends on it
+            self._paused = True
+            self._output.say(f"{self._spec.name} cannot be started: {error}", "error")
+
+    def retire(self) -> None:
+        """Let go of the process for good; who still waits for it is started cold."""
+        self.close()
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for asked in waiting:
+            asked.answered(None)
+
+    def close(self) -> None:
+        """Let go of the process for good; it is killed."""
+        self._paused = False
+        self._end()
+
+    def _end(self) -> int | None:
+        """Kill the process, if it has not ended; its exit status."""
+        returncode = None
+        self._status = None
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            returncode = _kill(self._process)
+            self._process = None
+        if self._lines is not None:
+            while self._lines.read():
+                pass
+            self._lines.close()
+            self._lines = None
+        return returncode
+
+
+def _kill(process: Process) -> int | None:
+    process.send_signal(signal.SIGKILL)
+    return process.wait(END_S)

@@ -1,0 +1,70 @@
+"""A watermark in a row's answer: words of a green list, which the words before it choose, are made likelier.
+
+Kirchenbauer et al. 2023 ("A Watermark for Large Language Models"), with the arithmetic of transformers, whose
+WatermarkDetector finds it in the tokens alone: `lefthash` lets the last token choose the list; `selfhash` asks of each
+of the likeliest words whether it is in the list that it chooses itself, with the tokens before it. The bias is added
+behind the temperature, as there, and before top-k, top-p and min-p.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ...protocol.request import Sampling, WatermarkingConfig
+
+TABLE_SIZE = 1_000_003  # of numbers that tokens are hashed to
+CANDIDATES = 40  # words that selfhash asks
+SEEDS = 2**64 - 1
+
+
+class Watermark:
+    """Of one row."""
+
+    def __init__(self, config: WatermarkingConfig, sampling: Sampling, prompt: list[int], words: int) -> None:
+        self._config = config
+        self._bias = config.bias * (sampling.temperature or 1.0)
+        self._before = prompt[-config.context_width :]
+        self._words = words
+        self._random = _generator()
+
+    def apply(self, logits: Tensor, answer: list[int]) -> None:
+        """Change the row's logits [words] in place, of the word that comes behind `answer`."""
+        width = self._config.context_width
+        recent = (self._before + answer[-width:])[-width:]
+        if len(recent) < width:
+            return
+        green = self._self_chosen(recent, logits) if self._config.seeding_scheme == "selfhash" else self._green(recent)
+        logits[green] += self._bias
+
+    def _self_chosen(self, recent: list[int], logits: Tensor) -> Tensor:
+        likeliest = logits.sort(descending=True).indices[:CANDIDATES].tolist()
+        return torch.tensor([word for word in likeliest if word in self._green([*recent, word])], dtype=torch.int64)
+
+    def _green(self, tokens: list[int]) -> Tensor:
+        """The list that these tokens choose."""
+        self._random.manual_seed(self._seed(tokens) % SEEDS)
+        size = int(self._words * self._config.greenlist_ratio)
+        return torch.randperm(self._words, generator=self._random)[:size]
+
+    def _seed(self, tokens: list[int]) -> int:
+        key = self._config.hashing_key
+        if self._config.seeding_scheme == "lefthash":
+            return key * tokens[-1]
+        table = _table(key)
+        context = torch.tensor(tokens[-self._config.context_width :])
+        hashed, last = table[context % TABLE_SIZE] + 1, table[context[-1] % TABLE_SIZE] + 1
+        return int((key * hashed * last).min())  # 64 bits that wrap around, as the detector's do
+
+
+def _generator() -> torch.Generator:
+    """One of its own, without the part of torch that its class needs, whose import would stop a step for others."""
+    made: torch.Generator = torch.default_generator.clone_state()
+    return made
+
+
+@lru_cache(4)
+def _table(key: int) -> Tensor:
+    return torch.randperm(TABLE_SIZE, generator=_generator().manual_seed(key))

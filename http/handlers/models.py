@@ -1,0 +1,114 @@
+"""Which of the server's models a request is for, and so whose handlers answer it.
+
+With one model there is nothing to find. With several the body is read first, and left on the request for the handler.
+Who names no model asks the first that does what the path is for; so does who names one that there is not, which is
+answered there with 404.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from operator import attrgetter
+
+import msgspec
+from aiohttp import web
+
+from ..generation.trail import GoOnRequest
+from ..middleware.context import BODY
+from ..middleware.edge import check_depth
+from ..openai.schemas import InvocationRequest
+from ..realtime.session import TRANSCRIPTION
+from ..route import Route
+from ..settings import Settings
+from ..transport.body import BodyBudget, read_body
+from ..transport.form import read_form
+from .api import Api
+from .operators.operations import ServerEngine
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LATEST = ":latest"  # Ollama's clients put it behind any name
+
+
+class _Named(msgspec.Struct):
+    """What tells of a body for whom it is."""
+
+    model: str | None = None
+    name: str | None = None  # the same, of Ollama's older clients
+
+
+class ModelApis:
+    """The handlers of all models."""
+
+    def __init__(self, engine: ServerEngine, settings: Settings) -> None:
+        self.first = Api(engine, settings)
+        others = settings.all_models[1:]
+        self._all = [self.first, *(Api(engine.of_model(one.model), one, self.first.responses) for one in others)]
+        self._settings = settings
+        self._longest = max(api.longest for api in self._all)
+        self._unfinished = BodyBudget(self._longest)
+        self.first.responses.go_on(lambda left: self._all[index_of(settings, left.raw)].responses)
+
+    def handler(self, route: Route) -> Handler:
+        """What answers this route."""
+        handlers: list[Handler] = [attrgetter(route.handler)(api) for api in self._all]
+        if len(handlers) == 1 or not _names_model(route):
+            return handlers[0]
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if route.method == "get":
+                return await handlers[index_of_query(self._settings, request.query, route)](request)
+            if BODY not in request:
+                body = await read_body(request, self._longest, self._unfinished, json=not route.hears)
+                request[BODY] = body if route.hears else check_depth(body)
+            return await handlers[await self._find(request, route)](request)
+
+        return answer
+
+    async def _find(self, request: web.Request, route: Route) -> int:
+        """The number of the model that is asked."""
+        raw = request[BODY]
+        if route.hears:
+            fields = await read_form(request, raw)
+            name = fields.get("model", [b""])[-1].decode(errors="replace")
+            raw = msgspec.json.encode(_Named(name))
+        return index_of(self._settings, raw, route)
+
+
+def index_of(settings: Settings, raw: bytes, route: Route | None = None) -> int:
+    """Which of the models a body is for; without a route it asks for a text."""
+    try:
+        if route is not None and route.request is GoOnRequest:
+            raw = msgspec.json.decode(raw, type=GoOnRequest).body.encode(errors="surrogateescape")
+        found = msgspec.json.decode(raw, type=_Named)
+    except msgspec.DecodeError:  # whoever decodes it whole says what is wrong
+        return 0
+    has_name = route is not None and "name" in _fields(route.request)
+    return named(settings, found.model or (found.name if has_name else None), route)
+
+
+def named(settings: Settings, name: str | None, route: Route | None = None) -> int:
+    """Which of the models has this name, as clients write it."""
+    if name and name not in settings.all_served:
+        name = name.removesuffix(LATEST)
+    return settings.asked(name, lambda one: one.generates if route is None else route.is_for(one)).model
+
+
+def index_of_query(settings: Settings, query: Mapping[str, str], route: Route) -> int:
+    """Of a WebSocket that names no model its intent says what the model has to do."""
+    name = query.get("model")
+    if route.upgrades and not name and query.get("intent") == TRANSCRIPTION:
+        return settings.asked(None, lambda one: one.hears).model
+    return named(settings, name, route)
+
+
+def _names_model(route: Route) -> bool:
+    """Has its body, or its query, a model?"""
+    if route.method == "get":
+        return "model" in _fields(route.query)
+    return route.method == "post" and (
+        "model" in _fields(route.request) or route.request in (GoOnRequest, InvocationRequest)
+    )
+
+
+def _fields(kind: type | None) -> set[str]:
+    return set() if kind is None else {field.name for field in msgspec.structs.fields(kind)}

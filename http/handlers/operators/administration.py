@@ -1,0 +1,117 @@
+"""The handlers of http/paths/administration.py."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from ...errors import ApiError, bad_request
+from ...generation.fields.decoding import decode_query
+from ...generation.fields.unsupported import read
+from ...paths.administration import (
+    CollectiveRpcRequest,
+    ProfileOptions,
+    ServerInfoOptions,
+    SleepOptions,
+    UpdateWeightsRequest,
+    WakeOptions,
+)
+from ...transport.json_response import json_response
+
+PARTS = ("weights", "kv_cache")
+
+
+class Administered(Protocol):
+    """What an operator can ask of the frontend actor, beside what handlers/operators/operations.py does."""
+
+    def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> Awaitable[None]:
+        """Weights and KV memory are given back, until `wake_up`."""
+
+    def wake_up(self, parts: list[str]) -> Awaitable[None]:
+        """They are there again."""
+
+    def is_sleeping(self) -> bool:
+        """Has somebody asked for a sleep?"""
+
+    def update_weights(self, path: str, mode: str, wait_s: int) -> Awaitable[None]:
+        """From then on all is computed with the weights of this folder; of the served model's, if it is empty."""
+
+    def call_workers(
+        self, method: str, args: list[Any], kwargs: dict[str, Any], timeout_s: float | None = None
+    ) -> Awaitable[list[Any]]:
+        """What has come of it in each worker."""
+
+    def start_profile(self, seconds: float) -> Awaitable[None]:
+        """Sample all actors from now on, for so long at most."""
+
+    def stop_profile(self) -> Awaitable[dict[str, Any]]:
+        """Where the trace is, and whose part is missing."""
+
+    def server_info(self, config_format: str) -> dict[str, Any]:
+        """Versions, options, the model and all actors."""
+
+
+class HasAdministration(Protocol):
+    """The frontend's engine."""
+
+    @property
+    def administration(self) -> Administered: ...
+
+
+class Administration:
+    """The handlers, by the names that paths/administration.py has for them."""
+
+    def __init__(self, engine: HasAdministration, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
+        self._engine = engine
+        self._read_body = read_body
+
+    async def server_info(self, request: web.Request) -> web.Response:
+        options = decode_query(ServerInfoOptions, request.query)
+        return json_response(self._engine.administration.server_info(options.config_format))
+
+    async def start_profile(self, request: web.Request) -> web.Response:
+        await self._engine.administration.start_profile(decode_query(ProfileOptions, request.query).seconds)
+        return json_response({"status": "ok"})
+
+    async def stop_profile(self, request: web.Request) -> web.Response:
+        return json_response(await self._engine.administration.stop_profile())
+
+    async def collective_rpc(self, request: web.Request) -> web.Response:
+        asked = read(CollectiveRpcRequest, await self._read_body(request))
+        call = self._engine.administration.call_workers
+        return json_response({"results": await call(asked.method, asked.args, asked.kwargs, asked.timeout)})
+
+    async def update_weights(self, request: web.Request) -> web.Response:
+        """Answered once requests are computed with them. It may be done twice."""
+        asked = read(UpdateWeightsRequest, await self._read_body(request) or b"{}")
+        if asked.update_info is not None:
+            raise bad_request("update_info is not supported: weights are read from a folder (path).", "update_info")
+        path = asked.path or asked.model_path or ""
+        await self._engine.administration.update_weights(path, asked.mode, asked.max_wait)
+        return json_response({"success": True, "message": f"weights of {path or 'the served model'} are loaded"})
+
+    async def transfer_weights(self, request: web.Request) -> web.Response:
+        text = "Weights are not taken from other processes' memory: a worker that dies could not load them again. "
+        raise ApiError(501, text + "Write them to a folder below a --weights-folder, and POST /update_weights.")
+
+    async def sleep(self, request: web.Request) -> web.Response:
+        """Answered once memory is given back. It may be done twice."""
+        options = decode_query(SleepOptions, request.query)
+        refuses = options.new_requests == "refuse"
+        await self._engine.administration.sleep(options.level, options.mode, refuses, options.max_wait)
+        return json_response({"status": "asleep"})
+
+    async def wake_up(self, request: web.Request) -> web.Response:
+        """Answered once the weights are loaded, if they are wanted. It may be done twice."""
+        decode_query(WakeOptions, request.query)
+        wanted = [part.strip() for text in request.query.getall("tags", []) for part in text.split(",") if part.strip()]
+        for part in wanted:
+            if part not in PARTS:
+                raise bad_request(f"tags must be among {' and '.join(PARTS)}, not {part:.64}.", "tags")
+        await self._engine.administration.wake_up(wanted or list(PARTS))
+        return json_response({"status": "asleep" if self._engine.administration.is_sleeping() else "awake"})
+
+    async def is_sleeping(self, request: web.Request) -> web.Response:
+        return json_response({"is_sleeping": self._engine.administration.is_sleeping()})

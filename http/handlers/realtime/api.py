@@ -1,0 +1,99 @@
+"""GET /v1/realtime: who may have one, of what kind it is, and which there are."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from aiohttp import hdrs, web
+
+from ...accounts import check_model_of
+from ...errors import ApiError, bad_request
+from ...generation.fields.decoding import check_model, decode_query
+from ...middleware.context import ACCOUNT, name_request
+from ...middleware.edge import allows_origin
+from ...pooling.prepare import check_generates
+from ...realtime.fields import RealtimeQuery
+from ...realtime.session import REALTIME, TRANSCRIPTION, Kind, new_session
+from ...settings import printable
+from ...transport.resume import record_of
+from ...transport.websocket import WebSocketChannel
+from ..generate import Generator
+from .connection import RealtimeConnection
+
+log = logging.getLogger("http")
+PROTOCOLS = ("realtime",)  # what browsers ask for beside their key
+BETA = "OpenAI-Beta"
+BETA_PROTOCOL = "openai-beta.realtime-v1"
+
+
+class RealtimeApi:
+    """Of one frontend."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator, self._settings = generator, generator.settings
+        self._open: set[RealtimeConnection] = set()
+        self._drains = False
+
+    async def connect(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/realtime."""
+        query = decode_query(RealtimeQuery, request.query)
+        if query.call_id is not None:
+            raise bad_request("call_id is not supported: there are no calls here.", "call_id")
+        kind, model = self._kind(query), check_model(query.model, *self._settings.names)
+        check_model_of(request.get(ACCOUNT), model)
+        if request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
+            raise bad_request("This path is a WebSocket: connect to it by ws:// or wss://.")
+        self._check_origin(request)
+        name_request(request, None)
+        channel = WebSocketChannel(request, self._settings.max_body_bytes, PROTOCOLS)
+        record = record_of(request)
+        left = record.upgraded.left if record is not None and record.upgraded is not None else None
+        session = new_session(kind, model, int(time.time()), _is_beta(request))
+        connection = RealtimeConnection(request, self._generator, channel, session, self._begun)
+        await channel.open()
+        self._open.add(connection)
+        self._generator.engine.count_realtime(1)
+        try:
+            if self._drains:
+                connection.drain()
+            await connection.run(left)
+        finally:
+            self._open.discard(connection)
+            self._generator.engine.count_realtime(-1)
+            log.info("%s", connection.summary(), extra={"fields": {"session_id": connection.session.id}})
+        return channel.response
+
+    def _begun(self) -> None:
+        """Something more is being generated for one of them."""
+        self._generator.engine.count_realtime(begun=1)
+
+    def _kind(self, query: RealtimeQuery) -> Kind:
+        """What this model is for; 400 for a session of another kind."""
+        encoder = self._settings.encoder
+        if encoder is not None and encoder.speech is not None:
+            if query.intent == "conversation":
+                raise bad_request("intent: this model writes sounds down, and holds no conversation.", "intent")
+            return TRANSCRIPTION
+        check_generates(self._settings)
+        if query.intent == TRANSCRIPTION:
+            raise bad_request("intent: this model writes no sounds down; a Whisper does.", "intent")
+        return REALTIME
+
+    def _check_origin(self, request: web.Request) -> None:
+        """Browsers let any site's page open a WebSocket: whether it may is to be said here."""
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and not allows_origin(self._settings, origin):
+            raise ApiError(403, f"Pages of {printable(origin)} are not among the --allowed-origins.")
+
+    def drain(self) -> None:
+        """Nothing is begun any more: each connection is closed when what it is being answered has ended."""
+        self._drains = True
+        for connection in list(self._open):
+            connection.drain()
+
+
+def _is_beta(request: web.Request) -> bool:
+    """Does its client know events by their older names?"""
+    offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")
+    return "realtime=v1" in request.headers.get(BETA, "") or BETA_PROTOCOL in offered

@@ -1,0 +1,128 @@
+"""/generative_scoring: how likely a model that generates goes on with one token of some, behind each of many texts."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from actorserve.actors.protocol.topics.prompts import TextPrompt
+
+from ..accounts import check_model_of
+from ..errors import ApiError, bad_request
+from ..generation.choice import Choice
+from ..generation.fields.decoding import check_model
+from ..generation.fields.unsupported import read
+from ..generation.prepare import MAX_SEQUENCES, ask_completion
+from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, name_request
+from ..openai.schemas import CompletionRequest, GenerativeScoringRequest
+from ..output.answer import Answer, usage
+from ..pooling.prepare import check_generates
+from ..transport.json_response import json_response
+from .answering import new_job, release_behind
+from .generate import Generator
+
+AT_ONCE = 16  # texts that renderers make tokens of
+NAMES = {"prompt": "items", "logprob_token_ids": "label_token_ids"}
+
+
+class ScoringApi:
+    """Its handler."""
+
+    def __init__(self, generator: Generator, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
+        self._generator, self._read_body = generator, read_body
+
+    async def score(self, request: web.Request) -> web.Response:
+        """POST /generative_scoring."""
+        raw = await self._read_body(request)
+        check_generates(self._generator.settings)
+        body = read(GenerativeScoringRequest, raw)
+        _check(body)
+        model = check_model(body.model, *self._generator.settings.names)
+        check_model_of(request.get(ACCOUNT), model)
+        await self._generator.engine.want_adapter(body.model)
+        completion = CompletionRequest(
+            prompt=await self._prompts(body),
+            model=body.model,
+            max_tokens=1,
+            temperature=0,
+            ignore_eos=True,
+            logprobs=0,
+            logprob_token_ids=body.label_token_ids,
+            cache_salt=body.cache_salt,
+            priority=body.priority,
+        )
+        try:
+            asked = ask_completion(
+                completion, self._generator.settings, name_request(request, body.request_id), request[CLIENT]
+            )
+        except ApiError as error:
+            raise _renamed(error) from None
+        job = new_job(asked)
+        answer = Answer(model, False, secrets.randbits(64), int(time.time()))
+        request[NOTED] = RequestContext(name_request(request, None), model, job, f"generative-scoring-{answer.id[5:]}")
+        submit = partial(self._generator.submit, request, job, answer, None, False)
+        await self._generator.begin(request, job, submit)
+        try:
+            await asyncio.shield(job.done)
+        finally:
+            release_behind(self._generator.engine, job)
+        data = [{"index": one.index, "object": "score", "score": _score(one, body)} for one in job.choices]
+        head = {"id": request[NOTED].answer_id, "object": "list", "created": answer.created, "model": model}
+        return json_response({**head, "data": data, "usage": usage(job)})
+
+    async def _prompts(self, body: GenerativeScoringRequest) -> list[str | int | list[int]]:
+        """The tokens of each item with those of the query."""
+        (query,) = await self._tokens([body.query], body.add_special_tokens is not False)
+        items = await self._tokens(body.items, False)
+        return [item + query if body.item_first else query + item for item in items]
+
+    async def _tokens(self, given: Sequence[str | list[int]], special: bool) -> list[list[int]]:
+        made: list[list[int]] = []
+        for start in range(0, len(given), AT_ONCE):
+            made += await asyncio.gather(*(self._of(one, special) for one in given[start : start + AT_ONCE]))
+        return made
+
+    async def _of(self, given: str | list[int], special: bool) -> list[int]:
+        if isinstance(given, list):
+            return given
+        tokens, _ = await self._generator.engine.tokenize(TextPrompt(given, special), False)
+        return tokens
+
+
+def _check(body: GenerativeScoringRequest) -> None:
+    if not body.items:
+        raise bad_request("items must not be empty.", "items")
+    if len(body.items) > MAX_SEQUENCES:
+        raise bad_request(f"items: at most {MAX_SEQUENCES} are taken in one request.", "items")
+    if not body.query:
+        raise bad_request("query must not be empty.", "query")
+    if len(set(body.label_token_ids)) < len(body.label_token_ids):
+        raise bad_request("label_token_ids must not name a token twice.", "label_token_ids")
+
+
+def _renamed(error: ApiError) -> ApiError:
+    """With the names that this API has for fields of completions."""
+    field = (error.param or "").partition("[")[0]
+    if error.param is None or field not in NAMES:
+        return error
+    own = NAMES[field]
+    return ApiError(error.status, error.message.replace(field, own), error.param.replace(field, own, 1), error.code)
+
+
+def _score(choice: Choice, body: GenerativeScoringRequest) -> float:
+    """Of the first label, among the labels or among all tokens."""
+    if not choice.logprobs:
+        raise ApiError(500, "The logprobs of this request are lost.")
+    found: dict[int, Any] = {token: logprob for _, token, logprob in choice.logprobs[0].best}
+    logprobs = [found[token] for token in body.label_token_ids]
+    if body.apply_softmax is False:
+        return math.exp(logprobs[0])
+    largest = max(logprobs)
+    return math.exp(logprobs[0] - largest) / sum(math.exp(one - largest) for one in logprobs)

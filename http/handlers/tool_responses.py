@@ -1,0 +1,154 @@
+"""/v1/responses where the model may call tools of MCP servers: begun, gone on with, written.
+
+What a request has begun is found again by its connection's record, or by its Idempotency-Key: by either the answer is
+made of what is kept of it, and no tool is called a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ..accounts import check_model_of
+from ..errors import ApiError
+from ..generation.choice import read_state
+from ..generation.fields.decoding import check_model
+from ..generation.idempotency import StreamProgress, check_same
+from ..generation.idempotency_keys import KEY_BYTES, Kept, Key
+from ..generation.job import Job
+from ..generation.prepare import PreparedRequest
+from ..middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
+from ..openai.responses.answers import ResponseAnswer
+from ..openai.responses.mcp.records import StartRecord
+from ..openai.responses.mcp.run import ToolRun, ToolRunFormat
+from ..openai.responses.mcp.tools import McpServer
+from ..openai.responses.requests import echo, renamed
+from ..openai.responses.schemas import Object, ResponsesRequest
+from ..openai.responses.store import response_id
+from ..transport.json_response import json_response
+from ..transport.resume import Predecessor, record_of
+from .answering import pin, stream_answer
+from .generate import Generator
+
+NO_SLOT = 0  # in the connection's record: slots of turns are kept by keys
+
+
+@dataclass(frozen=True)
+class Start:
+    """By what a response is known: one that begins, or that was begun."""
+
+    digest: bytes  # of its request
+    seed: int
+    created: int
+    key: Key | None = None
+    before: Predecessor | None = None
+    is_known: bool = False
+
+    @property
+    def given(self) -> int:
+        """Events that the client has."""
+        return read_state(self.before.states[0])[1] if self.before is not None else 0
+
+    @property
+    def progress(self) -> StreamProgress:
+        if self.before is None:
+            return StreamProgress.none(1)
+        return StreamProgress(self.before.states, self.before.begun, self.before.closed, self.before.begun)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the response's other handlers know of its request."""
+
+    body: ResponsesRequest
+    raw: bytes
+    servers: list[McpServer]
+    owner: int | None
+    earlier: list[Object]
+    ask: Callable[[ResponsesRequest], PreparedRequest]
+    keep: Callable[[str, dict[str, Any]], None]
+
+
+class ToolResponses:
+    """One frontend's."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator = generator
+        self._engine, self._settings = generator.engine, generator.settings
+
+    async def create(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+        """The answer, streamed or whole."""
+        assert self._settings.tools is not None
+        start = await self._start(request, asked)
+        key = response_id(self._engine.index, start.seed, start.created)
+        model = check_model(asked.body.model, *self._settings.names, start.is_known)
+        check_model_of(request.get(ACCOUNT), model)
+        answer = ResponseAnswer(key, model, start.created, echo(asked.body, self._settings.sampling_defaults))
+        run = ToolRun(
+            *(self._engine, self._settings.tools, asked.body, asked.servers, answer, asked.earlier, asked.ask),
+            partial(self._submit, request),
+            self._settings.max_tool_calls,
+            partial(asked.keep, key),
+        )
+        request[NOTED] = RequestContext(request[REQUEST_ID], model, run.job, answer.id)
+        try:
+            await run.open(start.digest, start.is_known)
+            self._note(request, start)
+            return await self._answer(request, asked.body, run, start)
+        except ApiError as error:
+            raise renamed(error) from None
+        finally:
+            run.leave()
+
+    async def _start(self, request: web.Request, asked: Asked) -> Start:
+        name_request(request, asked.body.request_id)
+        key = await self._generator.key(request, asked.raw, asked.owner)
+        record = record_of(request)
+        before = record.predecessor if record else None
+        if record and before and not before.begun:
+            record.go_on()
+        digest = hashlib.sha256(asked.raw).digest()[:KEY_BYTES]
+        if before is not None:
+            return Start(digest, before.seed, before.created, key, before, True)
+        packed = self._engine.get(key.name) if key is not None else None
+        if key is None or not packed:
+            return Start(digest, secrets.randbits(64), int(time.time()), key)
+        found = msgspec.msgpack.decode(packed, type=StartRecord)
+        check_same(key, Kept(found.digest, [], found.seed, found.created))
+        request[REPLAYED] = True
+        return Start(digest, found.seed, found.created, key, None, True)
+
+    def _note(self, request: web.Request, start: Start) -> None:
+        """From now on others find it."""
+        if start.key is not None and not start.is_known:
+            packed = msgspec.msgpack.encode(StartRecord(start.digest, start.seed, start.created))
+            self._engine.put(start.key.name, packed)
+        record = record_of(request)
+        if record is not None and start.before is None:
+            record.stream([NO_SLOT], start.seed, start.created)
+
+    async def _answer(
+        self, request: web.Request, body: ResponsesRequest, run: ToolRun, start: Start
+    ) -> web.StreamResponse:
+        task = asyncio.get_running_loop().create_task(run.run())
+        try:
+            if not body.stream:
+                await asyncio.shield(run.job.done)
+                return json_response(run.ended)
+            form = ToolRunFormat(run, start.given)
+            return await stream_answer(request, run.job, form, start.progress, self._settings.keep_alive_s)
+        finally:
+            task.cancel()
+
+    async def _submit(self, request: web.Request, job: Job) -> None:
+        pin(request, job, self._settings)
+        await self._generator.begin(request, job, partial(self._engine.submit, job))

@@ -1,0 +1,86 @@
+"""What is kept of a response that calls tools, so that a successor of this frontend goes on where it was.
+
+Everything stands in the frontend's keyed log before the client, or a tool, knows of it. What is old is forgotten there
+first: as long as the record with which a response began is there, so are those behind it. A call is noted before it is
+asked for: who finds one without an end asks the same life of the tools actor for it again, by the same key, and that
+makes it once; where that life is over, or the note too old, nobody can say whether it was made, and it is not again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+import msgspec
+
+from actorserve.actors.protocol.topics.tools import Tool
+
+from ....generation.idempotency_keys import KEY_BYTES
+from ....generation.job import Engine
+from ....output.events import Arguments, CallStart, Content, Piece, ReasoningText
+
+STALE_S = 300.0  # a call that was noted before and has no end is not asked for again
+T = TypeVar("T", bound=msgspec.Struct)
+KINDS: dict[str, type[Content] | type[ReasoningText] | type[CallStart] | type[Arguments]] = {
+    kind.__name__: kind for kind in (Content, ReasoningText, CallStart, Arguments)
+}
+
+
+class ListsRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-lists"):
+    """The tools of each server, with which a response began."""
+
+    digest: bytes  # of the request
+    lists: dict[str, list[Tool]]
+
+
+class TurnRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-turn"):
+    """One answer of the model, as it was told."""
+
+    packed: list[tuple[str, list[object]]]
+    finish_reason: str
+    usage: tuple[int, int, int, int]  # tokens of prompt and answer, cached, of thinking
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [KINDS[name](*fields) for name, fields in self.packed]  # type: ignore[arg-type]
+
+
+class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-call"):
+    """One call: asked for, or with what has come of it."""
+
+    life: int
+    at: float  # Unix seconds
+    done: bool = False
+    output: str = ""
+    error: str = ""
+
+
+class StartRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-start"):
+    """Which response an Idempotency-Key has begun."""
+
+    digest: bytes
+    seed: int
+    created: int
+
+
+def packed(pieces: list[Piece]) -> list[tuple[str, list[object]]]:
+    return [(type(piece).__name__, list(msgspec.structs.astuple(piece))) for piece in pieces]
+
+
+class RunRecords:
+    """Those of one response."""
+
+    def __init__(self, engine: Engine, key: str) -> None:
+        self._engine, self._key = engine, key
+
+    def name(self, kind: str, number: int = 0) -> bytes:
+        """The key of a record."""
+        return hashlib.sha256(f"mcp {kind} {number}\0{self._key}".encode()).digest()[:KEY_BYTES]
+
+    def get(self, kind: type[T], number: int = 0) -> T | None:
+        data = self._engine.get(self.name(kind.__name__, number))
+        return None if not data else msgspec.msgpack.decode(data, type=kind)
+
+    def put(self, record: msgspec.Struct, number: int = 0) -> bool:
+        """False if it is too long to be kept."""
+        return self._engine.put(self.name(type(record).__name__, number), msgspec.msgpack.encode(record))

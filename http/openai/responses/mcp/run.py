@@ -1,0 +1,350 @@
+"""A response whose model may call tools that are called here: turns of the model, and calls between them.
+
+All that a client is told is a row of events, which follows from what is kept of turns and calls (records.py) alone. So
+a frontend that takes over makes the same events again, gives its client those that it has not, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from actorserve.actors.protocol.topics.prompts import TextPrompt
+from actorserve.actors.protocol.topics.tools import LONGEST, Tool
+
+from ....errors import ApiError, bad_request
+from ....generation.choice import Choice, make_state
+from ....generation.idempotency_keys import Key
+from ....generation.job import Engine, Job
+from ....generation.prepare import PreparedRequest
+from ....output.answer import EVENTS, counts
+from ....output.events import Piece
+from ....settings import Tools
+from ..answers import ResponseAnswer
+from ..events import ResponseEvents
+from ..items import McpItem
+from ..schemas import McpApprovalRequestItem, McpApprovalResponseItem, Object, ResponsesRequest
+from .records import STALE_S, CallRecord, ListsRecord, RunRecords, TurnRecord, packed
+from .tools import McpServer, OfferedTool, listed_before, offered, told, unreachable, with_functions
+
+log = logging.getLogger("http")
+GRAIN = 8  # characters of an event, so that events are the same whenever they are made
+STALE = "It was begun before this server lost sight of it, and nobody can say whether the tool has done it."
+TOO_MANY = "It was not made: this response may make no more calls (max_tool_calls)."
+TOO_LONG = f"It was not made: its arguments have more than {LONGEST} bytes."
+NO_OBJECT = "It was not made: its arguments are no JSON object."
+LOST = "What was begun of this response cannot be gone on with; calls of tools may have been made."
+
+
+class ToolRun:
+    """One response. `job` stands for all of it: it begins, is written and ends as any other job."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tools: Tools,
+        body: ResponsesRequest,
+        servers: list[McpServer],
+        answer: ResponseAnswer,
+        earlier: list[Object],
+        ask: Callable[[ResponsesRequest], PreparedRequest],
+        begin: Callable[[Job], Awaitable[None]],
+        most_calls: int,
+        keep: Callable[[Object], None],
+    ) -> None:
+        """`ask` makes a turn's request, `begin` submits its job; `earlier` stands before `input`. `keep` is given the
+        whole response before the client has its end.
+        """
+        self._keep = keep
+        self.job = Job([TextPrompt("")], [b""])
+        self.events: list[bytes] = []
+        self.ended: Object = {}
+        self._engine, self._tools, self._body, self._servers = engine, tools, body, servers
+        self._ask, self._begin = ask, begin
+        self._most_calls = min(most_calls, body.max_tool_calls or most_calls)
+        self._answer = answer
+        self._writer = ResponseEvents(answer)
+        self._records = RunRecords(engine, answer.key)
+        given = body.input
+        self._input: list[Object] = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
+        self._before = [*earlier, *self._input]
+        self._offered: dict[str, OfferedTool] = {}
+        self._lists: dict[str, list[Tool]] = {}
+        self._turn: Job | None = None
+        self._pieces: list[Piece] = []
+        self._turns = self._calls = 0
+        self._usage = [0, 0, 0, 0]
+
+    # --- before anything is told ---------------------------------------------------------------------------------
+
+    async def open(self, digest: bytes, going_on: bool) -> None:
+        """Know the tools, and check all that can be. ApiError for what cannot be."""
+        record = self._records.get(ListsRecord)
+        if record is None and going_on:
+            raise ApiError(500, LOST)
+        before = listed_before(self._before)
+        if record is None:
+            lists = dict(before)
+            for server in self._servers:
+                if server.address.label not in lists:
+                    lists[server.address.label] = await self._list(server)
+            record = ListsRecord(digest, lists)
+            if not self._records.put(record):
+                raise ApiError(424, "tools: the lists of these servers are too long to be kept.", "tools")
+        self._lists = {label: tools for label, tools in record.lists.items() if label not in before}
+        functions = [tool.name or "" for tool in self._body.tools or ()]
+        self._offered = offered([(one, record.lists[one.address.label]) for one in self._servers], functions)
+        self._writer.output.mcp = {
+            name: (tool.server.address.label, tool.needs_approval) for name, tool in self._offered.items()
+        }
+        if self._approvals():
+            self._ask(self._request([]))  # what is wrong with it is told before anything is done
+        elif self._records.get(TurnRecord) is None:
+            await self._begin_turn()
+
+    async def _list(self, server: McpServer) -> list[Tool]:
+        try:
+            return await self._tools.list(server.address)
+        except ApiError as error:
+            raise unreachable(server, error) from None
+
+    def _approvals(self) -> list[McpApprovalRequestItem]:
+        """Calls that this request's input says yes to."""
+        requests = {
+            item["id"]: msgspec.convert(item, McpApprovalRequestItem)
+            for item in self._before
+            if item.get("type") == "mcp_approval_request" and "id" in item
+        }
+        found = []
+        for index, item in enumerate(self._input):
+            if item.get("type") != "mcp_approval_response":
+                continue
+            answer = msgspec.convert(item, McpApprovalResponseItem)
+            asked = requests.get(answer.approval_request_id)
+            tool = self._offered.get(asked.name) if asked is not None else None
+            if asked is None or tool is None or tool.server.address.label != asked.server_label:
+                path = f"input[{index}].approval_request_id"
+                raise bad_request(f"{path}: no tool of this request was asked for by it.", path)
+            if answer.approve:
+                found.append(asked)
+        return found
+
+    def _request(self, said: list[Object]) -> ResponsesRequest:
+        """A turn's: all that was said before it is input."""
+        functions = with_functions(self._body, self._offered)
+        choice = self._body.tool_choice if not self._turns and not self._calls else None
+        if self._calls >= self._most_calls:
+            choice = "none"
+        digest = hashlib.sha256(f"{self._answer.key} {self._turns}".encode()).digest()
+        seed = int.from_bytes(digest[:6], "big") if self._body.seed is None else self._body.seed
+        given = [*self._input, *said]
+        return msgspec.structs.replace(functions, input=given, tool_choice=choice, seed=seed)
+
+    # --- from the first event to the last ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """All of it. What goes wrong is the job's error."""
+        try:
+            self._tell(self._writer.first())
+            for label, tools in self._lists.items():
+                self._tell(self._writer.listed(label, told(tools)))
+            for asked in self._approvals():
+                item, events = self._writer.approved(asked.server_label, asked.name, asked.arguments, asked.id)
+                self._tell(events)
+                await self._call(item)
+            while await self._take_turn():
+                self._turns += 1
+        except ApiError as error:
+            self.job.fail(error)
+        except Exception:
+            log.exception("a response with tools failed")
+            self.job.fail(ApiError(500, "The server made a mistake; its log says which."))
+
+    async def _take_turn(self) -> bool:
+        """One answer of the model, and the calls in it; does another follow?"""
+        first = len(self._writer.output.items)
+        record = self._records.get(TurnRecord, self._turns)
+        if record is None:
+            record = await self._generate()
+            if not self._records.put(record, self._turns):
+                raise ApiError(500, LOST)
+        else:
+            for piece in record.pieces:
+                self._tell(self._writer.pieces([piece]))
+        for at, count in enumerate(record.usage):
+            self._usage[at] += count
+        items = self._writer.output.items[first:]
+        calls = [item for item in items if isinstance(item, McpItem) and item.kind == "mcp_call"]
+        if record.finish_reason != "tool_calls" or len(calls) < len([item for item in items if item.is_call]):
+            await self._finish(calls, record.finish_reason)
+            return False
+        self._tell(self._writer.close_turn("completed"))
+        for item in calls:
+            await self._call(item)
+        return True
+
+    async def _finish(self, calls: list[McpItem], reason: str) -> None:
+        """The last turn is over: the client is to go on, or nobody. What is to be called here is called before."""
+        is_whole = reason == "tool_calls"
+        self._tell(self._writer.close_turn("completed" if is_whole or reason == "stop" else "incomplete"))
+        for item in calls:
+            if is_whole:
+                await self._call(item)
+            else:
+                self._tell(self._writer.called(item, "", "It was cut before its end, and not made.", "incomplete"))
+        last = self._writer.last([], reason, counts(*self._usage), int(time.time()))
+        assert self._writer.ended is not None
+        self.ended = self._writer.ended
+        self._keep(self.ended)
+        self._tell(last)
+        self._end(reason)
+
+    async def _begin_turn(self) -> Job:
+        """By slots that a predecessor has begun, or new ones."""
+        asked = self._ask(self._request(self._said()))
+        job = self._turn = asked.new_job()
+        job.seed = int.from_bytes(self._records.name("seed", self._turns)[:8], "big")
+        job.choices[0].grain = GRAIN
+        self._pieces = []
+        key = self._slots
+        kept = self._engine.kept(key)
+        if kept is not None and self._engine.has(kept.refs):
+            self._engine.submit(job, kept.refs)
+        else:
+            await self._begin(job)
+            self._engine.keep(key, job, job.seed, self._answer.created)
+        self.job.choices[0].ref = job.choices[0].ref
+        return job
+
+    async def _generate(self) -> TurnRecord:
+        """The turn's text, as it comes."""
+        job = await self._begin_turn() if self._turn is None else self._turn
+        job.listen(self)
+        await asyncio.shield(job.done)
+        self._engine.abort(job, self._slots)
+        self._turn = None
+        choice = job.choices[0]
+        usage = (job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
+        return TurnRecord(packed(self._pieces), choice.finish_reason or "", usage)
+
+    @property
+    def _slots(self) -> Key:
+        """By which the turn's slots are found again."""
+        return Key(self._records.name("slots", self._turns), b"", self._engine.index)
+
+    def update(self, choice: Choice) -> None:
+        """The turn's job has more text."""
+        for piece in choice.take().pieces:
+            self._pieces.append(piece)
+            self._tell(self._writer.pieces([piece]))
+
+    def _said(self) -> list[Object]:
+        return [item for item in self._writer.output.objects("completed") if item["type"] != "mcp_list_tools"]
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    async def _call(self, item: McpItem) -> None:
+        """Make it, unless a predecessor has, and tell what has come of it."""
+        number, self._calls = self._calls, self._calls + 1
+        record = self._records.get(CallRecord, number)
+        if record is None or not record.done:
+            record = await self._make(item, number, record)
+            self._records.put(record, number)
+        self._tell(self._writer.called(item, record.output, record.error, "failed" if record.error else "completed"))
+
+    async def _make(self, item: McpItem, number: int, begun: CallRecord | None) -> CallRecord:
+        now = time.time()
+        if begun is not None and now - begun.at > STALE_S:
+            return CallRecord(begun.life, begun.at, True, error=STALE)
+        if (problem := self._problem(item, number)) is not None:
+            return CallRecord(0, now, True, error=problem)
+        life = self._tools.life if begun is None else begun.life
+        if begun is None and not self._records.put(CallRecord(life, now), number):
+            raise ApiError(500, LOST)
+        address = self._offered[item.name].server.address
+        key = self._records.name("call", number)
+        found = await self._tools.call(key, life, address, item.name, item.text or "{}")
+        return CallRecord(life, now, True, found.output, found.error)
+
+    def _problem(self, item: McpItem, number: int) -> str | None:
+        """Why a call is not made at all."""
+        if number >= self._most_calls:
+            return TOO_MANY
+        text = item.text or "{}"
+        if len(text.encode()) > LONGEST:
+            return TOO_LONG
+        try:
+            msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            return NO_OBJECT
+        return None
+
+    # --- the job that stands for it ------------------------------------------------------------------------------
+
+    def _tell(self, events: bytes) -> None:
+        self.events += _each(events)
+        choice = self.job.choices[0]
+        choice.tokens = max(1, self._usage[1])  # there is something to write
+        if not self.job.started.done():
+            self.job.started.set_result(None)
+        if self.job.listener is not None:
+            self.job.listener.update(choice)
+
+    def _end(self, reason: str) -> None:
+        choice = self.job.choices[0]
+        choice.prompt_tokens, choice.tokens, choice.cached_tokens, choice.thought = self._usage
+        choice.finish_reason = reason
+        if self.job.listener is not None:
+            self.job.listener.update(choice)
+        if not self.job.done.done():
+            self.job.done.set_result(None)
+
+    def failed(self, error: ApiError) -> bytes:
+        """The last event of one that cannot go on."""
+        return self._writer.error(error.message, error.status)
+
+    def leave(self) -> None:
+        """Nobody reads it any more: what is computed for it ends."""
+        if self._turn is not None:
+            self._engine.abort(self._turn, self._slots)
+
+
+def _each(events: bytes) -> Iterator[bytes]:
+    """One by one: each is two lines and an empty one."""
+    return (event + b"\n\n" for event in events.split(b"\n\n")[:-1])
+
+
+class ToolRunFormat:
+    """Writes its stream: a choice's state counts events where others count tokens."""
+
+    media_type = EVENTS
+
+    def __init__(self, run: ToolRun, given: int) -> None:
+        """`given`: events that the client has."""
+        self._run, self._given = run, given
+
+    def whole(self) -> Object:
+        return self._run.ended
+
+    def first(self, choice: Choice) -> bytes:
+        return b""
+
+    def update(self, choice: Choice) -> bytes:
+        events = self._run.events[self._given :]
+        self._given = max(self._given, len(self._run.events))
+        return b"".join(events)
+
+    def state(self, choice: Choice) -> int:
+        return make_state(0, self._given)
+
+    def closing(self) -> bytes:
+        return b""
+
+    def failed(self, error: ApiError) -> bytes:
+        return self._run.failed(error)

@@ -1,0 +1,54 @@
+"""The paths of Cohere's API, also below the one where vLLM has them."""
+
+from __future__ import annotations
+
+from ..cohere.schemas import CohereChatRequest, CohereEmbedRequest
+from ..openapi import cohere as answers
+from ..openapi import pooling
+from ..pooling.schemas import RerankRequest
+from ..route import ASKS, CHAT, Route
+
+COHERE: tuple[Route, ...] = (
+    *(
+        Route(
+            "post",
+            path,
+            "cohere.chat",
+            "Answer, in the form of Cohere's chat",
+            answers.CohereAnswer,
+            CohereChatRequest,
+            answers.CohereEvent,
+            generates=CHAT,
+            ends="",
+            statuses=ASKS,
+            error=answers.CohereError,
+            repeatable=True,
+        )
+        for path in ("/v2/chat", "/cohere/v2/chat")
+    ),
+    *(
+        Route(
+            "post",
+            path,
+            "cohere.embed",
+            "Vectors of texts, in the form of Cohere's",
+            answers.CohereVectors,
+            CohereEmbedRequest,
+            statuses=ASKS,
+            pools=True,
+            error=answers.CohereError,
+        )
+        for path in ("/v2/embed", "/cohere/v2/embed")
+    ),
+    Route(
+        "post",
+        "/cohere/v2/rerank",
+        "pooling.rerank",
+        "Which documents answer a query best",
+        pooling.Ranking,
+        RerankRequest,
+        statuses=ASKS,
+        pools=True,
+        error=answers.CohereError,
+    ),
+)

@@ -1,0 +1,163 @@
+"""The paths of answers to prompts, and of the tokens of texts."""
+
+from __future__ import annotations
+
+from ..generation.trail import GoOnRequest
+from ..openai.rendering import DerenderChatRequest, DerenderCompletionRequest
+from ..openai.schemas import (
+    ChatBatchRequest,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+    InvocationRequest,
+    TokenizeRequest,
+)
+from ..openai.sessions import CloseSessionRequest, OpenSessionRequest
+from ..openapi import answers, dialects
+from ..route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
+
+COMPLETIONS: tuple[Route, ...] = (
+    Route(
+        "post",
+        "/v1/chat/completions",
+        "chat",
+        "Answer a conversation",
+        answers.ChatCompletion,
+        ChatRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
+        movable=True,
+    ),
+    Route(
+        "post",
+        "/v1/chat/completions/batch",
+        "chats",
+        "Answer several conversations",
+        answers.ChatCompletion,
+        ChatBatchRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
+        movable=True,
+    ),
+    Route(
+        "post",
+        "/v1/completions",
+        "completions",
+        "Go on with texts",
+        answers.Completion,
+        CompletionRequest,
+        answers.CompletionChunk,
+        generates=TEXT,
+        statuses=ASKS,
+        repeatable=True,
+        movable=True,
+    ),
+    Route(
+        "post",
+        "/inference/v1/generate",
+        "generate",
+        "Tokens in, tokens out",
+        dialects.Generated,
+        GenerateRequest,
+        dialects.GeneratedPart,
+        generates=TEXT,
+        statuses=ASKS,
+        repeatable=True,
+        movable=True,
+    ),
+    *(
+        Route("post", path, f"rendering.{handler}", summary, answer, request, statuses=ASKS)
+        for path, handler, summary, answer, request in (
+            ("/v1/chat/completions/render", "render_chat", "The tokens of its prompt", answers.Rendered, ChatRequest),
+            (
+                "/v1/completions/render",
+                "render_completion",
+                "The same of texts",
+                list,
+                CompletionRequest,
+            ),
+            (
+                "/v1/chat/completions/derender",
+                "derender_chat",
+                "The answer that tokens are",
+                answers.ChatCompletion,
+                DerenderChatRequest,
+            ),
+            (
+                "/v1/completions/derender",
+                "derender_completion",
+                "The same of texts",
+                answers.Completion,
+                DerenderCompletionRequest,
+            ),
+        )
+    ),
+    Route(
+        "post",
+        "/invocations",
+        "invocations.invoke",
+        "What another path does, by the body's fields (SageMaker)",
+        dict,
+        InvocationRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        "/go_on",
+        "go_on",
+        "Go on with a stream that another server has begun",
+        answers.ChatCompletion,
+        GoOnRequest,
+        answers.ChatCompletionChunk,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
+    ),
+    Route(
+        "post",
+        "/open_session",
+        "sessions.open",
+        "Keep the tokens of completions, for others to go on from (SGLang)",
+        str,
+        OpenSessionRequest,
+        statuses=(*TAKES_BODY, 503),
+    ),
+    Route(
+        "post",
+        "/close_session",
+        "sessions.close",
+        "Forget them",
+        dict,
+        CloseSessionRequest,
+        statuses=(*TAKES_BODY, 404, 503),
+    ),
+    Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
+    Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),
+    Route("get", "/v1/models/{model:.+}", "model", "One model", answers.ModelCard, statuses=MODEL),
+    Route(
+        "post",
+        "/tokenize",
+        "tokenize",
+        "The tokens of a text or a conversation",
+        answers.TokenizeAnswer,
+        TokenizeRequest,
+        statuses=ASKS,
+    ),
+    Route(
+        "post",
+        "/detokenize",
+        "detokenize",
+        "The text of tokens",
+        answers.DetokenizeAnswer,
+        DetokenizeRequest,
+        statuses=ASKS,
+    ),
+)

@@ -1,0 +1,86 @@
+"""The paths of OpenAI's responses and Anthropic's messages."""
+
+from __future__ import annotations
+
+from ..anthropic.schemas import CountRequest, MessagesRequest
+from ..openai.responses.schemas import ResponsesRequest
+from ..openapi import dialects
+from ..route import ASKS, CHAT, TAKES_BODY, Route
+
+RESPONSES = "/v1/responses"
+RESPONSE = RESPONSES + "/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405
+RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
+    Route(
+        "post",
+        RESPONSES,
+        "respond",
+        "Answer, in the form of OpenAI's responses",
+        dialects.Response,
+        ResponsesRequest,
+        dialects.ResponseEvent,
+        generates=CHAT,
+        ends="",
+        statuses=ASKS,
+        repeatable=True,
+        movable=True,
+    ),
+    Route(
+        "post",
+        f"{RESPONSES}/input_tokens",
+        "count_input",
+        "How many tokens its prompt has",
+        dialects.ResponseInputTokens,
+        ResponsesRequest,
+        statuses=ASKS,
+    ),
+    Route(
+        "get",
+        RESPONSE,
+        "responses.retrieve",
+        "A response that is kept",
+        dialects.Response,
+        statuses=(400, 404, 503),
+    ),
+    Route("delete", RESPONSE, "responses.delete", "Forget it", dialects.Deleted, statuses=(404, 503)),
+    Route(
+        "get",
+        f"{RESPONSES}/{{id}}/input_items",
+        "responses.input",
+        "What it answers",
+        dialects.InputItems,
+        statuses=(400, 404, 503),
+    ),
+    Route(
+        "post",
+        f"{RESPONSES}/{{id}}/cancel",
+        "responses.cancel",
+        "End it",
+        dialects.Response,
+        statuses=(*TAKES_BODY, 404, 503),
+    ),
+    Route(
+        "post",
+        "/v1/messages",
+        "messages",
+        "Answer, in the form of Anthropic's messages",
+        dialects.AnthropicMessage,
+        MessagesRequest,
+        dialects.AnthropicEvent,
+        generates=CHAT,
+        ends="",
+        statuses=ASKS,
+        error=dialects.AnthropicError,
+        repeatable=True,
+        movable=True,
+    ),
+    Route(
+        "post",
+        "/v1/messages/count_tokens",
+        "count_tokens",
+        "How many tokens a conversation has",
+        dialects.InputTokens,
+        CountRequest,
+        statuses=ASKS,
+        error=dialects.AnthropicError,
+    ),
+)

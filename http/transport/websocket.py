@@ -1,0 +1,91 @@
+"""A WebSocket: messages of a client, with deadlines, and texts for it.
+
+aiohttp reads and answers what belongs to the protocol (pings, closing); texts are written here, as many as belong
+together in one write, so that a connection's record has all of them or none. Nothing is compressed: what a successor
+would have to know of that is nowhere but in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable, Sequence
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from .sse import STALL_S
+
+PING_S = 30.0  # between two; a client that does not answer one for half of it is gone
+GOODBYE_S = 5.0  # what it gets to answer the end
+TEXT_FRAME = 0x81  # the last of its message
+SHORT, MEDIUM = 126, 1 << 16
+
+
+def frame(text: bytes) -> bytes:
+    """One whole message of a server."""
+    length = len(text)
+    if length < SHORT:
+        return struct.pack("!BB", TEXT_FRAME, length) + text
+    if length < MEDIUM:
+        return struct.pack("!BBH", TEXT_FRAME, SHORT, length) + text
+    return struct.pack("!BBQ", TEXT_FRAME, 127, length) + text
+
+
+class WebSocketChannel:
+    """Of one request."""
+
+    def __init__(self, request: web.Request, most: int, protocols: Sequence[str]) -> None:
+        """`most`: bytes of a message."""
+        self._request, self._protocol = request, request.protocol
+        options = {"heartbeat": PING_S, "max_msg_size": most, "timeout": GOODBYE_S, "decode_text": False}
+        self.response = web.WebSocketResponse(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
+        self._transport: asyncio.Transport | None = None
+
+    async def open(self) -> None:
+        """Say that it is one from here on."""
+        await self.response.prepare(self._request)
+        self._transport = self._request.transport
+
+    async def receive(self, patience_s: float) -> bytes | None:
+        """The next message; None: there will be none. TimeoutError where nothing comes."""
+        message = await self.response.receive(patience_s)
+        if message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
+            return bytes(message.data)
+        return None
+
+    def write(self, texts: Iterable[bytes]) -> None:
+        """All of them as one piece."""
+        self.write_frames(b"".join(map(frame, texts)))
+
+    def write_frames(self, frames: bytes) -> None:
+        transport = self._transport
+        if frames and transport is not None and not transport.is_closing() and not self.response.closed:
+            transport.write(frames)
+
+    @property
+    def is_full(self) -> bool:
+        """Its client is too slow for what was written."""
+        return self._protocol.writing_paused and not self.is_gone
+
+    @property
+    def is_gone(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    async def drained(self) -> None:
+        """There is room again, or it is gone: who has taken nothing for STALL_S is cut off."""
+        transport = self._transport
+        while transport is not None and self.is_full:
+            drain = asyncio.ensure_future(self._protocol._drain_helper())
+            left = transport.get_write_buffer_size()
+            done, _ = await asyncio.wait([drain], timeout=STALL_S)
+            if done:
+                drain.exception()  # the connection was lost
+            else:
+                drain.cancel()
+                if transport.get_write_buffer_size() >= left:
+                    transport.abort()
+
+    async def close(self, code: WSCloseCode, reason: str) -> None:
+        """In order."""
+        if not self.is_gone:
+            await self.response.close(code=code, message=reason.encode()[:123])

@@ -1,0 +1,159 @@
+"""Several models behind one app: which one a request is for, by its name, its path, or what it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
+from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.http.handlers.models import ModelApis, index_of, index_of_query
+from actorserve.http.routes import ROUTES
+from actorserve.http.settings import Catalog, Settings
+from tests.http.fakes import FakeEngine
+from tests.http.realtime.test_connection import talking
+from tests.http.serving import SETTINGS, Served, serving
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+GO_ON: dict[str, Any] = {"path": "/v1/completions", "origin": "", "choices": []}
+
+
+def catalog_of(*changes: dict[str, Any]) -> Catalog:
+    catalog = Catalog()
+    for number, own in enumerate(changes):
+        catalog.models.append(replace(SETTINGS, model=number, catalog=catalog, **own))
+    return catalog
+
+
+SECOND = {"served": ["second"], "max_model_len": 7, "max_body_bytes": 2000, "tool_parser": None}
+POOLER = {
+    "served": ["pooler", "other-name"],
+    "pooling": PoolingSpec(tasks=["embed"], base="", methods=["mean"], normalize=True, hidden=4, width=4),
+}
+
+
+@asynccontextmanager
+async def served_both() -> AsyncIterator[Served]:
+    catalog = catalog_of({}, SECOND, POOLER)
+    first: dict[str, Any] = {"model": 0, "catalog": catalog}
+    async with serving(**first) as served:
+        yield served
+
+
+async def test_a_job_is_begun_with_the_engine_of_its_model() -> None:
+    async with served_both() as served:
+        client = await served.client()
+        client.send("POST", "/v1/chat/completions", {**CHAT, "model": "second"})
+        job = await served.engine.others[1].jobs.get()
+        assert not served.engine.jobs.qsize() and job.prompts
+        client.leave()
+
+
+async def test_a_realtime_session_is_of_the_model_it_was_connected_for() -> None:
+    """No name within it makes it another's; the error says how."""
+    async with served_both() as served, talking(served) as talk:
+        error = await talk.error("session.update", session={"model": "second"})
+        assert error["param"] == "session.model" and "/v1/realtime?model=second" in error["message"]
+    async with served_both() as served, talking(served, "?model=second") as talk:
+        await talk.send("session.update", session={"model": "second"})
+        assert (await talk.next())["session"]["model"] == "second"
+
+
+async def test_lists_have_all_and_errors_name_who_would_do() -> None:
+    async with served_both() as served:
+        models = (await served.ask("GET", "/v1/models")).json["data"]
+        assert [(one["id"], one["max_model_len"]) for one in models[-3:]] == [
+            ("second", 7),
+            ("pooler", SETTINGS.max_model_len),
+            ("other-name", SETTINGS.max_model_len),
+        ]
+        assert (await served.ask("GET", "/v1/models/other-name")).json["root"] == "pooler"
+        assert (await served.ask("GET", "/v1/models/nobody")).status == 404
+        wrong = await served.ask("POST", "/v1/embeddings", {"input": "a", "model": "second"})
+        assert (
+            wrong.status == 400
+            and "second makes no embeddings" in wrong.error["message"]
+            and "pooler does" in wrong.error["message"]
+        )
+        wrong = await served.ask("POST", "/v1/chat/completions", {**CHAT, "model": "other-name"})
+        assert wrong.status == 400 and f"{SETTINGS.served[0]} or second does" in wrong.error["message"]
+        assert (await served.ask("POST", "/v1/embeddings", {"input": "a", "model": "nobody"})).status == 404
+
+
+async def test_a_body_may_be_as_long_as_its_model_takes() -> None:
+    async with served_both() as served:
+        body = {"model": "second", "messages": [{"role": "user", "content": "a" * 3000}]}
+        answer = await served.ask("POST", "/v1/chat/completions", body)
+        assert answer.status == 413 and "2000 bytes" in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "model"),
+    [
+        ("/v1/embeddings", {"input": "a"}, 2),
+        ("/v1/chat/completions", {}, 0),
+        ("/v1/chat/completions", {"model": "second"}, 1),
+        ("/v1/chat/completions", {"model": "nobody"}, 0),
+        ("/v1/chat/completions", {"model": 5}, 0),
+        ("/v1/chat/completions", {"name": "second"}, 0),
+        ("/v1/responses", {"model": "second"}, 1),
+        ("/v1/messages", {"model": "second"}, 1),
+        ("/api/chat", {"model": "second:latest"}, 1),
+        ("/api/show", {"name": "pooler:latest"}, 2),
+        ("/v2/embed", {"model": "other-name"}, 2),
+        ("/tokenize", {"model": "pooler"}, 2),
+        ("/completion", {"model": "second"}, 1),
+        ("/invocations", {"model": "pooler"}, 2),
+        ("/go_on", {**GO_ON, "body": '{"model": "second"}'}, 1),
+    ],
+)
+def test_who_is_asked(path: str, body: dict[str, Any], model: int) -> None:
+    catalog = catalog_of({}, SECOND, POOLER)
+    assert found(catalog.models[0], path, body) == model
+
+
+def test_who_listens() -> None:
+    speech = SpeechSpec(languages={}, tasks={}, end=1, no_timestamps=2, mels=1, frames=2)
+    hears = EncoderSpec(longest=8, decoder_longest=8, start=[1], filler=0, speech=speech)
+    catalog = catalog_of({}, {"served": ["listener"], "encoder": hears})
+    assert found(catalog.models[0], "/v1/audio/transcriptions", {}) == 1
+    assert found(catalog.models[0], "/v1/chat/completions", {}) == 0
+
+
+def found(settings: Settings, path: str, body: dict[str, Any]) -> int:
+    """The number of the model."""
+    route = next(route for route in ROUTES if route.path == path and route.method == "post")
+    return index_of(settings, json.dumps(body).encode(), route)
+
+
+def test_one_model_costs_nothing() -> None:
+    apis = ModelApis(FakeEngine(), SETTINGS)
+    route = next(route for route in ROUTES if route.path == "/v1/chat/completions")
+    assert apis.handler(route) == apis.first.chat
+
+
+def test_who_is_asked_over_a_websocket() -> None:
+    speech = SpeechSpec(languages={}, tasks={}, end=1, no_timestamps=2, mels=1, frames=2)
+    hears = EncoderSpec(longest=8, decoder_longest=8, start=[1], filler=0, speech=speech)
+    catalog = catalog_of(POOLER, {"served": ["second"]}, {"served": ["listener"], "encoder": hears})
+    route = next(route for route in ROUTES if route.upgrades)
+    wanted: list[tuple[dict[str, str], int]] = [
+        ({}, 1),
+        ({"intent": "conversation"}, 1),
+        ({"intent": "transcription"}, 2),
+        ({"model": "listener"}, 2),
+        ({"model": "second", "intent": "transcription"}, 1),
+        ({"model": "pooler"}, 0),
+    ]
+    for query, model in wanted:
+        assert index_of_query(catalog.models[0], query, route) == model
+
+
+def test_a_response_in_the_background_goes_on_with_a_model_that_writes() -> None:
+    catalog = catalog_of(POOLER, SECOND)
+    assert index_of(catalog.models[0], b'{"input": "a", "background": true}') == 1

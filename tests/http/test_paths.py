@@ -1,0 +1,145 @@
+"""Paths beside those of answers: models, tokens, how the server is; HEAD, and what is not there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt, TokenPrompt
+from tests.http.serving import HI, Served, serving
+
+
+async def test_tokenize(served: Served) -> None:
+    answer = await served.ask("POST", "/tokenize", {"prompt": "hi", "messages": None})
+    assert answer.json == {"count": 2, "max_model_len": 64, "tokens": [1, 2], "token_strs": None}
+    more = {"messages": HI, "prompt": None, "add_generation_prompt": False, "return_token_strs": True}
+    assert (await served.ask("POST", "/tokenize", more)).json["token_strs"] == ["a", "b"]
+    await served.ask("POST", "/tokenize", {"prompt": "", "add_special_tokens": False})
+    text, chat, bare = served.engine.asked
+    assert text == TextPrompt("hi") and bare == TextPrompt("", False)
+    assert isinstance(chat, ChatPrompt) and not chat.add_generation_prompt
+
+
+async def test_detokenize(served: Served) -> None:
+    assert (await served.ask("POST", "/detokenize", {"tokens": [1, 2]})).json == {"prompt": "text", "content": "text"}
+    assert served.engine.asked == [[1, 2]]
+
+
+async def test_prompts_as_token_ids(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/v1/completions", {"prompt": [[1], [2, 3]]})
+    assert (await served.job()).prompts == [TokenPrompt([1]), TokenPrompt([2, 3])]
+
+
+async def test_models(served: Served) -> None:
+    body = (await served.ask("GET", "/v1/models")).json
+    assert (body["object"], body["first_id"], body["last_id"], body["has_more"]) == (
+        "list",
+        "tiny",
+        "alias/name",
+        False,
+    )
+    tiny, alias = body["data"]
+    assert (tiny["id"], tiny["object"], tiny["created"], tiny["root"]) == ("tiny", "model", 1_700_000_000, "tiny")
+    assert (await served.ask("GET", "/v1/models/tiny")).json == tiny
+    for path in ("alias/name", "alias%2Fname"):
+        assert (await served.ask("GET", f"/v1/models/{path}")).json == alias
+    answer = await served.ask("GET", "/v1/models/other")
+    assert answer.status == 404 and answer.error["code"] == "model_not_found"
+
+
+async def test_operations(served: Served) -> None:
+    assert (await served.ask("GET", "/health")).json == {"status": "ok"}
+    assert (await served.ask("GET", "/ping")).status == (await served.ask("POST", "/ping")).status == 200
+    assert set((await served.ask("GET", "/version")).json) == {"version"}
+    assert (await served.ask("GET", "/ready")).json == {"status": "ready"}
+    served.engine.missing = ["worker-0: starting"]
+    answer = await served.ask("GET", "/ready")
+    assert answer.status == 503 and answer.json["waiting_for"] == ["worker-0: starting"]
+    answer = await served.ask("GET", "/metrics")
+    parts, content_type = served.engine.metrics()
+    assert (answer.body, answer.headers["content-type"]) == (b"".join(parts), content_type)
+
+
+async def test_others_have_their_turn_between_the_parts_of_a_scrape(served: Served) -> None:
+    loop = asyncio.get_running_loop()
+    seen: list[int] = []
+    turns: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        for part in range(4):
+            seen.append(len(turns))
+            loop.call_soon(turns.append, part)
+            yield b"%d\n" % part
+
+    served.engine.metrics = lambda accept="": (parts(), "text/plain")  # type: ignore[method-assign]
+    assert (await served.ask("GET", "/metrics")).body == b"0\n1\n2\n3\n"
+    assert seen == [0, 1, 2, 3]
+
+
+GETS = ["/health", "/ping", "/ready", "/version", "/load", "/metrics", "/v1/models", "/v1/models/tiny"]
+
+
+POSTS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_head_is_get_without_a_body(served: Served, path: str) -> None:
+    client = await served.client()
+    head = await client.ask("HEAD", path)
+    answer = await client.ask("GET", path)  # nothing of a body is in its way
+    assert head.status == answer.status == 200
+    assert head.headers["content-length"] == answer.headers["content-length"]
+
+
+@pytest.mark.parametrize("path", GETS + POSTS)
+async def test_a_method_that_is_not_allowed(served: Served, path: str) -> None:
+    client = await served.client()
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "GET" if path in POSTS else "TRACE"):
+        answer = await client.ask(method, path)
+        allowed = set(answer.headers["allow"].split(","))
+        assert answer.status == 405 and answer.error["message"] == f"Method Not Allowed: {method} {path}"
+        assert allowed >= ({"POST"} if path in POSTS else {"GET", "HEAD"}) and method not in allowed
+    if path in POSTS:
+        assert (await client.ask("HEAD", path)).status == 405
+
+
+@pytest.mark.parametrize("path", ["/pag", "/v1", "/v1/", "/v1/chat/", "/health/x"])
+async def test_a_route_that_is_none(served: Served, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = await served.ask(method, path)
+        assert answer.status == 404 and answer.error["message"] == f"Not Found: {method} {path}"
+
+
+async def test_what_others_have_and_is_missing_here_is_not_found(served: Served) -> None:
+    """Clients that compact a conversation by a request do it themselves where there is no such path."""
+    for method, path, status in (
+        ("POST", "/v1/responses/compact", 404),
+        ("GET", "/v1/responses/resp_compact", 404),
+        ("POST", "/v1/responses/resp_1", 405),
+    ):
+        answer = await served.ask(method, path, {"model": "tiny", "input": "hi"} if method == "POST" else None)
+        assert answer.status == status and answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("POST", "/v1/completions", 401), ("POST", "/nowhere", 404), ("PUT", "/health", 405)]
+)
+async def test_an_error_that_needs_no_body_waits_for_a_short_one(method: str, path: str, status: int) -> None:
+    """With its end read, what comes next on the connection is known from its first byte, and outlives its frontend."""
+    async with serving(api_keys=["one"]) as served:
+        client = await served.client()
+        key = {} if status == 401 else {"X_Api_Key": "one"}
+        client.send(method, path, b"0123", **key, Content_Length="8")
+        told = asyncio.create_task(client.answer())
+        await served.ask("GET", "/health")
+        assert not told.done()
+        client.raw(b"4567")
+        answer = await told
+        assert answer.status == status and answer.headers.get("connection") != "close"
+        assert (await client.ask("GET", "/health")).status == 200
+        client.send(method, path, b"0", **key, Content_Length=str(1 << 20))  # nobody waits for that
+        answer = await client.answer()
+        assert answer.status == status and answer.headers["connection"] == "close"

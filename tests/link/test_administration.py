@@ -1,0 +1,143 @@
+"""What operators ask of an engine elsewhere: who is told what while it is away, and what it is told when it comes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actorserve.actors.link import administration as module
+from actorserve.actors.link.administration import LinkAdministration
+from actorserve.actors.protocol.messages import call_numbers
+from actorserve.actors.protocol.sockets import engine_wire as wire
+from actorserve.actors.protocol.topics import administration as topics
+from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.kv_map.pause import PauseState
+from actorserve.shm.kv_map.sleep import Part, SleepState
+from actorserve.shm.weights import WeightsRecord
+
+CALL = next(call_numbers(0, 1))
+
+
+class Bench:
+    """A link's part of it, with what it posts and sends."""
+
+    def __init__(self) -> None:
+        self.kv, self.fd = KVMap.private(1, 1, 1), WeightsRecord.create(2)
+        self.posted: list[Any] = []
+        self.sent: list[Any] = []
+        self.channel: Any = SimpleNamespace(send=self.sent.append)
+        self.parked = False
+        self.now = 100.0
+        self.made = self.successor()
+
+    def successor(self) -> LinkAdministration:
+        context: Any = SimpleNamespace(
+            files={"weights": self.fd},
+            spec=SimpleNamespace(engine=1),
+            log=logging.getLogger("test"),
+            post=lambda name, message: self.posted.append(message),
+        )
+        return LinkAdministration(context, self.kv, "10.0.0.2:8100", lambda: self.parked)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench()
+    monkeypatch.setattr(time, "monotonic", lambda: made.now)
+    made.made = made.successor()
+    return made
+
+
+def test_an_engine_that_stays_away_is_named_in_time(bench: Bench) -> None:
+    bench.made.lost("it differs: --seed")
+    bench.made.ask(topics.ResetPrefixCache(CALL))
+    bench.made.look()
+    assert not bench.posted
+    bench.now += 2 * module.ABSENT_S
+    bench.made.look()
+    problem = "Engine 1 at 10.0.0.2:8100 does not answer: it differs: --seed."
+    assert bench.posted == [topics.Unanswered(CALL, problem)]
+    bench.made.met(bench.channel)
+    assert not bench.sent
+
+
+def test_what_was_asked_is_said_to_the_next_connection_once(bench: Bench) -> None:
+    bench.made.met(bench.channel)
+    bench.made.ask(topics.ResetPrefixCache(CALL))
+    bench.made.ask(topics.ResetPrefixCache(CALL))  # its frontend asks again
+    bench.made.lost("it is gone")
+    bench.made.met(bench.channel)
+    assert bench.sent == [topics.ResetPrefixCache(CALL)] * 2
+    for _ in range(2):
+        bench.made.answered(topics.PrefixCacheReset(CALL))
+    assert bench.posted == [topics.PrefixCacheReset(CALL)]
+
+
+def state_of(bench: Bench) -> PauseState:
+    return bench.kv.pause.state
+
+
+def test_a_pause_holds_for_one_that_is_away(bench: Bench) -> None:
+    """By its word, which a successor of the link finds, too."""
+    bench.made.ask(topics.Pause(CALL, "keep"))
+    assert bench.posted.pop() == topics.Paused(CALL)
+    assert state_of(bench) is PauseState.PAUSED
+    bench.successor().met(bench.channel)
+    assert bench.sent.pop() == topics.Pause(0, "keep")
+    bench.made.ask(topics.Resume(CALL + 1))
+    assert state_of(bench) is PauseState.RESUMING
+    other = bench.successor()
+    other.met(bench.channel)
+    assert bench.sent.pop() == topics.Resume(0)
+    other.answered(topics.Paused(0))
+    assert state_of(bench) is PauseState.RUNNING
+
+
+def test_one_that_comes_while_the_server_sleeps_is_told_to(bench: Bench) -> None:
+    bench.made.met(bench.channel)
+    bench.made.ask(topics.Sleep(CALL, 2, "keep", refuses=True))
+    bench.made.answered(topics.SleepChanged(CALL))
+    assert bench.kv.sleep.state == SleepState(2, Part.ALL, refuses=True)
+    bench.sent.clear()
+    next_life = bench.successor()
+    next_life.met(bench.channel)
+    for _ in range(2):
+        assert next_life.trouble_with(wire.Engine(4, [])) == ""
+    assert bench.sent == [topics.Sleep(0, 2, "keep", True)]
+    slept = wire.Engine(4, [], sleep=SleepState(2, Part.ALL).packed())
+    assert next_life.trouble_with(slept) == "it sleeps"
+    assert bench.posted == [topics.SleepChanged(CALL)]
+
+
+def test_a_machine_that_comes_back_gets_the_weights_of_the_server(bench: Bench, monkeypatch: Any) -> None:
+    """It has its own model's; nothing is computed for this server until it has the others."""
+    monkeypatch.setattr(wire, "weights_digest", lambda folder: "abc")
+    WeightsRecord(bench.fd, 1).store("/weights/new")
+    bench.made.met(bench.channel)
+    assert "other weights" in bench.made.trouble_with(wire.Engine(4, []))
+    sleep = topics.Sleep(0, 1, "keep", False, 0, "/weights/new")
+    assert bench.sent == [wire.LoadWeights(sleep, "abc")]
+    bench.made.answered(topics.SleepChanged(0))
+    assert bench.sent[1:] == [topics.WakeUp(0, int(Part.ALL))]
+    bench.made.answered(topics.SleepChanged(0))
+    assert not bench.made.trouble_with(wire.Engine(5, [], weights="/weights/new"))
+    assert len(bench.sent) == 2
+    assert not bench.posted
+
+
+def test_of_an_engine_that_nobody_wants_nothing_is_asked(bench: Bench) -> None:
+    bench.parked = True
+    bench.made.ask(topics.CallWorkers(CALL, "model", b""))
+    bench.made.ask(topics.ResetEncoderCache(CALL + 1))
+    assert [answer.call for answer in bench.posted] == [CALL, CALL + 1]
+
+
+def test_calls_are_bounded(bench: Bench) -> None:
+    for number in range(3 * module.MOST_CALLS):
+        bench.made.ask(topics.ResetPrefixCache(CALL + number))
+    bench.made.met(bench.channel)
+    assert len(bench.sent) == module.MOST_CALLS

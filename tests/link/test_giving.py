@@ -1,0 +1,99 @@
+"""Who waits for an engine elsewhere goes where there is room, and nobody else."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actorserve.actors.link import giving as module
+from actorserve.actors.link.giving import LinkGiver
+from actorserve.actors.protocol.messages import Admit, Finish
+from tests.link.test_sequences import Bench, moved
+
+
+class Others:
+    """Engines 0 and 2 beside the link's own, by so much room."""
+
+    def __init__(self, rooms: dict[int, int]) -> None:
+        self.found = rooms
+
+    def up(self, but: int) -> list[int]:
+        assert but == 1
+        return list(self.found)
+
+    def rooms(self, rows: int, but: int) -> dict[int, int]:
+        assert (rows, but) == (8, 1)
+        return self.found
+
+    def choose(self, hashes: bytes, tokens: int, among: list[int]) -> int:
+        return among[0]
+
+
+class Giving:
+    """A link's giver, with three sequences."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rooms: dict[int, int]) -> None:
+        self.bench = Bench()
+        self.refs = [self.bench.open(slot) for slot in range(3)]
+        for ref in self.refs:
+            self.bench.sequences.admit(ref)
+        self.posted: dict[int, list[int]] = {}
+        self.others = Others(rooms)
+        monkeypatch.setattr(module, "Router", lambda context: self.others)
+        context: Any = SimpleNamespace(
+            table=self.bench.table,
+            spec=SimpleNamespace(engine=1),
+            config=SimpleNamespace(max_num_seqs=8),
+            served=SimpleNamespace(engines=range(1, 2) if not rooms else range(3)),
+            log=logging.getLogger("test"),
+        )
+        ownership: Any = SimpleNamespace(post=self.post)
+        self.giver = LinkGiver(context, self.bench.sequences, ownership)
+
+    def post(self, given: dict[int, list[int]], make: type) -> None:
+        assert make is Admit
+        self.posted |= given
+
+
+def test_the_last_who_have_come_and_wait_go_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that run, and as many as have no row and find one."""
+    giving = Giving(monkeypatch, {0: 5})
+    first, second, third = giving.refs
+    giving.bench.sequences.progress(moved(first, 0, [7]))
+    giving.giver.share(1)
+    assert giving.posted == {0: [third]}
+    assert giving.bench.table.engine(third) == 0
+    assert list(giving.bench.sequences.held) == [first, second]
+    assert giving.bench.dropped == [third]
+
+
+def test_nobody_goes_where_all_have_rows_or_nobody_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    giving = Giving(monkeypatch, {0: 5})
+    giving.giver.share(0)
+    giving.others.found = {}
+    giving.giver.share(3)
+    assert not giving.posted
+    assert len(giving.bench.sequences.held) == 3
+
+
+def test_who_is_wanted_there_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    giving = Giving(monkeypatch, {2: 5})
+    monkeypatch.setattr(giving.bench.table, "is_pinned", lambda ref: ref == giving.refs[2])
+    giving.giver.share(3)
+    assert giving.posted == {2: giving.refs[:2]}
+
+
+def test_whose_adapter_is_nowhere_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is another engine it waits for that, or goes there."""
+    giving = Giving(monkeypatch, {})
+    giving.bench.sequences.held[giving.refs[1]].adapter = 5
+    giving.giver.leave({5: "it is not there"})
+    assert giving.bench.table.finish(giving.refs[1]) == Finish.ADAPTER
+    assert len(giving.bench.sequences.held) == 2
+    other = Giving(monkeypatch, {0: 1})
+    other.bench.sequences.held[other.refs[1]].adapter = 5
+    other.giver.leave({5: "it is not there"})
+    assert other.posted == {0: [other.refs[1]]}

@@ -1,0 +1,126 @@
+"""--uds: streams at a Unix socket go on as those of the port do, whoever dies; it is there while the server is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from actorserve.actors.observer.attach import attach
+from actorserve.actors.supervisor.connections.unix_socket import UnixSocket, listen_unix
+from actorserve.actors.supervisor.listeners import ListenError
+from actorserve.actors.telemetry.snapshot import ActorStatus
+from tests.support.server import LAUNCH, Server
+
+BODY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 150, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("uds") / "server.sock"
+
+
+@pytest.fixture(scope="module")
+def server(path: Path) -> Iterator[Server]:
+    """Where the socket of a server that was killed lies."""
+    listen_unix(str(path), 0o600).close()
+    with Server("--threads", "1", "--hang-timeout", "2", "--uds", str(path), "--uds-mode", "606") as made:
+        yield made
+        made.stop()
+        assert not path.exists()
+
+
+@pytest.fixture
+def client(server: Server, path: Path) -> Iterator[httpx.Client]:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://any", timeout=60) as made:
+        yield made
+
+
+def relay(server: Server) -> ActorStatus:
+    """As `ps` has it."""
+    seen = attach(server.pid)
+    try:
+        return seen.look().actor("relay")
+    finally:
+        seen.close()
+
+
+def whole(client: httpx.Client) -> str:
+    answer = client.post("/v1/completions", json=BODY)
+    assert answer.status_code == 200, answer.text
+    text: str = answer.json()["choices"][0]["text"]
+    return text
+
+
+def test_a_stream_goes_on_with_another_frontend(server: Server, client: httpx.Client, path: Path) -> None:
+    expected = whole(client)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o606
+    parts: list[str] = []
+    with client.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as answer:
+        for line in answer.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            said: Any = json.loads(line[6:])
+            parts.append(said["choices"][0]["text"])
+            if len(parts) in (3, 20):
+                os.kill(server.actors()["frontend-0" if len(parts) == 3 else "worker"], signal.SIGKILL)
+    assert "".join(parts) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_death_of_the_relay_costs_its_connections_alone(
+    server: Server, client: httpx.Client, path: Path, number: signal.Signals
+) -> None:
+    """Or that it hangs; `ps` and `/metrics` have seen it."""
+    assert whole(client)
+    before = relay(server)
+    assert before.pid == server.actors()["relay"] and before.state == "ready"
+    with httpx.Client(base_url=server.base_url, timeout=60) as other:
+        with other.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as answer:
+            server.replace("relay", number)
+            assert answer.read().endswith(b"data: [DONE]\n\n")
+        figures = other.get("/metrics").text
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://any", timeout=60) as again:
+        assert whole(again)
+    after = relay(server)
+    assert (after.state, after.restarts) == ("ready", before.restarts + 1) and after.pid != before.pid
+    told = re.findall(r'^actorserve:actor_restarts_total\{.*"relay".*\} ([0-9.]+)$', figures, re.MULTILINE)
+    assert [float(number) for number in told] == [after.restarts]
+
+
+def test_another_server_is_not_driven_out(server: Server, path: Path) -> None:
+    run = subprocess.run([*LAUNCH, "--port", "0", "--uds", str(path)], capture_output=True, text=True, check=False)
+    assert run.returncode == 1 and f"cannot listen on --uds {path}: somebody listens there" in run.stderr
+
+
+def test_what_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ListenError, match="no socket"):
+        listen_unix(str(file), 0o600)
+    with pytest.raises(ListenError, match="at most 107 bytes"):
+        listen_unix(str(tmp_path / ("x" * 120)), 0o600)
+    with pytest.raises(ListenError, match="No such file or directory"):
+        listen_unix(str(tmp_path / "no" / "folder"), 0o600)
+    assert file.read_text() == "mine"
+
+
+def test_a_successor_s_socket_is_not_removed(tmp_path: Path) -> None:
+    """By a server that ends later than another has begun at the same path."""
+    path = tmp_path / "own"
+    first = UnixSocket(str(path), 0o600)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as successor:
+        successor.bind(str(path))
+        first.close()
+        assert path.exists()

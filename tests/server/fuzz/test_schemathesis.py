@@ -1,0 +1,187 @@
+"""What /openapi.json says, against the running server: schemathesis makes requests that are as it says, and others.
+
+No answer is undeclared, of another type or shape, or the server's fault; no actor dies of one; nothing is left running.
+A request that is as the document says is answered, but for the rules that no schema can say (RULES).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from actorserve.http.generation.fields.unsupported import NOT_BUILT
+from tests.support.server import WAIT_S, Server
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+RULES = re.compile(
+    "|".join(
+        [
+            rf"^({'|'.join(map(re.escape, NOT_BUILT))}): .* is not supported",  # other servers' fields, met by chance
+            "The prompt is empty",  # how many tokens a text has, its model's tokenizer knows
+            "maximum context length",
+            "Token id .* out of vocabulary",
+            "logit_bias maps token ids",  # a pattern does not compare numbers
+            "are together longer than",
+            "stream_options is only allowed when stream is true",
+            "prompt_logprobs are not given with stream",
+            "top_logprobs goes with logprobs: true",
+            "logprob_token_ids goes with logprobs",
+            "min_tokens .* must not be more than max_tokens",
+            "min_tokens must be 0 with max_tokens 0",
+            "max_tokens must be at least 1, not 0",  # without echo
+            "repetition_detection.(min_pattern_size|min_count) must be at",
+            "goes with use_beam_search|use_beam_search (does not go|cannot)|with use_beam_search",
+            "best_of is a field of completions|best_of must be at least n|best_of cannot be streamed",
+            "sequences are more than|prompts times n",
+            "add_generation_prompt must be false",
+            "continue_final_message",
+            "Only one of .* can be given|structured_outputs takes one of|tool_choice needs tools|there is no tool",
+            "how this model writes tool calls is not known",
+            "Last-Event-ID goes with|not the id of an event of this stream|Idempotency-Key is over and forgotten",
+            "This Idempotency-Key was used",
+            "^(response_format|structured_outputs|tool_choice|tools)",  # whether it can be compiled
+            "^(guided_(json|regex|choice|grammar)|json_schema|regex|ebnf|grammar)",
+            "Either prompt or messages|parse_special",
+            "chat template|template",  # its own words on a conversation
+            "nested too deep",
+            "does not go with session_params|^session_params",
+            "only an assistant's content has parts of type thinking",
+            "no tokens for what stands between|suffix goes with|echo does not go with suffix",
+        ]
+    )
+)
+HELD = re.compile(r"^vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{.*\} (\S+)$", re.M)
+OURS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/models/{model}")
+UNSURE = re.compile(
+    r"\{id\}|/v1/(messages|responses|realtime)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|apply-template|go_on|close_session)$|generative_scoring$|/v1/(decisions|systemone)$|render$|/openapi.json"
+)  # perhaps nothing drawn is what these can answer
+SHORT = 3  # tokens and choices of an answer
+QUICK, MANY = 3, 200  # cases of one operation and mode; half of the time is drawing them
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server("--threads", "1", "--max-num-seqs", "16") as made:
+        answer = requests.post(f"{made.base_url}/tokenize", json={"prompt": "a"}, timeout=60)
+        assert answer.json()["count"] == 1
+        yield made
+
+
+def ease(case: Any, odd: bool) -> None:
+    """No long answers and not many at once; every other case is spared the rules that refuse most."""
+    body = case.body
+    if not isinstance(body, dict):
+        return
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n", "best_of"):
+        if isinstance(body.get(name), (int, float)) and body[name] > SHORT:
+            body[name] = SHORT
+    name = "max_output_tokens" if "input" in body else "max_tokens"
+    if body.get(name) is None and body.get("max_completion_tokens") is None:
+        body[name] = SHORT
+    if isinstance(body.get("sampling_params"), dict):
+        body["sampling_params"]["max_tokens"] = SHORT
+    if odd:
+        case.headers.pop("Last-Event-ID", None)
+        body.pop("best_of", None)
+        body.pop("use_beam_search", None)
+        body.pop("length_penalty", None)
+        if body.get("stream") is not True:
+            body.pop("stream_options", None)
+        if body.get("prompt") in ("", [""], [[]]):
+            body["prompt"] = "a"
+
+
+def run(server: Server, cases: int, number: int) -> Counter[tuple[str, str, int]]:
+    """All operations in both modes; how often each path answered with which status."""
+    schema = schemathesis.openapi.from_url(f"{server.base_url}/openapi.json")
+    counted: Counter[tuple[str, str, int]] = Counter()
+    with requests.Session() as session:
+        for found in schema.get_all_operations():
+            assert isinstance(found, Ok)
+            operation = found.ok()
+            takes = bool(operation.body) or operation.path == "/v1/models/{model}"
+            for mode in GenerationMode if takes else (GenerationMode.POSITIVE,):
+                try_operation(operation, mode, cases, number, session, counted)
+    return counted
+
+
+def try_operation(
+    operation: Any, mode: GenerationMode, cases: int, number: int, session: Any, counted: Counter[tuple[str, str, int]]
+) -> None:
+    @seed(number)
+    @settings(
+        max_examples=cases,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def each(case: Any) -> None:
+        if (
+            "/v1/" in operation.path or "/api/" in operation.path
+        ):  # what is wrong in a negative case may be nothing that is refused
+            ease(case, mode is GenerationMode.POSITIVE and counted.total() % 2 == 1)
+        response = case.call(session=session, timeout=60)
+        counted[operation.path, mode.value, response.status_code] += 1
+        case.validate_response(response, checks=CHECKS)
+        if mode is GenerationMode.POSITIVE and response.status_code >= 400:
+            if operation.path not in OURS:
+                return
+            error = response.json()["error"]
+            message = f"{error.get('param')}: {error['message']}"
+            known = RULES.search(message)
+            assert known, f"{operation.path} refuses what its schema allows: {message}\n{case.body}"
+
+    each()
+
+
+def check_unharmed(server: Server, pids: dict[str, int]) -> None:
+    """The same actors, with nothing to do and nothing held."""
+    assert server.pids() == pids
+    deadline = time.monotonic() + WAIT_S
+    while any(figures := held(server)):
+        assert time.monotonic() < deadline, f"still held: {figures}"
+    with pytest.raises(AssertionError, match="no 'died"):
+        server.wait_for("died|hangs", timeout=0)
+
+
+def held(server: Server) -> list[float]:
+    """Sequences that run or wait, the share of KV blocks that is held, requests that are answered."""
+    text = requests.get(f"{server.base_url}/metrics", timeout=60).text
+    figures = [float(figure) for figure in HELD.findall(text)]
+    assert len(figures) == 3, text
+    return [*figures, requests.get(f"{server.base_url}/load", timeout=60).json()["server_load"]]
+
+
+@pytest.mark.parametrize("cases", [QUICK, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def test_what_is_said_is_done(server: Server, cases: int) -> None:
+    pids = server.pids()
+    counted = run(server, cases, cases)
+    check_unharmed(server, pids)
+    print(f"{counted.total()} cases")
+    for (path, mode, status), count in sorted(counted.items()):
+        print(f"{path:40} {mode:10} {status} {count}")
+    answered = {path for path, _, status in counted if status == 200}
+    schema = requests.get(f"{server.base_url}/openapi.json", timeout=60).json()
+    sure = {path for path in schema["paths"] if not UNSURE.search(path)}
+    assert (
+        answered >= sure if cases == MANY else len(answered & sure) > len(sure) // 2
+    )  # few cases may meet rules alone
+    assert counted.total() >= 8 * cases

@@ -1,0 +1,93 @@
+"""--io-processor-plugin: what it makes of data and vectors; one that fails or dies ends nobody else's request."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import numpy as np
+import pytest
+
+from actorserve import LLM
+from tests.server.pooling.conftest import PLUGIN
+from tests.support.client import http_client
+from tests.support.models.embedders import SENTENCES
+from tests.support.server import Server
+
+DATA = {"text": SENTENCES[0], "among": [SENTENCES[1], SENTENCES[0], SENTENCES[2]]}
+
+
+@pytest.fixture
+def client(pooling_server: Server) -> Iterator[httpx.Client]:
+    with http_client(pooling_server) as made:
+        yield made
+
+
+def ask(client: httpx.Client, status: int = 200, **data: Any) -> Any:
+    answer = client.post("/pooling", json={"data": {**DATA, **data}, "task": "plugin"})
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_what_it_makes(client: httpx.Client) -> None:
+    """The vectors are those of /v1/embeddings."""
+    body = {"model": "embedder", "data": DATA, "request_id": "mine"}
+    found = client.post("/pooling", json=body).json()
+    assert found["request_id"] == "mine" and found["created_at"]
+    vectors = client.post("/v1/embeddings", json={"input": [DATA["text"], *DATA["among"]]}).json()["data"]
+    first, *others = (np.array(one["embedding"]) for one in vectors)
+    assert found["data"]["nearest"] == SENTENCES[0] and found["data"]["shape"] == [len(first)]
+    assert found["data"]["scores"] == pytest.approx([float(one @ first) for one in others], abs=1e-5)
+
+
+def test_what_fails_is_one_request_s(client: httpx.Client) -> None:
+    for fails in ("before", "behind"):
+        told = ask(client, 500, fails=fails)["error"]
+        assert told["code"] == "io_processor_failed" and "RuntimeError" in told["message"]
+    told = ask(client, 400, text="")["error"]
+    assert told["param"] == "data" and "a text is needed" in told["message"]
+    assert ask(client)["data"]["nearest"] == SENTENCES[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"data": DATA, "input": "a"}, "input"),
+        ({"task": "plugin"}, "data"),
+        ({"data": DATA, "task": "token_classify"}, "task"),
+        ({"data": {"text": "a", "among": [3]}}, None),
+    ],
+)
+def test_what_is_wrong_is_said(client: httpx.Client, body: dict[str, Any], param: str | None) -> None:
+    answer = client.post("/pooling", json=body)
+    assert answer.status_code == (400 if param else 500) and answer.json()["error"]["param"] == param
+
+
+def test_whoever_dies_the_answer_is_made(pooling_server: Server, client: httpx.Client, tmp_path: Path) -> None:
+    """A renderer dies in the plugin, behind what it has kept of the request."""
+    assert ask(client, dies=str(tmp_path / "died")) == {**ask(client), "request_id": ANY, "created_at": ANY}
+    for name in ("renderer-0", "renderer-1", "frontend-0"):
+        os.kill(pooling_server.pids()[name], signal.SIGKILL)
+        assert ask(client)["data"]["nearest"] == SENTENCES[0]
+
+
+class _Any:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ANY = _Any()
+
+
+def test_an_llm_gives_data(encoder: Path) -> None:
+    with LLM(str(encoder), device="cpu", threads=1, io_processor_plugin=f"{PLUGIN}:Nearest", max_num_seqs=4) as llm:
+        output: Any = llm.encode({"data": DATA}, use_tqdm=False)[0]
+        assert output.outputs["nearest"] == SENTENCES[0] and output.prompt_token_ids
+        with pytest.raises(ValueError, match="a text is needed"):
+            llm.encode({"data": {"text": ""}}, use_tqdm=False)

@@ -1,0 +1,117 @@
+"""What happens when the kernel refuses: no memory for messages, no descriptor left."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from typing import Any, ClassVar
+
+import pytest
+
+from actorserve.actors.supervisor.connections import pool as module
+
+from .server import NAMES, Server, Shim, watched
+
+
+@pytest.mark.parametrize("code", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM])
+async def test_the_kernel_has_no_means_for_a_while(server: Server, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """It is tried again after a pause, and not in a busy loop, however many come meanwhile."""
+    tries = 0
+    refused = True
+
+    def send_fds(channel: socket.socket, *what: Any) -> int:
+        nonlocal tries
+        tries += 1
+        if refused:
+            raise OSError(code, "no means")
+        return socket.send_fds(channel, *what)
+
+    monkeypatch.setattr(module, "socket", Shim(send_fds=send_fds))
+    monkeypatch.setattr(module, "PAUSE_S", 1e6)
+    await server.hold(5)
+    assert tries == 2  # one a channel
+    refused = False
+    server.give(0, (0, 2))
+    await server.until(lambda: 0 in server.numbers()[1])
+    for name in NAMES:
+        channel = server.connections._channels[name]
+        assert channel.again is not None
+        channel.again.cancel()
+        server.connections._send_again(channel)
+    assert server.take(0) == [(0, 0), (2, 0), (4, 0)] and server.take(1) == [(1, 0), (3, 0), (0, 1)]
+
+
+async def test_a_pause_ends_with_its_life(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def send_fds(channel: socket.socket, *what: Any) -> int:
+        raise OSError(errno.ENOBUFS, "no means")
+
+    monkeypatch.setattr(module, "socket", Shim(send_fds=send_fds))
+    monkeypatch.setattr(module, "PAUSE_S", 1e6)
+    await server.hold(1)
+    again = server.connections._channels[NAMES[0]].again
+    assert again is not None
+    server.die(0)
+    assert again.cancelled()
+    monkeypatch.setattr(module, "socket", socket)
+    server.channels[0] = server.born(0)
+    assert server.take(0) == [(0, 1)]
+
+
+async def test_a_dead_frontend_gets_nothing_and_costs_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its death and the moment in which the supervisor is told. Its channel had been full."""
+
+    def send_fds(*what: Any) -> int:
+        raise BlockingIOError
+
+    channel = server.connections._channels[NAMES[0]].socket
+    assert channel is not None
+    monkeypatch.setattr(module, "socket", Shim(send_fds=send_fds))
+    await server.hold(1)
+    monkeypatch.setattr(module, "socket", socket)
+    server.channels[0].close()
+    await server.hold(3)
+    await server.until(lambda: channel.fileno() not in watched(asyncio.get_running_loop()))
+    server.connections.lost(NAMES[0])
+    server.channels[0] = server.born(0)
+    assert server.take(0) == [(0, 1), (2, 1)]
+
+
+async def test_no_descriptor_is_left_to_accept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits is taken when there is one."""
+
+    class Listener(socket.socket):
+        refusals: ClassVar = [errno.EMFILE, errno.ENFILE]
+
+        def accept(self) -> Any:
+            if self.refusals:
+                raise OSError(self.refusals.pop(), "none left")
+            return super().accept()
+
+    monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    server.connections._gate(open_=False)
+    listener = Listener(fileno=os.dup(server.listener.fileno()))
+    server.connections._listeners = [listener]
+    server.connections._gate()
+    await server.hold(2)
+    assert not listener.refusals and server.take(0) == [(0, 0)]
+    listener.close()
+
+
+async def test_no_descriptor_is_left_for_a_channel(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frontend cannot be born then; what it is to be handed stays held."""
+
+    def socketpair(*kind: Any) -> Any:
+        raise OSError(errno.EMFILE, "none left")
+
+    await server.hold(1)
+    before = len(os.listdir("/proc/self/fd"))
+    server.die(0)
+    monkeypatch.setattr(module, "socket", Shim(socketpair=socketpair))
+    with pytest.raises(OSError, match="none left"):
+        server.connections.open_channel(NAMES[0])
+    assert len(os.listdir("/proc/self/fd")) == before - 2
+    monkeypatch.setattr(module, "socket", socket)
+    server.channels[0] = server.born(0)
+    assert server.take(0) == [(0, 1)]

@@ -1,0 +1,251 @@
+"""Servers and commands of tests begin as copies of a process that has done their imports, as actors of their template.
+
+Imports are three quarters of what a start costs, and a run of the tests starts hundreds of servers, and of commands
+that look at them. A copy goes on as `python -m actorserve` would: a child of the test's process, with a folder,
+an output and arguments of its own. Its environment is that of the process it is a copy of, but for names that no import
+reads; with another one it is started cold.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from actorserve.actors.protocol.kinds import KINDS
+from actorserve.actors.supervisor.processes.prefork import ALSO
+from actorserve.actors.supervisor.processes.spawn import Process
+from actorserve.actors.supervisor.processes.subreaper import PR_SET_CHILD_SUBREAPER
+
+PACKAGE = Path(__file__).resolve().parents[2] / "tools" / "package"
+REQUEST_BYTES, ANSWER_BYTES = 1 << 17, 32
+LOOKS = tuple(f"observer.{name}" for name in ("report", "table", "requests", "why", "why_text", "trace", "screen"))
+COMMANDS = (*LOOKS, "observer.ask", "protocol.sockets.control_wire", "supervisor.timeouts")
+IMPORTS_S = 120.0  # what they may take on a busy machine
+COMMAND_S = 120.0
+# How names begin that each test has otherwise, and that no import reads: a server looks at them once it runs.
+OWN = ("PYTEST_CURRENT_TEST", "FAKE_", "NOTIFY_SOCKET", "WATCHDOG_", "ACTORSERVE_ENGINE_SECRET")
+# What actors that a test has played set for themselves: no server is to have it from there, each sets its own.
+LEFT = {
+    *("TOKENIZERS_PARALLELISM", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "HF_HUB_DISABLE_PROGRESS_BARS"),
+    *("TRANSFORMERS_VERBOSITY", "GLOO_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),
+} - os.environ.keys()
+
+
+class Copy:
+    """What subprocess.Popen is of a process that was not made by it."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = Process(pid)
+        self.pid = pid
+        self.stdout: BinaryIO | None = None
+
+    def poll(self) -> int | None:
+        return self._process.wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        status = self._process.wait(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired("a copy", timeout or 0)
+        return status
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class _Original:
+    """This process's end of the one that is copied."""
+
+    lock = threading.Lock()
+    one: _Original | None = None
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = _split(environment)[0]
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(IMPORTS_S)
+        with theirs:
+            command = (sys.executable, __file__, str(theirs.fileno()))
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=self.environment)
+        atexit.register(self.close)
+
+    def copy(
+        self, program: str, arguments: Sequence[str], folder: str, own: Mapping[str, str], outputs: Sequence[int]
+    ) -> Copy:
+        with _adopting():
+            socket.send_fds(self._control, [json.dumps([folder, own, program, *arguments]).encode()], outputs)
+            return Copy(int(self._control.recv(ANSWER_BYTES)))
+
+    def close(self) -> None:
+        self._control.close()
+        self._process.wait()
+
+
+def start_warm(program: str, arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> Copy | None:
+    """A program, by its file, or the command line, in this folder; None if nothing is there to be copied for it."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    try:
+        copy = _copy(program, arguments, folder, environment, [write_end])
+    finally:
+        os.close(write_end)
+    if copy is None:
+        os.close(read_end)
+    else:
+        copy.stdout = os.fdopen(read_end, "rb")
+    return copy
+
+
+def run_command(*arguments: str, wait_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
+    """`actorserve ARGUMENTS…` with its output, and nothing to read; fails if it does not end."""
+    line = [sys.executable, "-m", "actorserve", *arguments]
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        files = [output.fileno(), errors.fileno()]
+        copy = _copy("", arguments, os.getcwd(), server_environment(), files)
+        if copy is None:
+            return subprocess.run(line, capture_output=True, text=True, timeout=wait_s, stdin=subprocess.DEVNULL)
+        try:
+            status = copy.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            copy.kill()
+            copy.wait()
+            raise
+        said = []
+        for file in (output, errors):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(line, status, *said)
+
+
+def server_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """That of this process, in which the package is found, and `own` besides."""
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
+    return {**os.environ, "PYTHONPATH": path, **(own or {})}
+
+
+def _copy(
+    program: str, arguments: Sequence[str], folder: str, environment: Mapping[str, str], outputs: Sequence[int]
+) -> Copy | None:
+    shared, own = _split(environment)
+    with _Original.lock:
+        original = _Original.one = _Original.one or _Original(environment)
+        return original.copy(program, arguments, folder, own, outputs) if original.environment == shared else None
+
+
+def _split(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    own = {name: value for name, value in environment.items() if name.startswith(OWN)}
+    return {name: value for name, value in environment.items() if name not in own and name not in LEFT}, own
+
+
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Descendants whose parent ends meanwhile become children of this process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for on in (1, 0):
+        if libc.prctl(PR_SET_CHILD_SUBREAPER, on) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+        if on:
+            yield
+
+
+# --- the process that is copied --------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Make a copy for each request."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for tests and servers
+    gc.disable()
+    _import_all()
+    gc.freeze()
+    while True:
+        request, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
+        if not request:  # nobody can ask any more
+            return
+        number = _fork_twice(control, fds, *json.loads(request))
+        for fd in fds:
+            os.close(fd)
+        control.send(str(number).encode())
+
+
+def _fork_twice(control: socket.socket, outputs: Sequence[int], *request: Any) -> int:
+    """The process id of a copy. The one in between has ended, so that whoever adopts now has adopted it."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    between = os.fork()
+    if not between:
+        inner = os.fork()
+        if inner:
+            os.write(write_end, str(inner).encode())
+            os._exit(0)
+        control.close()
+        os.close(read_end)
+        os.close(write_end)
+        _become(outputs, *request)
+    os.close(write_end)
+    os.waitpid(between, 0)
+    number = int(os.read(read_end, ANSWER_BYTES))
+    os.close(read_end)
+    return number
+
+
+def _import_all() -> None:
+    """What a server's processes import, but for what depends on its model."""
+    from setproctitle import getproctitle
+
+    getproctitle()  # it looks for the place of titles
+    for name in (*(kind.module for kind in KINDS.values() if kind.prefork), *ALSO):
+        importlib.import_module(name)
+    for name in ("cli", "commands.launch", "supervisor.launch", *COMMANDS):
+        importlib.import_module(f"actorserve.actors.{name}")
+    importlib.import_module("actorserve.actors.worker.actor").import_early()
+
+
+def _become(outputs: Sequence[int], folder: str, own: Mapping[str, str], program: str, *arguments: str) -> NoReturn:
+    """Its whole life. At its end nobody needs Python to take apart what is in memory. A command, which has an output of
+    its own for errors, reads nothing.
+    """
+    status = 1
+    try:
+        if len(outputs) == 2:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(outputs[0], 1)
+        os.dup2(outputs[-1], 2)
+        for output in outputs:
+            os.close(output)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.enable()
+        os.environ.update(own)
+        os.chdir(folder)
+        sys.path[0] = os.path.dirname(program) or folder
+        sys.argv[1:] = arguments
+        if program:
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module("actorserve", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Checkpoints of which the text part alone is served, and classes that are not in transformers' table of decoders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.adapter import verify
+from actorserve.actors.worker.adapter.twin import shrink
+from tests.support.models.census import write_tiny
+from tests.support.models.checkpoints import VOCABULARY, write_tokenizer
+
+from .loaded import logits_of
+
+WHOLE = {  # the text part's kind: the whole model's, its class, and what the tensors of the other part begin with
+    "qwen3_5_text": ("qwen3_5", "Qwen3_5ForConditionalGeneration", "model.visual."),
+    "qwen3_5_moe_text": ("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "model.visual."),
+    "gemma3n_text": ("gemma3n", "Gemma3nForConditionalGeneration", "model.vision_tower."),
+}
+
+
+def with_eyes(text: Path, folder: Path, kind: str) -> Path:
+    """A checkpoint of the whole model, as it is published: names, config.json, and tensors of its other part."""
+    model_type, architecture, other = WHOLE[kind]
+    shutil.copytree(text, folder)
+    own = json.loads((folder / "config.json").read_text())
+    whole = {"architectures": [architecture], "model_type": model_type, "text_config": own}
+    (folder / "config.json").write_text(json.dumps(whole))
+    tensors = load_file(folder / "model.safetensors")
+    named = {
+        name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name: tensor
+        for name, tensor in tensors.items()
+    }
+    named[f"{other}blocks.0.weight"] = torch.ones(3)
+    save_file(named, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["qwen3_5_text", *(pytest.param(one, marks=pytest.mark.slow) for one in ("qwen3_5_moe_text", "gemma3n_text"))],
+)
+def test_the_text_part_of_a_model_that_sees(kind: str, tmp_path: Path) -> None:
+    """Logits are those of a checkpoint of the text part; what belongs to no part is refused by name."""
+    write_tiny(kind, tmp_path / "text")
+    whole = with_eyes(tmp_path / "text", tmp_path / "whole", kind)
+    assert torch.equal(logits_of(whole), logits_of(tmp_path / "text"))
+    tensors = load_file(whole / "model.safetensors")
+    save_file({**tensors, "model.other.weight": torch.ones(2)}, whole / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"has model\.other\.weight, for which the model has no use"):
+        logits_of(whole)
+
+
+def test_a_class_that_is_not_in_the_table_of_decoders(tmp_path: Path) -> None:
+    """Mistral 4: latent attention, experts, and queries that grow with their positions."""
+    config: Any = shrink(transformers.AutoConfig.for_model("mistral4"), VOCABULARY)
+    torch.manual_seed(0)
+    model = transformers.Mistral4ForCausalLM(config).float().eval()
+    verify.randomise(model)
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    found = logits_of(tmp_path)
+    text = torch.arange(3, 3 + verify.DECODED + 5)[None]
+    with torch.inference_mode():
+        wanted = model(input_ids=text).logits[0].float()
+    assert torch.allclose(found, wanted, rtol=0, atol=1e-3 * float(wanted.std()))

@@ -1,0 +1,106 @@
+"""Clients that ask again and again, and compare each answer with the undisturbed one, while something happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from tests.support.streams.cases import CASES, CHAT, TEXT
+from tests.support.streams.pieces import answer_of
+
+WHOLE = 4  # one of so many requests is not streamed
+LONGEST = 150  # tokens
+
+
+@dataclass
+class Tally:
+    """What clients saw."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    gaps: list[tuple[float, str]] = field(default_factory=list)  # the longest of each stream, and the last fault then
+    last_fault: str = "none"
+    problems: list[str] = field(default_factory=list)
+
+
+def bodies() -> dict[str, tuple[str, dict[str, Any]]]:
+    """All cases, long enough to be hit."""
+    made = {}
+    for name, (path, fields) in CASES.items():
+        longer = {"max_tokens": LONGEST} if fields.get("ignore_eos") else {}
+        made[name] = (path, {**fields, **longer, "seed": fields.get("seed", 9)})
+    return made
+
+
+class Client:
+    """Asks, and compares."""
+
+    def __init__(self, session: aiohttp.ClientSession, tally: Tally) -> None:
+        self.session, self.tally = session, tally
+        self.wanted: dict[tuple[str, bool], Any] = {}
+
+    async def ask(self, name: str, streamed: bool) -> Any:
+        """What the answer says."""
+        path, fields = bodies()[name]
+        options = {"stream_options": {"include_usage": True}} if streamed and path in (CHAT, TEXT) else {}
+        body = {**fields, "stream": streamed, **options}
+        async with self.session.post(path, json=body) as response:
+            if response.status != 200:
+                raise AssertionError(f"{response.status} {(await response.text())[:300]}")
+            if not streamed:
+                answer = json.loads(await response.read())
+                told = [{key: one for key, one in choice.items() if key != "logprobs"} for choice in answer["choices"]]
+                return re.sub(r"call_[0-9a-z_]+", "call", json.dumps(told))
+            data, gap, last = [], (0.0, ""), time.monotonic()
+            async for part in response.content.iter_any():
+                gap, last = max(gap, (time.monotonic() - last, self.tally.last_fault)), time.monotonic()
+                data.append(part)
+            self.tally.gaps.append(gap)
+            answer = answer_of(b"".join(data))
+            if len(answer.pop("heads")) != 1 or not answer["done"]:
+                raise AssertionError("an answer with two heads, or without its end")
+            return re.sub(r"call_[0-9a-z_]+", "call", json.dumps(answer, sort_keys=True))
+
+    async def compare(self, name: str, streamed: bool) -> None:
+        """Once more, while faults come."""
+        try:
+            found = await self.ask(name, streamed)
+        except (aiohttp.ClientError, AssertionError, TimeoutError, ValueError) as error:
+            self.tally.counts["failed"] += 1
+            self.tally.problems.append(f"{name}: {error!r}")
+            return
+        same = found == self.wanted[name, streamed]
+        self.tally.counts["as it should be" if same else "wrong"] += 1
+        if not same:
+            self.tally.problems.append(f"{name} (streamed: {streamed}):\n  {self.wanted[name, streamed]}\n  {found}")
+
+
+async def under_load(
+    session: aiohttp.ClientSession, tally: Tally, streams: int, seed: int, happens: Callable[[], Awaitable[None]]
+) -> None:
+    """All requests once undisturbed; then so many clients at once, for as long as `happens` takes."""
+    client, rng = Client(session, tally), random.Random(seed + 1)
+    for name in bodies():
+        for streamed in (True, False):
+            client.wanted[name, streamed] = await client.ask(name, streamed)
+    tally.gaps.clear()
+    names, ended = list(bodies()), asyncio.Event()
+
+    async def one() -> None:
+        while not ended.is_set():
+            await client.compare(rng.choice(names), rng.randrange(WHOLE) > 0)
+
+    clients = [asyncio.create_task(one()) for _ in range(streams)]
+    try:
+        await happens()
+    finally:
+        ended.set()
+        await asyncio.gather(*clients)
