@@ -172,7 +172,9 @@ def test_the_server_goes_on_without_one_that_it_does_not_need(launch: Launch, re
         {"porter": ["die_ready", "die_ready", "serve"]},
     )
     with launch(*options, lives=lives, rest_s=rest_s) as server:
-        server.wait_for(r"porter ended .* 1 restarts before\); it has died too often, and is left down")
+        server.wait_for(
+            r"porter ended .* 1 restarts before\); it has died too often, and is left down", since_start=True
+        )
         if rest_s < REST_S:
             server.wait_for("porter is up")
             assert "porter" in server.pids()
@@ -188,7 +190,9 @@ def test_it_goes_on_without_those_that_read_pictures(launch: Launch, tmp_path_fa
     folder = vision_folder("qwen2_5_vl", tmp_path_factory.mktemp("vision"))
     lives = {"media-0": ["die_ready", "die_ready", "serve"]}
     with launch("--max-restarts", "1", folder=folder, lives=lives, rest_s=0.01) as server:
-        server.wait_for(r"media-0 ended .* 1 restarts before\); it has died too often, and is left down")
+        server.wait_for(
+            r"media-0 ended .* 1 restarts before\); it has died too often, and is left down", since_start=True
+        )
         server.wait_for("media-0 is up")
         assert server.stop() == 0
 
@@ -196,7 +200,7 @@ def test_it_goes_on_without_those_that_read_pictures(launch: Launch, tmp_path_fa
 def test_a_few_deadly_requests_do_not_end_the_server(launch: Launch) -> None:
     """Each costs three lives, of which one counts: 28 processes, which take seconds."""
     with launch(lives={"renderer-0": ["deadly"] * 12 + ["serve"]}) as server:
-        server.wait_for(r"renderer-0 ended .* 11 restarts before\); it is started again")
+        server.wait_for(r"renderer-0 ended .* 11 restarts before\); it is started again", since_start=True)
         server.wait_for("renderer-0 is up")
         assert server.stop() == 0
     with launch(lives={"renderer-0": ["deadly"]}, wait=False) as server:

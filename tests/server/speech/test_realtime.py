@@ -97,10 +97,6 @@ def test_a_client_of_openais(speech_server: Server) -> None:
 async def test_turns_that_the_server_finds(speech_server: Server, client: OpenAI) -> None:
     """Each is written down as the file would be that it is, and told once, wherever a frontend dies."""
 
-    def kill() -> None:
-        os.kill(speech_server.pids()["frontend-0"], signal.SIGKILL)
-        speech_server.wait_for("frontend-0 is up")
-
     quiet = np.zeros(RATE, np.int16)
     parts = [quiet, sound(0.7), quiet, sound(1.1, seed=2), quiet, sound(0.5, seed=3), quiet]
     data = pcm(np.concatenate(parts))
@@ -116,7 +112,7 @@ async def test_turns_that_the_server_finds(speech_server: Server, client: OpenAI
                     text = base64.b64encode(data[start : start + size]).decode()
                     await socket.send_json({"type": "input_audio_buffer.append", "audio": text})
                     if number in deaths:
-                        kill()
+                        speech_server.replace("frontend-0")
                 events: list[dict[str, Any]] = []
                 while sum(event["type"].endswith("transcription.completed") for event in events) < 3:
                     events.append(await socket.receive_json(timeout=WAIT_S))
