@@ -26,7 +26,7 @@ from ..options.config import Config, ConfigError
 from ..options.fields import default, flag, option_fields
 from ..options.objects.remote import RayEngines, ray_engines, read_engine_secret
 from ..protocol.messages import ToCaretaker
-from ..protocol.sockets.engine_wire import ALIKE
+from ..protocol.sockets.engine_facts import ALIKE
 from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import SchedulerGauge
 from .demand import Demand, Seen

@@ -35,8 +35,9 @@ from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.table.stamps import Stamps
 
 from ..accounts.account import Account
-from ..protocol.messages import Measured, ToFrontend
+from ..protocol.messages import ToFrontend
 from ..protocol.topics.administration import LISTEN
+from ..protocol.topics.calls import Measured
 from ..protocol.topics.io_processors import PooledPrompt
 from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context

@@ -7,20 +7,7 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.vectors import Vectors
 
-from ..protocol.messages import (
-    NO_QUOTA,
-    Cancel,
-    Delta,
-    Detokenized,
-    Failed,
-    Finish,
-    Measured,
-    PromptTokenLogprobs,
-    Rendered,
-    Synced,
-    ToFrontend,
-    Tokenized,
-)
+from ..protocol.messages import NO_QUOTA, Cancel, Delta, Failed, Finish, PromptTokenLogprobs, Rendered, ToFrontend
 from ..protocol.topics.adapters import AdapterChanged
 from ..protocol.topics.administration import (
     Aborted,
@@ -33,6 +20,7 @@ from ..protocol.topics.administration import (
     Unanswered,
     WorkersCalled,
 )
+from ..protocol.topics.calls import Detokenized, Measured, Synced, Tokenized
 from ..protocol.topics.io_processors import PostProcessed, PreProcessed
 from ..protocol.topics.tools import ToolCalled, ToolsListed
 from ..runtime.process import Context

@@ -14,7 +14,8 @@ from actorserve.shm.media.inbox import InboxRegion
 from actorserve.shm.table.table import slot_of
 
 from ..protocol.media import MediaSource
-from ..protocol.messages import MediaRequest, Prepare, Render, Tokenize
+from ..protocol.messages import MediaRequest, Prepare, Render
+from ..protocol.topics.calls import Tokenize
 from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context
 

@@ -10,7 +10,8 @@ import msgspec
 
 from actorserve.http.errors import ApiError
 
-from ..protocol.messages import Message, Render, Tokenize
+from ..protocol.messages import Message, Render
+from ..protocol.topics.calls import Tokenize
 from ..protocol.topics.io_processors import PostProcess
 from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context

@@ -12,7 +12,7 @@ from functools import partial
 
 from actorserve.http.errors import ApiError, overloaded
 
-from ..protocol.messages import Detokenize, Detokenized, Measure, Measured, Message, Tokenize, Tokenized, call_numbers
+from ..protocol.messages import Message
 from ..protocol.topics.adapters import AdapterChanged, LoadAdapter, UnloadAdapter
 from ..protocol.topics.administration import (
     Abort,
@@ -23,6 +23,7 @@ from ..protocol.topics.administration import (
     ResetPrefixCache,
     Resume,
 )
+from ..protocol.topics.calls import Detokenize, Detokenized, Measure, Measured, Tokenize, Tokenized, call_numbers
 from ..protocol.topics.io_processors import PooledPrompt, PostProcess, PostProcessed, PreProcess, PreProcessed
 from ..protocol.topics.prompts import Prompt
 

@@ -36,29 +36,20 @@ from actorserve.shm.table.table import slot_of
 
 from ..engines.ownership import Ownership
 from ..protocol.kinds import SUPERVISOR
-from ..protocol.messages import Admit, Advance, Cancel, Finish, Stopped, ToScheduler, frontend_of_call
+from ..protocol.messages import Admit, Advance, Cancel, Finish, Stopped, ToScheduler
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.topics.adapters import AdapterRead, LoadAdapter, UnloadAdapter
 from ..protocol.topics.administration import (
     Abort,
     Aborted,
-    CacheReset,
-    CallWorkers,
+    AskedOfEngine,
     CheckWeights,
     Pause,
-    Paused,
-    PrefixCacheReset,
     Profile,
     Profiled,
-    ResetEncoderCache,
-    ResetPrefixCache,
-    Resume,
     Sleep,
-    SleepChanged,
-    Unanswered,
-    WakeUp,
-    WorkersCalled,
 )
+from ..protocol.topics.calls import frontend_of_call
 from ..protocol.wire import unpack
 from ..runtime.in_flight import GivenUp, is_named, request_name
 from ..runtime.loop import LoopActor, LoopTurns, run_loop
@@ -168,7 +159,7 @@ class LinkActor(LoopActor):
                     for ref in list(sequences.held):
                         sequences.end(ref, Finish.ABORT)
                 self.administration.ask(message)
-            case ResetPrefixCache() | ResetEncoderCache() | Resume() | WakeUp() | CheckWeights() | CallWorkers():
+            case _ if isinstance(message, AskedOfEngine | CheckWeights):
                 self.administration.ask(message)
             case _:
                 self._context.log.error("%s: not for an engine on another machine", type(message).__name__)
@@ -254,7 +245,7 @@ class LinkActor(LoopActor):
                         self.sequences.mark_sent(held, False)
             case AdapterRead():
                 self.adapters.has_read(record)
-            case PrefixCacheReset() | CacheReset() | Paused() | SleepChanged() | WorkersCalled() | Unanswered():
+            case _ if isinstance(record, wire.Answers):
                 self.administration.answered(record)
             case _:
                 raise ValueError(f"a {type(record).__name__}")

@@ -22,10 +22,10 @@ from actorserve.shm.table.table import RequestTable
 
 from ..engines.channel import Channel
 from ..model.lora.adapter import stamp_of
-from ..protocol.messages import frontend_of_call
 from ..protocol.request import Generation
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.topics.adapters import AdapterChanged, AdapterRead, LoadAdapter, ReadAdapter, UnloadAdapter
+from ..protocol.topics.calls import frontend_of_call
 from ..runtime.process import Context
 from ..scheduler.lora.adapters import AdapterLimits
 from ..scheduler.lora.lanes import make_adapters

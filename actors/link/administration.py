@@ -20,9 +20,9 @@ from actorserve.shm.kv_map.sleep import Part, SleepState
 from actorserve.shm.weights import WeightsRecord
 
 from ..engines.channel import Channel
-from ..protocol.messages import frontend_of_call
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.topics.administration import (
+    AskedOfEngine,
     CacheReset,
     CallWorkers,
     CheckWeights,
@@ -38,13 +38,13 @@ from ..protocol.topics.administration import (
     WakeUp,
     WorkersCalled,
 )
+from ..protocol.topics.calls import frontend_of_call
 from ..runtime.process import Context
 
 ABSENT_S = 10.0  # for so long an engine that is away may come back, and do it
 MOST_CALLS = 64
 EVERYTHING = int(Part.ALL)
-Call = ResetPrefixCache | ResetEncoderCache | Pause | Resume | Sleep | WakeUp | CheckWeights | CallWorkers
-Answer = PrefixCacheReset | CacheReset | Paused | SleepChanged | WorkersCalled | Unanswered
+Call = AskedOfEngine | CheckWeights
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class LinkAdministration:
 
     def _settle_absent(self, call: Call) -> None:
         """Of one that is away: nothing is planned there for this server; of one that nobody wants nothing is asked."""
-        answer: Answer
+        answer: wire.Answers
         match call:
             case Pause() | Resume():
                 self._kv.pause.state = PauseState.PAUSED if isinstance(call, Pause) else PauseState.RESUMING
@@ -147,7 +147,7 @@ class LinkAdministration:
         del self._open[call.call]
         self._post(answer)
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: wire.Answers) -> None:
         """By the engine. To what this link has asked itself nobody waits for an answer."""
         if not answer.call:
             self._is_done(answer)
@@ -164,7 +164,7 @@ class LinkAdministration:
                 self._store_sleep(one.call, answer.problem)
         self._post(answer)
 
-    def _is_done(self, answer: Answer) -> None:
+    def _is_done(self, answer: wire.Answers) -> None:
         """What was asked by this link itself."""
         if self._kv.pause.state is PauseState.RESUMING and isinstance(answer, Paused):
             self._kv.pause.state = PauseState.RUNNING
@@ -218,6 +218,6 @@ class LinkAdministration:
     def _engine(self) -> int:
         return self._context.spec.engine
 
-    def _post(self, answer: Answer) -> None:
+    def _post(self, answer: wire.Answers) -> None:
         if answer.call:
             self._context.post(f"frontend-{frontend_of_call(answer.call)}", answer)

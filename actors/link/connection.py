@@ -15,6 +15,7 @@ from ..engines.channel import Channel
 from ..engines.encryption import digest_of, link_context
 from ..options.objects.remote import RAY, read_address, read_engine_secret
 from ..protocol.sockets import engine_wire as wire
+from ..protocol.sockets.engine_facts import facts_of
 from ..protocol.sockets.node_wire import prepare
 from ..runtime.process import Context
 
@@ -43,7 +44,7 @@ class EngineConnection:
         placed = self.name.startswith(RAY)
         self._places = EnginePlaces(context.files["places"], len(config.remote_engines)) if placed else None
         self._secret, self._tls = read_engine_secret(config), link_context(config)
-        self._facts = wire.facts_of(config, context.model)
+        self._facts = facts_of(config, context.model)
         self._server = context.supervisor[1]  # the control socket's name, in which there is a random part
         self.channel: Channel | None = None
         self._nonce = b""

@@ -25,8 +25,9 @@ from actorserve.shm.table.table import slot_of
 
 from ..options.config import Config
 from ..protocol.media import CACHED, EMBEDS, FRAMES, PIXELS, MediaSource, MediaTensor, PreparedMedia
-from ..protocol.messages import Failed, Prepare, ToMedia, frontend_of_call
+from ..protocol.messages import Failed, Prepare, ToMedia
 from ..protocol.topics.administration import ForgetMedia, MediaForgotten
+from ..protocol.topics.calls import frontend_of_call
 from ..runtime.in_flight import CALL, GivenUp, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.gauges import MediaGauge

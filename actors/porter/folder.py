@@ -15,13 +15,13 @@ import shutil
 import tempfile
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
 from ..telemetry.gauges import PorterGauge
 from .carrier import Kind, Reading
 from .files import BadFile, place_of, read_block, write_block
+from .recent_keys import RecentKeys
 from .sweep import measure, sweep
 
 READERS = 4
@@ -31,7 +31,6 @@ WRITES_AGAIN_S = 5.0  # after an error
 SWEEP_S = 60.0  # between two looks at all files
 OVER = 1.05  # of the limit at which no more is written until it has been swept
 TOUCHED_S = 60.0  # a file that was used is marked so at most so often
-MOST_SAVED = 1 << 17  # keys of which it is remembered that they are there
 
 
 class Counts:
@@ -56,7 +55,7 @@ class FolderTier:
         self._busy: dict[int, float] = {}  # readers at work, since when
         self._waiting = 0  # readings that no reader has begun
         self._pending = 0  # bytes
-        self._saved: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+        self._saved = RecentKeys()
         self._generation = 0  # of what is to be kept
         self._again = 0.0  # when writing is tried again
         self._lock = threading.Lock()
@@ -119,8 +118,7 @@ class FolderTier:
         except BadFile as error:
             self.counts.bad += 1
             self._log.warning("%s is left alone, and computed again: %s", place, error)
-            with self._lock:
-                self._saved.pop((kind.fingerprint, key), None)
+            self._saved.discard(kind, [key])
             with contextlib.suppress(OSError):
                 place.unlink()
         except OSError as error:
@@ -132,7 +130,7 @@ class FolderTier:
 
     def has(self, kind: Kind, key: bytes) -> bool:
         """Was it written or read lately? False says nothing."""
-        return (kind.fingerprint, key) in self._saved
+        return (kind, key) in self._saved
 
     @property
     def takes(self) -> bool:
@@ -184,19 +182,13 @@ class FolderTier:
                 if not place.exists():
                     self.counts.bytes += write_block(self.root, kind.fingerprint, key, data)
                     self.counts.written += 1
-                self._remember(kind, key)
+                self._saved.add(kind, key)
         except OSError as error:
             self._failed(error)
             self._due.set()
         finally:
             with self._lock:
                 self._pending -= len(data)
-
-    def _remember(self, kind: Kind, key: bytes) -> None:
-        with self._lock:
-            self._saved[kind.fingerprint, key] = None
-            if len(self._saved) > MOST_SAVED:
-                self._saved.popitem(last=False)
 
     def _forget_now(self, kind: Kind, done: Callable[[], None]) -> None:
         place = self.root / kind.fingerprint.hex()

@@ -12,7 +12,6 @@ import logging
 import queue
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 from ..options.kv_offload import OPTION, PLUGINS, plugin_parts
@@ -21,12 +20,12 @@ from ..telemetry.gauges import PorterGauge
 from .carrier import Kind, Reading
 from .connector import KVConnector
 from .files import BadFile, pack_block, unpack_block
+from .recent_keys import RecentKeys
 
 BUDGET_S = 1.0  # of a call; one that takes longer hangs
 PAUSE_S = 5.0  # behind an exception
 MOST_WAITING = 32  # readings
 PENDING_BYTES = 64 << 20  # of blocks that wait to be stored
-MOST_SAVED = 1 << 17  # keys of which it is remembered that they are there
 
 
 class Caller:
@@ -56,7 +55,7 @@ class PluginTier:
         self._connector: KVConnector | None = None
         self._reads, self._writes = Caller("lookup or load"), Caller("store or forget")
         self._pending = 0  # bytes
-        self._saved: OrderedDict[tuple[bytes, bytes], None] = OrderedDict()
+        self._saved = RecentKeys()
         self._generation = 0  # of what is to be kept
         self._forgetting = False
         self._again = 0.0
@@ -93,7 +92,7 @@ class PluginTier:
         return reading
 
     def has(self, kind: Kind, key: bytes) -> bool:
-        return (kind.fingerprint, key) in self._saved
+        return (kind, key) in self._saved
 
     def write(self, kind: Kind, key: bytes, data: bytes) -> None:
         with self._lock:
@@ -150,32 +149,24 @@ class PluginTier:
             return
         count = int(connector.lookup(kind.fingerprint, list(reading.keys)))
         keys = reading.keys[: max(0, count)]
-        with self._lock:
-            for key in reading.keys[len(keys) :]:  # of what it has given up it may be given again
-                self._saved.pop((kind.fingerprint, key), None)
+        self._saved.discard(kind, reading.keys[len(keys) :])  # of what it has given up it may be given again
         if not keys:
             return
         for key, data in zip(keys, connector.load(kind.fingerprint, list(keys)), strict=False):
             if not reading.wanted or self._forgetting:
                 return
             reading.blocks.append(unpack_block(kind.fingerprint, key, kind.size, data))
-            self._remember(kind, key)
+            self._saved.add(kind, key)
             self._wake()
 
     def _store(self, kind: Kind, key: bytes, data: bytes, generation: int) -> None:
         try:
             if self._connector is not None and generation == self._generation:
                 self._connector.store(kind.fingerprint, key, pack_block(kind.fingerprint, key, data))
-                self._remember(kind, key)
+                self._saved.add(kind, key)
         finally:
             with self._lock:
                 self._pending -= len(data)
-
-    def _remember(self, kind: Kind, key: bytes) -> None:
-        with self._lock:
-            self._saved[kind.fingerprint, key] = None
-            if len(self._saved) > MOST_SAVED:
-                self._saved.popitem(last=False)
 
     def _forget(self, kind: Kind, done: Callable[[], None]) -> None:
         """If it cannot, nothing is read any more: what is found might be what was to be forgotten."""

@@ -8,9 +8,7 @@ arrays in them, are in step.py. Leaf: it knows no actor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import IntEnum
-from itertools import count
 
 import msgspec
 
@@ -27,32 +25,20 @@ from .topics.adapters import (
     UnloadAdapter,
 )
 from .topics.administration import (
-    Abort,
-    Aborted,
-    CacheReset,
+    AskedOfScheduler,
     CallMethod,
-    CallWorkers,
-    CheckWeights,
+    EngineAnswer,
     ForgetMedia,
     LookAtSleep,
     MediaForgotten,
     MethodCalled,
     Parked,
-    Pause,
-    Paused,
-    PrefixCacheReset,
-    Profile,
     Profiled,
     ResetEncoderCache,
-    ResetPrefixCache,
-    Resume,
-    Sleep,
-    SleepChanged,
-    Unanswered,
+    SchedulerAnswer,
     Unloadable,
-    WakeUp,
-    WorkersCalled,
 )
+from .topics.calls import Detokenize, Detokenized, Measure, Measured, Sync, Synced, Tokenize, Tokenized
 from .topics.io_processors import PostProcess, PostProcessed, PreProcess, PreProcessed
 from .topics.prompts import Prompt
 from .topics.tiers import BlocksLoaded, Fetched, LoadBlocks
@@ -108,52 +94,6 @@ class Render(Message, frozen=True, tag=1):
     given: list[list[int]] = []  # of each ref, the tokens of its answer that another server has given out
     most_tokens: int | None = None  # that its key has left for prompt and answer together; the answer is cut there
     most_generated: int | None = None  # that its key may have of one answer
-
-
-CALLS_OF_LIFE = 1 << 20  # numbers between the first of one life and that of the next
-LIVES = 1 << 11
-
-
-def call_numbers(frontend: int, life: int) -> Iterator[int]:
-    """The numbers of the calls of a frontend's life. They name no slot, so the upper half is its index; the lower half
-    is never one of the life before it, whose answers may still be on their way. 0 is no call.
-    """
-    return count((frontend << 32) + (life % LIVES) * CALLS_OF_LIFE + 1)
-
-
-def frontend_of_call(call: int) -> int:
-    """The index of the frontend that asks."""
-    return call >> 32
-
-
-class Tokenize(Message, frozen=True, tag=2):
-    """Frontend → renderer: answered by Tokenized or Failed with the same call (see `call_numbers`)."""
-
-    call: int
-    prompt: Prompt
-    token_strings: bool = False
-    media: list[PreparedMedia] = []
-
-
-class Detokenize(Message, frozen=True, tag=3):
-    """Frontend → renderer: answered by Detokenized or Failed with the same call."""
-
-    call: int
-    tokens: list[int]
-    skip_special: bool = False
-
-
-class Sync(Message, frozen=True, tag=4):
-    """Frontend → renderer: answered by Synced. After it, no Render of an earlier incarnation writes to the table."""
-
-    call: int
-
-
-class Measure(Message, frozen=True, tag=5):
-    """Frontend → renderer: answered by Measured or Failed with the same call."""
-
-    call: int
-    data: bytes
 
 
 ToRenderer = Render | Tokenize | Detokenize | Measure | PreProcess | PostProcess | Sync
@@ -229,26 +169,17 @@ class StepFailed(Message, frozen=True, tag=15):
 
 ToScheduler = (
     Admit
-    | Fetched
-    | BlocksLoaded
-    | Pause
-    | Resume
-    | Abort
-    | Sleep
-    | WakeUp
-    | Parked
-    | Unloadable
-    | CallWorkers
-    | CheckWeights
-    | MethodCalled
-    | Profile
     | Cancel
     | Stopped
+    | AskedOfScheduler
     | WorkerReady
     | StepDone
     | StepFailed
-    | ResetPrefixCache
-    | ResetEncoderCache
+    | MethodCalled
+    | Parked
+    | Unloadable
+    | Fetched
+    | BlocksLoaded
     | LoadAdapter
     | UnloadAdapter
     | AdapterRead
@@ -344,37 +275,8 @@ class PromptTokenLogprobs(Message, frozen=True, tag=46):
     logprobs: list[TokenLogprobs]
 
 
-class Tokenized(Message, frozen=True, tag=43):
-    call: int
-    tokens: list[int]
-    token_strings: list[str] | None = None
-
-
-class Detokenized(Message, frozen=True, tag=44):
-    call: int
-    text: str
-
-
-class Measured(Message, frozen=True, tag=49):
-    """Renderer → frontend: how long a sound is, and its windows as (begin, end), in seconds."""
-
-    call: int
-    seconds: float
-    windows: list[tuple[float, float]]
-
-
-class Synced(Message, frozen=True, tag=45):
-    call: int
-
-
 ToFrontend = (
     Rendered
-    | Paused
-    | Aborted
-    | SleepChanged
-    | WorkersCalled
-    | Profiled
-    | Unanswered
     | Failed
     | Delta
     | PromptTokenLogprobs
@@ -384,8 +286,7 @@ ToFrontend = (
     | PreProcessed
     | PostProcessed
     | Synced
-    | PrefixCacheReset
-    | CacheReset
+    | SchedulerAnswer
     | MediaForgotten
     | AdapterChanged
     | ToolsListed
@@ -394,6 +295,6 @@ ToFrontend = (
 
 # --- to the steward, which stands for detokenizers and frontends of servers elsewhere -------------------------------
 
-ToSteward = Advance | Paused | PrefixCacheReset | CacheReset | SleepChanged | WorkersCalled | AdapterChanged | Profiled
+ToSteward = Advance | EngineAnswer | AdapterChanged | Profiled
 
 ToCaretaker = Sync  # nobody sends it any

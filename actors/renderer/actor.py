@@ -21,20 +21,9 @@ from ..grammar.compiler import GrammarError
 from ..model.encoder_decoder.spec import EncoderSpec
 from ..protocol.block_hash import Span, extend_hashes, first_hash
 from ..protocol.media import MediaItem
-from ..protocol.messages import (
-    NO_QUOTA,
-    Admit,
-    Detokenize,
-    Failed,
-    Measure,
-    Render,
-    Rendered,
-    Sync,
-    Synced,
-    Tokenize,
-    ToRenderer,
-)
+from ..protocol.messages import NO_QUOTA, Admit, Failed, Render, Rendered, ToRenderer
 from ..protocol.request import Rendition
+from ..protocol.topics.calls import Detokenize, Measure, Sync, Synced, Tokenize
 from ..protocol.topics.io_processors import PostProcess, PreProcess
 from ..protocol.topics.prompts import ChatPrompt, EmbedsPrompt, SoundPrompt
 from ..runtime.in_flight import CALL, GivenUp, log_debug, request_name

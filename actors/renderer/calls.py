@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from ..protocol.messages import Detokenize, Detokenized, Measure, Measured, Tokenize, Tokenized, frontend_of_call
+from ..protocol.topics.calls import Detokenize, Detokenized, Measure, Measured, Tokenize, Tokenized, frontend_of_call
 from ..protocol.topics.io_processors import PostProcess, PostProcessed, PreProcess, PreProcessed
 from ..protocol.topics.prompts import ChatPrompt
 from ..runtime.process import Context

@@ -16,18 +16,7 @@ from actorserve.shm.table.table import slot_of
 
 from ..options.objects.speculative import is_by_itself, most_drafts
 from ..protocol.kinds import KINDS
-from ..protocol.messages import (
-    Admit,
-    Advance,
-    Cancel,
-    Finish,
-    Message,
-    StepFailed,
-    Stopped,
-    ToScheduler,
-    WorkerReady,
-    frontend_of_call,
-)
+from ..protocol.messages import Admit, Advance, Cancel, Finish, Message, StepFailed, Stopped, ToScheduler, WorkerReady
 from ..protocol.step import StepDone
 from ..protocol.topics.adapters import AdapterRead, AdapterReplaced, LoadAdapter, UnloadAdapter
 from ..protocol.topics.administration import (
@@ -48,6 +37,7 @@ from ..protocol.topics.administration import (
     Unloadable,
     WakeUp,
 )
+from ..protocol.topics.calls import frontend_of_call
 from ..protocol.topics.tiers import BlocksLoaded, Fetched
 from ..runtime.in_flight import GivenUp, is_named, log_debug, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run

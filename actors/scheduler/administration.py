@@ -20,7 +20,7 @@ from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.weights import WeightsRecord
 
-from ..protocol.messages import Finish, Message, frontend_of_call
+from ..protocol.messages import Finish, Message
 from ..protocol.topics.administration import (
     CallMethod,
     CallWorkers,
@@ -35,6 +35,7 @@ from ..protocol.topics.administration import (
     WakeUp,
     WorkersCalled,
 )
+from ..protocol.topics.calls import frontend_of_call
 from ..runtime.process import Context
 from ..runtime.profiling import change_profile
 from .scheduler import Scheduler

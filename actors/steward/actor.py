@@ -43,9 +43,10 @@ from ..engines.encryption import steward_context
 from ..options.objects.remote import read_engine_secret
 from ..protocol.messages import Admit, Advance, Cancel, Finish, ToSteward
 from ..protocol.sockets import engine_wire as wire
+from ..protocol.sockets.engine_facts import facts_of, refusal_of
 from ..protocol.sockets.node_wire import prepare
 from ..protocol.topics.adapters import AdapterChanged, AdapterRead, DropAdapter
-from ..protocol.topics.administration import CheckWeights, Profiled
+from ..protocol.topics.administration import AskedOfEngine, CheckWeights, Profiled
 from ..runtime.in_flight import NO_REQUEST
 from ..runtime.loop import LoopActor, LoopTurns, run_loop
 from ..runtime.process import Context
@@ -68,7 +69,7 @@ class StewardActor(LoopActor):
         config = context.config
         self._secret = read_engine_secret(config)
         self._tls, self._certificate = steward_context(config)
-        self._facts = wire.facts_of(config, context.model)
+        self._facts = facts_of(config, context.model)
         self._scheduler = context.system.schedulers[0]
         self._workers = [worker.position for worker in context.system.workers_of(0)]
         logprobs = Logprobs(context.files["logprobs"], *context.system.files.logprobs)
@@ -149,7 +150,7 @@ class StewardActor(LoopActor):
                 self._profile.ask(channel, record)
             case CheckWeights() | wire.LoadWeights():
                 self._administration.weigh(channel, record)
-            case _ if isinstance(record, wire.AskedOfScheduler):
+            case _ if isinstance(record, AskedOfEngine):
                 self._administration.ask(channel, record)
             case _:
                 channel.close(f"a {type(record).__name__} is no part of this")
@@ -162,8 +163,8 @@ class StewardActor(LoopActor):
             return
         if self._secret and not wire.is_proven(record.proof, self._secret, nonce + self._certificate, wire.LINK):
             self._refuse(channel, "the secret of --engine-secret-file is another one")
-        elif refusal := wire.refusal(record.facts, self._facts):
-            self._refuse(channel, refusal, wire.refusal(self._facts, record.facts))
+        elif refusal := refusal_of(record.facts, self._facts):
+            self._refuse(channel, refusal, refusal_of(self._facts, record.facts))
         elif trouble := self._no_place_for(record):
             self._refuse(channel, trouble)
         else:

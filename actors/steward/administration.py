@@ -16,7 +16,7 @@ from ..engines.channel import Channel
 from ..model.weights.replacement import find_weights
 from ..options.config import ConfigError
 from ..protocol.sockets import engine_wire as wire
-from ..protocol.topics.administration import CheckWeights, SleepChanged, Unanswered
+from ..protocol.topics.administration import AskedOfEngine, CheckWeights, SleepChanged, Unanswered
 from ..runtime.process import Context
 
 MOST_CALLS = 256  # that the scheduler has not answered
@@ -31,7 +31,7 @@ class StewardAdministration:
         self._numbers = count(1)
         self._weighing: set[asyncio.Task[None]] = set()
 
-    def ask(self, channel: Channel, call: wire.AskedOfScheduler) -> None:
+    def ask(self, channel: Channel, call: AskedOfEngine) -> None:
         """Of the scheduler."""
         if len(self._calls) >= MOST_CALLS:
             del self._calls[next(iter(self._calls))]

@@ -21,7 +21,8 @@ from actorserve.shm.board.board import ActorState
 
 from ..options.config import Config
 from ..options.objects.tool_servers import tool_servers
-from ..protocol.messages import Failed, Message, frontend_of_call
+from ..protocol.messages import Failed, Message
+from ..protocol.topics.calls import frontend_of_call
 from ..protocol.topics.tools import CallTool, ListTools, ToolCalled, ToolsListed, ToTools
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context

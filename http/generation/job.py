@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import msgspec
 
 from actorserve.actors.accounts.account import Account
-from actorserve.actors.protocol.messages import Delta, Finish, Measured
+from actorserve.actors.protocol.messages import Delta, Finish
+from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 from actorserve.actors.protocol.topics.prompts import Prompt
 

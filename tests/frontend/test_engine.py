@@ -9,20 +9,9 @@ import pytest
 
 from actorserve.actors.frontend import rpc
 from actorserve.actors.frontend.requests import jobs
-from actorserve.actors.protocol.messages import (
-    Cancel,
-    Delta,
-    Detokenize,
-    Detokenized,
-    Failed,
-    Finish,
-    Render,
-    Rendered,
-    Synced,
-    Tokenize,
-    Tokenized,
-)
+from actorserve.actors.protocol.messages import Cancel, Delta, Failed, Finish, Render, Rendered
 from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache
+from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized, Synced, Tokenize, Tokenized
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actorserve.actors.protocol.messages import Failed, Finish, Sync, Synced
+from actorserve.actors.protocol.messages import Failed, Finish
+from actorserve.actors.protocol.topics.calls import Sync, Synced
 from actorserve.shm.table.table import slot_of
 
 from .others import Others, end, job

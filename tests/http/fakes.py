@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from actorserve.actors.accounts.account import Account
-from actorserve.actors.protocol.messages import Delta, Finish, Measured
+from actorserve.actors.protocol.messages import Delta, Finish
+from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 from actorserve.actors.protocol.topics.prompts import Prompt
 from actorserve.http.dashboard.figures import PageEngine, PageFigures

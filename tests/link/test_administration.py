@@ -11,9 +11,9 @@ import pytest
 
 from actorserve.actors.link import administration as module
 from actorserve.actors.link.administration import LinkAdministration
-from actorserve.actors.protocol.messages import call_numbers
 from actorserve.actors.protocol.sockets import engine_wire as wire
 from actorserve.actors.protocol.topics import administration as topics
+from actorserve.actors.protocol.topics.calls import call_numbers
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.kv_map.sleep import Part, SleepState

@@ -17,9 +17,10 @@ from actorserve.actors.media.actor import MediaActor
 from actorserve.actors.model.info import ModelInfo, resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import BASE64, FILE, MediaSource, PreparedMedia
-from actorserve.actors.protocol.messages import Failed, Render, Tokenize, call_numbers
+from actorserve.actors.protocol.messages import Failed, Render
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.topics.administration import ForgetMedia, MediaForgotten
+from actorserve.actors.protocol.topics.calls import Tokenize, call_numbers
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import MOST_TRIES, Ended

@@ -1,21 +1,17 @@
-"""Records between a server and its engines elsewhere: whole, in pieces, too long, of another kind; and what both sides
-must have in common.
+"""Records between a server and its engines elsewhere: whole, in pieces, too long, of another kind; and which engines
+there are to be.
 """
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 
 from actorserve.actors.caretaker.actor import COMPUTING, engine_words
-from actorserve.actors.model.checks import find_model
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.objects.remote import ray_engines
 from actorserve.actors.protocol.sockets import engine_wire as wire
+from actorserve.actors.protocol.sockets.engine_facts import ALIKE
 
-DEMO = Path(__file__).resolve().parents[2] / "actors" / "model" / "demo"
 SECRET = "ACTORSERVE_ENGINE_SECRET"
 SAID = [wire.Progress([wire.Moved(7 << 32 | 3, 2, b"\1\0\0\0", 2)]), wire.Beat(5), wire.Turned([1, 2])]
 
@@ -42,69 +38,6 @@ def test_a_stranger_says_no_long_record() -> None:
 def test_what_is_no_record_of_this_side_is_refused(data: bytes) -> None:
     with pytest.raises(wire.Unproven, match="no record"):
         list(wire.Records(wire.ToSteward).feed(data))
-
-
-def copy_with(folder: Path, name: str, place: int) -> str:
-    shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    data = bytearray((folder / name).read_bytes())
-    data[place] ^= 1
-    (folder / name).write_bytes(data)
-    return str(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "told"),
-    [("model.safetensors", -5, "weights"), ("tokenizer.json", -3, "tokenizer"), ("config.json", -1, "model")],
-)
-def test_engines_with_other_files_are_told_apart(tmp_path: Path, name: str, place: int, told: str) -> None:
-    """By what is in them, wherever they lie."""
-    config = make_config({})
-    model = find_model(config)
-    own = wire.facts_of(config, model)
-    shutil.copytree(DEMO, tmp_path / "same")
-    (tmp_path / "same" / name).touch()
-
-    class Elsewhere:
-        folder = str(tmp_path / "same")
-        max_model_len = model.max_model_len
-        end_tokens = model.end_tokens
-        pooling = model.pooling
-
-    assert wire.refusal(wire.facts_of(config, Elsewhere()), own) == ""  # type: ignore[arg-type]
-    Elsewhere.folder = copy_with(tmp_path / "other", name, place)
-    refusal = wire.refusal(wire.facts_of(config, Elsewhere()), own)  # type: ignore[arg-type]
-    assert told in refusal
-    assert refusal.count(" here, ") == 1
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("dtype", "bfloat16"), ("block_size", 16), ("max_model_len", 512), ("quantization", "int8")]
-)
-def test_engines_with_other_options_are_told_apart(option: str, value: object) -> None:
-    facts = []
-    for values in ({}, {option: value}):
-        config = make_config(values)
-        facts.append(wire.facts_of(config, find_model(config)))
-    assert f"--{option.replace('_', '-')}" in wire.refusal(*facts)
-
-
-def test_engines_that_would_end_or_change_a_text_otherwise_are_told_apart(tmp_path: Path) -> None:
-    """By what a file of processors holds, not by where it lies."""
-
-    def facts(**values: object) -> dict[str, str]:
-        config = make_config(values)
-        return wire.facts_of(config, find_model(config))
-
-    ends = facts(override_generation_config='{"eos_token_id": [7, 9]}')
-    assert wire.refusal(facts(), ends).startswith("it differs: end tokens (generation_config.json): [")
-    made = [tmp_path / name / "mine.py" for name in ("here", "there", "other")]
-    for path, text in zip(made, ("class A: ...", "class A: ...", "class A: 'else'"), strict=True):
-        path.parent.mkdir()
-        path.write_text(text)
-    here, there, other = (facts(logits_processors=[f"{path}:A"]) for path in made)
-    assert wire.refusal(here, there) == ""
-    assert all("--logits-processors: mine.py:A (" in wire.refusal(here, one) for one in (other, facts()))
-    assert "--logits-processor-pattern" in wire.refusal(facts(logits_processor_pattern="a"), facts())
 
 
 @pytest.mark.parametrize(
@@ -170,7 +103,7 @@ def test_engines_of_a_cluster_are_counted_and_what_they_compute_by_goes_with_the
     assert config.engines == 3 and (wanted.least, wanted.most, wanted.idle_s) == (1, 2, 300)
     assert (wanted.address, wanted.resources) == ("10.0.0.1:6379", {"CPU": 1.0, "GPU": 1.0})
     assert engine_words(config) == ["--block-size=16", "--no-enable-prefix-caching", "--threads=2"]
-    compared = {*wire.ALIKE, "logits_processors", "hf_overrides", "generation_config", "override_generation_config"}
+    compared = {*ALIKE, "logits_processors", "hf_overrides", "generation_config", "override_generation_config"}
     assert compared <= COMPUTING, "a difference in what does not go with them is refused for ever"
 
 

@@ -14,20 +14,9 @@ from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.block_hash import extend_hashes
-from actorserve.actors.protocol.messages import (
-    Admit,
-    Detokenize,
-    Detokenized,
-    Failed,
-    Render,
-    Rendered,
-    Sync,
-    Synced,
-    Tokenize,
-    Tokenized,
-    ToRenderer,
-)
+from actorserve.actors.protocol.messages import Admit, Failed, Render, Rendered, ToRenderer
 from actorserve.actors.protocol.request import Generation, Sampling
+from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized, Sync, Synced, Tokenize, Tokenized
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.renderer.actor import RendererActor

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
-from actorserve.actors.protocol.messages import Failed, Rendered, Tokenize
+from actorserve.actors.protocol.messages import Failed, Rendered
+from actorserve.actors.protocol.topics.calls import Tokenize
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt
 from actorserve.actors.renderer import oversized as giants
 from actorserve.actors.renderer.oversized import LEAST, least_tokens

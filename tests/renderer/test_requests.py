@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.messages import Admit, Failed, Render, Rendered, Tokenize, Tokenized
+from actorserve.actors.protocol.messages import Admit, Failed, Render, Rendered
+from actorserve.actors.protocol.topics.calls import Tokenize, Tokenized
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.runtime.in_flight import Ended

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from actorserve.actors.protocol.messages import Detokenize, Synced
+from actorserve.actors.protocol.topics.calls import Detokenize, Synced
 from actorserve.actors.runtime.loop import BEAT_S, LoopActor, LoopTurns
 from actorserve.actors.runtime.process import FULL_LANE_S
 from tests.frontend.others import Others

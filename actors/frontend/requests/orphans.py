@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 
-from ...protocol.messages import Cancel, Sync
+from ...protocol.messages import Cancel
+from ...protocol.topics.calls import Sync
 from ...runtime.process import Context
 from .retained import RetainedAnswers
 from .slots import Slots

@@ -36,38 +36,15 @@ place in the log; one that is ended already is told again.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any
 
 import msgspec
 
-import actorserve
-
-from ...model.info import ModelInfo
-from ...options.config import Config
-from ...options.fields import flag
-from ..file_digests import adapter_digest, digest_of, weights_digest
-from ..request import Generation, Rendition
+from ..file_digests import adapter_digest, weights_digest
 from ..topics.adapters import AdapterRead, DropAdapter
-from ..topics.administration import (
-    CacheReset,
-    CallWorkers,
-    CheckWeights,
-    Pause,
-    Paused,
-    PrefixCacheReset,
-    ResetEncoderCache,
-    ResetPrefixCache,
-    Resume,
-    Sleep,
-    SleepChanged,
-    Unanswered,
-    WakeUp,
-    WorkersCalled,
-)
+from ..topics.administration import AskedOfEngine, CheckWeights, EngineAnswer, Sleep, Unanswered
 from .node_wire import Unproven, differences, is_proven, proof_of
 
 __all__ = [
@@ -76,7 +53,6 @@ __all__ = [
     "adapter_digest",
     "differences",
     "encode",
-    "facts_of",
     "is_proven",
     "proof_of",
     "weights_digest",
@@ -92,12 +68,6 @@ PROVE_S = 5.0  # for the other side's part of the handshake
 BEAT_S = 0.3  # of silence, then a Beat
 SILENT_S = 1.5  # then the other side counts as gone
 LEASE_S = 10.0  # for so long a steward goes on with what a server has begun that is gone
-ALIKE = (  # options
-    *("dtype", "quantization", "deterministic", "kv_cache_dtype", "block_size", "model_impl", "load_format", "seed"),
-    *("worker", "enable_prefix_caching", "mm_processor_kwargs", "trust_remote_code", "logits_processor_pattern"),
-    *("enable_lora", "max_lora_rank"),
-)
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "merges.txt", "added_tokens.json")
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -248,9 +218,8 @@ class ProfilePart(Record, frozen=True, tag=216):
 
 
 Loads = CheckWeights | LoadWeights | Adapter | DropAdapter
-AskedOfScheduler = ResetPrefixCache | ResetEncoderCache | Pause | Resume | Sleep | WakeUp | CallWorkers
-Answers = PrefixCacheReset | CacheReset | Paused | SleepChanged | WorkersCalled | Unanswered
-ToSteward = Greeting | Begin | AllBegun | Drop | Beat | ProfileEngine | Loads | AskedOfScheduler
+Answers = EngineAnswer | Unanswered
+ToSteward = Greeting | Begin | AllBegun | Drop | Beat | ProfileEngine | Loads | AskedOfEngine
 Told = Progress | Logprobs | Vectors | Engine | Cached | Turned | AdapterRead | ProfilePart
 ToLink = Challenge | Welcome | Beat | Told | Answers
 
@@ -288,48 +257,3 @@ class Records:
             raise Unproven(f"no record of this protocol: {error}") from None
         finally:
             del self._bytes[:at]
-
-
-# --- what both sides must have in common ---------------------------------------------------------------------------
-
-
-def facts_of(config: Config, model: ModelInfo) -> dict[str, str]:
-    """By the names under which a difference is told. Reads the model's files."""
-    folder = Path(model.folder)
-    tokenizer = [path for name in TOKENIZER_FILES if (path := folder / name).is_file()]
-    computes = config.worker == "model" and config.load_format != "dummy"
-    return {
-        "version": actorserve.__version__,
-        "layout of records": _layout(),
-        "model (config.json)": digest_of([folder / "config.json"]),
-        "weights": weights_digest(model.folder) if computes else config.load_format,
-        "tokenizer": digest_of(tokenizer),
-        "--max-model-len": str(model.max_model_len),
-        "how it pools": str(model.pooling),
-        "end tokens (generation_config.json)": str(model.end_tokens),
-        "--logits-processors": _processors(config),
-        **{flag(name): str(getattr(config, name)) for name in ALIKE},
-    }
-
-
-def refusal(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """What differs, as the other side is told it; nothing if nothing does."""
-    found = differences(here, there)
-    return f"it differs: {found}" if found else ""
-
-
-def _processors(config: Config) -> str:
-    """Their names, and of files what stands in them: they may lie elsewhere there."""
-    told = []
-    for given in config.logits_processors:
-        place, mark, name = given.rpartition(":")
-        file = Path(place)
-        is_file = bool(mark) and file.suffix == ".py" and file.is_file()
-        told.append(f"{file.name}:{name} ({digest_of([file])})" if is_file else given)
-    return " ".join(told) or "none"
-
-
-def _layout() -> str:
-    """Of all records, and of what they hold as bytes."""
-    types = msgspec.inspect.multi_type_info((ToSteward, ToLink, Moved, Generation, Rendition))
-    return hashlib.sha256(repr(types).encode()).hexdigest()[:16]

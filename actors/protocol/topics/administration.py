@@ -1,4 +1,8 @@
-"""What operators ask of a running server, as it crosses rings. Each may come twice: what is done is answered."""
+"""What operators ask of a running server, as it crosses rings. Each may come twice: what is done is answered.
+
+Which of it an engine is asked, and what it answers, stands at the end: rings and connections to engines elsewhere
+(sockets/engine_wire.py) take the same.
+"""
 
 from __future__ import annotations
 
@@ -215,3 +219,13 @@ class Aborted(Message, frozen=True, tag=74):
 
     call: int
     count: int
+
+
+# --- what an engine is asked, and what it answers ------------------------------------------------------------------
+
+AskedOfEngine = (
+    ResetPrefixCache | ResetEncoderCache | Pause | Resume | Sleep | WakeUp | CallWorkers
+)  # here, or elsewhere
+EngineAnswer = PrefixCacheReset | CacheReset | Paused | SleepChanged | WorkersCalled  # to it
+AskedOfScheduler = AskedOfEngine | Abort | Profile | CheckWeights  # by frontends
+SchedulerAnswer = EngineAnswer | Aborted | Profiled | Unanswered

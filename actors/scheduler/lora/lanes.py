@@ -8,8 +8,9 @@ from collections.abc import Callable
 from actorserve.shm.adapters.registry import AdapterRegistryWriter
 
 from ...options.lora import read_modules
-from ...protocol.messages import Message, frontend_of_call
+from ...protocol.messages import Message
 from ...protocol.topics.adapters import AdapterChanged, AdapterRead, AdapterReplaced, LoadAdapter, UnloadAdapter
+from ...protocol.topics.calls import frontend_of_call
 from ...runtime.process import Context
 from ..scheduler import Scheduler
 from .adapters import AdapterLimits, Adapters

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.protocol.messages import Failed, Tokenize
+from actorserve.actors.protocol.messages import Failed
+from actorserve.actors.protocol.topics.calls import Tokenize
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.actors.renderer.templates.escaping import MARKS, Escaped, Escaping, longest_of
 from tests.support.models.tokenizers_made import (
