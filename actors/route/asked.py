@@ -18,8 +18,17 @@ MOVABLE = frozenset(
         "/v1/messages",
         "/v1/responses",
         "/inference/v1/generate",
+        "/invocations",
+        "/v2/chat",
+        "/cohere/v2/chat",
+        "/completion",
+        "/completions",
+        "/infill",
+        "/api/chat",
+        "/api/generate",
     }
 )
+BY_ITSELF = frozenset({"/api/chat", "/api/generate"})  # streamed unless the body says that it is not to be
 
 
 class Fields(msgspec.Struct):
@@ -80,14 +89,18 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
         headers,
         body,
         model=_text(bytes(fields.model)),
-        moves=method == "POST"
-        and path.partition("?")[0] in MOVABLE
-        and bytes(fields.stream) == b"true"
-        and not session,
+        moves=method == "POST" and _moves(path.partition("?")[0], bytes(fields.stream)) and not session,
         key=session or _text(bytes(fields.session_id)) or key,
         prefix=blocks_of(bytes(fields.model) + b"\0" + text.rstrip(b"\0")),
         size=len(text),
     )
+
+
+def _moves(path: str, stream: bytes) -> bool:
+    """Is its answer a stream that another replica can go on with?"""
+    if path in BY_ITSELF:
+        return stream != b"false"
+    return path in MOVABLE and stream == b"true"
 
 
 def _session(raw: bytes) -> str:

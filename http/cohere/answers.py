@@ -31,6 +31,7 @@ class CohereMessage:
         self._answer, self._job = answer, job
         self._open = ""  # the kind of the block that is: text, thinking or call; empty: none
         self._contents = self._calls = 0  # that have begun
+        self._told: list[TokenLogprobs] = []  # that no event has yet
 
     # --- whole -----------------------------------------------------------------------------------------------------
 
@@ -76,34 +77,48 @@ class CohereMessage:
         news = choice.take()
         for _ in self._events(news.skipped, []):
             pass  # the client has them
-        events = list(self._events(news.pieces, news.logprobs))
+        self._told += news.logprobs
+        events = list(self._events(news.pieces, self._told))
+        events += self._left(news.ended)
         if news.ended:
             events += self._close()
             events.append(_event("message-end", delta=self._ends(choice)))
         return b"".join(events)
 
     def _events(self, pieces: Iterable[Piece], logprobs: list[TokenLogprobs]) -> Iterator[bytes]:
-        told = iter(logprobs)
         for piece in pieces:
             match piece:
                 case Content(text=text):
                     yield from self._begin("text")
-                    delta: Object = {"delta": {"message": {"content": {"text": text}}}}
-                    if (one := _joined(told)) is not None:
-                        delta["logprobs"] = one
-                    yield _event("content-delta", index=self._contents - 1, **delta)
+                    yield self._delta("text", text, logprobs)
                 case ReasoningText(text=text):
                     yield from self._begin("thinking")
-                    content = {"thinking": text}
-                    yield _event("content-delta", index=self._contents - 1, delta={"message": {"content": content}})
+                    yield self._delta("thinking", text, logprobs)
                 case CallStart(name=name, id=own):
                     yield from self._close()
                     call = _call(own or self._answer.call_id(0, self._calls), name, "")
                     self._open, self._calls = "call", self._calls + 1
                     yield _event("tool-call-start", index=self._calls - 1, delta={"message": {"tool_calls": call}})
                 case Arguments(text=text):
-                    part = {"function": {"arguments": text}}
-                    yield _event("tool-call-delta", index=self._calls - 1, delta={"message": {"tool_calls": part}})
+                    yield self._delta("call", text, logprobs)
+
+    def _delta(self, kind: str, text: str, told: list[TokenLogprobs]) -> bytes:
+        """More of the open block, and with it what is `told` of tokens, which is taken."""
+        name, index = "content-delta", self._contents - 1
+        message: Object = {"content": {kind: text}}
+        if kind == "call":
+            name, index = "tool-call-delta", self._calls - 1
+            message = {"tool_calls": {"function": {"arguments": text}}}
+        beside = {"logprobs": _joined(told)} if told else {}
+        told.clear()
+        return _event(name, index=index, delta={"message": message}, **beside)
+
+    def _left(self, ended: bool) -> Iterator[bytes]:
+        """Of tokens that brought no text, such as the last: the same events come of it, however the stream was cut."""
+        if self._told and ended and not self._open:
+            yield from self._begin("text")
+        if self._told and self._open:
+            yield self._delta(self._open, "", self._told)
 
     def _begin(self, kind: str) -> Iterator[bytes]:
         if self._open != kind:
@@ -136,11 +151,8 @@ def _logprob(one: TokenLogprobs) -> Object:
     return {"text": one.text.decode(errors="replace"), "token_ids": [one.id], "logprobs": [one.logprob]}
 
 
-def _joined(told: Iterator[TokenLogprobs]) -> Object | None:
+def _joined(tokens: list[TokenLogprobs]) -> Object:
     """All that came with one text, as one: the first text of an update takes them."""
-    tokens = list(told)
-    if not tokens:
-        return None
     text = b"".join(one.text for one in tokens).decode(errors="replace")
     return {"text": text, "token_ids": [one.id for one in tokens], "logprobs": [one.logprob for one in tokens]}
 

@@ -23,6 +23,7 @@ COHERE: tuple[Route, ...] = (
             statuses=ASKS,
             error=answers.CohereError,
             repeatable=True,
+            movable=True,
         )
         for path in ("/v2/chat", "/cohere/v2/chat")
     ),

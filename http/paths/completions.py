@@ -108,6 +108,7 @@ COMPLETIONS: tuple[Route, ...] = (
         generates=CHAT,
         statuses=ASKS,
         repeatable=True,
+        movable=True,
     ),
     Route(
         "post",

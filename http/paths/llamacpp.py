@@ -22,6 +22,7 @@ LLAMACPP: tuple[Route, ...] = (
             statuses=ASKS,
             error=answers.LlamaError,
             repeatable=True,
+            movable=True,
         )
         for path, handler, summary, request in (
             ("/completion", "llamacpp.completion", "Go on with a text, as llama.cpp has it", LlamaCompletionRequest),

@@ -29,6 +29,7 @@ def _generating(path: str, handler: str, summary: str, answer: type, request: ty
         statuses=ASKS,
         error=answers.OllamaError,
         repeatable=True,
+        movable=True,
     )
 
 

@@ -19,6 +19,7 @@ from ...middleware.context import CLIENT, name_request
 from ...output.answer import Answer
 from ...pooling.prepare import check_generates, pooling_of
 from ...transport.json_response import json_response
+from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
@@ -38,7 +39,7 @@ class CohereApi:
         check_generates(self._settings)
         body = read(CohereChatRequest, raw)
         try:
-            given = chat_request(chat_of(body, self._settings.reasoning_parser is not None))
+            given = seeded(request, chat_request(chat_of(body, self._settings.reasoning_parser is not None)))
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None

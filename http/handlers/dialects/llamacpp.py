@@ -22,6 +22,7 @@ from ...middleware.context import CLIENT, name_request
 from ...output.answer import Answer
 from ...pooling.prepare import check_generates
 from ...transport.json_response import json_response
+from ..answering import seeded
 from ..generate import Generator
 
 
@@ -49,7 +50,8 @@ class LlamaApi:
     async def _answer(self, request: web.Request, raw: bytes, body: LlamaCompletionRequest) -> web.StreamResponse:
         try:
             given = completion_of(body)
-            asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
+            drawn = seeded(request, given)  # `given` tells of its own seed alone
+            asked = ask_completion(drawn, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
         if len(asked.prompts) != 1:
@@ -66,7 +68,7 @@ class LlamaApi:
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> LlamaCompletion:
             return LlamaCompletion(answer, job, self._engine.times, body, about)
 
-        return await self._generator.answer(request, raw, given, asked, form)
+        return await self._generator.answer(request, raw, drawn, asked, form)
 
     # --- the server ----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from ...pooling.answers import numbers
 from ...pooling.prepare import check_generates
 from ...pooling.schemas import EmbeddingRequest
 from ...transport.json_response import json_response
+from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
@@ -67,7 +68,7 @@ class OllamaApi:
             return json_response(loaded(check_model(body.model, *self._settings.names), chats=False))
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
-        given = completion_of(body)
+        given = seeded(request, completion_of(body))
         try:
             asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
@@ -82,7 +83,7 @@ class OllamaApi:
         self, request: web.Request, raw: bytes, make: Callable[[], Object], chats: bool
     ) -> web.StreamResponse:
         try:
-            given = chat_request(make())
+            given = seeded(request, chat_request(make()))
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None

@@ -1,0 +1,64 @@
+"""Streams of other APIs than OpenAI's, cut behind a piece and gone on with: nothing in them tells of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.server.api.test_tool_calls import TOOLS
+from tests.server.dialects.conftest import scripted_server as scripted_server
+from tests.support.server import Server
+from tests.support.streams.dialects import ANSWERS, COHERE, DIALECTS, OLLAMA_CHAT, OLLAMA_TEXT
+from tests.support.streams.pieces import Pieces, answer_of, post
+
+QUICK = ["ollama logprobs", "ollama raw", "cohere logprobs", "cohere tool", "llama.cpp stop", "invocations"]
+FEW = 3  # seams of each case that are tried in a quick run
+
+
+def seams_of(path: str, fields: dict[str, Any], server: Server, most: int) -> int:
+    """Cut the stream behind up to so many of its pieces, and go on with each; how many seams there were."""
+    body = json.dumps({**fields, "stream": True}).encode()
+    read: Callable[[bytes], Any] = ANSWERS.get(path, answer_of)
+    pieces = Pieces(post(server, path, body))
+    whole, _ = pieces.up_to(-1)
+    wanted = read(whole)
+    cuts = range(0, len(pieces), max(1, len(pieces) // most))
+    for cut in cuts:
+        before, trail = pieces.up_to(cut)
+        behind, trail = Pieces(post(server, "/go_on", trail.go_on(path, body, "cut"))).up_to(-1, trail)
+        assert read(before + behind) == wanted, (cut, before, behind)
+        assert trail.closed
+    return len(cuts)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_stream_goes_on_at_its_token(demo_server: Server, name: str) -> None:
+    seams_of(*DIALECTS[name], demo_server, FEW)
+
+
+@pytest.mark.slow
+def test_so_it_does_behind_each_piece(demo_server: Server) -> None:
+    assert sum(seams_of(*case, demo_server, 1000) for case in DIALECTS.values()) > 250
+
+
+@pytest.mark.parametrize("script", ["answer", "two"])
+@pytest.mark.parametrize("path", [OLLAMA_CHAT, COHERE])
+def test_thinking_and_calls_go_on(scripted_server: Server, path: str, script: str) -> None:
+    """A call comes whole at Ollama's clients, in parts at Cohere's, wherever it was cut."""
+    thinks: dict[str, Any] = {OLLAMA_CHAT: {"think": True}, COHERE: {"thinking": {"type": "enabled"}}}[path]
+    fields = {"model": "tiny", "messages": [{"role": "user", "content": f"<{script}>"}], "tools": TOOLS, **thinks}
+    assert seams_of(path, fields, scripted_server, 8) > 2
+
+
+def test_ollama_streams_if_nothing_is_said_of_it(demo_server: Server) -> None:
+    """Also where another server has begun."""
+    body = json.dumps({"prompt": "Once", "raw": True, "options": {"num_predict": 12}}).encode()
+    pieces = Pieces(post(demo_server, OLLAMA_TEXT, body))
+    before, trail = pieces.up_to(2)
+    behind, _ = Pieces(post(demo_server, "/go_on", trail.go_on(OLLAMA_TEXT, body, "cut"))).up_to(-1, trail)
+    assert ANSWERS[OLLAMA_TEXT](before + behind) == ANSWERS[OLLAMA_TEXT](pieces.up_to(-1)[0])
+    whole = post(demo_server, OLLAMA_TEXT, json.dumps({**json.loads(body), "stream": False}).encode())
+    assert whole.headers["X-Actorserve-Origin"] is None and json.loads(whole.read())["done"]
