@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.compilations import LONGEST_S, say
+
 TYPES = {
     torch.float32: "*fp32",
     torch.float16: "*fp16",
@@ -32,7 +34,6 @@ TYPES = {
 }
 TABLE = torch.zeros(3, 20, dtype=torch.int32)  # of blocks
 QUICK = 90
-LONGEST_S = 3600  # for all variants: on a busy machine more than the 300 s that other tests have
 KERNELS = [
     "rms_norm",
     "silu_mul",
@@ -64,10 +65,8 @@ WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fet
 def compiled(architecture: int, kernels: list[str], every: bool) -> list[dict[str, Any]]:
     """What ptxas says of each variant, from a process of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    arguments = [sys.executable, __file__, str(architecture), "every" if every else "some", *kernels]
-    result = subprocess.run(arguments, capture_output=True, text=True, env=environment, timeout=LONGEST_S)
-    assert result.returncode == 0, result.stderr[-3000:]
-    reports: list[dict[str, Any]] = json.loads(result.stdout)
+    arguments = [str(architecture), "every" if every else "some", *kernels]
+    reports: list[dict[str, Any]] = say(__file__, arguments, environment)
     return reports
 
 

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,8 @@ from typing import Any
 
 import pytest
 
-LONGEST_S = 3600  # for all variants: on a busy machine more than the 300 s that other tests have
+from tests.support.compilations import LONGEST_S, say
+
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes that one program may take
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}  # for products of many rows
 E4M3 = "float8_e4m3fn"
@@ -32,10 +32,7 @@ Quick = Callable[[list[dict[str, Any]]], list[Result]]
 
 def compiled(tmp_path: Path, jobs: list[dict[str, Any]]) -> list[Result]:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, __file__, json.dumps(jobs)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST_S)
-    assert done.returncode == 0, done.stderr
-    results: list[Result] = json.loads(done.stdout)
+    results: list[Result] = say(__file__, [json.dumps(jobs)], environment)
     return results
 
 

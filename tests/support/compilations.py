@@ -1,0 +1,59 @@
+"""What a compiler for GPUs says of our kernels, kept on disk: to compile them takes twenty CPU seconds of a run of the
+tests, and what is said follows from the kernels, the compiler and the question alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from actorserve.kernels.cpu.native.library import cache_folder
+
+ROOT = Path(__file__).parents[2]
+COMPILED = ("kernels", "actors/model")  # what kernels are, and what they import
+MOST = 64  # answers that are kept
+LONGEST_S = 3600  # for all variants: on a busy machine more than the 300 s that other tests have
+
+
+def say(program: str, arguments: list[str], environment: Mapping[str, str]) -> Any:
+    """The JSON that this program, by its file, prints in a process of its own; or has printed, if all was the same."""
+    folder = cache_folder()
+    assert folder is not None, "tests/conftest.py sees to one"
+    kept = folder.parent / "compilations" / f"{_digest(program, arguments)}.json"
+    if kept.exists():
+        return json.loads(kept.read_bytes())
+    command = [sys.executable, program, *arguments]
+    path = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH", "")]))
+    given = {**environment, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=LONGEST_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    _keep(kept, done.stdout)
+    return json.loads(done.stdout)
+
+
+def _digest(program: str, arguments: list[str]) -> str:
+    files = [Path(program), *(file for folder in COMPILED for file in sorted((ROOT / folder).rglob("*.py")))]
+    digest = hashlib.blake2b(json.dumps([arguments, version("triton"), version("torch"), sys.version]).encode())
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"\n{file.relative_to(ROOT)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:32]
+
+
+def _keep(file: Path, text: str) -> None:
+    """Whole or not at all; of too many the oldest go."""
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor, made = tempfile.mkstemp(dir=file.parent)
+    with os.fdopen(descriptor, "w") as written:
+        written.write(text)
+    os.replace(made, file)
+    for old in sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)[:-MOST]:
+        old.unlink(missing_ok=True)
