@@ -233,7 +233,7 @@ class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
         return self._run(PromptBatch(pooled), use_tqdm)
 
     def _pooled_prompts(self) -> PooledPrompts:
-        return PooledPrompts(self._settings, lambda: str(next(self._ids)))
+        return PooledPrompts(self._settings, lambda: str(next(self._ids)), self._pictures)
 
     def _run(self, batch: PromptBatch, use_tqdm: bool | Callable[..., Any]) -> list[Any]:
         self._engine.submit(batch)

@@ -31,6 +31,7 @@ from actorserve.http.settings import Settings
 from ..model.pooling.spec import PoolingSpec
 from ..protocol.request import BY_TOKEN, EMBED, TOKEN_EMBED, Pooling
 from ..protocol.topics.prompts import Prompt, TextPrompt
+from .inputs.media import GivenPictures
 from .inputs.prompts import GivenPrompt, PromptType, given_prompts
 
 if TYPE_CHECKING:
@@ -123,8 +124,8 @@ class PooledPrompt:
 class PooledPrompts:
     """Makes them of what scripts give."""
 
-    def __init__(self, settings: Settings, next_id: Callable[[], str]) -> None:
-        self._settings, self._next_id = settings, next_id
+    def __init__(self, settings: Settings, next_id: Callable[[], str], pictures: GivenPictures | None = None) -> None:
+        self._settings, self._next_id, self._pictures = settings, next_id, pictures
 
     def of_task(
         self,
@@ -135,7 +136,7 @@ class PooledPrompts:
     ) -> list[PooledPrompt]:
         """One for each prompt; `task`, if it is not that of the parameters."""
         spec = self._spec()
-        given = given_prompts(prompts)
+        given = given_prompts(prompts, self._pictures)
         each = list(params) if isinstance(params, Sequence) else [params or PoolingParams()] * len(given)
         if len(each) != len(given):
             raise ValueError(f"{len(given)} prompts and {len(each)} pooling_params do not match")
@@ -195,7 +196,7 @@ class PooledPrompts:
             wanted = _wanted(body, spec, task or params.task or spec.tasks[0])
             prompt = given.prompt
             if isinstance(prompt, TextPrompt):
-                prompt = TextPrompt(before(body, spec) + prompt.text, prompt.add_special_tokens)
+                prompt = msgspec.structs.replace(prompt, text=before(body, spec) + prompt.text)
             return self._prompt([prompt], body, wanted, "prompt", make)
         except ApiError as error:
             raise ValueError(f"prompt {index}: {error.message}") from None

@@ -41,6 +41,7 @@ class Expansion:
     arguments: Callable[[Told], dict[str, Any]] = lambda told: {}  # with which the image processor is called
     embeds: Callable[[Told, str, int], str] | None = None  # what is written for so many embeddings, if it can be told
     grid: bool = False  # beside embeddings the grid of their patches must be there
+    alone: bool = False  # it is a prompt by itself, of ids that are no tokens
 
 
 def _one_by_one(told: Told, token: str, count: int) -> str:
@@ -217,6 +218,19 @@ def _internvl_film(told: Told, token: str) -> str:
     return "\n".join(f"Frame{number + 1}: {one}" for number in range(len(told.outputs["pixel_values"])))
 
 
+def _patches(told: Told, token: str) -> str:
+    """Of CLIP and SigLIP, as many as there are; that of a whole picture counts, too."""
+    clip = bool(told.config["model_type"] == "clip")
+    patch = int((told.config.get("vision_config") or {}).get("patch_size") or (32 if clip else 16))
+    high, wide = (side // patch for side in told.outputs["pixel_values"].shape[-2:])
+    return token * max(1, int(high) * int(wide) + int(clip))
+
+
+def _shaped_patches(told: Told, token: str) -> str:
+    high, wide = told.outputs["spatial_shapes"][0]
+    return token * (int(high) * int(wide))
+
+
 _QWEN = Expansion(
     "<|image_pad|>", "image_token", ("<|image_pad|>", "image_token"), _qwen, embeds=_one_by_one, grid=True
 )
@@ -261,4 +275,6 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
     "qwen2_audio": {AUDIO: Expansion(*_QWEN_AUDIO, _QWEN_AUDIO, _sound)},
     "voxtral": {AUDIO: Expansion(*_VOXTRAL, _VOXTRAL, _sound)},
     "smolvlm": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
+    **{name: {IMAGE: Expansion(*_LLAVA, _LLAVA, _patches, alone=True)} for name in ("clip", "siglip")},
+    "siglip2": {IMAGE: Expansion(*_LLAVA, _LLAVA, _shaped_patches, alone=True)},
 }

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..model.info import ModelInfo, read_json
 from ..model.media import OF_FILMS
+from ..model.pooling.dual_encoder import NO_TOKEN
 from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
 from ..options.config import Config, ConfigError
 from ..options.objects.media import PROCESSING, processor_kwargs
@@ -85,7 +86,7 @@ class Marks:
         self.placeholder = str(named.get(self.expansion.name) or self.expansion.placeholder)
         default, name = self.expansion.embedded
         self.embedded = str(named.get(name) or default)
-        token = load_tokenizer(model).token_to_id(self.embedded)
+        token = NO_TOKEN if self.expansion.alone else load_tokenizer(model).token_to_id(self.embedded)
         if token is None:
             raise ConfigError(f"model: its tokenizer has no {self.embedded}, which stands for {STANDS_FOR[modality]}")
         self.token = token

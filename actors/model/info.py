@@ -20,6 +20,7 @@ from .media import changes_of, modalities_of
 from .memory.machine import may_have_gpu
 from .names import check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
+from .pooling.dual_encoder import text_part
 from .pooling.spec import PoolingSpec
 from .quantization import AUTO, GGUF
 from .values import Values, read_json
@@ -59,6 +60,12 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     media_changes: list[str] = []  # what requests may change of how these are processed
     vision: VisionSpec | None = None  # where it sees pictures
     hidden: int = 0  # numbers of a token's embedding, of a model that --enable-prompt-embeds is for
+
+    @property
+    def longest_text(self) -> int:
+        """Tokens of a prompt that is a text; others may be longer."""
+        dual = None if self.pooling is None else self.pooling.dual
+        return self.max_model_len if dual is None else dual.longest
 
 
 def resolve_model(config: Config) -> ModelInfo:
@@ -153,12 +160,12 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
         tokenizer_folder=str(folder),
         architecture=architecture_name(whole),
         vocab_size=words,
-        max_model_len=_model_length(config, text, longest) if encoder is None else length,
+        max_model_len=_longest(pooling, _model_length(config, text, longest)) if encoder is None else length,
         end_tokens=[] if pooling is not None else end_tokens(generation, text, words),
         sampling_defaults=sampling_defaults(defaults),
         pooling=pooling,
         encoder=encoder,
-        media=_media(config, whole, vision is not None) if pooling is None or vision is not None else [],
+        media=_media(config, whole, vision is not None or _is_dual(pooling)) if _may_see(pooling, vision) else [],
         media_changes=changes_of(whole.values),
         vision=vision,
         hidden=hidden if pooling is None and encoder is None else 0,
@@ -167,6 +174,8 @@ def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:
 
 def _seen_and_said(config: Config, whole: Values) -> tuple[VisionSpec | None, Values]:
     """(its part that sees, if there is one, the part of config.json that is of texts)."""
+    if (dual := text_part(whole)) is not None:
+        return None, dual
     vision = None if config.model_impl == TRANSFORMERS else read_vision(whole.values, whole.file)
     if vision is not None or (config.model_impl != TRANSFORMERS and has_text_part(whole.values)):
         return vision, Values(whole.file, text_values(whole.values, whole.file))
@@ -185,6 +194,19 @@ def _extractor(folder: Path) -> Values:
     """How sounds become features, of a model that listens."""
     path = folder / "preprocessor_config.json"
     return Values(path, read_json(path, missing_ok=True))
+
+
+def _is_dual(pooling: PoolingSpec | None) -> bool:
+    return pooling is not None and pooling.dual is not None
+
+
+def _may_see(pooling: PoolingSpec | None, vision: VisionSpec | None) -> bool:
+    return pooling is None or pooling.dual is not None or vision is not None
+
+
+def _longest(pooling: PoolingSpec | None, texts: int) -> int:
+    """The longest prompt, which may be a picture, where texts may be so long."""
+    return texts if pooling is None or pooling.dual is None else max(texts, pooling.dual.picture + 1)
 
 
 def _media(config: Config, whole: Values, sees: bool) -> list[str]:

@@ -23,6 +23,7 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "smolvlm": (IMAGE,),
     "qwen2_audio": (AUDIO,),
     "voxtral": (AUDIO,),
+    **dict.fromkeys(("clip", "siglip", "siglip2"), (IMAGE,)),
 }
 OF_FILMS = ("fps", "num_frames")
 IN_PIXELS = ("size", "min_pixels", "max_pixels", *OF_FILMS)
@@ -33,7 +34,7 @@ CHANGES: dict[str, tuple[str, ...]] = {  # what a request may change of how its 
     "idefics3": ("do_image_splitting",),
     "smolvlm": ("do_image_splitting",),
 }
-WHOLE = "ForConditionalGeneration"  # ends the name of an architecture that has all its parts
+WHOLE = ("ForConditionalGeneration", "CLIPModel", "SiglipModel", "Siglip2Model")  # end names of what has all its parts
 
 
 def changes_of(values: dict[str, Any]) -> list[str]:

@@ -50,7 +50,7 @@ class ServedModel(msgspec.Struct, frozen=True):
         if self.info.encoder is not None:
             return ["encoder_decoder.load"]
         if self.info.pooling is not None and not self.info.pooling.base:
-            return ["pooling.load"]
+            return ["pooling.load" if self.info.pooling.dual is None else "pooling.dual_encoder"]
         if self.info.vision is not None:
             return ["vision.start"]
         values = read_json(Path(self.info.folder) / "config.json")

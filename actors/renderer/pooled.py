@@ -5,6 +5,7 @@ Those stay where a text is cut, so the tokenizer itself cuts. What is far too lo
 
 from __future__ import annotations
 
+import string
 from typing import TYPE_CHECKING
 
 from ..model.info import ModelInfo
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
 class TooFewTokens(ValueError):
     """The tokens around a text are more than there shall be in all."""
 
@@ -26,7 +30,7 @@ class PooledTexts:
 
     def __init__(self, tokenizer: Tokenizer, model: ModelInfo) -> None:
         self._tokenizer = tokenizer
-        self._longest = model.max_model_len
+        self._longest = model.longest_text
         self._ending: list[int] = []
         self._form = None if model.pooling is None else model.pooling.pair
         if model.pooling is not None and tokenizer_config(model).get("add_eos_token") is True:
@@ -97,6 +101,17 @@ def _shortened(prompt: TextPrompt | PairPrompt, most: int, keep_first: bool) -> 
 
     def cut(text: str) -> str:
         return text[:most] if keep_first else text[-most:]
+
+    if isinstance(prompt, PairPrompt):
+        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction)
+    return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
+
+
+def without_punctuation(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPrompt:
+    """And with one space between words."""
+
+    def cut(text: str) -> str:
+        return " ".join(text.translate(PUNCTUATION).split())
 
     if isinstance(prompt, PairPrompt):
         return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction)

@@ -15,7 +15,7 @@ from ..runtime.process import Context
 from .encode_cache import SegmentCache
 from .media import Misplaced, expanded, expanded_ids, in_order, items_of, with_placeholders
 from .oversized import least_tokens
-from .pooled import PooledTexts, TooFewTokens, lowered
+from .pooled import PooledTexts, TooFewTokens, lowered, without_punctuation
 from .refused import NO_TOKENIZER, TOO_LONG, RenderRefused
 from .templates.chat_template import ChatTemplate, TemplateProblem, find_templates
 from .templates.escaping import Escaped, Escaping
@@ -174,7 +174,7 @@ class Prompts:
 
     def pooled_tokens(self, message: Render) -> tuple[list[int], int]:
         """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""
-        prompt, longest = message.prompt, self._model.max_model_len
+        prompt, longest = message.prompt, self._model.longest_text
         keep = longest if message.truncate_prompt_tokens == -1 else message.truncate_prompt_tokens
         if isinstance(prompt, ChatPrompt):
             prompt = TextPrompt(self.chat_text(prompt), prompt.add_special_tokens)
@@ -189,16 +189,29 @@ class Prompts:
         if not tokens:
             raise RenderRefused(400, "The prompt is empty: it must contain at least one token.", message.field)
         if len(tokens) > longest:
-            raise self.too_long(str(len(tokens)), prompt, message.field)
+            raise self.too_long(str(len(tokens)), prompt, message.field, longest)
         return tokens, second
 
     def pooled_with_media(self, message: Render) -> tuple[list[int], list[MediaItem]]:
-        """The same of a conversation with pictures, and where these stand in it."""
-        assert isinstance(message.prompt, ChatPrompt)
-        tokens, order = self.media_tokens(message.prompt, self.chat_text(message.prompt, message.media), message.media)
+        """The same of a prompt with pictures, and where these stand in it."""
+        prompt, pooling = message.prompt, self._model.pooling
+        text = self.chat_text(prompt, message.media) if isinstance(prompt, ChatPrompt) else None
+        if pooling is not None and pooling.dual is not None:
+            tokens, order = self._picture_alone(message, text)
+        else:
+            tokens, order = self.media_tokens(prompt, text, message.media)
         if len(tokens) > self._model.max_model_len:
             raise self.too_long(str(len(tokens)), message.prompt, message.field)
         return tokens, items_of(tokens, order)
+
+    def _picture_alone(self, message: Render, chat: str | None) -> tuple[list[int], list[PreparedMedia]]:
+        """The same of a model that makes a vector of a text or of a picture, whose ids are none of the tokenizer's."""
+        prompt, pictures = message.prompt, message.media
+        given = prompt.text if isinstance(prompt, TextPrompt) else chat
+        if given is None or len(pictures) > 1 or given.strip() not in ("", pictures[0].placeholder):
+            text = "this model makes a vector of a text, or of one picture: send them one by one"
+            raise RenderRefused(400, f"{message.field}: {text}.", message.field)
+        return [pictures[0].token] * pictures[0].count, pictures
 
     def _encode_pooled(
         self, prompt: TextPrompt | PairPrompt, keep: int | None, message: Render
@@ -206,7 +219,9 @@ class Prompts:
         pooling = self._model.pooling
         if pooling is not None and pooling.lower_case:
             prompt = lowered(prompt)
-        longest = self._model.max_model_len
+        if pooling is not None and pooling.dual is not None and pooling.dual.without_punctuation:
+            prompt = without_punctuation(prompt)
+        longest = self._model.longest_text
         if keep is not None:
             try:
                 return self._pooled.encode_cut(prompt, keep, message.keep_first)
@@ -216,7 +231,7 @@ class Prompts:
         texts = (prompt.text, prompt.second) if isinstance(prompt, PairPrompt) else (prompt.text,)
         for text in texts:
             if least := least_tokens(self.tokenizer, text, longest):
-                raise self.too_long(f"at least {least}", prompt, message.field)
+                raise self.too_long(f"at least {least}", prompt, message.field, longest)
         return self._pooled.encode(prompt)
 
     def truncated(self, tokens: list[int], message: Render) -> list[int]:

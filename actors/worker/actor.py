@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..protocol.wire import Numbers
     from .kept_memory.tier import TierReader
     from .lora.resident import ResidentAdapters
+    from .pooling.dual_encoder import DualEncoderRunner
     from .vision.rows import VisionRows
 
 MOST_SHOWN = 64  # rows in a dump
@@ -77,7 +78,7 @@ class WorkerActor(Actor):
         self.blocks = blocks
         self.tokens = blocks * context.config.block_size if tokens is None else tokens
         self.tier: TierReader | None = None  # of --kv-offload
-        self.vision: VisionRows | None = None  # of a model that sees pictures
+        self.vision: VisionRows | DualEncoderRunner | None = None  # of a model that sees pictures
         self.epoch = 0  # of the scheduler's view that the rows belong to; 0: none
         self.broken = False  # a step of the epoch failed, so that its rows are not what the scheduler thinks
         self.step = 0

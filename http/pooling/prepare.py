@@ -199,7 +199,7 @@ def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[li
     if body.input is None:
         chat = ChatRequest(
             messages=body.messages,
-            add_special_tokens=body.add_special_tokens,
+            add_special_tokens=body.add_special_tokens if spec.dual is None else body.add_special_tokens is not False,
             add_generation_prompt=bool(body.add_generation_prompt),
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,

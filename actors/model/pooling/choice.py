@@ -18,9 +18,10 @@ from ..config_json import LARGEST, architecture_name, find_architecture
 from ..families.registry import BY_ARCHITECTURE
 from ..values import Values
 from ..vision.texts import read_vision, text_values
+from .dual_encoder import read_dual_encoder
 from .heads import GENERATES, HEADS, REWARDS, FoundHead, activations, find_head, is_reranker
 from .sentence_transformers import SentenceModules, has_modules, read_modules
-from .spec import LAST, MEAN, SEQUENCE, TOKEN, PoolingSpec
+from .spec import CLS, LAST, MEAN, SEQUENCE, TOKEN, PoolingSpec
 
 TEXTS = (GENERATES, "LMHeadModel")  # what goes on with them, by its name
 EMBEDS = ("Model", "ForMaskedLM", "ForPreTraining")  # beside a decoder's
@@ -46,6 +47,8 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     """How it pools, and the longest text by sentence-transformers' files. ConfigError says what cannot be."""
     name = architecture_name(whole)
     options, found = read_pooler(config), read_modules(folder)
+    if (dual := _of_two(config, whole, options, folder)) is not None:
+        return dual, None
     head = find_head(config, whole, options, name)
     if config.convert == "none" and name.endswith(GENERATES):
         raise ConfigError(f"--convert none: {name} goes on with texts; embed makes vectors of its hidden states")
@@ -86,6 +89,32 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         lower_case=bool(found and found.lower_case),
     )
     return spec, found.max_length if found else None
+
+
+def _of_two(config: Config, whole: Values, options: PoolerOptions, folder: Path) -> PoolingSpec | None:
+    """How one pools that has an encoder of texts and one of pictures."""
+    if (read := read_dual_encoder(whole, config.max_model_len, folder)) is None:
+        return None
+    dual, width = read
+    name = architecture_name(whole)
+    if config.convert in ("classify", "reward"):
+        raise ConfigError(f"--convert {config.convert}: {name} has no head that classifies; embed can be had")
+    if options.method:
+        raise ConfigError(f"{OPTION}: pooling_type: {name} pools in its encoders, as these were trained; leave it out")
+    if (cut := options.dimensions or 0) > width:
+        raise ConfigError(f"{OPTION}: dimensions: {cut} is more than the {width} numbers of a vector")
+    return PoolingSpec(
+        tasks=[EMBED],
+        base="",
+        methods=[CLS],
+        normalize=_normalizes(options, None),
+        hidden=width,
+        width=width,
+        dimensions=cut,
+        may_cut=_may_cut(whole),
+        lower_case=dual.lower_case,
+        dual=dual,
+    )
 
 
 def _check_head(whole: Values, base: str, head: FoundHead, name: str) -> None:

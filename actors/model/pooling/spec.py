@@ -37,6 +37,16 @@ class PairForm(msgspec.Struct, frozen=True, kw_only=True):
     instruction: str  # where a request names none
 
 
+class DualEncoderSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a model that makes vectors of texts and of pictures, by an encoder each."""
+
+    longest: int  # tokens of a text
+    padded: int  # to which all texts are filled up; 0: they are not
+    picture: int  # patches of a picture, at most
+    lower_case: bool = False
+    without_punctuation: bool = False
+
+
 class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Of one model."""
 
@@ -61,6 +71,7 @@ class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     prompts: dict[str, str] = {}
     default_prompt: str = ""  # the name of one
     lower_case: bool = False
+    dual: DualEncoderSpec | None = None  # a prompt is a text or a picture
 
     @property
     def chunked(self) -> bool:

@@ -20,6 +20,9 @@ UNNAMED_CLASS = "PreTrainedTokenizerFast"  # what tokenizer.json is to transform
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
+CONTENTS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"  # of what has a text or a picture to see
+
+
 def load_tokenizer(model: ModelInfo) -> Tokenizer:
     """tokenizer.json, without the truncation and padding that its author's training may have left in it.
 
@@ -71,7 +74,10 @@ def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
     path = Path(model.tokenizer_folder) / "chat_template.jinja"
     if path.is_file():
         return {"default": read_template(path)}
-    return named_templates(tokenizer_config(model).get("chat_template"), path.with_name("tokenizer_config.json"))
+    found = named_templates(tokenizer_config(model).get("chat_template"), path.with_name("tokenizer_config.json"))
+    if not found and model.pooling is not None and model.pooling.dual is not None:
+        return {"default": CONTENTS}
+    return found
 
 
 def templates_place(config: Config, model: ModelInfo) -> str:

@@ -155,6 +155,8 @@ def groups(parent: nn.Module) -> Iterator[list[str]]:
 
 
 def _is_linear(module: nn.Module) -> bool:
+    if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):  # whoever has it reads its weight
+        return False
     return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
 
 

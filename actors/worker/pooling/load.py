@@ -32,14 +32,7 @@ SUMMARY = "pooler."  # weights of a summary that embeddings do not look at
 
 def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
     """The model of `info.folder`, ready to run."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    register()
-    whole = _read_config(config, info)
-    dtype, method = _types(config, whole)
-    model = _make(config, info, spec, whole, dtype)
-    made: Any = model
-    made.to(dtype).eval()
+    model, dtype, method = _load(config, info, spec)
     with torch.inference_mode():
         encoder = Encoder(model, bool(spec.head))
         try:
@@ -55,6 +48,28 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
     why = "".join(f"; not {way.name.lower()}: {reason}" for way, reason in reasons.items() if way is not encoder.way)
     log.info("%s by transformers %s, %s%s", info.architecture, transformers.__version__, encoder.way.value, why)
     return encoder
+
+
+def load_whole(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[PreTrainedModel, torch.dtype]:
+    """The same of one that is asked for its own vectors."""
+    model, dtype, method = _load(config, info, spec)
+    with torch.inference_mode():
+        improve(model, dtype, method)
+    model.requires_grad_(False)
+    log.info("%s by transformers %s", info.architecture, transformers.__version__)
+    return model, dtype
+
+
+def _load(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[PreTrainedModel, torch.dtype, QuantMethod]:
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    register()
+    whole = _read_config(config, info)
+    dtype, method = _types(config, whole)
+    model = _make(config, info, spec, whole, dtype)
+    made: Any = model
+    made.to(dtype).eval()
+    return model, dtype, method
 
 
 def _read_config(config: Config, info: ModelInfo) -> Any:
@@ -133,4 +148,4 @@ def _first(error: object) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-__all__ = ["Way", "load_encoder"]
+__all__ = ["Way", "load_encoder", "load_whole"]

@@ -58,6 +58,8 @@ def _vectors(context: Context) -> Vectors:
 def _without_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
     """Whole prompts; blocks are numbers."""
     import_rest()
+    if spec.dual is not None:
+        return _dual(context, spec)
     from .load import load_encoder  # and with it transformers
     from .whole_prompts import EncoderRunner
 
@@ -71,6 +73,23 @@ def _without_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
     context.phase_ends(StartPhase.DRAFTS)
     context.phase_ends(StartPhase.KV_MEMORY)
     return WorkerActor(context, runner, context.system.max_blocks)
+
+
+def _dual(context: Context, spec: PoolingSpec) -> WorkerActor:
+    """Texts and pictures, by an encoder each."""
+    from ..vision.start import media_source
+    from .dual_encoder import DualEncoderRunner, load_dual_encoder
+
+    begun, source = time.perf_counter(), media_source(context)
+    texts, pictures = load_dual_encoder(context.config, context.model, spec, source)
+    _loaded(context, pictures.dtype, begun)
+    writer = PoolingWriter(Pooler(spec, None), _vectors(context), context.table.as_numpy().tokens)
+    runner = DualEncoderRunner(texts, pictures, writer, source, context.config.max_num_seqs)
+    context.phase_ends(StartPhase.DRAFTS)
+    context.phase_ends(StartPhase.KV_MEMORY)
+    actor = WorkerActor(context, runner, context.system.max_blocks)
+    actor.vision = runner
+    return actor
 
 
 def _with_kv(context: Context, spec: PoolingSpec) -> WorkerActor:

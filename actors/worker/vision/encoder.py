@@ -23,6 +23,7 @@ from .tower import arguments
 
 DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_grid_thw": 2}
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
+LISTED = {"siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2}}  # patches, some of them none
 TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
 PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # a row of numbers each
 
@@ -154,7 +155,9 @@ class VisionEncoder:
 
     def _shaped(self, name: str, value: Tensor) -> Tensor:
         wanted = DIMENSIONS.get(name)
-        if name in ("pixel_values", "pixel_values_videos") and self.spec.kind in PATCHES:
+        if self.spec.kind in LISTED:
+            wanted = LISTED[self.spec.kind].get(name)
+        elif name in ("pixel_values", "pixel_values_videos") and self.spec.kind in PATCHES:
             wanted = 2
         elif name == "pixel_values" and self.spec.kind in TILES:
             wanted = 5

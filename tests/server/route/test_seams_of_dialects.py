@@ -48,8 +48,8 @@ def test_so_it_does_behind_each_piece(demo_server: Server) -> None:
 @pytest.mark.parametrize("path", [OLLAMA_CHAT, COHERE])
 def test_thinking_and_calls_go_on(scripted_server: Server, path: str, script: str) -> None:
     """A call comes whole at Ollama's clients, in parts at Cohere's, wherever it was cut."""
-    thinks: dict[str, Any] = {OLLAMA_CHAT: {"think": True}, COHERE: {"thinking": {"type": "enabled"}}}[path]
-    fields = {"model": "tiny", "messages": [{"role": "user", "content": f"<{script}>"}], "tools": TOOLS, **thinks}
+    kinds: dict[str, dict[str, Any]] = {OLLAMA_CHAT: {"think": True}, COHERE: {"thinking": {"type": "enabled"}}}
+    fields = {"model": "tiny", "messages": [{"role": "user", "content": f"<{script}>"}], "tools": TOOLS, **kinds[path]}
     assert seams_of(path, fields, scripted_server, 8) > 2
 
 

@@ -88,10 +88,10 @@ def write_model(family: str, folder: Path, head: str = "", labels: int = 3, seed
     randomise(model, seed + 1)
     model.save_pretrained(folder)
     write_tokenizer(folder)
-    _add_marks(folder / "tokenizer.json")
+    add_marks(folder / "tokenizer.json")
 
 
-def _add_marks(path: Path) -> None:
+def add_marks(path: Path) -> None:
     """Texts stand between special tokens, as those of most encoders, and the second of two is told apart."""
     made = json.loads(path.read_text())
     begin, end = "<|im_start|>", "<|im_end|>"
