@@ -14,9 +14,11 @@ import pytest
 
 from actorserve.kernels.cpu.native.library import cache_folder
 from tests.support.server import Server
+from tests.support.warm import SAME_SUMS
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that spin take what servers of tests need
+os.environ.setdefault(SAME_SUMS, "AUTO,STRICT")  # on some CPUs MKL's sums are others where numbers lie elsewhere
 OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
 MANY_DESCRIPTORS, MORE, MOST_DESCRIPTORS = 300, 100, 800  # of the 1,024 that some machines allow
 SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")

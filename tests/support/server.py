@@ -24,6 +24,7 @@ from tests.support.warm import Copy, server_environment, start_warm
 
 LAUNCH = (sys.executable, "-m", "actorserve", "launch")
 READY = re.compile(r"ready at ((?:https?|engine)://\S+)")
+QUEUE = ("--max-num-queued-reqs", "256")  # room for 2,048 is 180 MB that each server would take and give back
 WAIT_S = 60.0
 VANISH_S = 5.0  # what the kernel gets to clear away killed processes on a busy machine
 
@@ -52,7 +53,8 @@ class Server:
         self._segments = segments()
         environment = server_environment(env)
         words = () if program or command else (subcommand,)
-        self.process = self._start(command, program, (*words, "--port", "0", *arguments), environment)
+        given = ("--port", "0", *(QUEUE if subcommand in ("launch", "engine") else ()), *arguments)
+        self.process = self._start(command, program, (*words, *given), environment)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

@@ -46,6 +46,9 @@ LEFT = {
 } - os.environ.keys()
 
 
+SAME_SUMS = "MKL_CBWR"  # for products in the tests' own process; servers compute as those of users do
+
+
 class Copy:
     """What subprocess.Popen is of a process that was not made by it."""
 
@@ -135,7 +138,8 @@ def run_command(*arguments: str, wait_s: float = COMMAND_S) -> subprocess.Comple
 def server_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
     """That of this process, in which the package is found, and `own` besides."""
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
-    return {**os.environ, "PYTHONPATH": path, **(own or {})}
+    inherited = {name: value for name, value in os.environ.items() if name != SAME_SUMS}
+    return {**inherited, "PYTHONPATH": path, **(own or {})}
 
 
 def _copy(

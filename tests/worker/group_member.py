@@ -1,12 +1,16 @@
 """A member of a tensor-parallel group, for tests: python -m tests.worker.group_member RANK SIZE FD STEP_S DO
 
-It says what it comes to on standard output, line by line, and waits for a line on standard input where it says `?`.
+It says what it comes to on standard output, line by line, and waits for a line on standard input where it says `?`. It
+ends as an actor does (runtime/process.py: live), at once: threads of gloo still run then, for which C++, where it takes
+itself apart, would end the process by SIGABRT.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from typing import NoReturn
 
 import torch
 
@@ -32,13 +36,25 @@ def main(rank: int, size: int, fd: int, step_s: float, do: str) -> None:
             group.all_gather(own(rank, 3, 2)),
         ):
             say(found.tolist())
-        return
     say("?")
     sys.stdin.readline()
-    group.all_reduce(own(rank, 1 << 16))
-    say("summed")
+    if do == "wait":
+        group.all_reduce(own(rank, 1 << 16))
+        say("summed")
+
+
+def live(*arguments: str) -> NoReturn:
+    status = 1
+    try:
+        rank, size, fd = map(int, arguments[:3])
+        main(rank, size, fd, float(arguments[3]), arguments[4])
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":
-    rank, size, fd = map(int, sys.argv[1:4])
-    main(rank, size, fd, float(sys.argv[4]), sys.argv[5])
+    live(*sys.argv[1:])

@@ -67,6 +67,9 @@ def test_what_they_add_up(start: Callable[..., list[Member]]) -> None:
     size = 3
     members = start(size, "sums")
     sums, ordered, gathered = zip(*([said(member) for _ in range(3)] for member in members), strict=True)
+    assert [said(member) for member in members] == ["?"] * size
+    for member in members:  # now that nobody needs another one
+        go_on(member)
     assert all(part == parts[0] for parts in (sums, ordered, gathered) for part in parts)
     torch.testing.assert_close(torch.tensor(sums[0]), sum_of(own(rank, 3, 5) for rank in range(size)))
     assert torch.equal(torch.tensor(ordered[0]), sum_of(own(rank, 7) for rank in range(size)))
