@@ -78,11 +78,9 @@ def test_a_server_that_cannot_start_is_never_ready(launch: Launch) -> None:
 
 def test_restarts_are_told(launch: Launch) -> None:
     with FakeServiceManager() as manager, launch(env=manager.env) as server:
-        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
-        server.wait_for("renderer-0 is up")
+        server.replace("renderer-0")
         manager.wait_for("STATUS", "ready: 0 running, 0 waiting, 0 tokens/s, 1 restarts")
-        os.kill(server.pids()["worker"], signal.SIGKILL)
-        server.wait_for("worker is up")
+        server.replace("worker")
         manager.wait_for("STATUS", "2 restarts")
 
 

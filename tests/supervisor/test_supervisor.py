@@ -262,8 +262,7 @@ def test_the_drain_waits_and_what_is_behind_goes_on(launch: Launch, tmp_path: Pa
         server.signal(signal.SIGTERM)
         server.wait_for("draining")
         assert set(server.pids()) == NAMES
-        os.kill(server.pids()["worker"], signal.SIGKILL)
-        server.wait_for("worker is up")
+        server.replace("worker")
         (tmp_path / "drained").touch()
         server.wait_for("drained")
         assert server.wait() == 0
@@ -300,9 +299,8 @@ def test_kill_9_of_the_supervisor_leaves_nothing(launch: Launch, act: str) -> No
 def test_helpers_of_a_dead_actor_die_too(launch: Launch) -> None:
     with launch(lives={"renderer-0": ["helper", "serve"]}) as server:
         helper = psutil.Process(int(server.wait_for(r"helper (\d+)", since_start=True)[1]))
-        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        server.replace("renderer-0")
         helper.wait(10)
-        server.wait_for("renderer-0 is up")
         assert not helper.is_running()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -75,10 +73,9 @@ def generated(server: Server) -> int:
 
 
 def kill(server: Server, kind: str) -> None:
-    for name, pid in server.pids().items():
+    for name in server.pids():
         if name.startswith(kind):
-            os.kill(pid, signal.SIGKILL)
-            server.wait_for(rf"{name} is up")
+            server.replace(name)
 
 
 @pytest.mark.parametrize("header", ["Idempotency-Key", "X-Request-Id"])

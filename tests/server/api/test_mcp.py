@@ -5,7 +5,6 @@ call. A call is never made twice.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import threading
@@ -225,8 +224,7 @@ def test_a_frontend_dies_in_a_call(client: OpenAI, server: Server, gate: Noted) 
 
     def kill() -> None:
         for _ in range(2):  # the second time before or behind what its predecessor has gone on with
-            os.kill(server.pids()["frontend-0"], signal.SIGKILL)
-            server.wait_for("frontend-0 is up")
+            server.replace("frontend-0")
 
     _, answer = streamed(client, gate, kill)
     assert calls(answer) == [("completed", "<done>", None)] and gate.take() == ["<done>"]
@@ -237,8 +235,7 @@ def test_the_tools_actor_dies_in_a_call(client: OpenAI, server: Server, gate: No
     """The call is not made again; the model is told, and what comes after it works."""
 
     def kill() -> None:
-        os.kill(server.pids()["tools"], signal.SIGKILL)
-        server.wait_for("tools is up")
+        server.replace("tools")
 
     _, answer = streamed(client, gate, kill)
     ((status, output, error),) = calls(answer)
@@ -250,8 +247,7 @@ def test_the_tools_actor_dies_in_a_call(client: OpenAI, server: Server, gate: No
 def test_both_die(client: OpenAI, server: Server, gate: Noted) -> None:
     def kill() -> None:
         for name in ("tools", "frontend-0", "worker", "scheduler"):
-            os.kill(server.pids()[name], signal.SIGKILL)
-            server.wait_for(f"{name} is up")
+            server.replace(name)
 
     _, answer = streamed(client, gate, kill)
     ((status, _, error),) = calls(answer)

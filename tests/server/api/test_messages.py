@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,8 +125,7 @@ def test_a_stream_outlives_its_frontend(client: Anthropic, server: Server) -> No
         for number, _ in enumerate(stream):
             if number in (5, 20):
                 for name in ("frontend-0", "frontend-1"):
-                    os.kill(server.pids()[name], signal.SIGKILL)
-                    server.wait_for(rf"{name} is up")
+                    server.replace(name)
         final = stream.get_final_message()
     text: Any = whole.content[0]
     assert json.dumps(final.content[0].to_dict()) == json.dumps(text.to_dict()) and len(text.text) > 3000

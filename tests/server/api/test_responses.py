@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,8 +49,7 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 def kill_frontends(server: Server) -> None:
     for name in ("frontend-0", "frontend-1"):
-        os.kill(server.pids()[name], signal.SIGKILL)
-        server.wait_for(rf"{name} is up")
+        server.replace(name)
 
 
 def ask(client: OpenAI, script: str, **fields: Any) -> Any:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 
@@ -97,8 +95,7 @@ def test_another_client_gets_what_the_first_does_not_use(
         body = {**CAPITAL, "max_tokens": 1000, "ignore_eos": True, "stream": True}
         stream.request("POST", "/v1/completions", json.dumps(body))
     for name in ("frontend-0", "frontend-1"):
-        os.kill(server.pids()[name], signal.SIGKILL)
-        server.wait_for(f"{name} is up")
+        server.replace(name)
     others = [patient(server, OTHER) for _ in range(8)]
     assert all(complete(connection) for connection in others * 2)
     assert len(others) <= sum(map(is_over, held)) < len(held)

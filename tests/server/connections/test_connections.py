@@ -24,8 +24,7 @@ FEW = "import os, sys, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (150, 150)); 
 
 def kill_frontends(server: Server, times: int = 1, number: signal.Signals = signal.SIGKILL) -> None:
     for name in ("frontend-0", "frontend-1") * times:
-        os.kill(server.pids()[name], number)
-        server.wait_for(rf"{name} is up")
+        server.replace(name, number)
 
 
 def test_connections_between_two_requests_survive_their_frontend(server: Server) -> None:

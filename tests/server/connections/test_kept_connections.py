@@ -81,8 +81,7 @@ def test_all_slots_were_used_and_a_successor_has_them_at_once(refused: bool) -> 
             assert read_all(connection).startswith(b"HTTP/1.1 400" if refused else b"HTTP/1.1 200")
         renderer = server.pids()["renderer-0"]
         os.kill(renderer, signal.SIGSTOP)
-        os.kill(server.pids()["frontend-0"], signal.SIGKILL)
-        server.wait_for("frontend-0 is up")
+        server.replace("frontend-0")
         connections = [open_socket(server) for _ in range(8)]
         for connection in connections:
             connection.sendall(request({"max_tokens": 4}))

@@ -39,8 +39,7 @@ def server(files: Certificates) -> Iterator[Server]:
 
 def kill_frontends(server: Server) -> None:
     for name in ("frontend-0", "frontend-1"):
-        os.kill(server.pids()[name], signal.SIGKILL)
-        server.wait_for(rf"{name} is up")
+        server.replace(name)
 
 
 def is_reset(connection: socket.socket) -> bool:

@@ -107,9 +107,11 @@ def test_prefixes_outlive_the_server(tmp_path: Path) -> None:
         assert ask_all(client) == (texts, 1.0)
         assert metric(client, "tokens_total") > 0
         check_transfer(client, client)
-        os.kill(server.pids()["porter"], signal.SIGKILL)
+        pid = server.pids()["porter"]
+        os.kill(pid, signal.SIGKILL)
         assert ask_all(client) == (texts, 1.0)
-        server.wait_for("porter is up", since_start=True)
+        server.wait_for(rf"porter ended \(pid {pid}, ")
+        server.wait_for("porter is up")
         client.post("/reset_prefix_cache", headers=ADMIN).raise_for_status()
         until(lambda: not measure(tmp_path))
         assert ask_all(client)[0] == texts

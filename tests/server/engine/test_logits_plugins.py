@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -75,8 +73,7 @@ def test_one_that_fails_ends_its_own_request(client: httpx.Client, server: Serve
 def test_a_row_goes_on_with_them_after_a_death(client: httpx.Client, server: Server) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(ask, client, max_tokens=400, vllm_xargs={"only": 77})
-        os.kill(server.pids()["worker"], signal.SIGKILL)
-        server.wait_for("worker is up")
+        server.replace("worker")
         assert ids(running.result()) == [77] * 400
 
 

@@ -206,8 +206,7 @@ def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...
             with ThreadPoolExecutor(1) as pool:
                 running = pool.submit(ask, server, **{**repeats, "max_tokens": 400})
                 for actor in () if options else ("worker", "scheduler"):
-                    os.kill(server.pids()[actor], signal.SIGKILL)
-                    server.wait_for(f"{actor} is up")
+                    server.replace(actor)
                 answers.append(running.result())
             said.append([(one["token_ids"], one["text"], one["finish_reason"], one["logprobs"]) for one in answers])
             assert (drafted_tokens(server) > 0) == (not options)
@@ -239,8 +238,7 @@ def test_heads_of_other_kinds(method: str, tmp_path: Path) -> None:
     for options in ((), ("--speculative-config", json.dumps(given))):
         with Server(str(model), *ONE, "--dtype", "float32", "--block-size", "16", *options) as server:
             said = ask_many(server)
-            os.kill(server.pids()["worker"], signal.SIGKILL)
-            server.wait_for("worker is up")
+            server.replace("worker")
             assert ask_many(server) == said
             answers.append(said)
             if options:

@@ -119,8 +119,7 @@ def test_json_lines_of_deaths() -> None:
             lines = stream.iter_lines()
             next(lines)
             for name, number in (("scheduler", signal.SIGUSR1), ("frontend-0", signal.SIGKILL)):
-                os.kill(server.pids()[name], number)
-                server.wait_for(f"{name} is up")
+                server.replace(name, number)
             assert list(lines)[-2:] == ["data: [DONE]", ""]
         pid = server.pids()["renderer-0"]
         with open(f"/proc/{pid}/fd/2", "wb", buffering=0) as pipe:
@@ -149,8 +148,7 @@ def test_what_runs_in_the_background_is_told_by_the_successor() -> None:
         asked = {"input": SECRET, "max_output_tokens": 600, "background": True, "model": "actorserve-demo"}
         begun = client.post("/v1/responses", json=asked, headers=named("behind")).json()
         for _ in range(2):
-            os.kill(server.pids()["frontend-0"], signal.SIGKILL)
-            server.wait_for("frontend-0 is up")
+            server.replace("frontend-0")
         while (ended := client.get(f"/v1/responses/{begun['id']}").json())["status"] == "in_progress":
             pass
         server.stop()
@@ -173,8 +171,7 @@ def test_load_and_throughput_are_told_whoever_dies() -> None:
             next(lines)
             server.wait_for("1 running, 0 waiting")
             for name in ("scheduler", "frontend-0", "frontend-1"):
-                os.kill(server.pids()[name], signal.SIGKILL)
-                server.wait_for(f"{name} is up")
+                server.replace(name)
                 server.wait_for("1 running, 0 waiting")
         server.stop()
         told = [line for line in objects(server) if "generated_tokens_per_s" in line]
@@ -280,8 +277,7 @@ def test_a_request_that_changes_its_frontend_is_told_once() -> None:
         while not client.get("/load").json()["server_load"]:
             assert not waiting.done()
         for name in ("frontend-0", "frontend-1"):
-            os.kill(server.pids()[name], signal.SIGKILL)
-            server.wait_for(f"{name} is up")
+            server.replace(name)
         assert waiting.result(PATIENCE_S).json()["usage"]["completion_tokens"] == 300
         server.stop()
         told = requests_of(objects(server))

@@ -210,8 +210,7 @@ def test_nothing_that_is_counted_falls_at_a_death(name: str, server: Server, cli
         while Scrape(client).sum("vllm:num_requests_running") < 4:
             assert time.monotonic() < deadline
         middle = Scrape(client)
-        os.kill(server.pids()[name], signal.SIGKILL)
-        server.wait_for(f"{name} is up")
+        server.replace(name)
         assert [answer.result() for answer in answers] == [300] * 4
     after = settled(client, before.sum("vllm:request_success_total") + 4)
     last = before.counts()

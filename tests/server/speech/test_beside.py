@@ -61,8 +61,7 @@ async def test_a_realtime_connection_is_for_the_model_that_does_it(both: Server,
     alone = client.audio.transcriptions.create(model="ears", file=("a.wav", wav(SAMPLES)), language="en")
 
     def kill() -> None:
-        os.kill(both.pids()["frontend-0"], signal.SIGKILL)
-        both.wait_for("frontend-0 is up")
+        both.replace("frontend-0")
 
     async with aiohttp.ClientSession() as http:
         for query in ("intent=transcription", "model=ears"):
