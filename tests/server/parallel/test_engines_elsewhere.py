@@ -134,13 +134,14 @@ def test_an_engine_has_tiers_and_tells_events_of_its_own(tmp_path: Path) -> None
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with Server("--steward", address, *own, *tiers, subcommand="engine") as there:
         with Server("--engines", address, "--data-parallel-size", "0", *own) as here:
+            here.wait_for("engine 0 at .* is there", since_start=True)
             assert asyncio.run(cached(here)) == 0
             assert events.poll(10_000), "nobody was told of its blocks"
             while not stored(tmp_path / "kv"):
                 time.sleep(0.02)  # they are written meanwhile, and nothing tells
             there.stop()
             with Server("--steward", address, *own, *tiers, subcommand="engine"):
-                here.wait_for("engine 0 at .* is there", since_start=False)
+                here.wait_for("engine 0 at .* is there")
                 assert asyncio.run(cached(here)) > 100
     listening.destroy(linger=0)
 
