@@ -211,7 +211,7 @@ def rounded_by_chunks(x: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def check_four_bits(model: CpuModel, floats: CpuModel, kinds: set[Weights]) -> None:
+def check_grouped(model: CpuModel, floats: CpuModel, kinds: set[Weights]) -> None:
     """Products of a model of these kinds are those of the same weights as floats, with what is left of x."""
     found: set[Weights] = set()
     for own, exact in zip(model.layers, floats.layers, strict=True):
@@ -219,7 +219,7 @@ def check_four_bits(model: CpuModel, floats: CpuModel, kinds: set[Weights]) -> N
             linear = getattr(own, name)
             assert isinstance(linear, NativeLinear)
             found.add(Weights(linear.data.kind))
-            if linear.data.kind != Weights.FOUR_BITS:
+            if linear.data.kind != Weights.GROUPED:
                 continue
             x = torch.randn(5, linear.inputs, generator=torch.Generator().manual_seed(1))
             wanted = getattr(exact, name)(rounded_by_chunks(x).float())

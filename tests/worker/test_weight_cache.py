@@ -65,7 +65,7 @@ def parts(model: CpuModel) -> list[NativeLinear]:
 def assert_same(one: CpuModel, other: CpuModel) -> None:
     for mine, yours in zip(parts(one), parts(other), strict=True):
         numbers = [
-            (part.inputs, *(getattr(part.data, name) for name in ("kind", "steps", "scaled", "group", "stride")))
+            (part.inputs, *(getattr(part.data, name) for name in ("kind", "outputs", "scaled", "group", "stride")))
             for part in (mine, yours)
         ]
         assert numbers[0] == numbers[1]

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 SUFFIX, NEW = ".weights", ".new-"
-MAGIC = b"ASWEIGH1"
+MAGIC = b"ASWEIGH2"
 BEGINNING = Struct("<8sQQ")
 ALIGNED, LINE = 1 << 12, 64
 DIGEST_BYTES = 32
@@ -47,11 +47,11 @@ class LinearPlaces(msgspec.Struct, array_like=True, frozen=True):
     """A linear's tensors and numbers, as kernels/cpu/native/linear.py has them."""
 
     kind: int
+    outputs: int
     inputs: int
-    steps: int
     scaled: int
     group: int
-    tensors: list[TensorPlace | None]  # weight, scale, offset, bias
+    tensors: list[TensorPlace | None]  # weight, scale, bias
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import FourBits
+from actorserve.kernels.cpu.native.linear import Grouped
 
 from ...model.architecture import Architecture
 from ...model.layers import HEAD, ROTATED, LayerSpec, LinearSpec
 from ...model.quantization import NONE
-from ..formats.four_bits import ReadFour
-from ..formats.four_bits import joined as join_four_bits
+from ..formats.grouped import ReadGrouped
+from ..formats.grouped import joined as join_grouped
 from ..lora.sites import LoraSites
 from ..models.sharding import Get
 from ..models.tensors import join, split_rows
@@ -45,13 +45,13 @@ class CpuBuilder:
         dtype: torch.dtype,
         group: TensorParallelGroup | None,
         batch_invariant: bool,
-        four_bits: ReadFour | None = None,
+        grouped: ReadGrouped | None = None,
         lora: LoraSites | None = None,
         cache: WeightCache | None = None,
     ) -> None:
         """`lora`: where products are kept that adapters may change; `cache`: those that an earlier start has made."""
         self.shape = shape
-        self.four_bits = four_bits
+        self.grouped = grouped
         self.lora = lora
         self.cache = cache
         self.get = get
@@ -97,7 +97,7 @@ class CpuBuilder:
             self.shape.row_scales(*linears),
             few_rows,
             self.batch_invariant,
-            self._four_bits(linears) if found is None else None,
+            self._grouped(linears) if found is None else None,
         )
         made = found or implementation_of(method).cpu_linear(tensors)
         if self.cache is not None:
@@ -116,12 +116,12 @@ class CpuBuilder:
 
         return LoraLatent(self.lora, linear.name, self.shape.heads, self.shape.latent.plain)
 
-    def _four_bits(self, linears: Sequence[LinearSpec]) -> FourBits | None:
+    def _grouped(self, linears: Sequence[LinearSpec]) -> Grouped | None:
         """Those of a checkpoint that are so in all of the linears."""
-        if self.four_bits is None:
+        if self.grouped is None:
             return None
-        parts = [self.four_bits(linear.name) for linear in linears]
-        return join_four_bits(parts, lambda tensors: list(self._arranged(linears, tensors)))
+        parts = [self.grouped(linear.name) for linear in linears]
+        return join_grouped(parts, lambda tensors: list(self._arranged(linears, tensors)))
 
     def router(self, linear: LinearSpec) -> CpuLinear:
         """A product that is never quantised: it has few rows, and all hangs on it."""

@@ -24,7 +24,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ...model.architecture import Architecture
 from ...model.layers import EMBEDDINGS, FINAL_NORM
-from ..formats.four_bits import ReadFour
+from ..formats.grouped import ReadGrouped
 from ..lora.sites import LoraSites
 from ..models.sharding import Get
 from ..quantization.base import CpuLinear
@@ -73,18 +73,18 @@ class CpuModel:
         max_length: int,
         group: TensorParallelGroup | None = None,
         deterministic: bool = False,
-        four_bits: ReadFour | None = None,
+        grouped: ReadGrouped | None = None,
         lora: LoraSites | None = None,
         cache: WeightCache | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
 
-        `deterministic`: a token has the same bits in every batch, however its weights are kept. `four_bits` reads
-        weights that the checkpoint has in 4 bits, where products with them can be had. With `lora` adapters may change
+        `deterministic`: a token has the same bits in every batch, however its weights are kept. `grouped` reads
+        weights that the checkpoint has in groups, where products with them can be had. With `lora` adapters may change
         its products.
         """
         self.batch_invariant = deterministic or shape.quantization.batch_invariant
-        build = CpuBuilder(shape, get, dtype, group, self.batch_invariant, four_bits, lora, cache)
+        build = CpuBuilder(shape, get, dtype, group, self.batch_invariant, grouped, lora, cache)
         self.lora = lora
         self.group = group
         self.shape = shape

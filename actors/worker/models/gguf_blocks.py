@@ -22,6 +22,11 @@ def q8_0(blocks: Tensor) -> Tensor:
     return blocks[:, 2:].view(torch.int8) * _half(blocks, 0)
 
 
+def q8_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers q as int8, and d in float16 [blocks]."""
+    return blocks[:, 2:].contiguous().view(torch.int8), blocks[:, :2].contiguous().view(torch.float16).view(-1)
+
+
 def q4_0(blocks: Tensor) -> Tensor:
     """d · (q - 8)."""
     return (_nibbles(blocks[:, 2:]) - 8.0) * _half(blocks, 0)

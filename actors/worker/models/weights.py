@@ -30,7 +30,7 @@ from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
 from ..cpu.layers import native
 from ..formats.decoding import decoded
-from ..formats.four_bits import open_four_bits
+from ..formats.grouped import open_grouped
 from ..formats.stacking import unstacked
 from ..lora.sites import LoraSites
 from ..memory import large_blocks_apart
@@ -73,23 +73,23 @@ def load_model(
     # before the files are opened, whose marks name it: what is made of those that replace them meanwhile is not found
     cache = open_weight_cache(config, info, native.current(), dtype) if is_whole else None
     own, get = open_weights(config, info, shape, group)
-    four_bits = None
+    grouped = None
     if (
         native.current() is not None
         and group is None
         and config.quantization != "int8"
         and config.load_format != "dummy"
     ):
-        four_bits = open_four_bits(Path(info.folder), shape, read_parts)
+        grouped = open_grouped(Path(info.folder), shape, read_parts)
     make = CpuModel if shape.vision is None else SeeingModel
     with large_blocks_apart():
         if stage is not None:
             from ..pipeline.model import StageModel
 
             parts = worker_shapes(config, shape)
-            return StageModel(stage, parts, get, dtype, info.max_model_len, group, config.deterministic, four_bits)
+            return StageModel(stage, parts, get, dtype, info.max_model_len, group, config.deterministic, grouped)
         lora = LoraSites() if config.enable_lora else None
-        made = make(own, get, dtype, info.max_model_len, group, config.deterministic, four_bits, lora, cache)
+        made = make(own, get, dtype, info.max_model_len, group, config.deterministic, grouped, lora, cache)
     if cache is not None:
         cache.loaded()
     return made

@@ -13,7 +13,7 @@ from ...model.memory.kv import KVSpec
 from ..cpu.builder import CpuBuilder
 from ..cpu.executor import CpuModel
 from ..cpu.layers.norm import RMSNorm
-from ..formats.four_bits import ReadFour
+from ..formats.grouped import ReadGrouped
 from ..models.sharding import Get
 from ..quantization.base import CpuLinear
 from ..tensor_parallel import TensorParallelGroup
@@ -42,12 +42,12 @@ class StageModel(CpuModel):
         max_length: int,
         group: TensorParallelGroup | None,
         deterministic: bool,
-        four_bits: ReadFour | None,
+        grouped: ReadGrouped | None,
     ) -> None:
         """`shapes` of all stages; the rest as of CpuModel."""
         self.link = link
         self.stage_kvs: list[KVSpec] = [shape.kv for shape in shapes]
-        super().__init__(shapes[link.index], get, dtype, max_length, group, deterministic, four_bits)
+        super().__init__(shapes[link.index], get, dtype, max_length, group, deterministic, grouped)
         if not self._is_first:
             self.embedding_scale = 1.0
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import FourBits
+from actorserve.kernels.cpu.native.linear import Grouped
 
 from ...model.quantization import QuantMethod
 
@@ -44,7 +44,7 @@ class LinearTensors(NamedTuple):
     scales: str | None = None  # what has the scales of rows, where the checkpoint has whole numbers of 8 bits
     few_rows: bool = False  # it mostly multiplies one row or two
     batch_invariant: bool = False  # a row must have the same bits in every batch
-    four_bits: FourBits | None = None  # what the checkpoint has, where products with it as it is can be had
+    grouped: Grouped | None = None  # what the checkpoint has, where products with it as it is can be had
 
     def weight(self) -> Tensor:
         """[outputs, inputs]."""

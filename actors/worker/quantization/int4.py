@@ -1,8 +1,8 @@
-"""Products with weights of 4 bits on a CPU (`--quantization int4`): by int4.c, or torch's operation in bfloat16.
+"""Products with weights of 4 bits on a CPU (`--quantization int4`): by groups.c, or torch's operation in bfloat16.
 
     w = (number - 8) · scale + middle      scale and middle bfloat16 for each 32 numbers of a row, number 0 to 15
-It takes 5 bits a weight where int8 takes 8, and is less exact. By int4.c one row is quicker than with 8 bits, many are
-slower; by torch all are, two to ten times: for models whose 8 bits memory does not hold.
+It takes 5 bits a weight where int8 takes 8, and is less exact. By groups.c one row is quicker than with 8 bits, many
+are slower; by torch all are, two to ten times: for models whose 8 bits memory does not hold.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import CHUNK, FourBits, Scales, int4_linear
+from actorserve.kernels.cpu.native.linear import CHUNK, Grouped, Scales, grouped_linear
 
 from ...options.config import ConfigError
 from ..cpu.layers.native import current
@@ -75,7 +75,7 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """Of weights in any type."""
     weight, bias, library = tensors.joined("weight", None), tensors.bias(), current()
     if library is not None:
-        return int4_linear(library, four_bits(weight), bias)
+        return grouped_linear(library, grouped(weight), bias)
     if tensors.batch_invariant:
         raise ConfigError(
             "--deterministic: not with --quantization int4 and torch's kernels, which sum by the batch; int8 has it"
@@ -83,7 +83,7 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     return Int4Linear(weight, bias)
 
 
-def four_bits(weight: Tensor) -> FourBits:
+def grouped(weight: Tensor) -> Grouped:
     """The same numbers and scales for products of our own."""
     outputs, inputs = weight.shape
     width = -(-inputs // CHUNK) * CHUNK
@@ -94,4 +94,4 @@ def four_bits(weight: Tensor) -> FourBits:
         some = slice(first, first + count)
         own, pairs = rounded(F.pad(weight[some].float(), (0, width - inputs)))
         numbers[some], scales[some] = own, pairs.transpose(0, 1)
-    return FourBits(numbers[:, :inputs], (scales,), Scales.BFLOAT_PAIRS)
+    return Grouped(numbers[:, :inputs], (scales,), Scales.BFLOAT_PAIRS)

@@ -1,7 +1,7 @@
 """Products with weights of 8 bits on a CPU (`--quantization int8`): a quarter of the bytes, and integer instructions.
 
     y = amax(x) / n · s · (round(n · x / amax(x)) · Wᵢ),    Wᵢ = round(W / s),    s = amax(W) / 127 for each output
-n is 127, or 63 where products of pairs would not fit. Each row is rounded by its own largest number, to whole numbers;
+n is 127, or with torch 63 where products of pairs would not fit. Each row is rounded by its own largest number, to whole numbers;
 two more columns, n and -n - 1, whose weights are 0, tell torch that range for all batches, so that it rounds nothing
 itself (it would by the smallest and largest number of the whole batch). Sums are integers: a row's result is the same
 in every batch, bit for bit. A row that is no number makes none of another.
@@ -20,7 +20,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import MOST_INPUTS, int4_linear, int8_linear, stride_of
+from actorserve.kernels.cpu.native.linear import MOST_INPUTS, grouped_linear, int8_linear
 
 from ...model.memory.machine import cpu_flags
 from ..cpu.layers.native import current
@@ -92,14 +92,13 @@ def steps_of_rows() -> int:
 
 
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
-    """Of weights in any type; those that the checkpoint has in 4 bits stay so."""
+    """Of weights in any type; those that the checkpoint has in groups stay so."""
     library, bias = current(), tensors.bias()
-    if library is not None and tensors.four_bits is not None:
-        return int4_linear(library, tensors.four_bits, bias)
+    if library is not None and tensors.grouped is not None:
+        return grouped_linear(library, tensors.grouped, bias)
     weight, scales = tensors.joined("weight", None), tensors.row_scales()
     inputs = weight.shape[1]
     if library is None or inputs > MOST_INPUTS:
         return Int8Linear(weight, bias, scales)
-    whole = library.weights.zeros((len(weight), stride_of(library, inputs)), torch.int8)
-    steps = round_into(whole, weight, scales)
-    return int8_linear(library, whole, steps, inputs, steps_of_rows(), bias)
+    numbers = torch.empty(weight.shape, dtype=torch.int8)
+    return int8_linear(library, numbers, round_into(numbers, weight, scales), bias)

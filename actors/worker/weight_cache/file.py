@@ -56,11 +56,11 @@ class MappedWeights:
         places = self._header.linears.get(name)
         if places is None:
             return None
-        weight, scale, offset, bias = map(self._tensor, places.tensors)
+        weight, scale, bias = map(self._tensor, places.tensors)
         assert weight is not None
         kind, scaled = Weights(places.kind), Scales(places.scaled)
-        numbers = places.steps, scaled, places.group
-        return NativeLinear(self._library, kind, weight, places.inputs, bias, scale, offset, *numbers)
+        numbers = scaled, places.group, places.outputs
+        return NativeLinear(self._library, kind, weight, places.inputs, bias, scale, *numbers)
 
     def _tensor(self, place: TensorPlace | None) -> Tensor | None:
         if place is None:
@@ -118,7 +118,7 @@ def write_weights(file: int, model: str, linears: Mapping[str, NativeLinear]) ->
                 tensors.append(tensor)
                 at += tensor.nbytes + -tensor.nbytes % LINE
         data = linear.data
-        places[name] = LinearPlaces(data.kind, linear.inputs, data.steps, data.scaled, data.group, own)
+        places[name] = LinearPlaces(data.kind, linear.outputs, linear.inputs, data.scaled, data.group, own)
     text = msgspec.msgpack.encode(Header(model, places))
     size = first_tensor(len(text)) + at
     writer = _ChunkWriter(file)

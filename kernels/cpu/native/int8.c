@@ -1,102 +1,107 @@
-/* Products with weights of 8 bits, a row of weights after the other as the checkpoint has them.
+/* Products with weights of 8 bits and one scale for each output.
  *
- *   y = (sum(q · W) as float32) · scale · step + bias,  q = round(x / step), step = max(amax |x|, LEAST) / steps
+ *   y = (Σ q · n as float32) · scale · step + bias,  n = round(x / step), step = max(amax |x|, LEAST) / MOST of a row
  *
  * each operation rounded to float32 once, in this order; sums are exact. A row with a number that is none, or infinite,
- * becomes NaN, and no other does. What is multiplied are bytes q + OFFSET, where instructions want one factor unsigned;
- * OFFSET · sum(W), which is known at load, is taken off again. `inputs` are at most 1 << 16, so that sums fit. */
+ * becomes NaN, and no other does. `inputs` are at most 1 << 16, so that sums fit. Weights stand as in groups.c: four
+ * numbers of SIDE outputs, then the next four. */
 #include "linear.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "int8_dot.h"
-#include "vectors.h"
+#include "int8.h"
+#include "side.h"
+#include "side_dot.h"
 
 #define LEAST 1e-30f
-#define OUTPUTS 4 /* weights' rows that are multiplied together */
-#define ROWS 4    /* rows of x */
+#define MOST 127
 #define BLOCK 128 /* outputs whose weights stay in a near cache while all rows pass */
 
-int int8_offset(void) { return OFFSET; }
+#if defined(__AVX512F__)
+#define ROWS 8 /* of x that are multiplied together, as there are registers */
+#define SIDES 2
+#else
+#define ROWS 2
+#define SIDES 1
+#endif
 
-int int8_vector(void) { return BYTES; }
+int64_t int8_row_bytes(const linear *own) { return HEADER + own->stride; }
 
-/* Bytes of one row; returns its step. */
-float int8_ready(const linear *own, const float *x, uint8_t *bytes) {
-    int64_t inputs = own->inputs, stride = own->stride;
+void int8_ready(const linear *own, const float *x, char *ready) {
+    int64_t inputs = own->inputs;
+    int8_t *numbers = (int8_t *)ready + HEADER;
+    int8_header *made = (int8_header *)ready;
     float most = 0, odd = 0;
     for (int64_t i = 0; i < inputs; i++) {
         float size = fabsf(x[i]);
         most = size > most ? size : most;
         odd += x[i] - x[i]; /* 0, or NaN */
     }
-    float step = (most > LEAST ? most : LEAST) / (float)own->steps;
+    *made = (int8_header){NAN, 0};
     if (odd != odd) {
-        memset(bytes, OFFSET, stride);
-        return NAN;
+        memset(numbers, 0, own->stride);
+        return;
     }
-    for (int64_t i = 0; i < inputs; i++)
-        bytes[i] = (uint8_t)(OFFSET + (int32_t)rintf(x[i] / step));
-    memset(bytes + inputs, OFFSET, stride - inputs);
-    return step;
+    made->step = (most > LEAST ? most : LEAST) / MOST;
+    int32_t sum = 0;
+    for (int64_t i = 0; i < inputs; i++) {
+        numbers[i] = (int8_t)(int32_t)rintf(x[i] / made->step);
+        sum += numbers[i];
+    }
+    made->begin = -SHIFTED * sum;
+    memset(numbers + inputs, 0, own->stride - inputs);
 }
 
-INLINE void tile(
-    const product *own, int64_t output, int64_t row, const int outputs, const int rows, int64_t row_bytes
-) {
+INLINE void tile(const product *own, int64_t output, int64_t row, const int sides, const int rows) {
     const linear *by = own->own;
-    const int8_t *weight = (const int8_t *)by->weight + output * by->stride;
+    const int64_t row_bytes = int8_row_bytes(by);
+    const uint8_t *weight = (const uint8_t *)by->weight + output * by->stride;
     const char *ready = own->ready + row * row_bytes;
-    sums all[OUTPUTS][ROWS];
-    for (int o = 0; o < outputs; o++)
-        for (int r = 0; r < rows; r++)
-            all[o][r] = no_sums();
-    for (int64_t i = 0; i < by->stride; i += BYTES) {
-        vector right[ROWS];
-        for (int r = 0; r < rows; r++)
-            right[r] = load(ready + r * row_bytes + HEADER + i);
-        for (int o = 0; o < outputs; o++) {
-            vector left = load(weight + o * by->stride + i);
+    s_sums sums[SIDES][ROWS];
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < sides; o++)
+            sums[o][r] = s_set(((const int8_header *)(ready + r * row_bytes))->begin);
+    for (int64_t i = 0; i < by->stride; i += 4)
+        for (int o = 0; o < sides; o++) {
+            s_numbers numbers = s_bytes(weight + o * SIDE * by->stride + i * SIDE);
             for (int r = 0; r < rows; r++)
-                all[o][r] = dot(all[o][r], right[r], left);
+                sums[o][r] = s_dot_bytes(sums[o][r], numbers, (const int8_t *)ready + r * row_bytes + HEADER + i);
         }
-    }
-    for (int r = 0; r < rows; r++) {
-        float step = *(const float *)(ready + r * row_bytes);
-        float *out = own->out + (row + r) * by->outputs;
-        for (int o = 0; o < outputs; o++) {
-            int64_t at = output + o;
-            float y = (float)(total(all[o][r]) - by->offset[at]) * by->scale[at] * step;
-            if (by->bias)
-                y += by->bias[at];
-            out[at] = own->add ? out[at] + y : y;
-        }
-    }
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < sides; o++)
+            int8_store(own, output + o * SIDE, row + r, s_float(sums[o][r]), ready + r * row_bytes);
 }
 
-INLINE void some_rows(
-    const product *own, int64_t first, int64_t last, int64_t row, const int rows, int64_t row_bytes
-) {
-    for (; first + OUTPUTS <= last; first += OUTPUTS)
-        tile(own, first, row, OUTPUTS, rows, row_bytes);
-    for (; first < last; first++)
-        tile(own, first, row, 1, rows, row_bytes);
-}
+#define SOME_ROWS(count)                                               \
+    case count:                                                        \
+        for (; first + SIDES * SIDE <= last; first += SIDES * SIDE)    \
+            tile(own, first, row, SIDES, count);                       \
+        for (; first < last; first += SIDE)                            \
+            tile(own, first, row, 1, count);                           \
+        break;
 
-static void all_rows(const product *own, int64_t first, int64_t last) {
-    int64_t row_bytes = linear_row_bytes(own->own), row = 0;
-    for (; row + ROWS <= own->rows; row += ROWS)
-        some_rows(own, first, last, row, ROWS, row_bytes);
-    switch (own->rows - row) {
-    case 3: some_rows(own, first, last, row, 3, row_bytes); break;
-    case 2: some_rows(own, first, last, row, 2, row_bytes); break;
-    case 1: some_rows(own, first, last, row, 1, row_bytes); break;
+static void some_rows(const product *own, int64_t first, int64_t last, int64_t row, int64_t rows) {
+    switch (rows) {
+        SOME_ROWS(ROWS)
+#if ROWS == 8
+        SOME_ROWS(7)
+        SOME_ROWS(6)
+        SOME_ROWS(5)
+        SOME_ROWS(4)
+        SOME_ROWS(3)
+        SOME_ROWS(2)
+#endif
+        SOME_ROWS(1)
     }
 }
 
 void int8_outputs(const product *own, int64_t first, int64_t last) {
-    for (; first < last; first += BLOCK)
-        all_rows(own, first, first + BLOCK < last ? first + BLOCK : last);
+    last = last < own->own->outputs ? last : side_outputs(own->own);
+    for (; first < last; first += BLOCK) {
+        int64_t end = first + BLOCK < last ? first + BLOCK : last;
+        for (int64_t row = 0; row < own->rows; row += ROWS)
+            some_rows(own, first, end, row, own->rows - row < ROWS ? own->rows - row : ROWS);
+    }
 }

@@ -201,12 +201,12 @@ typedef struct {
 static void make_ready(const linear *by, const layer_step *step, const float *gain, int64_t row) {
     const float *x = step->x + row * step->hidden;
     if (gain == NULL) {
-        linear_ready(by, x, step->ready, step->rows, row);
+        linear_ready(by, x, step->ready, row);
         return;
     }
     float own[by->inputs];
     norm_row(x, gain, step->floor, by->inputs, own);
-    linear_ready(by, own, step->ready, step->rows, row);
+    linear_ready(by, own, step->ready, row);
 }
 
 static void qkv_ready_task(void *given, int index, int count) {
@@ -242,7 +242,7 @@ static void out_ready_task(void *given, int index, int count) {
     const layer_step *step = own->step;
     int64_t size = own->of->out->inputs;
     EACH_ROW(step, index, count)
-        linear_ready(own->of->out, step->mixed + row * size, step->ready, step->rows, row);
+        linear_ready(own->of->out, step->mixed + row * size, step->ready, row);
 }
 
 static void gate_ready_task(void *given, int index, int count) {
@@ -259,7 +259,7 @@ static void down_ready_task(void *given, int index, int count) {
     EACH_ROW(step, index, count) {
         float *gate = step->gate_up + row * 2 * size;
         silu_row(gate, gate + size, size, gate);
-        linear_ready(own->of->down, gate, step->ready, step->rows, row);
+        linear_ready(own->of->down, gate, step->ready, row);
     }
 }
 

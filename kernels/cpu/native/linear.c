@@ -13,24 +13,20 @@ static int64_t filled(int64_t number, int64_t unit) { return (number + unit - 1)
 
 int64_t linear_row_bytes(const linear *own) {
     if (own->kind == INT_8)
-        return filled(HEADER + own->stride, 64);
-    if (own->kind == FOUR_BITS)
-        return int4_row_bytes(own);
+        return int8_row_bytes(own);
+    if (own->kind == GROUPED)
+        return groups_row_bytes(own);
     return HEADER + 4 * filled(own->inputs, LANES);
 }
 
-void linear_ready(const linear *own, const float *x, char *ready, int64_t rows, int64_t row) {
-    if (own->kind == INT_8 && matrix_pays(own, rows)) {
-        matrix_ready(own, x, ready, row);
-        return;
-    }
+void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
     ready += row * linear_row_bytes(own);
-    if (own->kind == FOUR_BITS) {
-        int4_ready(own, x, ready);
+    if (own->kind == GROUPED) {
+        groups_ready(own, x, ready);
         return;
     }
     if (own->kind == INT_8) {
-        *(float *)ready = int8_ready(own, x, (uint8_t *)ready + HEADER);
+        int8_ready(own, x, ready);
         return;
     }
     float *numbers = (float *)(ready + HEADER);
@@ -39,14 +35,13 @@ void linear_ready(const linear *own, const float *x, char *ready, int64_t rows, 
 }
 
 void linear_outputs(const product *own, int64_t first, int64_t last) {
-    if (own->own->kind == FOUR_BITS)
-        int4_outputs(own, first, last);
-    else if (own->own->kind != INT_8)
+    const int grouped = own->own->kind == GROUPED;
+    if (!grouped && own->own->kind != INT_8)
         float_outputs(own, first, last);
-    else if (matrix_pays(own->own, own->rows))
-        matrix_outputs(own, first, last);
+    else if (matrix_pays(own->rows))
+        grouped ? matrix_groups(own, first, last) : matrix_int8(own, first, last);
     else
-        int8_outputs(own, first, last);
+        grouped ? groups_outputs(own, first, last) : int8_outputs(own, first, last);
 }
 
 int linear_tasks(const linear *own, int64_t rows) {
@@ -74,7 +69,7 @@ static void ready_task(void *given, int index, int count) {
     const rows_of *own = given;
     int64_t groups = filled(own->rows, PACKED) / PACKED, last = groups * (index + 1) / count * PACKED;
     for (int64_t row = groups * index / count * PACKED; row < last && row < own->rows; row++)
-        linear_ready(own->own, own->x + row * own->own->inputs, own->ready, own->rows, row);
+        linear_ready(own->own, own->x + row * own->own->inputs, own->ready, row);
 }
 
 void linear_run(pool *threads, const linear *own, const float *x, int64_t rows, char *ready, float *out, int64_t add) {

@@ -1,4 +1,4 @@
-"""Products with a weight by linear.c: numbers of float32, bfloat16, float16, or 8 bits."""
+"""Products with a weight by linear.c: numbers of float32, bfloat16, float16, 8 bits, or in groups that share scales."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .library import Library
+from .library import LINE, Library
 
-GROUP, CHUNK = 32, 128  # numbers of 4 bits that share a scale, and that are multiplied together
+GROUP, CHUNK = 32, 128  # numbers that share a scale, and numbers of x that are rounded together
+SIDE = 16  # outputs that stand side by side
 PACKED = 16  # rows that are made ready together
 MOST_INPUTS = 1 << 16  # of 8 bits, whose sums fit 32
 
@@ -23,7 +24,7 @@ class Weights(IntEnum):
     BFLOAT_16 = 1
     FLOAT_16 = 2
     INT_8 = 3
-    FOUR_BITS = 4
+    GROUPED = 4
 
 
 class Scales(IntEnum):
@@ -33,13 +34,15 @@ class Scales(IntEnum):
     BFLOAT_PAIRS = 1
     FLOAT_PAIRS = 2
     SUPER_BLOCKS = 3
+    EIGHT_BITS = 4
 
 
 FLOATS = {torch.float32: Weights.FLOAT_32, torch.bfloat16: Weights.BFLOAT_16, torch.float16: Weights.FLOAT_16}
 
 
-class FourBits(NamedTuple):
-    """Numbers from 0 to 15 [outputs, inputs] as uint8, and tensors [outputs, …] of what scales them: int4.c.
+class Grouped(NamedTuple):
+    """Numbers [outputs, inputs] from 0 to 15 as uint8, of EIGHT_BITS as int8, and tensors [outputs, …] of what scales
+    them: groups.c.
 
     Groups that fill up the last chunk of 128 numbers have scales, too: of 0.
     """
@@ -55,8 +58,8 @@ class LinearData(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("kind", "outputs", "inputs", "stride")),
-        *((name, ctypes.c_void_p) for name in ("weight", "scale", "offset", "bias")),
-        *((name, ctypes.c_int64) for name in ("steps", "scaled", "group")),
+        *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias")),
+        *((name, ctypes.c_int64) for name in ("scaled", "group")),
     )
 
 
@@ -71,20 +74,20 @@ class NativeLinear:
         inputs: int,
         bias: Tensor | None,
         scale: Tensor | None = None,
-        offset: Tensor | None = None,
-        steps: int = 0,
         scaled: Scales = Scales.HALVES,
         group: int = 0,
+        outputs: int | None = None,
     ) -> None:
-        """`weight` has rows that lie one after the other, however many bytes one has."""
+        """`weight` has rows that lie one after the other, however many bytes one has; more of them than `outputs` where
+        these are filled up."""
         assert weight.is_contiguous()
         self.library = library
-        self.outputs, self.inputs = len(weight), inputs
-        given = (weight, scale, offset, None if bias is None else bias.float())
+        self.outputs, self.inputs = len(weight) if outputs is None else outputs, inputs
+        given = (weight, scale, None if bias is None else bias.float())
         self.kept = [None if one is None else one.contiguous() for one in given]
         places = (None if one is None else one.data_ptr() for one in self.kept)
         stride = weight.stride(0) * weight.itemsize
-        self.data = LinearData(kind, self.outputs, inputs, stride, *places, steps, scaled, group)
+        self.data = LinearData(kind, self.outputs, inputs, stride, *places, scaled, group)
         self._where = ctypes.byref(self.data)
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         of_data = ctypes.POINTER(LinearData)
@@ -115,39 +118,65 @@ def float_linear(library: Library, weight: Tensor, bias: Tensor | None) -> Nativ
     return NativeLinear(library, FLOATS[weight.dtype], weight.contiguous(), weight.shape[1], bias)
 
 
-def int8_linear(
-    library: Library, weight: Tensor, scales: Tensor, inputs: int, steps: int, bias: Tensor | None
-) -> NativeLinear:
-    """`weight` int8 [outputs, stride], zeros behind `inputs`; `scales` [outputs]; `steps` that x takes."""
-    assert weight.shape[1] == stride_of(library, inputs) and inputs <= MOST_INPUTS
-    offset = (weight.sum(1, dtype=torch.int32) * library.number("int8_offset")).int()
-    return NativeLinear(library, Weights.INT_8, weight, inputs, bias, scales.float(), offset, steps)
+def int8_linear(library: Library, weight: Tensor, scales: Tensor, bias: Tensor | None) -> NativeLinear:
+    """`weight` int8 [outputs, inputs], `scales` [outputs]."""
+    outputs, inputs = weight.shape
+    assert inputs <= MOST_INPUTS
+    fours = _filled(weight, LINE).view(torch.int32)  # four numbers each
+    room = library.weights.zeros((len(fours), fours.shape[1] * 4), torch.int8)
+    sides = room.view(torch.int32).view(-1, fours.shape[1], SIDE)
+    sides.copy_(fours.view(-1, SIDE, fours.shape[1]).transpose(1, 2))
+    return NativeLinear(library, Weights.INT_8, room, inputs, bias, scales.float(), outputs=outputs)
 
 
-def int4_linear(library: Library, parts: FourBits, bias: Tensor | None) -> NativeLinear:
-    """Of numbers of 4 bits with their scales."""
-    made = [_packed(parts.numbers), *(_as_bytes(scales) for scales in parts.scales)]
-    weight = library.weights.zeros((len(parts.numbers), sum(part.shape[1] for part in made)), torch.uint8)
-    torch.cat(made, 1, out=weight)
-    inputs = parts.numbers.shape[1]
+def grouped_linear(library: Library, parts: Grouped, bias: Tensor | None) -> NativeLinear:
+    """Of numbers in groups, with their scales."""
+    outputs, inputs = parts.numbers.shape
+    made = [_side_by_side(parts), *(_scales_side_by_side(scales) for scales in parts.scales)]
+    blocks, size = len(made[0]), sum(part.shape[1] for part in made)
+    weight = library.weights.zeros((blocks * SIDE, (size + -size % LINE) // SIDE), torch.uint8)
+    _copy(made, weight.view(blocks, -1))
     return NativeLinear(
-        library, Weights.FOUR_BITS, weight, inputs, bias, scaled=parts.scaled, group=parts.group or GROUP
+        library,
+        Weights.GROUPED,
+        weight,
+        inputs,
+        bias,
+        scaled=parts.scaled,
+        group=parts.group or GROUP,
+        outputs=outputs,
     )
 
 
-def _packed(numbers: Tensor) -> Tensor:
-    """Of each 128 numbers 64 bytes; the first 64 in the lower halves."""
-    whole = torch.nn.functional.pad(numbers, (0, -numbers.shape[1] % CHUNK))
-    low, high = whole.unflatten(1, (-1, 2, CHUNK // 2)).unbind(2)
-    packed: Tensor = low | high << 4
-    return packed.flatten(1)
+def _copy(parts: list[Tensor], out: Tensor) -> None:
+    """One beside the other."""
+    at = 0
+    for part in parts:
+        out[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
 
 
-def _as_bytes(scales: Tensor) -> Tensor:
-    return scales.flatten(1).contiguous().view(torch.uint8)
+def _side_by_side(parts: Grouped) -> Tensor:
+    """The numbers [blocks of SIDE outputs, bytes] as groups.c has them."""
+    numbers = _filled(parts.numbers.view(torch.uint8), CHUNK)
+    fours = numbers.view(torch.int32).view(-1, SIDE, numbers.shape[1] // GROUP, GROUP // 4)
+    if parts.scaled is not Scales.EIGHT_BITS:
+        low, high = fours.chunk(2, 3)
+        fours = low | high << 4
+    return fours.permute(0, 2, 3, 1).contiguous().view(torch.uint8).view(len(fours), -1)
 
 
-def stride_of(library: Library, inputs: int) -> int:
-    """Bytes that a row of weights of 8 bits takes."""
-    unit = library.number("int8_vector")
-    return -(-inputs // unit) * unit
+def _scales_side_by_side(scales: Tensor) -> Tensor:
+    """Of each group, or what else shares them, those of SIDE outputs; of pairs the first ones, then the second ones."""
+    whole = _filled(scales, 1).contiguous()
+    sides = whole.view(-1, SIDE, *whole.shape[1:])
+    sides = sides.transpose(1, 2) if sides.dim() == 3 else sides.permute(0, 2, 3, 1)
+    return sides.contiguous().view(len(sides), -1).view(torch.uint8)
+
+
+def _filled(rows: Tensor, columns: int) -> Tensor:
+    """With zeros behind, so that there are whole blocks of rows, and multiples of so many columns."""
+    more = -len(rows) % SIDE
+    behind = -rows.shape[1] % columns
+    pad = [0, 0] * (rows.dim() - 2) + [0, behind, 0, more]
+    return torch.nn.functional.pad(rows, pad) if more or behind else rows.contiguous()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -15,28 +16,40 @@ import torch
 
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
-from actorserve.kernels.cpu.native.linear import FourBits, Scales, float_linear, int4_linear, int8_linear, stride_of
+from actorserve.kernels.cpu.native.linear import Grouped, Scales, float_linear, grouped_linear, int8_linear
 from tests.support.compiler import need_compiler
 from tests.worker.driver import rounded_by_chunks
 
 NAMES = [one.name for one in native.variants(cpu_flags())]
+EMULATION = Path(__file__).with_name("matrix_instructions.h")
+
+
+def emulated() -> native.Variant:
+    """With matrix instructions in C, for a processor that has none."""
+    (avx512,) = (one for one in native.VARIANTS if one.name == "avx512")
+    mark = f"-DEMULATION={hashlib.sha256(EMULATION.read_bytes()).hexdigest()[:8]}"  # the library's name depends on it
+    return avx512._replace(name="emulated", flags=(*avx512.flags, "-include", str(EMULATION), mark))
+
+
+if "avx512" in NAMES and "amx" not in NAMES:
+    NAMES.append("emulated")
 
 
 @pytest.fixture(scope="module")
 def libraries() -> Iterator[dict[str, native.Library]]:
     """Those of all variants."""
     need_compiler()
-    made = {name: native.load(cpu_flags(), name) for name in NAMES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "VARIANTS", (*native.VARIANTS, emulated()))
+        made = {name: native.load(cpu_flags(), name) for name in NAMES}
     yield made
     for one in made.values():
         one.set_threads(1)
 
 
-def int8_formula(
-    x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, steps: int, bias: torch.Tensor
-) -> torch.Tensor:
+def int8_formula(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Sums in whole numbers; each step of the rest rounded to float32."""
-    step = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / steps
+    step = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
     whole = (x / step).nan_to_num(0.0).round().long()
     found: torch.Tensor = (whole @ weight.long().T).float() * scales * step + bias
     return found
@@ -50,14 +63,12 @@ def test_int8_products_are_the_formula_whatever_the_rows(
     library = libraries[variant]
     library.set_threads(threads)
     generator = torch.Generator().manual_seed(threads)
-    steps = 63 if variant in ("avx2", "plain") else 127
     for outputs, inputs in ((5, 3), (64, 64), (67, 130), (256, 1000)):
-        weight = torch.zeros(outputs, stride_of(library, inputs), dtype=torch.int8)
-        weight[:, :inputs] = torch.randint(-127, 128, (outputs, inputs), generator=generator)
+        weight = torch.randint(-128, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
         scales, bias = torch.rand(outputs, generator=generator), torch.randn(outputs, generator=generator)
-        product = int8_linear(library, weight, scales, inputs, steps, bias)
+        product = int8_linear(library, weight, scales, bias)
         x = torch.randn(33, inputs, generator=generator)
-        expected = int8_formula(x, weight[:, :inputs], scales, steps, bias)
+        expected = int8_formula(x, weight, scales, bias)
         for rows in (*range(1, 10), 16, 33):
             assert torch.equal(product(x[:rows]), expected[:rows]), (outputs, inputs, rows)
             residual = x[:rows, :1].expand(-1, outputs).clone()
@@ -87,15 +98,20 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
         assert torch.equal(narrow, float_linear(library, weight, None)(x.bfloat16().float()).bfloat16())
 
 
-def four_bits(scaled: Scales, outputs: int, inputs: int, generator: torch.Generator) -> tuple[FourBits, torch.Tensor]:
+def grouped(scaled: Scales, outputs: int, inputs: int, generator: torch.Generator) -> tuple[Grouped, torch.Tensor]:
     """Random ones, and what they mean in float64."""
-    numbers = torch.randint(0, 16, (outputs, inputs), generator=generator, dtype=torch.uint8)
+    eight = scaled is Scales.EIGHT_BITS
+    kind, least, most = (torch.int8, -128, 128) if eight else (torch.uint8, 0, 16)
+    numbers = torch.randint(least, most, (outputs, inputs), generator=generator, dtype=kind)
     groups = -(-inputs // 128) * 4
     scale, other = torch.rand(2, outputs, groups, generator=generator).add(0.1).unbind(0)
     match scaled:
         case Scales.HALVES:
             scales: tuple[torch.Tensor, ...] = (scale.half(),)
             d, m = scale.half().double(), 8 * scale.half().double()
+        case Scales.EIGHT_BITS:
+            scales = (scale.half(),)
+            d, m = scale.half().double(), torch.zeros(outputs, groups).double()
         case Scales.BFLOAT_PAIRS:
             scales = (torch.stack([scale, other], 2).bfloat16(),)
             d, middle = scales[0].double().unbind(2)
@@ -111,28 +127,31 @@ def four_bits(scaled: Scales, outputs: int, inputs: int, generator: torch.Genera
             wide = supers.double().repeat_interleave(8, 1)[:, :groups]
             d, m = s * wide[..., 0], t * wide[..., 1]
     exact = numbers.double() * d.repeat_interleave(32, 1)[:, :inputs] - m.repeat_interleave(32, 1)[:, :inputs]
-    return FourBits(numbers, scales, scaled, 128 if scaled is Scales.FLOAT_PAIRS else 0), exact
+    return Grouped(numbers, scales, scaled, 128 if scaled is Scales.FLOAT_PAIRS else 0), exact
 
 
 @pytest.mark.parametrize("variant", NAMES)
 @pytest.mark.parametrize("scaled", Scales)
-def test_products_of_four_bits_are_the_formula_whatever_the_rows(
+def test_products_of_groups_are_the_formula_whatever_the_rows(
     libraries: dict[str, native.Library], variant: str, scaled: Scales
 ) -> None:
     library = libraries[variant]
     generator = torch.Generator().manual_seed(4)
-    for outputs, inputs in ((5, 3), (64, 128), (67, 200), (34, 1056)):
-        parts, weight = four_bits(scaled, outputs, inputs, generator)
+    for outputs, inputs in ((5, 3), (64, 128), (150, 200), (34, 1056)):
+        parts, weight = grouped(scaled, outputs, inputs, generator)
         bias, x = torch.randn(outputs, generator=generator), torch.randn(33, inputs, generator=generator)
-        product = int4_linear(library, parts, bias)
+        product = grouped_linear(library, parts, bias)
         exact = rounded_by_chunks(x) @ weight.T + bias.double()
         scale = rounded_by_chunks(x).abs() @ weight.abs().T
         library.set_threads(1)
         alone = torch.cat([product(row[None]) for row in x])
         assert ((alone - exact).abs() <= 1e-5 * scale + 1e-6).all()
-        for rows in (2, 3, 5, 33):
+        for rows in (*range(2, 10), 33):
             library.set_threads(rows % 3 + 1)
             assert torch.equal(product(x[:rows]), alone[:rows])
+            residual = x[:rows, :1].expand(-1, outputs).clone()
+            product.add_to(residual, x[:rows])
+            assert torch.equal(residual, x[:rows, :1] + alone[:rows])
         x[1, 0], x[2, 2] = float("nan"), float("inf")
         assert product(x[:4]).isnan().all(1).tolist() == [False, True, True, False]
 
@@ -140,8 +159,7 @@ def test_products_of_four_bits_are_the_formula_whatever_the_rows(
 @pytest.mark.parametrize("variant", NAMES)
 def test_a_row_that_is_no_number_makes_none_of_another(libraries: dict[str, native.Library], variant: str) -> None:
     library = libraries[variant]
-    weight = torch.ones(8, stride_of(library, 64), dtype=torch.int8)
-    product = int8_linear(library, weight, torch.ones(8), 64, 63, None)
+    product = int8_linear(library, torch.ones(8, 64, dtype=torch.int8), torch.ones(8), None)
     x = torch.ones(4, 64)
     x[0, 5], x[1, 7], x[2] = float("nan"), float("inf"), 0
     result = product(x)

@@ -37,7 +37,7 @@ from tests.support.models.gguf.formats import KINDS, meaning, random_blocks
 from tests.support.models.greedy import assert_greedy, reference
 
 from ..cpu.test_runner import prompt
-from ..driver import Driver, Sequence, check_four_bits, config_for, make_runner
+from ..driver import Driver, Sequence, check_grouped, config_for, make_runner
 
 Folders = Callable[..., Path]
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "initializer_range": 0.15}
@@ -263,9 +263,7 @@ def test_quantised_files_are_int8_on_a_cpu(mix: str, checkpoints: Folders, tmp_p
     assert isinstance(asked.layers[0].qkv, Int8Linear)
 
 
-@pytest.mark.parametrize(
-    ("mix", "kinds"), [("Q4_K_M", {Weights.FOUR_BITS, Weights.INT_8}), ("Q4_0", {Weights.FOUR_BITS})]
-)
+@pytest.mark.parametrize(("mix", "kinds"), [("Q4_K_M", {Weights.GROUPED, Weights.INT_8}), ("Q4_0", {Weights.GROUPED})])
 @pytest.mark.usefixtures("native_kernels")
 def test_four_bits_are_multiplied_as_they_are(
     mix: str, kinds: set[Weights], checkpoints: Folders, tmp_path: Path
@@ -274,7 +272,7 @@ def test_four_bits_are_multiplied_as_they_are(
     source = checkpoints("llama", **WIDE)
     convert(source, tmp_path / "model.gguf", medium if mix == "Q4_K_M" else lambda name: "Q4_0")
     ours = load(config_for(tmp_path / "model.gguf", dtype="auto", device="cpu"))
-    check_four_bits(ours, load(config_for(tmp_path / "model.gguf", quantization="none")), kinds)
+    check_grouped(ours, load(config_for(tmp_path / "model.gguf", quantization="none")), kinds)
 
 
 def test_parts_of_a_group_are_cut_out_of_blocks(checkpoints: Folders, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from actorserve.kernels.cpu.native.linear import NativeLinear, Weights
 from tests.support.models.weight_formats import FORMATS, write
 
 from ..cpu.test_runner import prompt
-from ..driver import LENGTH, Driver, Sequence, check_four_bits, config_for
+from ..driver import LENGTH, Driver, Sequence, check_grouped, config_for
 
 Folders = Callable[..., Path]
 ALL = slice(None)
@@ -95,8 +95,8 @@ def test_the_numbers_are_those_that_the_format_means(name: str, source: Path, tm
 @pytest.mark.usefixtures("native_kernels")
 def test_four_bits_are_multiplied_as_they_are(name: str, source: Path, tmp_path: Path) -> None:
     packed, _ = write(source, name, tmp_path)
-    kinds = {Weights.FOUR_BITS, Weights.FLOAT_32}  # not all of its layers are quantised
-    check_four_bits(load(packed), load(packed, quantization="none"), kinds)
+    kinds = {Weights.GROUPED, Weights.FLOAT_32}  # not all of its layers are quantised
+    check_grouped(load(packed), load(packed, quantization="none"), kinds)
     eight = load(packed, quantization="int8").layers[0].out
     assert isinstance(eight, NativeLinear) and eight.data.kind == Weights.INT_8
 

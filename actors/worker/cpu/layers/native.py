@@ -71,7 +71,7 @@ def useful_threads(cores: int, weight_bytes: int) -> int:
         return usual
     rows, columns = TRIAL
     weight = torch.ones(rows, columns, dtype=torch.int8)
-    product = int8_linear(library, weight, torch.ones(rows), columns, 1, None)
+    product = int8_linear(library, weight, torch.ones(rows), None)
     x, took = torch.ones(1, columns), dict.fromkeys(sorted({1, cores // 4, cores // 2, usual, cores} - {0}), math.inf)
     for _ in range(TRIAL_ROUNDS):
         for count in took:

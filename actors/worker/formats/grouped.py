@@ -1,7 +1,8 @@
-"""Weights that a checkpoint has in 4 bits, for products with these as they are: numbers from 0 to 15, and their scales.
+"""Weights that a checkpoint has in groups that share scales, for products with these as they are.
 
-GGUF's Q4_0 and Q4_K, and what AWQ, GPTQ and compressed-tensors make with groups of a multiple of 32 columns in their
-order. Of all else there are none here: it is decoded to floats, and rounded to 8 bits. Knows no requests.
+GGUF's Q4_0, Q4_K and Q8_0, and what AWQ, GPTQ and compressed-tensors make of 4 bits with groups of a multiple of 32
+columns in their order. Of all else there are none here: it is decoded to floats, and rounded to 8 bits. Knows no
+requests.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import CHUNK, GROUP, FourBits, Scales
+from actorserve.kernels.cpu.native.linear import CHUNK, GROUP, Grouped, Scales
 
 from ...model.architecture import Architecture
 from ...model.formats.stored import WHOLE, AwqWeight, GptqWeight, PackedWeight, WeightFormat
 from ...model.weights.weight_files import check_weights
-from ..models.gguf_blocks import q4_0_parts, q4_k_parts
+from ..models.gguf_blocks import q4_0_parts, q4_k_parts, q8_0_parts
 from ..models.gguf_tensors import gguf_blocks
 from ..models.sharding import Read
 from .integers import Affine, awq_parts, gptq_parts, packed_parts
 
-ReadFour = Callable[[str], FourBits | None]  # of a linear layer's name; None: it is not in 4 bits
+ReadGrouped = Callable[[str], Grouped | None]  # of a linear layer's name; None: it is in none of these
 PARTS: dict[type[WeightFormat], Callable[[Any, dict[str, Tensor], int, int], Affine]] = {
     AwqWeight: awq_parts,
     GptqWeight: gptq_parts,
@@ -31,7 +32,7 @@ PARTS: dict[type[WeightFormat], Callable[[Any, dict[str, Tensor], int, int], Aff
 }
 
 
-def open_four_bits(folder: Path, shape: Architecture, read_parts: Callable[[Any], Read]) -> ReadFour | None:
+def open_grouped(folder: Path, shape: Architecture, read_parts: Callable[[Any], Read]) -> ReadGrouped | None:
     """What reads such weights of a checkpoint; `read_parts` opens its tensors by their homes, if they are no GGUF's."""
     blocks = gguf_blocks(folder, shape)
     if blocks is not None:
@@ -42,7 +43,7 @@ def open_four_bits(folder: Path, shape: Architecture, read_parts: Callable[[Any]
     read = read_parts({name: (path, name) for name, path in homes.items()})
     specs = shape.specs()
 
-    def of_linear(name: str) -> FourBits | None:
+    def of_linear(name: str) -> Grouped | None:
         form = shape.format_of(name)
         if form is None or type(form) not in PARTS or getattr(form, "bits", 4) != 4:
             return None
@@ -54,7 +55,7 @@ def open_four_bits(folder: Path, shape: Architecture, read_parts: Callable[[Any]
     return of_linear
 
 
-def _of_gguf(kind: str, blocks: Tensor, arrange: Callable[[Tensor], Tensor]) -> FourBits | None:
+def _of_gguf(kind: str, blocks: Tensor, arrange: Callable[[Tensor], Tensor]) -> Grouped | None:
     """Of blocks [rows, blocks, bytes]."""
     if kind == "Q4_0":
         numbers, scale = q4_0_parts(blocks.reshape(-1, blocks.shape[-1]))
@@ -64,14 +65,18 @@ def _of_gguf(kind: str, blocks: Tensor, arrange: Callable[[Tensor], Tensor]) -> 
         numbers, s, t, supers = q4_k_parts(blocks.reshape(-1, blocks.shape[-1]))
         scales = (s.view(len(blocks), -1), t.view(len(blocks), -1), supers.view(len(blocks), -1, 2))
         scaled = Scales.SUPER_BLOCKS
+    elif kind == "Q8_0":
+        numbers, scale = q8_0_parts(blocks.reshape(-1, blocks.shape[-1]))
+        scales = (_filled(scale.view(len(blocks), -1), GROUP),)
+        scaled = Scales.EIGHT_BITS
     else:
         return None
     if not all(part.float().isfinite().all() for part in scales):
         return None
-    return FourBits(arrange(numbers.view(len(blocks), -1)), tuple(arrange(part) for part in scales), scaled)
+    return Grouped(arrange(numbers.view(len(blocks), -1)), tuple(arrange(part) for part in scales), scaled)
 
 
-def _of_groups(parts: Affine) -> FourBits | None:
+def _of_groups(parts: Affine) -> Grouped | None:
     numbers, scales, zeros, group, order = parts
     columns = numbers.shape[1]
     width = -(-columns // CHUNK) * CHUNK if group == WHOLE or group >= columns else group
@@ -82,7 +87,7 @@ def _of_groups(parts: Affine) -> FourBits | None:
     pairs = torch.stack([scales, scales * zeros], 2)
     if not pairs.isfinite().all():
         return None
-    return FourBits(numbers.to(torch.uint8), (_filled(pairs, width),), Scales.FLOAT_PAIRS, width)
+    return Grouped(numbers.to(torch.uint8), (_filled(pairs, width),), Scales.FLOAT_PAIRS, width)
 
 
 def _filled(scales: Tensor, group: int) -> Tensor:
@@ -92,7 +97,7 @@ def _filled(scales: Tensor, group: int) -> Tensor:
     return scales if not more else torch.cat([scales, scales.new_zeros(len(scales), more, *scales.shape[2:])], 1)
 
 
-def joined(parts: list[FourBits | None], arrange: Callable[[list[Tensor]], list[Tensor]]) -> FourBits | None:
+def joined(parts: list[Grouped | None], arrange: Callable[[list[Tensor]], list[Tensor]]) -> Grouped | None:
     """Those of several linears as one, if they are scaled alike; `arrange` puts rows in their order."""
     own = [part for part in parts if part is not None]
     alike = {(part.scaled, part.group, part.numbers.shape[1]) for part in own}
@@ -100,4 +105,4 @@ def joined(parts: list[FourBits | None], arrange: Callable[[list[Tensor]], list[
         return None
     numbers = torch.cat(arrange([part.numbers for part in own]))
     scales = tuple(torch.cat(arrange(list(same))) for same in zip(*(part.scales for part in own), strict=True))
-    return FourBits(numbers, scales, own[0].scaled, own[0].group)
+    return Grouped(numbers, scales, own[0].scaled, own[0].group)

@@ -1,0 +1,91 @@
+/* Products with weights in groups of many rows by matrix instructions: sums of a group are whole numbers, and so the
+ * same as those of groups.c; what follows is done in its order. */
+#include "linear.h"
+
+#if defined(__AMX_INT8__)
+#include "groups.h"
+#include "matrix.h"
+
+/* Numbers of a group of SIDE outputs, one byte for each. */
+INLINE const uint8_t *unpacked(const uint8_t *weight, const int bits, uint8_t *room) {
+    if (bits == 8)
+        return weight;
+    for (int i = 0; i < 4; i++) {
+        _mm512_store_si512(room + 64 * i, s_low(weight + 64 * i));
+        _mm512_store_si512(room + 256 + 64 * i, s_high(weight + 64 * i));
+    }
+    return room;
+}
+
+typedef struct {
+    const product *own;
+    int64_t row;
+    int rows;
+    ready_parts x[PACKED];
+} row_block;
+
+/* What a group adds to sums of up to PACKED rows, of which it has products `dots`. */
+INLINE void add_group(const row_block *at, const int32_t *dots, int64_t group, vec scale, vec least, vec *part,
+                      const int bits, int less) {
+    for (int r = 0; r < at->rows; r++) {
+        __m512i sum = _mm512_load_si512(dots + r * SIDE);
+        if (bits == 4) /* there none is read as another number */
+            sum = _mm512_add_epi32(sum, _mm512_set1_epi32(at->x[r].begin[group]));
+        part[r] = v_fma(_mm512_cvtepi32_ps(sum), scale, part[r]);
+        if (less)
+            part[r] = v_fma(v_set(at->x[r].sums[group]), least, part[r]);
+    }
+}
+
+INLINE void block(const row_block *at, int64_t output, const int bits) {
+    const product *own = at->own;
+    const linear *by = own->own;
+    const int64_t group_bytes = SIDE * GROUP * bits / 8, row_bytes = groups_row_bytes(by);
+    const uint8_t *weight = (const uint8_t *)by->weight + output * by->stride;
+    const uint8_t *scales = weight + groups(by) * group_bytes;
+    uint8_t room[SIDE * GROUP] __attribute__((aligned(64)));
+    int32_t dots[PACKED * SIDE] __attribute__((aligned(64)));
+    vec total[PACKED];
+    for (int r = 0; r < at->rows; r++)
+        total[r] = v_zero();
+    for (int64_t chunk = 0; chunk < chunks(by); chunk++) {
+        vec part[PACKED], scale[EACH], least[EACH];
+        expand(by, scales, chunk, scale, least);
+        for (int r = 0; r < at->rows; r++)
+            part[r] = v_zero();
+        for (int i = 0; i < EACH; i++) {
+            int64_t group = chunk * EACH + i;
+            _tile_zero(0);
+            _tile_loadd(4, unpacked(weight + group * group_bytes, bits, room), 64);
+            _tile_loadd(6, at->x[0].numbers + group * GROUP, row_bytes);
+            _tile_dpbssd(0, 6, 4);
+            _tile_stored(0, dots, SIDE * 4);
+            add_group(at, dots, group, scale[i], least[i], part, bits, has_least(by));
+        }
+        for (int r = 0; r < at->rows; r++)
+            total[r] = v_fma(part[r], v_set(at->x[r].steps[chunk]), total[r]);
+    }
+    for (int r = 0; r < at->rows; r++)
+        side_store(own, output, at->row + r, total[r]);
+}
+
+void matrix_groups(const product *own, int64_t first, int64_t last) {
+    const linear *by = own->own;
+    last = last < by->outputs ? last : side_outputs(by);
+    matrix_begin(GROUP);
+    for (row_block at = {.own = own}; at.row < own->rows; at.row += PACKED) {
+        at.rows = own->rows - at.row < PACKED ? own->rows - at.row : PACKED;
+        for (int r = 0; r < at.rows; r++)
+            at.x[r] = parts_of(by, own->ready + (at.row + r) * groups_row_bytes(by));
+        for (int64_t output = first; output < last; output += SIDE)
+            if (bits_of(by) == 8)
+                block(&at, output, 8);
+            else
+                block(&at, output, 4);
+    }
+    _tile_release();
+}
+
+#else
+void matrix_groups(const product *own, int64_t first, int64_t last) { (void)own, (void)first, (void)last; }
+#endif
