@@ -1,10 +1,10 @@
 """Products with weights of 8 bits on a CPU (`--quantization int8`): a quarter of the bytes, and integer instructions.
 
     y = amax(x) / n · s · (round(n · x / amax(x)) · Wᵢ),    Wᵢ = round(W / s),    s = amax(W) / 127 for each output
-n is 127, or with torch 63 where products of pairs would not fit. Each row is rounded by its own largest number, to whole numbers;
-two more columns, n and -n - 1, whose weights are 0, tell torch that range for all batches, so that it rounds nothing
-itself (it would by the smallest and largest number of the whole batch). Sums are integers: a row's result is the same
-in every batch, bit for bit. A row that is no number makes none of another.
+n is 127, or with torch 63 where products of pairs would not fit. Each row is rounded by its own largest number, to
+whole numbers; two more columns, n and -n - 1, whose weights are 0, tell torch that range for all batches, so that it
+rounds nothing itself (it would by the smallest and largest number of the whole batch). Sums are integers: a row's
+result is the same in every batch, bit for bit. A row that is no number makes none of another.
 
 All products of a model are such: one in float32 between them would have other bits for one row than for four, and
 rounding makes a whole step of the least difference.
