@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, float_linear
+from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, float_linear, int8_weight
 
 from ...model.lora.adapter import AdapterError
 from ..cpu.batch_invariant import BatchInvariantLinear
@@ -64,8 +64,6 @@ class LoraProduct:
 
 def bias_of(product: object) -> Tensor | None:
     """The bias of a product of any kind."""
-    if isinstance(product, NativeLinear):
-        return product.kept[3]
     found: Tensor | None = getattr(product, "bias", None)
     return found
 
@@ -73,12 +71,10 @@ def bias_of(product: object) -> Tensor | None:
 def weight_of(product: object) -> Tensor:
     """The weight [outputs, inputs] of a product, as it multiplies. AdapterError where its kind does not tell."""
     if isinstance(product, NativeLinear):
-        weight, scale = product.kept[:2]
-        assert weight is not None
-        if product.data.kind in FLOATS.values():
-            return weight
-        if product.data.kind == Weights.INT_8 and scale is not None:
-            return weight[:, : product.inputs].float() * scale[:, None]
+        if product.data.kind in FLOATS.values() and product.weight is not None:
+            return product.weight
+        if product.data.kind == Weights.INT_8:
+            return int8_weight(product)
     elif isinstance(product, PackedLinear):
         packed: Tensor = product.weight.to_dense()
         return packed

@@ -85,6 +85,7 @@ class NativeLinear:
         self.outputs, self.inputs = len(weight) if outputs is None else outputs, inputs
         given = (weight, scale, None if bias is None else bias.float())
         self.kept = [None if one is None else one.contiguous() for one in given]
+        self.weight, self.scale, self.bias = self.kept
         places = (None if one is None else one.data_ptr() for one in self.kept)
         stride = weight.stride(0) * weight.itemsize
         self.data = LinearData(kind, self.outputs, inputs, stride, *places, scaled, group)
@@ -127,6 +128,14 @@ def int8_linear(library: Library, weight: Tensor, scales: Tensor, bias: Tensor |
     sides = room.view(torch.int32).view(-1, fours.shape[1], SIDE)
     sides.copy_(fours.view(-1, SIDE, fours.shape[1]).transpose(1, 2))
     return NativeLinear(library, Weights.INT_8, room, inputs, bias, scales.float(), outputs=outputs)
+
+
+def int8_weight(product: NativeLinear) -> Tensor:
+    """The weight [outputs, inputs] that such a product multiplies, in float32."""
+    assert product.data.kind == Weights.INT_8 and product.weight is not None and product.scale is not None
+    fours = product.weight.view(torch.int32).view(-1, product.weight.shape[1] // 4, SIDE).transpose(1, 2)
+    numbers = fours.contiguous().view(len(product.weight), -1).view(torch.int8)
+    return numbers[: product.outputs, : product.inputs].float() * product.scale[:, None]
 
 
 def grouped_linear(library: Library, parts: Grouped, bias: Tensor | None) -> NativeLinear:

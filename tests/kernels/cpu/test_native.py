@@ -16,7 +16,7 @@ import torch
 
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
-from actorserve.kernels.cpu.native.linear import Grouped, Scales, float_linear, grouped_linear, int8_linear
+from actorserve.kernels.cpu.native.linear import Grouped, Scales, float_linear, grouped_linear, int8_linear, int8_weight
 from tests.support.compiler import need_compiler
 from tests.worker.driver import rounded_by_chunks
 
@@ -67,6 +67,7 @@ def test_int8_products_are_the_formula_whatever_the_rows(
         weight = torch.randint(-128, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
         scales, bias = torch.rand(outputs, generator=generator), torch.randn(outputs, generator=generator)
         product = int8_linear(library, weight, scales, bias)
+        assert torch.equal(int8_weight(product), weight.float() * scales[:, None])
         x = torch.randn(33, inputs, generator=generator)
         expected = int8_formula(x, weight, scales, bias)
         for rows in (*range(1, 10), 16, 33):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.compilations import LONGEST_S, say
+from tests.support.gpu.compilations import LONGEST_S, say
 
 TYPES = {
     torch.float32: "*fp32",

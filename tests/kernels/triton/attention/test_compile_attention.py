@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.compilations import LONGEST_S, say
+from tests.support.gpu.compilations import LONGEST_S, say
 
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes that one program may take
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}  # for products of many rows
