@@ -17,7 +17,7 @@ from typing import Any
 
 from actorserve.kernels.cpu.native.library import cache_folder
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMPILED = ("kernels", "actors/model")  # what kernels are, and what they import
 MOST = 64  # answers that are kept
 LONGEST_S = 3600  # for all variants: on a busy machine more than the 300 s that other tests have
