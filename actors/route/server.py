@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
+from ..options.config import ConfigError
 from .errors import RouteError, error_response
 from .fleet import Fleet
 from .metrics import RouterMetrics
@@ -121,7 +122,7 @@ class Router:
             serving_tls(self.settings)  # both files, before any of them counts
             self.tls.load_cert_chain(self.settings.ssl_certfile, self.settings.ssl_keyfile)
             log.info("the certificate was read anew")
-        except (OSError, ssl.SSLError) as error:
+        except (ConfigError, OSError, ssl.SSLError) as error:
             log.error("--ssl-certfile: %s stays as it was: %s", self.settings.ssl_certfile, error)
 
     async def _until_the_end(self, prober: asyncio.Task[None]) -> None:

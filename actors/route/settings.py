@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from ..options.config import ConfigError
+from ..options.serving.tls import load_certificate
 from .names import PREFIX
 
 MIB = 1 << 20
@@ -115,7 +116,7 @@ def serving_tls(settings: RouteSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile)
+    load_certificate(context, settings.ssl_certfile, settings.ssl_keyfile)
     return context
 
 

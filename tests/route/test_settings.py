@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from actorserve.actors.options.config import ConfigError
 from actorserve.actors.route.asked import MOVABLE
 from actorserve.actors.route.settings import MIB, add_arguments, read_settings
 from actorserve.http.routes import ROUTES
+from tests.support.certificates import OPENSSL, make_authority
 
 GOOD = ("--replicas", "http://a:8000, https://b/")
 
@@ -47,6 +49,7 @@ def test_addresses_are_words_or_have_commas(words: tuple[str, ...]) -> None:
         (("--replicas", "dns+https://a"), "--replicas"),
         ((*GOOD, "--ssl-keyfile", "k"), "--ssl-keyfile goes with --ssl-certfile"),
         ((*GOOD, "--ssl-certfile", "/none"), "--ssl-certfile: /none"),
+        ((*GOOD, "--ssl-certfile", __file__), "--ssl-certfile: .* holds no certificate"),
         ((*GOOD, "--replica-ca-certs", __file__), "--replica-ca-certs"),
         (("--replicas", "http://a:99999"), "--replicas"),
         (("--replicas", "http://a,http://a/"), "each address once"),
@@ -61,6 +64,14 @@ def test_addresses_are_words_or_have_commas(words: tuple[str, ...]) -> None:
 def test_what_cannot_be_is_told(words: tuple[str, ...], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         read(*words)
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="certificates are made by the openssl command")
+def test_a_certificate_without_its_key_is_told_by_the_keys_option(tmp_path: Path) -> None:
+    certificate, key = make_authority(tmp_path, "own")
+    with pytest.raises(ConfigError, match=f"--ssl-keyfile: {certificate} holds no key"):
+        read(*GOOD, "--ssl-certfile", str(certificate))
+    assert read(*GOOD, "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key))
 
 
 def test_streams_that_go_on_elsewhere_are_those_of_the_api() -> None:

@@ -275,6 +275,18 @@ def test_no_order_of_deaths_changes_a_text(seed: int) -> None:
         check(bench, [ref], which)
 
 
+@pytest.mark.parametrize("first", ["", "10.0.0.1:8200"])
+def test_who_names_a_server_joins_no_fetch_that_asks_another(first: str) -> None:
+    """Of one prompt: what nobody has beside may be there."""
+    bench, other = TierBench(), "10.0.0.2:8200"
+    refs = [bench.submit(prompt_of(LONG, 1), 6, kv_peer=peer) for peer in (first, other, other)]
+    bench.turn()
+    assert [fetch.peer for fetch in bench.asked] == [first, other]
+    bench.run()
+    check(bench, refs, 1, 1, 1)
+    assert not bench.tiers.loading
+
+
 def test_who_names_the_server_that_has_its_blocks_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The porter is told which one; nobody else is made to wait for it."""
     monkeypatch.setattr(fetches, "WAIT_S", 0.0)

@@ -20,6 +20,16 @@ def make_context(config: Config) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
+    load_certificate(context, certificate, key)
+    if authorities is not None:
+        _check_certificates("--ssl-ca-certs", authorities)
+        context.load_verify_locations(authorities)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    """What --ssl-certfile and --ssl-keyfile name, for `context`; the key may be in the certificate's file."""
     _check_certificates("--ssl-certfile", certificate)
     _check_readable("--ssl-keyfile", key or certificate)
     try:
@@ -29,11 +39,6 @@ def make_context(config: Config) -> ssl.SSLContext | None:
             raise ConfigError(f"--ssl-keyfile: {key or certificate} is not the key of {certificate}") from None
         text = "holds no key that can be read without a password"
         raise ConfigError(f"--ssl-keyfile: {key or certificate} {text}") from None
-    if authorities is not None:
-        _check_certificates("--ssl-ca-certs", authorities)
-        context.load_verify_locations(authorities)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _check_certificates(option: str, path: str) -> None:

@@ -48,6 +48,7 @@ class Wanted:
     keys: list[bytes]  # of all blocks from the prompt's first on
     first: int  # of them that is asked for
     deadline: float
+    peer: str = ""  # the server that is asked beside the tiers
     refs: set[int] = field(default_factory=set)  # who waits
     held: list[int] = field(default_factory=list)  # blocks before and behind `first`, until it is over
     tokens: memoryview | None = None  # of the keys, where somebody is told of blocks
@@ -68,7 +69,7 @@ class Fetches:
         self._to_look: deque[int] = deque()  # refs
         self._asked: dict[int, Wanted] = {}  # by number
         self._copying: dict[int, Wanted] = {}
-        self._by_key: dict[bytes, Wanted] = {}  # by the first key that is asked for
+        self._by_key: dict[tuple[bytes, str], Wanted] = {}  # by the first key that is asked for, and of whom
         self._copies: deque[Wanted] = deque()  # whose parts are copied one after the other
         self._under_way: tuple[int, set[int]] | None = None  # number of a LoadBlocks, and who has not done it
         self._late_in_turn, self._closed_until = 0, 0.0
@@ -134,15 +135,19 @@ class Fetches:
         first = len(pool.match(keys))
         if first >= len(keys):
             return
-        wanted = self._by_key.get(keys[first])
+        asked_for = (
+            keys[first],
+            sequence.kv_peer,
+        )  # one that names nobody may find nothing where this one's server has it
+        wanted = self._by_key.get(asked_for)
         if wanted is None:
             self._number += 1
             wait_s = PEER_WAIT_S if sequence.kv_peer else WAIT_S
-            wanted = Wanted(self._number, keys, first, now + wait_s)
+            wanted = Wanted(self._number, keys, first, now + wait_s, sequence.kv_peer)
             if self._scheduler.notes is not None:
                 tokens = self._scheduler.table.token_ids(sequence.ref, 0, len(keys) * prefix.block_size)
                 wanted.tokens, wanted.adapter = memoryview(bytes(memoryview(tokens))), sequence.adapter
-            self._asked[wanted.number] = self._by_key[keys[first]] = wanted
+            self._asked[wanted.number] = self._by_key[asked_for] = wanted
             self.outbox.append(Fetch(self._engine, wanted.number, b"".join(keys[first:]), sequence.kv_peer))
         wanted.refs.add(sequence.ref)
         self.loading.add(sequence.ref)
@@ -217,7 +222,7 @@ class Fetches:
         """Who waited for it may start."""
         self._asked.pop(wanted.number, None)
         self._copying.pop(wanted.number, None)
-        self._by_key.pop(wanted.keys[wanted.first], None)
+        self._by_key.pop((wanted.keys[wanted.first], wanted.peer), None)
         self._let_go(wanted)
         self.loading -= wanted.refs
 
