@@ -35,11 +35,11 @@ from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ..options.config import Config, ConfigError
+from ..options.serving.certificates import Certificates, first_context
 from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .admission import AdmissionQueue
-from .connections.certificates import Certificates, first_context
 from .connections.pool import ConnectionPool, only_about_the_server
 from .connections.upgrade import UpgradeLog
 from .engine import FrontendEngine
@@ -65,7 +65,8 @@ class Frontend(LoopActor):
         self.context = context
         self.loop = asyncio.get_running_loop()
         self.tls = first_context(context.config, context.incarnation == 1)
-        kept = context.system.files.answers if self.tls is None else 0
+        self._keeps = self.tls is None or context.config.http2_port is not None  # some connections come without TLS
+        kept = context.system.files.answers if self._keeps else 0
         self.answers = ResponseJournal(context.files["answers"], kept)
         self.engine = FrontendEngine(context, self.answers.all_refs(), alone=self.tls is not None)
         self.draining = False
@@ -89,7 +90,7 @@ class Frontend(LoopActor):
         self.server = runner.server
         LoopTurns(self.context, self.loop, self).start()
         kept, room = self.context.system.files.journal
-        journal = RequestJournal(self.context.files["journal"], kept if self.tls is None else 0, room)
+        journal = RequestJournal(self.context.files["journal"], kept if self._keeps else 0, room)
         longest = self.context.config.max_header_bytes
         channel, server = self.context.channel, runner.server
         upgrades = UpgradeLog(self.engine)

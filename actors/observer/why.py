@@ -11,7 +11,7 @@ import msgspec
 
 from actorserve.shm.table.stamps import Stamp
 
-from ..protocol.kinds import RELAY, kind_of
+from ..protocol.kinds import HTTP2, RELAY, kind_of
 from ..protocol.messages import FAILURES, Finish
 from ..protocol.topology import System
 from ..telemetry.snapshot import ActorStatus, Snapshot
@@ -331,8 +331,9 @@ def _of_text(scene: Scene, facts: Facts, where: str) -> list[str]:
     elif facts.full_since:
         since = duration((scene.now_ns - facts.full_since) / SECOND)
         found.append(f"its client, which reads too slowly: {frontend.name} has held text back for {since}")
-        relays = [one for one in scene.kind(RELAY) if one.state != "ready"]
-        found += [f"{_actor(relay)}, if its client came by --uds" for relay in relays]
+        for kind, option in ((RELAY, "--uds"), (HTTP2, "--http2-port")):
+            relays = [one for one in scene.kind(kind) if one.state != "ready"]
+            found += [f"{_actor(relay)}, if its client came by {option}" for relay in relays]
     elif where == "telling its end" and not due:
         found.append(_actor(frontend))
     return found

@@ -61,6 +61,10 @@ def _check_serving(config: Config) -> None:
         from .serving.grpc import check_grpc
 
         check_grpc(config)
+    if config.http2_port is not None:
+        from .serving.http2 import check_http2
+
+        check_http2(config)
     _check_plugins(config)
     if config.has_tools:
         from .objects.tool_servers import check_tools

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ..telemetry.gauges import (
     FRONTEND_KEPT,
     HERALD_KEPT,
+    HTTP2_KEPT,
     MEDIA_KEPT,
     PORTER_KEPT,
     SCHEDULER_KEPT,
@@ -24,6 +25,7 @@ from ..telemetry.gauges import (
     WORKER_KEPT,
     FrontendGauge,
     HeraldGauge,
+    Http2Gauge,
     MediaGauge,
     PorterGauge,
     SchedulerGauge,
@@ -34,6 +36,7 @@ from ..telemetry.histograms import HistogramSpec, frontend_histograms, scheduler
 from ..telemetry.metrics import (
     FRONTEND_METRICS,
     HERALD_METRICS,
+    HTTP2_METRICS,
     MEDIA_METRICS,
     PORTER_METRICS,
     SCHEDULER_METRICS,
@@ -46,6 +49,7 @@ from .topics import tiers, tools
 
 SUPERVISOR, TEMPLATE = "supervisor", "template"  # beside the actors' kinds; there is one of each, of that name
 RELAY = "relay"  # and one that passes on what comes by the Unix socket of --uds
+HTTP2 = "http2"  # and one that passes on what comes by --http2-port
 LINK = "actorserve.actors.link.actor"  # what stands for the scheduler of an engine on another machine
 OWN_TEMPLATE = f"{TEMPLATE}-{{}}"  # and one for each kind that has early imports; its kind is TEMPLATE, too
 
@@ -325,11 +329,19 @@ _OTHERS = {  # that are shown beside the actors
     SUPERVISOR: ActorKind(name=SUPERVISOR, module="actorserve.actors.supervisor.supervisor"),
     TEMPLATE: ActorKind(name=TEMPLATE, module="actorserve.actors.supervisor.processes.prefork", needed=False),
     RELAY: ActorKind(name=RELAY, module="actorserve.actors.supervisor.connections.unix_relay", needed=False),
+    HTTP2: ActorKind(
+        name=HTTP2,
+        module="actorserve.actors.supervisor.connections.http2.relay",
+        needed=False,
+        gauges=Http2Gauge,
+        kept=HTTP2_KEPT,
+        metrics=HTTP2_METRICS,
+    ),
 }
 
 
 def kind_of(name: str) -> ActorKind:
-    """The record of an actor's kind, of the supervisor, a template or the relay; KeyError if there is none."""
+    """The record of an actor's kind, of the supervisor, a template or a relay; KeyError if there is none."""
     return _OTHERS[name] if name in _OTHERS else KINDS[name]
 
 

@@ -31,7 +31,7 @@ from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
 from .actor_spec import AccountPlaces, ActorSpec, Lane, actor_name
 from .file_sizes import MAX_TABLES, FileSizes
-from .kinds import KINDS, LINK, OWN_TEMPLATE, RELAY, SUPERVISOR, TEMPLATE, ActorKind, Sends
+from .kinds import HTTP2, KINDS, LINK, OWN_TEMPLATE, RELAY, SUPERVISOR, TEMPLATE, ActorKind, Sends
 from .served import ServedModel, served_models
 
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
@@ -67,8 +67,11 @@ class System:
             name: ActorSpec(OWN_TEMPLATE.format(name), TEMPLATE, index, behind + index)
             for index, name in enumerate(own, 1)
         }
-        relays = [ActorSpec(RELAY, RELAY, 0, behind + 1 + len(own))] if config.uds is not None else []
-        self.beside = [self.template, *self.own_templates.values(), *relays]  # no actors, but on the board behind them
+        wanted = [kind for kind, given in ((RELAY, config.uds), (HTTP2, config.http2_port)) if given is not None]
+        self.relays = {
+            kind: ActorSpec(kind, kind, 0, place) for place, kind in enumerate(wanted, behind + 1 + len(own))
+        }
+        self.beside = [self.template, *self.own_templates.values(), *self.relays.values()]  # on the board behind actors
         self.max_queued, self.slots_per_frontend = self._slots()
         self.slots = self.slots_per_frontend * config.frontends
         self._place()

@@ -30,6 +30,8 @@ from ..telemetry.discovery import socket_name
 from ..telemetry.startup import StartPhase
 from .connections.admission import BEYOND, Admission
 from .connections.descriptors import most_connections
+from .connections.http2.door import Http2Port
+from .connections.relay import Relay
 from .connections.unix_socket import UnixSocket
 from .control.socket import Control
 from .listeners import ListenError, check_free, host_and_port, listen
@@ -72,7 +74,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
         memory = _load(config, manager, began, imported)
         _listen_for_kv(config, memory, output)
         connections = most_connections(memory.system, BEYOND)
-        door = None if config.uds is None else UnixSocket(config.uds, int(config.uds_mode, 8))
+        doors = _open_doors(config)
     except ConfigError as error:
         return _refuse(output, str(error), REFUSED)
     except ListenError as error:
@@ -89,8 +91,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     memory.control = socket_name(os.getuid(), port, os.getpid())
     control = Control(memory.control)
     how = " (a socket of the service manager)" if passed else ""
-    unix = f" and {config.uds}" if door is not None else ""
-    _introduce(output, f"listening on {address}{unix}{how}", memory.system, connections)
+    also = "".join(f" and {door.place}" for door in doors)
+    _introduce(output, f"listening on {address}{also}{how}", memory.system, connections)
 
     def welcome() -> str:
         return f"ready at {url} ({memory.facts()}, in {memory.how_long()})"
@@ -100,24 +102,41 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
         admission = Admission(connections, config.max_connections_per_client)
         born = fork_first(memory) if command == ACTOR_COMMAND else None
         supervisor = Supervisor(*parts, admission=admission, welcome=welcome, command=command, born=born)
-        return asyncio.run(_run(supervisor, door, listeners))
+        return asyncio.run(_run(supervisor, doors, listeners))
     finally:
-        if door is not None:
+        for door in doors:
             door.close()
         memory.close()
         output.finish(FINISH_S)
 
 
-async def _run(supervisor: Supervisor, door: UnixSocket | None, listeners: list[socket.socket]) -> int:
-    """The server, and what brings clients of a Unix socket to it."""
-    if door is None or not listeners:
+def _open_doors(config: Config) -> list[Relay]:
+    """Where clients come to beside the port; ListenError if that cannot be."""
+    doors: list[Relay] = []
+    if config.uds is not None:
+        doors.append(UnixSocket(config.uds, int(config.uds_mode, 8)))
+    if config.http2_port is not None:
+        try:
+            doors.append(Http2Port(config, config.http2_port))
+        except ListenError:
+            for door in doors:
+                door.close()
+            raise
+    return doors
+
+
+async def _run(supervisor: Supervisor, doors: list[Relay], listeners: list[socket.socket]) -> int:
+    """The server, and what brings clients of other doors to it."""
+    if not doors or not listeners:
         return await supervisor.run()
     host, port = listeners[0].getsockname()[:2]
-    relaying = asyncio.create_task(door.keep((LOOPBACK.get(host, host), port), supervisor))
+    address = LOOPBACK.get(host, host), port
+    relaying = [asyncio.create_task(door.keep(address, supervisor)) for door in doors]
     try:
         return await supervisor.run()
     finally:
-        relaying.cancel()
+        for task in relaying:
+            task.cancel()
 
 
 def _introduce(output: Output, place: str, system: System, connections: int) -> None:

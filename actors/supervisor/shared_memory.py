@@ -28,7 +28,7 @@ from actorserve.shm.table.vectors import Vectors
 from actorserve.shm.weights import WeightsRecord
 
 from ..protocol.actor_spec import ActorSpec
-from ..protocol.kinds import SUPERVISOR
+from ..protocol.kinds import SUPERVISOR, kind_of
 from ..protocol.sockets.keeper_wire import KEEPER, listen_here
 from ..protocol.topology import System
 from ..runtime.in_flight import Ended
@@ -131,9 +131,9 @@ class Memory:
         self.board.set_incarnation(place, life + 1)
 
     def show_beside(self, spec: ActorSpec, pid: int) -> BoardWriter:
-        """This process is this template, or the relay, from now on. It uses no memory: its words are written here."""
+        """This process is this template or relay from now on. It uses no memory: its words are written here."""
         self.raise_incarnation(spec)
-        return BoardWriter(self.board, spec.position, pid=pid)
+        return BoardWriter(self.board, spec.position, kept=kind_of(spec.kind).kept, pid=pid)
 
     def order(self, actor: ActorSpec, order: Order) -> None:
         """Tell an actor, in this life of it and in those to come; who gives up already goes on with that."""

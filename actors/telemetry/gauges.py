@@ -131,6 +131,17 @@ class ToolsGauge(IntEnum):
     FAILED = 3  # of them, those that no tool has answered
 
 
+class Http2Gauge(IntEnum):
+    """Written by the supervisor, by what the relay of HTTP/2 tells it."""
+
+    CONNECTIONS = 0  # of HTTP/2
+    STREAMS = 1  # that are open
+    REQUESTS = 2
+    RESETS = 3  # streams that clients have reset
+    BROKEN = 4  # streams whose frontend could not go on with them
+    BAD = 5  # connections that were ended for what came by them
+
+
 SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
     *(SchedulerGauge.RUNNING, SchedulerGauge.WAITING, SchedulerGauge.BLOCKS_TOTAL, SchedulerGauge.BLOCKS_FREE),
     *(SchedulerGauge.STEPS, SchedulerGauge.TIER_WAITING, SchedulerGauge.LINK_DELAY_US),
@@ -152,5 +163,6 @@ PORTER_KEPT = frozenset[int](
 )
 HERALD_KEPT = frozenset[int](HeraldGauge) - {HeraldGauge.BLOCKS}
 MEDIA_KEPT = frozenset[int](MediaGauge) - {MediaGauge.WAITING, MediaGauge.USED, MediaGauge.HELD}
+HTTP2_KEPT = frozenset[int](Http2Gauge) - {Http2Gauge.CONNECTIONS, Http2Gauge.STREAMS}
 TOOLS_KEPT = frozenset[int]({ToolsGauge.CALLS, ToolsGauge.FAILED})
 WORKER_KEPT = frozenset[int]({WorkerGauge.LATE_COMPILATIONS})

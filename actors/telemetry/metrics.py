@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from .gauges import FrontendGauge, HeraldGauge, MediaGauge, PorterGauge, ToolsGauge
+from .gauges import FrontendGauge, HeraldGauge, Http2Gauge, MediaGauge, PorterGauge, ToolsGauge
 from .gauges import SchedulerGauge as Gauge
 
 
@@ -116,4 +116,12 @@ TOOLS_METRICS = (
     Metric("gauge", "actorserve:tools_connections", "Connections to MCP servers", ToolsGauge.CONNECTIONS),
     Metric("counter", "actorserve:tools_calls", "Calls of tools of MCP servers", ToolsGauge.CALLS),
     Metric("counter", "actorserve:tools_failed", "Calls that no tool has answered", ToolsGauge.FAILED),
+)
+HTTP2_METRICS = (
+    Metric("gauge", "actorserve:http2_connections", "Connections over HTTP/2", Http2Gauge.CONNECTIONS),
+    Metric("gauge", "actorserve:http2_streams", "Their requests that are being answered", Http2Gauge.STREAMS),
+    Metric("counter", "actorserve:http2_requests", "Requests over HTTP/2", Http2Gauge.REQUESTS),
+    Metric("counter", "actorserve:http2_resets", "Requests over HTTP/2 that clients broke off", Http2Gauge.RESETS),
+    Metric("counter", "actorserve:http2_broken", "Requests over HTTP/2 that no frontend could end", Http2Gauge.BROKEN),
+    Metric("counter", "actorserve:http2_bad", "Connections ended for breaking HTTP/2's rules", Http2Gauge.BAD),
 )

@@ -67,7 +67,7 @@ class LaneStatus(msgspec.Struct, frozen=True):
 
 
 class ActorStatus(msgspec.Struct, frozen=True):
-    """One actor, or the supervisor, a template or the relay. What is not known is None."""
+    """One actor, or the supervisor, a template or a relay. What is not known is None."""
 
     name: str
     kind: str
@@ -93,7 +93,7 @@ class ActorStatus(msgspec.Struct, frozen=True):
 
 class Snapshot(msgspec.Struct, frozen=True):
     """The server at one moment; the supervisor comes first, then the actors in the order of starting, then
-    those templates that there are, and the relay of --uds.
+    those templates that there are, and the relays of --uds and --http2-port.
     """
 
     at_s: float  # CLOCK_MONOTONIC

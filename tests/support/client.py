@@ -22,6 +22,12 @@ def address(server: Server) -> tuple[str, int]:
     return host, int(port)
 
 
+def free_port() -> int:
+    """For a server's other port, which it does not pick by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def open_socket(server: Server) -> socket.socket:
     return socket.create_connection(address(server), timeout=WAIT_S)
 

@@ -11,7 +11,8 @@ DESCRIPTION = """List the actors of a running server.
 
 Everything is read from the server's shared memory and from /proc: it works whoever hangs or is stopped. `mailbox` is
 how many records wait there, `bytes` their length, `oldest` the age of the oldest; `CPU %` is over an actor's life.
-The template is the process that others are forked from, and the relay passes on what comes by --uds.
+The template is the process that others are forked from; the relay passes on what comes by --uds, and http2 what comes
+by --http2-port.
 State: starting, ready, draining, ended; stopped (by SIGSTOP), hung (no heartbeat for --hang-timeout), dead."""
 NO_SERVER = 1
 WIDE = 200  # columns where there is no terminal, so that nothing is cut

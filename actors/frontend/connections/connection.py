@@ -40,6 +40,7 @@ from .tcp_info import written_so_far
 from .transport import RecordedTransport
 from .upgrade import UPGRADE, Upgrade, UpgradeLog
 
+NOT_KEPT = 1 << 32  # a place that no record has
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
 
 
@@ -83,14 +84,23 @@ class RecordedConnection(TimedConnection):
     """aiohttp's protocol, which keeps account of what comes and of what is answered, and says when all is over."""
 
     def __init__(
-        self, pool: ConnectionOwner, connection: socket.socket, number: int, read: int, state: Unfinished, options: Any
+        self,
+        pool: ConnectionOwner,
+        connection: socket.socket,
+        number: int,
+        read: int,
+        state: Unfinished,
+        options: Any,
+        place: int | None = None,
     ) -> None:
+        """`place`: its number in the records, NOT_KEPT if it has none."""
         super().__init__(pool.server, **options)
         self.record: RecordedTransport | None = None
         self._left = state
         self._pool = pool
         self._socket = connection
         self._number = number
+        self._place = number if place is None else place
         self._read = read
         self._resting = not state.request
         self._head = b""  # of the request that was begun, as long as its end has not come
@@ -113,7 +123,7 @@ class RecordedConnection(TimedConnection):
         self.record = RecordedTransport(
             below,
             self._pool.answers,
-            self._number,
+            self._place,
             left.predecessor,
             left.unsent,
             self._move,
@@ -121,9 +131,9 @@ class RecordedConnection(TimedConnection):
         self.record.upgraded = self._upgrade
         self._rested_at = self._loop.time()
         super().connection_made(cast(asyncio.Transport, self.record))
-        self._pool.answers.set_full(self._number, 0)
+        self._pool.answers.set_full(self._place, 0)
         if not self._read:
-            self._pool.answers.begin(self._number, written_so_far(self._socket))
+            self._pool.answers.begin(self._place, written_so_far(self._socket))
         if left.predecessor is None:
             self.record.go_on()
         if left.request:
@@ -163,8 +173,8 @@ class RecordedConnection(TimedConnection):
         self._resting = False
         self._head, self._body_at, self._end, self.announced = b"", -1, b"", None
         self._upgrade = None
-        self._pool.answers.begin(self._number, self._written())
-        self._pool.journal.begin(self._number)
+        self._pool.answers.begin(self._place, self._written())
+        self._pool.journal.begin(self._place)
         self._look_at(data)
 
     def _written(self) -> int:
@@ -194,7 +204,7 @@ class RecordedConnection(TimedConnection):
 
     def _begin_upgrade(self, head: bytes, behind: bytes) -> None:
         """The client asks for a WebSocket."""
-        pool, number = self._pool, self._number
+        pool, number = self._pool, self._place
         if number >= pool.answers.count:
             return
         journals, left = (pool.journal, pool.answers), self._left.session
@@ -206,7 +216,7 @@ class RecordedConnection(TimedConnection):
 
     def before_reading(self) -> None:
         """Whatever is read next is of a next request, if this one came whole and all of its answer is handed over."""
-        request, number, answers = self._finishing or self._current_request, self._number, self._pool.answers
+        request, number, answers = self._finishing or self._current_request, self._place, self._pool.answers
         if self._resting or request is None or number >= answers.count:
             return
         if answers.is_complete(number) and self._was_all(request):
@@ -216,7 +226,7 @@ class RecordedConnection(TimedConnection):
     def _rest(self) -> None:
         self._resting = True
         self._rested_at = self._loop.time()
-        self._pool.rest(self._number, self._read)
+        self._pool.rest(self._place, self._read)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -245,7 +255,7 @@ class RecordedConnection(TimedConnection):
         elif not self._goes_on_behind(request) and self.record is not None:
             self.record.keep_no_more()
             if not stays:
-                self._pool.journal.give_up(self._number)
+                self._pool.journal.give_up(self._place)
 
     def _was_all(self, request: web.BaseRequest) -> bool:
         """All of this one was read, and nothing of a next request. False also where that cannot be said."""
@@ -255,7 +265,7 @@ class RecordedConnection(TimedConnection):
 
     def _goes_on_behind(self, request: web.BaseRequest) -> bool:
         """From now on the records speak of what was read behind this request. False if its beginning cannot be told."""
-        journal, number = self._pool.journal, self._number
+        journal, number = self._pool.journal, self._place
         came = journal.request(number, self._read)
         if came is None or "Transfer-Encoding" in request.headers or self._body_at < 0:
             return False
@@ -272,35 +282,35 @@ class RecordedConnection(TimedConnection):
         if frontend < 0:
             raise ValueError("frontends count from 0")
         record = self.record
-        if record is None or record.is_closing() or not self._pool.can_move(self._number, self._socket):
+        if record is None or record.is_closing() or not self._pool.can_move(self._place, self._socket):
             return False
         self._where = moved_to(frontend)
-        self._pool.answers.forget(self._number)  # slots of this frontend are not the other's
+        self._pool.answers.forget(self._place)  # slots of this frontend are not the other's
         record.let_go()
         return True
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._pool.answers.set_full(self._number, time.monotonic_ns())
+        self._pool.answers.set_full(self._place, time.monotonic_ns())
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._pool.answers.set_full(self._number, 0)
+        self._pool.answers.set_full(self._place, 0)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         if self._where == CLOSED:
-            self._pool.rest(self._number, self._read)
+            self._pool.rest(self._place, self._read)
         self._pool.lost(self._number, self._where)
 
 
 class RecordedProtocol(asyncio.BufferedProtocol):
     """What the transport calls: says where the bytes go that are read, and passes all else on."""
 
-    def __init__(self, connection: RecordedConnection, pool: ConnectionOwner, number: int) -> None:
+    def __init__(self, connection: RecordedConnection, pool: ConnectionOwner, place: int) -> None:
         self._connection = connection
         self._pool = pool
-        self._number = number
+        self._place = place
         self._buffer = pool.spare
         self._kept = False
         self.connection_made = connection.connection_made  # type: ignore[method-assign]
@@ -312,7 +322,7 @@ class RecordedProtocol(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """The room behind what has come of the request, or a place for what cannot be kept."""
         self._connection.before_reading()
-        room = self._pool.journal.room(self._number)
+        room = self._pool.journal.room(self._place)
         self._kept = room is not None
         self._buffer = self._pool.spare if room is None else room
         return self._buffer
@@ -320,5 +330,5 @@ class RecordedProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         data = bytes(self._buffer[:nbytes])
         if self._kept:
-            self._pool.journal.filled(self._number, nbytes)
+            self._pool.journal.filled(self._place, nbytes)
         self._connection.data_received(data)

@@ -16,7 +16,8 @@ This one writes and reads nothing more, closes its descriptor, and only then say
 the connection is its successor's; afterwards it is the other's. Never is it anything but one's.
 
 With TLS the session's keys die with the process: nothing is kept in the records, whose bytes are not those that the
-kernel counts, no connection is moved, and a predecessor's is reset as soon as anything was read of it.
+kernel counts, no connection is moved, and a predecessor's is reset as soon as anything was read of it. It is otherwise
+with those that come from the relay of HTTP/2, which has taken TLS off: they are kept as any without TLS.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from ...protocol.sockets.connection_handover import (
     HANDED_BYTES,
     MOST_GIVEN,
     NOT_TAKEN,
+    PLAIN,
     RESERVED,
     RESUMED,
     CloseIdle,
@@ -51,7 +53,7 @@ from ...protocol.sockets.connection_handover import (
     read_handed,
     reset_when_closed,
 )
-from .connection import NOTHING_LEFT, RecordedConnection, RecordedProtocol, Unfinished
+from .connection import NOT_KEPT, NOTHING_LEFT, RecordedConnection, RecordedProtocol, Unfinished
 from .framing import behind_first
 from .tcp_info import read_so_far, written_so_far
 from .transport import read_predecessor
@@ -79,7 +81,7 @@ class ConnectionPool:
         longest_head: int = LONGEST_HEAD,
         upgrades: UpgradeLog | None = None,
     ) -> None:
-        """With `tls` the records are of no connection. `answered` is told of each answer, with its status."""
+        """With `tls` the records are of PLAIN connections alone. `answered` is told of each answer, with its status."""
         self.answered = answered
         self.longest_head = longest_head
         self._channel = channel
@@ -90,6 +92,7 @@ class ConnectionPool:
         self.spare = memoryview(bytearray(MOST_READ))  # for what is read and not kept
         self._loop = asyncio.get_running_loop()
         self._numbers: set[int] = set()  # that were taken and not given back
+        self._secret: set[int] = set()  # of them, those with TLS
         self._given: list[tuple[int, int]] = []  # that are closed here, and where they go
         self._tls: dict[str, Any] = {}
         if tls is not None:
@@ -122,7 +125,7 @@ class ConnectionPool:
 
     def can_hand_over(self) -> bool:
         """Can a successor go on with all of them, byte for byte?"""
-        return not self._numbers or (not self._tls and self.answers.are_kept(self._numbers))
+        return not self._numbers or (not self._secret and self.answers.are_kept(self._numbers))
 
     def can_move(self, number: int, connection: socket.socket) -> bool:
         """Is all that another frontend needs in the records, and nothing of an answer given out?"""
@@ -136,6 +139,7 @@ class ConnectionPool:
     def lost(self, number: int, where: int = CLOSED) -> None:
         """It is closed here, or about to be in this turn; the supervisor closes its own end, or hands it on."""
         self._numbers.discard(number)
+        self._secret.discard(number)
         self._connections.pop(number, None)
         self.reserved.discard(number)
         if where == CLOSED:
@@ -178,6 +182,8 @@ class ConnectionPool:
             self._numbers.add(number)
             if flags & RESERVED:
                 self.reserved.add(number)
+            if self._tls and not flags & PLAIN:
+                self._secret.add(number)
             connection = socket.socket(fileno=fds[0])
             read = read_so_far(connection) if flags & RESUMED else 0
             if read:
@@ -215,7 +221,11 @@ class ConnectionPool:
 
     def _what_is_left(self, number: int, read: int, written: int) -> Unfinished | None:
         """What a predecessor has left undone; None if that cannot be told."""
-        if number >= self.answers.count or (unsent := self.answers.unsent(number, written)) is None:
+        if (
+            number in self._secret
+            or number >= self.answers.count
+            or (unsent := self.answers.unsent(number, written)) is None
+        ):
             return None
         if self.journal.is_upgraded(number):
             return self._what_is_left_upgraded(number, read, unsent)
@@ -269,13 +279,15 @@ class ConnectionPool:
 
     async def _attach(self, connection: socket.socket, number: int, read: int, left: Unfinished) -> None:
         options = {"loop": self._loop, **self.server._kwargs}  # what AppRunner was given for its own connections
+        secret = number in self._secret
 
         def protocol() -> RecordedProtocol:
-            self._connections[number] = RecordedConnection(self, connection, number, read, left, options)
-            return RecordedProtocol(self._connections[number], self, number)
+            place = NOT_KEPT if secret else number
+            self._connections[number] = RecordedConnection(self, connection, number, read, left, options, place)
+            return RecordedProtocol(self._connections[number], self, place)
 
         try:
-            await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
+            await self._loop.connect_accepted_socket(protocol, connection, **(self._tls if secret else {}))
         except OSError:  # it has broken off meanwhile, or does not speak TLS as it should
             connection.close()
             self.lost(number)

@@ -185,6 +185,10 @@ class ServerMetrics:
                     value = sum(self._board.gauge(actor.position, metric.gauge) for actor in actors)
                     family.samples.append((labels, value))
                 yield family
+        for name, relay in self._system.relays.items():
+            for metric in kind_of(name).metrics:
+                value = self._board.gauge(relay.position, metric.gauge)
+                yield Family(metric.type, metric.name, metric.help, [(self._labels, value)])
 
     def _of_schedulers(self) -> Iterator[Family]:
         """The schedulers' numbers, under vLLM's names."""

@@ -39,6 +39,13 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: Annotated[
         Port | None, Meta(description="a port for the API over gRPC, beside the other; no gRPC if left out")
     ] = None
+    http2_port: Annotated[
+        Port | None,
+        Meta(
+            description="a port for HTTP/2, beside the other, and for HTTP/1.1 as well; with TLS as clients choose by "
+            "ALPN, without by prior knowledge"
+        ),
+    ] = None
     api_key: Annotated[
         list[str], Meta(description="keys of which clients must send one (ACTORSERVE_API_KEY holds one, too)")
     ] = []

@@ -6,12 +6,15 @@ Leaf module: options are checked with it before anything starts, and each fronte
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 
 from ..config import Config, ConfigError
 
 
-def make_context(config: Config) -> ssl.SSLContext | None:
-    """TLS 1.2 and newer, HTTP/1.1 within; None if no certificate is named. ConfigError if the files will not do."""
+def make_context(config: Config, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext | None:
+    """TLS 1.2 and newer, and within it the first of `protocols` that a client knows; None if no certificate is named.
+    ConfigError if the files will not do.
+    """
     certificate, key, authorities = config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs
     if certificate is None:
         for option, given in (("--ssl-keyfile", key), ("--ssl-ca-certs", authorities)):
@@ -19,7 +22,7 @@ def make_context(config: Config) -> ssl.SSLContext | None:
                 raise ConfigError(f"{option}: there is no TLS without --ssl-certfile")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols(list(protocols))
     load_certificate(context, certificate, key)
     if authorities is not None:
         _check_certificates("--ssl-ca-certs", authorities)

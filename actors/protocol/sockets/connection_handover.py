@@ -23,6 +23,7 @@ GIVEN = struct.Struct("<II")
 NEW, RESUMED = 0, 1  # flags: nobody has read anything of it; a predecessor or another frontend had it
 RESERVED = 2  # it is for one question about the server itself: there is no room for more
 CLOSE_IDLE = 4
+PLAIN = 8  # it comes from a relay of this server, which has taken TLS off
 NUMBER_BYTES = 4
 MOST_ASKED = 2048  # numbers of one such message
 HANDED_BYTES = HANDED.size + NUMBER_BYTES * MOST_ASKED  # of the longest message to a frontend

@@ -5,6 +5,7 @@ its frontend says when it has closed it, and only then is the number free. A fro
 dead one had, marked as such. What is said on channels stands in protocol/sockets/connection_handover.py. Who moves a
 connection to another has let go of it before it says so, and who is handed it finds in the records what is to be done.
 It is in one frontend's set at any moment; that frontend's life of today, or the next one, is handed it.
+Connections come by the listeners, and as asks of a relay, for which they are made (inner.py).
 Nothing is read from a client here, and nothing is written but a refusal when there are too many: admission.py says who
 gets one then, and waits for it here for a moment.
 
@@ -27,6 +28,7 @@ from ...protocol.sockets.connection_handover import (
     GIVEN_BYTES,
     NEW,
     NOT_TAKEN,
+    PLAIN,
     RESERVED,
     RESUMED,
     close_idle,
@@ -38,6 +40,7 @@ from ...protocol.sockets.connection_handover import (
 from .admission import Admission, client_of
 from .channel import Channel
 from .descriptors import PAUSE_S, is_scarce
+from .inner import InnerConnection, InnerDoor
 from .newcomers import Newcomers
 
 ACCEPTS = 64  # connections that are taken at one wake-up
@@ -49,6 +52,8 @@ class Connections:
 
     def __init__(self, listeners: Sequence[socket.socket], frontends: Sequence[str], admission: Admission) -> None:
         self._listeners = list(listeners)
+        self._inner: InnerDoor | None = None
+        self._is_stopped = False
         self._channels = {name: Channel() for name in frontends}
         self._held: dict[int, socket.socket] = {}
         self._admission = admission
@@ -113,11 +118,15 @@ class Connections:
 
     def stop(self) -> None:
         """Take no more: whoever comes now is refused by the kernel."""
+        self._is_stopped = True
         self._gate(open_=False)
         self._newcomers.close()
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        if self._inner is not None:
+            self._inner.close()
+            self._inner = None
 
     def close(self) -> None:
         """The end of the server: let go of everything."""
@@ -141,6 +150,23 @@ class Connections:
                 self._loop.add_reader(listener, self._accept, listener)
             else:
                 self._loop.remove_reader(listener)
+        if self._inner is not None:
+            self._inner.hear(wanted)
+
+    def open_inside(self) -> socket.socket:
+        """For a new life of a relay: by what it asks for connections, to be passed on and then closed here. Its
+        predecessor's is closed.
+        """
+        if self._inner is not None:
+            self._inner.close()
+        self._inner, theirs = InnerDoor.open(self._come_inside)
+        if self._is_stopped:
+            self._inner.close()
+        self._inner.hear(self._listening)
+        return theirs
+
+    def _come_inside(self, connection: InnerConnection, client: str) -> None:
+        self._newcomers.come(connection, client_of(client))
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS):
@@ -273,6 +299,8 @@ class Connections:
             self._held[number].shutdown(socket.SHUT_RDWR)
 
     def _flags(self, number: int, flags: int) -> int:
+        if isinstance(self._held.get(number), InnerConnection):
+            flags |= PLAIN
         return flags | RESERVED if self._admission.is_reserved(number) else flags
 
     # --- when there is no room -----------------------------------------------------------------------------------

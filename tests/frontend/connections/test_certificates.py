@@ -6,9 +6,9 @@ import ssl
 
 import pytest
 
-from actorserve.actors.frontend.connections import certificates
-from actorserve.actors.frontend.connections.certificates import first_context
 from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.options.serving import certificates
+from actorserve.actors.options.serving.certificates import first_context
 
 
 @pytest.fixture

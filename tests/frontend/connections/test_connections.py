@@ -294,6 +294,7 @@ async def test_what_is_given_back_keeps_its_order(monkeypatch: pytest.MonkeyPatc
         _channel=channel,
         _given=[],
         _numbers=set(),
+        _secret=set(),
         _loop=Loop(),
         _connections={},
         reserved=set(),

@@ -20,16 +20,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS
 from tests.server.dialects.conftest import LONG
 from tests.support.certificates import OPENSSL, Certificates, make_certificate
+from tests.support.client import free_port
 from tests.support.scripted import LAST, scripted
 from tests.support.server import LAUNCH, Server
 
 NAME = "actorserve.v1.Inference"
 KEY = (("authorization", "Bearer secret"),)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 class Client:

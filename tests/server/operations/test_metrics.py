@@ -20,7 +20,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from actorserve.actors.frontend.observability.key_metrics import of_keys
-from actorserve.actors.telemetry.metrics import HERALD_METRICS, MEDIA_METRICS, PORTER_METRICS, TOOLS_METRICS
+from actorserve.actors.telemetry.metrics import (
+    HERALD_METRICS,
+    HTTP2_METRICS,
+    MEDIA_METRICS,
+    PORTER_METRICS,
+    TOOLS_METRICS,
+)
 from tests.support.client import http_client
 from tests.support.server import Server, stopped
 
@@ -270,8 +276,8 @@ def test_the_dashboard_charts_what_is_exported(client: httpx.Client) -> None:
     charted |= {name for note in dashboard["annotations"]["list"] for name in NAME.findall(note.get("expr", ""))}
     seeing = {
         f"{metric.name}{'_total' * (metric.type == 'counter')}"
-        for metric in (*MEDIA_METRICS, *PORTER_METRICS, *HERALD_METRICS, *TOOLS_METRICS)
-    }  # where there is media, a porter, a herald or a tools actor
+        for metric in (*MEDIA_METRICS, *PORTER_METRICS, *HERALD_METRICS, *TOOLS_METRICS, *HTTP2_METRICS)
+    }  # where there is media, a porter, a herald, a tools actor or --http2-port
     seeing |= {f"{family.name}{'_total' * (family.kind == 'counter')}" for family in of_keys([])}  # or a --key-file
     seeing |= {"actorserve:adapters", "actorserve:adapter_requests"}  # or --enable-lora
     assert charted - seeing <= exported and seeing <= charted, (charted ^ seeing) - exported

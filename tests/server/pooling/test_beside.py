@@ -16,10 +16,9 @@ from openai import BadRequestError, NotFoundError, OpenAI
 
 from tests.observer.commands import port_of, report, run
 from tests.server.dialects.test_grpc import Client as GrpcClient
-from tests.server.dialects.test_grpc import free_port
 from tests.server.pooling.conftest import OPTIONS
 from tests.server.pooling.test_embeddings import EXACT
-from tests.support.client import http_client
+from tests.support.client import free_port, http_client
 from tests.support.models.embedders import SENTENCES, cosines, vectors
 from tests.support.server import Server, stopped
 

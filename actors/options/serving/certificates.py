@@ -13,8 +13,8 @@ import ssl
 import time
 from collections.abc import Callable
 
-from ...options.config import Config, ConfigError
-from ...options.serving.tls import make_context
+from ..config import Config, ConfigError
+from .tls import make_context
 
 LOOK_S = 1.0
 PATIENCE_S = 30.0  # before a frontend's successor gives them up
@@ -38,7 +38,7 @@ def first_context(config: Config, is_first_life: bool) -> ssl.SSLContext | None:
 
 
 class Certificates:
-    """Those of one frontend. `use` is given each new context."""
+    """Those of one frontend, or relay. `use` is given each new context."""
 
     def __init__(self, config: Config, use: Callable[[ssl.SSLContext], None], say: bool) -> None:
         """`say`: this one of all frontends tells the log what is well."""
