@@ -55,6 +55,13 @@ def test_the_relay_of_a_unix_socket_costs_its_connections_alone() -> None:
 
 
 @pytest.mark.slow
+def test_the_relay_of_http2_costs_its_connections_alone() -> None:
+    """Streams of one connection go on behind a frontend's death, and all come again behind the relay's."""
+    table = run("--http2", "--actors", "http2", "frontend", "--faults", "8", "--streams", "6", "--requests", "10")
+    assert "| 0 | 0 |" in table and "| none |" in table and "reset with the relay" in table
+
+
+@pytest.mark.slow
 def test_engines_come_and_go_and_are_restarted_under_load() -> None:
     """Also beside deaths of those that hold the streams."""
     options = ("--max-data-parallel-size", "3", "--seconds", "30", "--streams", "12", "--faults", "10")

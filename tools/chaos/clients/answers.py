@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from . import sessions, talking
+from .http2 import Http2Session
 
 RESETS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionResetError)
 
@@ -26,14 +27,14 @@ class Tally:
     gaps: list[tuple[float, str]] = field(default_factory=list)  # the longest behind its first text; the last fault
     commands: Counter[str] = field(default_factory=Counter)
     last_fault: str = "none"
-    relayed: aiohttp.ClientSession | None = None  # whose connections the death of the relay resets
+    relayed: aiohttp.ClientSession | Http2Session | None = None  # whose connections the death of the relay resets
 
     def bad(self, kind: str, what: str) -> None:
         self.counts[kind] += 1
         if len(self.examples) < 10:
             self.examples.append(f"{kind}: {what[:300]}")
 
-    def lost(self, session: aiohttp.ClientSession, error: Exception) -> None:
+    def lost(self, session: aiohttp.ClientSession | Http2Session, error: Exception) -> None:
         """A request that ended without its answer."""
         if session is self.relayed and isinstance(error, RESETS):
             self.counts["reset with the relay"] += 1
@@ -72,7 +73,7 @@ def same(answer: Any, expected: Any) -> bool:
 
 
 async def ask(
-    session: aiohttp.ClientSession, path: str, body: dict[str, Any], tally: Tally
+    session: aiohttp.ClientSession | Http2Session, path: str, body: dict[str, Any], tally: Tally
 ) -> tuple[list[str] | list[float], list[str], int, list[str]] | None:
     """(text and finish reason of each choice, number of ends, tokens told) of one answer, or None if there was none:
     that is counted.
