@@ -172,7 +172,11 @@ class Adapters:
 
     def has_read(self, message: AdapterRead) -> None:
         """A member of the worker's group has an adapter in memory, or cannot."""
-        if message.incarnation != self._incarnation or message.adapter not in self._memory:
+        if message.incarnation != self._incarnation:
+            return
+        if message.adapter not in self._memory:  # a predecessor asked for it, or what it is for has ended
+            if not message.problem:
+                self.outbox.append(DropAdapter(message.adapter))
             return
         one = self.registry.by_id(message.adapter)
         first = self._stamps.setdefault(message.adapter, message.stamp) if message.stamp else 0
@@ -263,17 +267,20 @@ class Adapters:
 
     def _read(self, one: RegisteredAdapter) -> None:
         """If there is no room, it is asked for again when there is; one that is being loaded waits for none."""
-        busy = {*self._running, *(adapter for adapter, left in self._memory.items() if left)}
-        loading = one.state is AdapterState.LOADING
-        while len(self._memory) >= self.limits.in_memory:
-            oldest = next((adapter for adapter in self._memory if adapter not in busy), None)
-            if oldest is None and not loading:
-                return
-            if oldest is None:
-                break
-            self._drop(oldest)
+        if not self._make_room(self.limits.in_memory - 1) and one.state is not AdapterState.LOADING:
+            return
         self._memory[one.id] = set(range(self.limits.workers))
         self.outbox.append(ReadAdapter(one.id, one.path, one.stamp))
+
+    def _make_room(self, most: int) -> bool:
+        """Let the least lately used ones give way that nobody needs, until there are so many; are there?"""
+        busy = {*self._running, *(adapter for adapter, left in self._memory.items() if left)}
+        while len(self._memory) > most:
+            oldest = next((adapter for adapter in self._memory if adapter not in busy), None)
+            if oldest is None:
+                return False
+            self._drop(oldest)
+        return True
 
     def _drop(self, adapter: int) -> None:
         del self._memory[adapter]
@@ -287,6 +294,7 @@ class Adapters:
         self.lost += self._replaced.turn(sequences)
         held = Counter(one.adapter for one in sequences.values() if one.adapter)
         self._count(held, Counter(one.adapter for one in self.batch.running() if one.adapter))
+        self._make_room(self.limits.in_memory)  # loads that waited for none may have taken more
         if not self.registry.keeps:
             for adapter in [one for one in self._memory if not held[one] and self.registry.by_id(one) is None]:
                 self._drop(adapter)

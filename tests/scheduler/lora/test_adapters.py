@@ -182,6 +182,32 @@ def test_the_least_lately_used_gives_way_and_none_that_runs(scene: Scene) -> Non
     assert scene.start() is wants_b
 
 
+def test_loads_that_waited_for_no_room_leave_it_when_somebody_can_give_way(scene: Scene) -> None:
+    """A device has no more slots than that: the last one waits there for a slot, which must come."""
+    a, b, c = (scene.ready(name) for name in "abc")
+    running = [scene.wait(adapter) for adapter in (a, b)]
+    assert [scene.start(), scene.start()] == running
+    scene.load("d")
+    d = scene.id_of("d")
+    assert scene.told() == [DropAdapter(c), ReadAdapter(d, "/p")]
+    scene.load("e")
+    assert scene.told() == [ReadAdapter(scene.id_of("e"), "/p")], "one more than there is room for"
+    assert scene.turn() == [], "nobody can give way"
+    scene.read(d)
+    assert scene.turn() == [AdapterChanged(0, "d"), DropAdapter(d)]
+
+
+def test_what_nobody_asked_for_is_dropped_again(scene: Scene) -> None:
+    """A predecessor asked for it, and the worker had not read it when this life met the worker."""
+    a = scene.ready("a")
+    scene.begin()
+    scene.told()
+    scene.read(a, "there is no folder")
+    assert scene.told() == []
+    scene.read(a)
+    assert scene.told() == [DropAdapter(a)] and scene.state("a") == {AdapterState.READY}
+
+
 def test_unloading_waits_for_all_that_have_it(scene: Scene) -> None:
     """Those that run, those that wait, and those that a renderer still has."""
     a = scene.ready("a")
