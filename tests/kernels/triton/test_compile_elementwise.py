@@ -42,6 +42,7 @@ KERNELS = [
     "gpu_logits",
     "linear.gemv",
     "linear.fixed_linear",
+    "linear.lora",
     "moe.routing",
     "moe.experts",
     "step_inputs",
@@ -160,6 +161,21 @@ def launch_linear_fixed_linear(module: Any, every: bool) -> None:
             x, weight = torch.empty(2, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
             module.fixed_linear(x, weight)
             module.fixed_linear(x, weight, torch.empty(outputs, dtype=dtype))
+
+
+def launch_linear_lora(module: Any, every: bool) -> None:
+    """As q, k and v, what follows attention, and gate and up have them; for few tokens and many."""
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for sizes in ((4096,), (14336, 14336), (4096, 1024, 1024), (96, 100, 7, 9)) if every else ((2048, 512, 512),):
+            for tokens in (2, 300):
+                slots = module.LoraSlots.make(sizes, 4096, 2, 64, dtype, torch.device("cpu"))
+                x, y = torch.empty(tokens, 4096, dtype=dtype), torch.empty(tokens, sum(sizes), dtype=dtype)
+                blocks, inner = torch.zeros(2, 3, dtype=torch.int32), module.make_inner(tokens, slots, x.device)
+                given = module.TokenBlocks(blocks, blocks, module.launch_of(dtype, tokens))
+                module.shrink(x, slots, given, inner)
+                module.expand(inner, y, None, slots, given)
+                if every:
+                    module.expand(inner, y, y[0], slots, given)
 
 
 def launch_moe_routing(module: Any, every: bool) -> None:
