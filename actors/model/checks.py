@@ -182,8 +182,6 @@ def check_device(config: Config, on_gpu: bool) -> None:
 
 def _check_only_on_cpu(config: Config) -> None:
     """ConfigError if an option is given of which the worker of a GPU would do nothing."""
-    if config.enable_lora:
-        raise ConfigError("--enable-lora: adapters are for a CPU as yet (--device cpu); merge them into the weights")
     for option, given in (
         ("--enable-eplb", config.enable_eplb),
         ("--enable-prompt-embeds", config.enable_prompt_embeds),

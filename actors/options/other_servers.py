@@ -211,7 +211,7 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "--speculative-num-draft-tokens".split()
 )
 
-LORA = "adapters are folders of PEFT's, as --lora-modules names them, and are kept in float32"
+LORA = "adapters are folders of PEFT's, as --lora-modules names them, and are kept in float32, or the GPU's type"
 PARALLEL = (
     "a model is divided by --tensor-parallel-size and --pipeline-parallel-size, this over machines by --nnodes, and "
     "there are --data-parallel-size of them on one"

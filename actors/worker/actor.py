@@ -39,7 +39,7 @@ from .torch_import import import_rest, import_torch
 if TYPE_CHECKING:
     from ..protocol.wire import Numbers
     from .kept_memory.tier import TierReader
-    from .lora.resident import ResidentAdapters
+    from .lora.resident import AdapterReader
     from .pooling.dual_encoder import DualEncoderRunner
     from .vision.rows import VisionRows
 
@@ -68,7 +68,7 @@ class WorkerActor(Actor):
         blocks: int,
         layout: KVLayout | None = None,
         tokens: int | None = None,
-        adapters: ResidentAdapters | None = None,
+        adapters: AdapterReader[Any, Any] | None = None,
     ) -> None:
         """`tokens` that the blocks hold, if it is not each its own; `adapters` of --enable-lora."""
         self.context = context
@@ -135,8 +135,12 @@ class WorkerActor(Actor):
         self._report_ready()
 
     def do_work(self) -> int:
-        """Adapters that have been read are there from the next step on; each of a group says so itself."""
+        """Adapters that have been read are there from the next step on."""
         self.joined.turn()
+        return self.tell_read()
+
+    def tell_read(self) -> int:
+        """Which adapters have been read; each of a group says so itself."""
         if self.adapters is None:
             return 0
         own, rank = self.context.incarnation, self.context.spec.index

@@ -123,7 +123,7 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
     refused("folder", "--lora", "file.gguf")
     assert capsys.readouterr().err == (
         "actorserve launch: error: --lora: not supported: adapters are folders of PEFT's, as --lora-modules names "
-        "them, and are kept in float32 (see actorserve launch --help)\n"
+        "them, and are kept in float32, or the GPU's type (see actorserve launch --help)\n"
     )
 
 

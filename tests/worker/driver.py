@@ -76,6 +76,7 @@ class Sequence:
     prompt: list[int]
     wanted: int
     sampling: Sampling = GREEDY
+    adapter: int = 0  # the id of its adapter
     tokens: list[int] = field(default_factory=list)
     row: int = -1  # not in the batch
     computed: int = 0
@@ -176,7 +177,7 @@ class Driver:
         log = sequence.prompt + sequence.tokens
         self.runner.log[slot, : len(log)] = log
         place = sequence.row, make_ref(1, slot), len(sequence.prompt), len(log), 0
-        new.append(NewRow.make(*place, sequence.blocks, sequence.sampling))
+        new.append(NewRow.make(*place, sequence.blocks, sequence.sampling, adapter=sequence.adapter))
 
     def _account(self, planned: list[tuple[Sequence, int]], tokens: list[int]) -> None:
         outcome = self.runner.outcome

@@ -18,6 +18,7 @@ from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.gpu.buffers import Sizes
 from actorserve.actors.worker.gpu.executor import GpuModel
 from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
+from actorserve.actors.worker.gpu.lora.sites import GpuLoraLinear, GpuLoraSites, SlotProduct
 from actorserve.actors.worker.gpu.memory import make_pools
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.actors.worker.gpu.sampler import PendingStep
@@ -143,6 +144,13 @@ def fill(pools: Pools) -> None:
         part.fill_(127 - 8)
 
 
+def random_product(one: GpuLoraLinear, rank: int) -> SlotProduct:
+    """What an adapter might add there."""
+    inputs, sizes = one.slots.a.shape[2], one.slots.sizes
+    a = torch.randn(rank * len(sizes), inputs) / inputs**0.5
+    return SlotProduct(a, [torch.randn(size, rank) / 50 for size in sizes], None)
+
+
 class Bench:
     """A runner of random weights, and sequences of given lengths in its rows."""
 
@@ -155,15 +163,20 @@ class Bench:
         block_size: int = 32,
         kind: torch.dtype | None = None,
         fused: bool = False,
+        adapters: int = 0,
+        rank: int = 16,
     ) -> None:
-        """`kind`: of keys and values, where that is not the model's own type; `fused`: see layers/fused.py there."""
+        """`kind`: of keys and values, where that is not the model's own type; `fused`: see layers/fused.py there;
+        `adapters` of this rank of all linear layers, of ids from 1 on.
+        """
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.shape = read_shape(name)
         self.dtype = DTYPES[SHAPES[name]["dtype"]]
         read = random_tensors(self.shape, 0, self.device)
         get = lambda name: read(name, slice(None), None)  # noqa: E731
-        model = GpuModel(self.shape, get, self.dtype, length, self.device, fused=fused)
-        self.sizes = Sizes(rows, tokens + rows, length, block_size)
+        lora = GpuLoraSites(adapters, rank, self.device) if adapters else None
+        model = GpuModel(self.shape, get, self.dtype, length, self.device, fused=fused, lora=lora)
+        self.sizes = Sizes(rows, tokens + rows, length, block_size, adapters=adapters)
         self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
         self.runner = GpuRunner(
             model, self.log, self.sizes, capture_sizes([], rows), mixed=mixed_sizes(rows, tokens + rows)
@@ -176,14 +189,35 @@ class Bench:
         self.runner.pools = pools
         self.table = np.random.default_rng(1).permutation(blocks).astype(np.int32).reshape(rows, -1)
         self.number = 0
+        for adapter in range(1, 1 + adapters):
+            self.load(adapter, rank)
+
+    def load(self, adapter: int, rank: int) -> None:
+        """An adapter of random numbers, into a slot that is free or that it has."""
+        assert self.runner.adapted is not None
+        slots = self.runner.adapted.slots
+        slot = slots.slot_of[adapter] if adapter in slots.slot_of else slots.take(adapter)
+        assert slot is not None
+        slots.write(slot, {one.number: random_product(one, rank) for one in slots.sites.linears})
 
     def place(
-        self, rows: int, computed: int, known: int, asking: dict[int, Sampling] | None = None, first: int = 0
+        self,
+        rows: int,
+        computed: int,
+        known: int,
+        asking: dict[int, Sampling] | None = None,
+        first: int = 0,
+        adapters: int = 0,
     ) -> list[NewRow]:
-        """So many sequences of `known` tokens, of which `computed` are in the KV memory, in rows from `first` on."""
+        """So many sequences of `known` tokens, of which `computed` are in the KV memory, in rows from `first` on; by
+        turns with each of so many adapters.
+        """
         ask = asking or {}
         return [
-            NewRow.make(row, make_ref(1, row), known, known, computed, self.table[row], ask.get(row - first, GREEDY))
+            NewRow.make(
+                *(row, make_ref(1, row), known, known, computed, self.table[row], ask.get(row - first, GREEDY)),
+                adapter=1 + row % adapters if adapters else 0,
+            )
             for row in range(first, first + rows)
         ]
 

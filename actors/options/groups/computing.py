@@ -33,15 +33,15 @@ class WorkerOptions(ParallelOptions, frozen=True, kw_only=True):
             "and cannot change a bit (int8, --deterministic, kernels in C); none or off: never"
         ),
     ] = None
-    enable_lora: Annotated[
-        bool, Meta(description="requests may name LoRA adapters in place of the model; on a CPU")
-    ] = False
+    enable_lora: Annotated[bool, Meta(description="requests may name LoRA adapters in place of the model")] = False
     max_loras: Annotated[int, Meta(ge=1, le=512, description="different adapters that run at once")] = 8
     max_cpu_loras: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="adapters that stay in memory; twice --max-loras if left out"),
+        Meta(description="adapters that stay in memory, on a GPU in slots there; twice --max-loras if left out"),
     ] = None
-    max_lora_rank: Annotated[int, Meta(ge=1, le=4096, description="the largest rank of an adapter")] = 64
+    max_lora_rank: Annotated[
+        int, Meta(ge=1, le=4096, description="the largest rank of an adapter; on a GPU each slot has room for it")
+    ] = 64
     lora_modules: Annotated[
         list[str], Meta(description="adapters that are there from the start, each as name=path")
     ] = []

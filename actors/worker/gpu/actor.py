@@ -24,6 +24,7 @@ from actorserve.shm.rings.mailbox import wake
 from ...protocol.step import KVLayout, Step, StepDone
 from ...runtime.process import Context
 from ..actor import WorkerActor
+from .lora.resident import SlotAdapters
 from .runner import GpuRunner
 from .sampler import PendingStep
 
@@ -73,11 +74,12 @@ class GpuWorkerActor(WorkerActor):
         blocks: int,
         layout: KVLayout | None = None,
         tokens: int | None = None,
+        adapters: SlotAdapters | None = None,
     ) -> None:
         self.gpu = runner
         self.steps: deque[LaunchedStep] = deque()  # and not told of yet
         self.waiter = Waiter(context.eventfds[context.name], runner.device)
-        super().__init__(context, runner, blocks, layout, tokens)
+        super().__init__(context, runner, blocks, layout, tokens, adapters)
 
     @property
     def joins(self) -> bool:
@@ -107,8 +109,8 @@ class GpuWorkerActor(WorkerActor):
         return StepDone.make(message, tokens, seconds, failed_rows=failed_rows, num_drawn=drawn, num_drafted=drafted)
 
     def do_work(self) -> int:
-        """Tell of the steps that have ended."""
-        done = 0
+        """Tell of the steps that have ended, and of adapters that are in their slots."""
+        done = self.tell_read()
         while self.steps and self.steps[0].ended.is_set():
             self._report_oldest()
             done += 1

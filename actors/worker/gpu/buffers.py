@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .graphs import MOST_CHUNKS, StepSize
+from .lora.blocks import room_for
 
 CHANGES = 4096  # numbers of rows that change which a step has memory for; for more it is made
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -28,6 +29,7 @@ class Sizes(NamedTuple):
     length: int  # of one sequence, at most
     block_size: int
     drafts: int = 0  # of a row in a step, at most
+    adapters: int = 0  # slots that there are for them
     tables: int = 1  # block tables of a row
     window: int = 0  # tokens back that layers of the others than the first read
 
@@ -90,11 +92,18 @@ class StepBuffers:
         self._changes = torch.empty(CHANGES, dtype=torch.int64, pin_memory=cuda)
         self.tokens = torch.empty(sizes.draws, dtype=torch.int32, pin_memory=cuda)
         self.outcome = torch.empty(sizes.draws if sizes.drafts else 0, 2, dtype=torch.int32, pin_memory=cuda)
+        adapters = room_for(sizes.listed_tokens, sizes.adapters)[1] if sizes.adapters else 0
+        self._adapters = torch.empty(adapters, dtype=torch.int32, pin_memory=cuda)
+        self.adapters: np.ndarray = self._adapters.numpy()  # which tokens have which (lora/blocks.py)
         self.events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)] if cuda else []
 
     def send(self, target: Tensor, begin: int, end: int) -> None:
         """The numbers [begin, end) to the same place of `target`, behind what the device was given before."""
         target[begin:end].copy_(self._vector[begin:end], non_blocking=True)
+
+    def send_adapters(self, target: Tensor, end: int) -> None:
+        """So many of the numbers of adapters."""
+        target[:end].copy_(self._adapters[:end], non_blocking=True)
 
     def send_changes(self, numbers: Ints, target: Tensor) -> Tensor:
         """Up to CHANGES numbers, once a step, to the beginning of `target`: that part of it."""

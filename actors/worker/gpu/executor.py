@@ -39,6 +39,7 @@ from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .layers.fused import FUSED, FusedLayers
 from .layers.moe import GpuMoe, join_experts, join_mxfp4
+from .lora.sites import GpuLoraSites
 
 
 class GpuBatch(NamedTuple):
@@ -76,10 +77,12 @@ class GpuBuilder:
         device: torch.device,
         group: TensorParallelGroup | None = None,
         batch_invariant: bool = False,
+        lora: GpuLoraSites | None = None,
     ) -> None:
+        """`lora`: where products are kept that adapters may change."""
         self.shape, self.get, self.dtype, self.device = shape, get, dtype, device
         self.rank = 0 if group is None else group.rank
-        self.batch_invariant = batch_invariant
+        self.batch_invariant, self.lora = batch_invariant, lora
 
     def layer(self, index: int) -> LayerSpec:
         """The tensors of a layer; where experts are divided over the group, with this member's."""
@@ -89,7 +92,17 @@ class GpuBuilder:
         return self.get(f"{name}.weight").to(self.device, self.dtype, copy=True)
 
     def linear(self, *linears: LinearSpec) -> GpuLinear:
-        """The linears as one."""
+        """The linears as one, with room for adapters."""
+        made = self.plain_linear(*linears)
+        if self.lora is None:
+            return made
+        sizes = [sum(map(self.shape.size, one.rows)) for one in linears]
+        bias = self._joined(linears, "bias", self.dtype) if linears[0].bias else None
+        names, inputs = [one.name for one in linears], self.shape.size(linears[0].columns)
+        return self.lora.wrap(made, names, sizes, inputs, self.dtype, bias)
+
+    def plain_linear(self, *linears: LinearSpec) -> GpuLinear:
+        """What chooses experts, or makes logits, is not adapted."""
         joined, biased = partial(self._joined, linears), bool(linears[0].bias)
         tensors = LinearTensors(joined, self.dtype, biased, batch_invariant=self.batch_invariant)
         return implementation_of(self.shape.method_of(*linears)).gpu_linear(tensors)
@@ -199,13 +212,15 @@ class GpuModel:
         group: TensorParallelGroup | None = None,
         fused: bool = FUSED,
         deterministic: bool = False,
+        lora: GpuLoraSites | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
 
         `fused`: small steps have norms, gates and additions in their products, where these can.
-        `deterministic`: a token has the same bits in every batch.
+        `deterministic`: a token has the same bits in every batch. `lora`: adapters may change products.
         """
-        build = self.make_builder(shape, get, dtype, device, group, deterministic)
+        build = self.make_builder(shape, get, dtype, device, group, deterministic, lora)
+        self.lora = lora
         self.batch_invariant = deterministic
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
         self.table_of = [0] * shape.layers  # in which block table each lies; whoever plans the memory sets it
@@ -214,7 +229,7 @@ class GpuModel:
         self.fused = FusedLayers.of(self.layers, device) if fused else None
         self.gain = build.tensor(FINAL_NORM)
         tied = BatchInvariantGpuLinear if deterministic else CublasLinear
-        self.head: GpuLinear = tied(self.embeddings, None) if shape.tied else build.linear(shape.head)
+        self.head: GpuLinear = tied(self.embeddings, None) if shape.tied else build.plain_linear(shape.head)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = RotaryTables(cos.to(device), sin.to(device))
 
@@ -226,8 +241,9 @@ class GpuModel:
         device: torch.device,
         group: TensorParallelGroup | None,
         batch_invariant: bool,
+        lora: GpuLoraSites | None,
     ) -> GpuBuilder:
-        return GpuBuilder(shape, get, dtype, device, group, batch_invariant)
+        return GpuBuilder(shape, get, dtype, device, group, batch_invariant, lora)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         return [GpuLayer(build, index, group) for index in range(build.shape.layers)]

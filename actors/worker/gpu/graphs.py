@@ -5,6 +5,7 @@ its graph is filled up with rows that are none, and tokens of nobody.
 
     decoding alone     by rows
     prompts and rows   by tokens, rows that decode and rows with several tokens (StepSize)
+    the same twice     once more for steps in which rows have adapters, where there are such (lora/steps.py)
     what is drawn      by rows that draw, once as it is and once for rows that ask for something (sampler.py)
 Where there is no graph (for steps beyond the largest, or with --enforce-eager) the same runs kernel by kernel, on the
 same buffers.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -71,6 +73,15 @@ class Graphs(Generic[Size]):
         self._run = run
         self._device = device
         self._graphs: dict[Size, torch.cuda.CUDAGraph] = {}
+
+    def under(self, context: Callable[[Size], AbstractContextManager[None]]) -> Graphs[Size]:
+        """Those of the same steps within a context."""
+
+        def run(size: Size) -> None:
+            with context(size):
+                self._run(size)
+
+        return Graphs(self.sizes, run, self._device)
 
     def capture(self, pool: Any, name: str) -> int:
         """Make the graphs in a pool of memory, over buffers of rows that are none; how many there are."""

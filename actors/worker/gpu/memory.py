@@ -24,6 +24,7 @@ LOOKS = 100  # 10 s at most
 STILL = 5  # looks at which nothing more was free: what is not, others have
 RESERVE = 128 << 20  # bytes for what is made later: the context of libraries, and rounding of the allocator
 LOWER = "--gpu-memory-utilization (if others use the GPU), --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+LOWER_LORA = "--max-cpu-loras or --max-lora-rank"
 
 
 def make_pools(
@@ -163,4 +164,4 @@ def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int
 def out_of_memory(error: torch.OutOfMemoryError, doing: str) -> ConfigError:
     """What to say when the device has not even enough to start."""
     reason = str(error).splitlines()[0].split(" If reserved")[0]
-    return ConfigError(f"out of GPU memory {doing}: {reason} Lower {LOWER}")
+    return ConfigError(f"out of GPU memory {doing}: {reason} Lower {LOWER}; of adapters {LOWER_LORA}")

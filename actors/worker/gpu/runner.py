@@ -17,6 +17,7 @@ on a CPU, too, over the same buffers: that is how it is tested where no GPU is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,8 @@ from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers, fill_up
 from .executor import GpuBatch, GpuModel, Hidden
 from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
 from .layers.scratch import SplitScratch
+from .lora.slots import AdapterSlots
+from .lora.steps import AdaptedSteps
 from .rows import DeviceRows, Ints
 from .sampler import PendingStep, RowWork, Sampler
 
@@ -79,6 +82,9 @@ class GpuRunner:
         self.outcome: DraftOutcome | None = None  # likewise, where rows had drafts
         self.decoding = Graphs(capture, self._decode, device)
         self.mixed = Graphs(mixed, self._compute, device)
+        self.adapted: AdaptedSteps | None = None  # with --enable-lora
+        if model.lora is not None:
+            self.adapted = AdaptedSteps(AdapterSlots(model.lora), sizes, model, self.decoding, self.mixed)
         self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
         self._at = StepNumbers.of(self._numbers, sizes)
         for rows in (self._at.asking, self._at.masks, self._at.drawing, self._at.rows):
@@ -172,6 +178,8 @@ class GpuRunner:
         )
         self.sampler.place(row, new.sampling, self.read_rendition(new.ref), prompt, answer)
         self.sampler.logprobs.place(row, slot, new.sampling, new.num_prompt_tokens)
+        if self.adapted is not None:
+            self.adapted.place(row, new.adapter)
         return int(self.log[slot, new.num_known_tokens - 1])
 
     # --- decoding alone ------------------------------------------------------------------------------------------
@@ -182,7 +190,8 @@ class GpuRunner:
         numbers.drawing[:count] = work.rows
         numbers.firsts[:count] = work.sent
         buffers.send(self._numbers, 2 * draws, 3 * draws + size)
-        self.decoding.step(size)
+        adapted = self.adapted if self.adapted is not None and self.adapted.begin(buffers, size, work.rows) else None
+        (self.decoding if adapted is None else adapted.decoding).step(size)
 
     def _decode(self, size: int) -> None:
         """The forward pass of so many rows, on the buffers."""
@@ -229,10 +238,14 @@ class GpuRunner:
         numbers.given[: step.tokens] = np.where(positions < self.logged[owners], known, -1)
         behind = len(self._at.given) - step.tokens + len(self._at.drafting)
         buffers.send(self._numbers, 2 * len(self._at.drawing), len(self._numbers) - behind)
+        adapted = self.adapted
+        if adapted is not None and not adapted.begin(buffers, size.tokens, rows, counts):
+            adapted = None
         if not told:
-            self.mixed.step(size)
+            (self.mixed if adapted is None else adapted.mixed).step(size)
             return
-        hidden = self._compute(size)
+        with nullcontext() if adapted is None else adapted.giving(size.tokens):
+            hidden = self._compute(size)
 
         def some_logits(at: Tensor) -> Tensor:
             return self.model.logits(self.model.norm(hidden.of(at.to(self.device)))).float()
@@ -277,6 +290,9 @@ class GpuRunner:
             self._compute(size)
             self.sampler.try_out(self._draws(size))
         self.decoding.step(self.decoding.sizes[-1])
+        if self.adapted is not None:  # there are two ways to add what adapters do
+            for size in (sizes[0], *sizes[-1:], *self.mixed.sizes[-1:]):
+                self.adapted.mixed.step(size)
         buffers = self._buffers.take()
         self.rows.try_out(buffers)
         self._buffers.give_back(buffers)
@@ -299,5 +315,7 @@ class GpuRunner:
     def _graphs(self) -> dict[str, Graphs[Any]]:
         """Each kind that there is, those first that take most memory."""
         kinds: dict[str, Graphs[Any]] = {"prompts": self.mixed, "decoding": self.decoding}
+        if self.adapted is not None:
+            kinds |= {"prompts, adapters": self.adapted.mixed, "decoding, adapters": self.adapted.decoding}
         kinds |= {"rows that ask": self.sampler.changing, "rows": self.sampler.plain}
         return {name: graphs for name, graphs in kinds.items() if graphs.sizes}

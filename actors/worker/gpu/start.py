@@ -36,8 +36,11 @@ from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
 from .kept import KeptOnDevice, is_plain
+from .layers.fused import FUSED
 from .layers.moe import check_experts
 from .layers.varied_layers import make_model
+from .lora.sites import GpuLoraSites
+from .lora.start import make_sites, start_adapters
 from .memory import (
     await_freed_memory,
     blocks_in,
@@ -66,7 +69,7 @@ def start(context: Context) -> GpuWorkerActor:
     context.phase_ends(StartPhase.GROUP)
     begun = time.perf_counter()
     try:
-        model = _load(context.config, context.model, device, group)
+        model = _load(context.config, context.model, device, group, make_sites(context.config, device))
         draft = _load_draft(context, device) or _load_heads(context, model)
         context.phase_ends(StartPhase.WEIGHTS)
         dtype = str(model.dtype).removeprefix("torch.")
@@ -84,11 +87,12 @@ def start(context: Context) -> GpuWorkerActor:
             context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error, "at the start") from None
+    adapters = start_adapters(context, runner, group)
     report_late_compilations(context)
     windows = plan.windows
     layout = KVLayout() if windows is None else KVLayout(window=windows.window, window_tables=len(windows.tables) - 1)
     tokens = plan.tokens(context.config, context.model.max_model_len, blocks)
-    return GpuWorkerActor(context, runner, blocks, layout, tokens)
+    return GpuWorkerActor(context, runner, blocks, layout, tokens, adapters)
 
 
 def check_shape(config: Config, shape: Architecture) -> None:
@@ -119,7 +123,13 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     return DTYPES[name]
 
 
-def _load(config: Config, info: ModelInfo, device: torch.device, group: TensorParallelGroup | None = None) -> GpuModel:
+def _load(
+    config: Config,
+    info: ModelInfo,
+    device: torch.device,
+    group: TensorParallelGroup | None = None,
+    lora: GpuLoraSites | None = None,
+) -> GpuModel:
     values = read_json(Path(info.folder) / "config.json")
     shape = find_architecture(values, config.model_impl, config.quantization)
     if shape is None:
@@ -129,7 +139,7 @@ def _load(config: Config, info: ModelInfo, device: torch.device, group: TensorPa
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     own, get = open_weights(config, info, shape, group, device)
-    return make_model(own, get, dtype, info.max_model_len, device, group, deterministic=config.deterministic)
+    return make_model(own, get, dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora)
 
 
 def _load_draft(context: Context, device: torch.device) -> GpuModel | None:
@@ -158,7 +168,8 @@ def make_runner(context: Context, model: GpuModel, draft: GpuModel | list[Medusa
     config, drafts = context.config, read_speculative(context.config)
     rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
     length, windows = context.model.max_model_len, plan_tables(config, model.shape, context.model.max_model_len)
-    sizes = Sizes(rows, tokens, length, config.block_size, count_drafts(config))
+    slots = 0 if model.lora is None else model.lora.count
+    sizes = Sizes(rows, tokens, length, config.block_size, count_drafts(config), slots)
     if windows is not None:
         sizes = sizes._replace(tables=len(windows.tables), window=windows.window)
         model.table_of = windows.table_of(model.shape.kv)

@@ -10,7 +10,7 @@ import math
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,8 +18,6 @@ from torch import Tensor
 
 from ...model.lora.adapter import AdaptedLinear, Adapter, AdapterError, check_fit
 from ...model.vision.texts import PREFIXES
-from .products import LoraProduct
-from .sites import LoraLinear, LoraSites
 
 LINE = 64  # bytes, at whose multiples tensors begin
 SAME = 0.02  # of the largest number: a weight may have been rounded to 16 bits, or 8
@@ -34,6 +32,27 @@ REFUSED = {  # by the end of a layer's name: why it cannot be adapted
 }
 
 Tensors = Mapping[str, Tensor]
+Product = TypeVar("Product", covariant=True)  # what an adapter adds to one product, as a device has it
+
+
+class Site(Protocol[Product]):
+    """A product that adapters may change, which may be several linear layers side by side."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def modules(self) -> Sequence[str]: ...
+
+    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, alike: bool) -> Product:
+        """One adapter's: A [ranks, inputs] of all layers; B [outputs, rank] of each, and DoRA's gain [outputs]."""
+
+
+class Sites(Protocol[Product]):
+    """Of one model."""
+
+    @property
+    def linears(self) -> Sequence[Site[Product]]: ...
 
 
 class Layout(Protocol):
@@ -56,15 +75,18 @@ class Layout(Protocol):
         """What reads the whole weight [outputs, inputs] of a layer, for as long as it is kept."""
 
 
-class AdapterMaker:
+class AdapterMaker(Generic[Product]):
     """Makes products of adapters, for one model."""
 
-    def __init__(self, sites: LoraSites, layout: Layout, batch_invariant: bool) -> None:
-        self.sites, self.layout, self._alike = sites, layout, batch_invariant
+    def __init__(
+        self, sites: Sites[Product], layout: Layout, batch_invariant: bool, refused: Mapping[str, str] = REFUSED
+    ) -> None:
+        """`refused`: why other layers cannot be adapted, by the end of their names."""
+        self.sites, self.layout, self._alike, self._refused = sites, layout, batch_invariant, refused
 
     def check(self, adapter: Adapter) -> None:
         """AdapterError if the adapter is one of another model."""
-        check_fit(self._named(adapter), self.layout.sizes, REFUSED)
+        check_fit(self._named(adapter), self.layout.sizes, self._refused)
 
     def _named(self, adapter: Adapter) -> Adapter:
         """With the names that layers have here: of a model that sees or hears, its text part is a model of its own."""
@@ -78,7 +100,7 @@ class AdapterMaker:
         inside = (own + module.removeprefix(prefix) for prefix, own in PREFIXES if module.startswith(prefix))
         return next((name for name in inside if name in self.layout.sizes), module)
 
-    def make(self, adapter: Adapter) -> dict[int, LoraProduct]:
+    def make(self, adapter: Adapter) -> dict[int, Product]:
         """All its products, by the numbers of sites; AdapterError says what is wrong with its numbers."""
         self.check(adapter)
         adapter = self._named(adapter)
@@ -95,12 +117,12 @@ class AdapterMaker:
 
     def _product(
         self,
-        site: LoraLinear,
+        site: Site[Product],
         parts: Sequence[AdaptedLinear | None],
         tensors: Tensors,
         weights: Callable[[str], Tensor] | None,
         memory: AdapterMemory,
-    ) -> LoraProduct:
+    ) -> Product:
         above, beside, gains = [], [], []
         for module, part in zip(site.modules, parts, strict=True):
             outputs, inputs = self.layout.sizes[module]

@@ -14,7 +14,7 @@ from ...model.layers import HEAD, Axis, LinearSpec, MoeSpec
 from ...model.lora.adapter import AdaptedLinear, AdapterError
 from ..cpu.builder import arranged
 from ..models.sharding import Cut, Get, Place, own_words
-from .sites import LoraSites
+from .build import Sites
 
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
@@ -22,9 +22,11 @@ LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 class NativeLayout:
     """See Layout."""
 
+    adapts_experts = True
+
     def __init__(
         self,
-        sites: LoraSites,
+        sites: Sites[object],
         whole: Architecture,
         own: Architecture,
         cut: Cut,
@@ -41,8 +43,9 @@ class NativeLayout:
     def _linears(self) -> dict[str, LinearSpec]:
         there = {module for site in self._sites.linears for module in site.modules}
         layers = [self._whole.layer_at(index) for index in range(self._whole.layers)]
-        for moe in (layer.moe for layer in layers if layer.moe is not None):  # others of a group may have them
-            there.update(linear.name for product in moe.products() for linear in product)
+        if self.adapts_experts:
+            for moe in (layer.moe for layer in layers if layer.moe is not None):  # others of a group may have them
+                there.update(linear.name for product in moe.products() for linear in product)
         each = (linear for layer in layers for linear in (*layer.linears(), *layer.exact()))
         found = {linear.name: linear for linear in each if linear.name in there}
         return found | ({HEAD: self._whole.head} if HEAD in there else {})
@@ -93,7 +96,11 @@ class NativeLayout:
             rows, whole = self._cut(axis)
             parts.append(tensor[first + rows.start : first + rows.stop])
             first += whole
-        return torch.cat(list(arranged(linear, torch.cat(parts), self._own)))
+        return self.arranged(linear, torch.cat(parts))
+
+    def arranged(self, linear: LinearSpec, rows: Tensor) -> Tensor:
+        """A layer's own rows in the order in which they are computed."""
+        return torch.cat(list(arranged(linear, rows, self._own)))
 
     def own_columns(self, module: str, tensor: Tensor) -> Tensor:
         """See Layout."""

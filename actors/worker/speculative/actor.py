@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from ..cpu.executor import CpuModel
 from ..cpu.layers import native
 from ..cpu.memory.kv_memory import kv_dtype, kv_type
 from ..cpu.runner import CpuRunner
-from ..lora.resident import ResidentAdapters
+from ..lora.resident import AdapterReader
 from ..memory import make_pools
 from ..models.weights import load_model, open_head
 from ..tensor_parallel import TensorParallelGroup
@@ -61,7 +61,7 @@ class SpeculativeWorkerActor(WorkerActor):
         blocks: int,
         layout: KVLayout | None = None,
         tokens: int | None = None,
-        adapters: ResidentAdapters | None = None,
+        adapters: AdapterReader[Any, Any] | None = None,
     ) -> None:
         self._drafting_runner = runner
         super().__init__(context, runner, blocks, layout, tokens, adapters)

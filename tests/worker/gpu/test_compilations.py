@@ -48,9 +48,14 @@ SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple o
     "varied": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": VARIED, "graphs": True},
     "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "changes": {}, "graphs": True},
     "experts": {"rows": 19, "length": 1030, "block_size": 16, "tokens": 300, "changes": EXPERTS, "graphs": False},
+    "adapters": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 300, "changes": {}, "graphs": True},
     "drafts": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": True},
 }
-LAUNCHES = {"plain": 10, "fused": 7, "experts": 12}  # of a layer that decodes one row of a divided context
+LAUNCHES = {  # of a layer that decodes one row of a divided context; with adapters two more for each product
+    **{"plain": 10, "fused": 7, "experts": 12},
+    "adapters": 10 + 2 * 4,
+}
+ADAPTERS = 2
 SHAPE = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 90, "hidden_size": 32, "head_dim": 16,
     "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -76,6 +81,8 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
     """Chunks and decoding mixed at random, rows that want penalties, biases and masks among them."""
     before, after = counted[setup]["before"], counted[setup]["after"]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
+    if setup == "adapters":
+        assert {"shrink_kernel", "expand_kernel"} <= set(before)
     kept = {"propose_kernel", "verify_kernel"} if setup == "drafts" else {"keep_kernel"}
     assert attention | kept | {"inputs_kernel", "sample_kernel", "adjust_kernel"} <= set(before)
     assert after == [], "compiled while requests run"
@@ -90,7 +97,7 @@ def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list
 @pytest.mark.parametrize("setup", LAUNCHES)
 def test_launches_of_a_layer(counted: dict[str, dict[str, list[str]]], setup: str) -> None:
     launched = counted[setup]["launched"]
-    products = {"plain": 4, "experts": 3}.get(setup, 0)  # cuBLAS' are no kernels of ours
+    products = {"plain": 4, "experts": 3, "adapters": 4}.get(setup, 0)  # cuBLAS' are no kernels of ours
     assert len(launched) + products == LAUNCHES[setup], launched
 
 
@@ -106,6 +113,7 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
     from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
     from actorserve.actors.worker.gpu.layers.varied_layers import make_model
+    from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites
     from actorserve.actors.worker.gpu.memory import make_pools
     from actorserve.actors.worker.gpu.runner import GpuRunner
     from actorserve.actors.worker.models.weights import random_tensors
@@ -114,10 +122,11 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     shape = read_architecture(SHAPE | setup["changes"])
     device, rows = torch.device("cpu"), setup["rows"]
     read = random_tensors(shape, 0, device)
+    lora = GpuLoraSites(ADAPTERS, 20, device) if setup is SETUPS["adapters"] else None
     get = lambda name: read(name, slice(None), None)  # noqa: E731
-    model = make_model(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"])
+    model = make_model(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"], lora=lora)
     log = np.zeros((rows, setup["length"]), np.int32)
-    sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"], drafts)
+    sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"], drafts, ADAPTERS if lora else 0)
     mixed = mixed_sizes(rows, setup["tokens"], drafts > 0) if setup["graphs"] else []
     if drafts:
         runner: GpuRunner = DraftingRunner(
@@ -125,14 +134,17 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
         )
     else:
         runner = GpuRunner(model, log, sizes, capture_sizes([], rows), mixed=mixed)
+    if runner.adapted is not None:
+        for adapter in range(1, 1 + ADAPTERS):
+            runner.adapted.slots.take(adapter)
     runner.pools = make_pools(
         shape, rows * -(-setup["length"] // setup["block_size"]), setup["block_size"], torch.bfloat16, device
     )
     return runner
 
 
-def prompts(rows: int, length: int) -> Iterator[Sequence]:
-    """Sequences that go through all sizes of batches."""
+def prompts(rows: int, length: int, adapters: int) -> Iterator[Sequence]:
+    """Sequences that go through all sizes of batches; some with one of so many adapters."""
     random = np.random.default_rng(rows)
     asked = [
         GREEDY,
@@ -144,7 +156,8 @@ def prompts(rows: int, length: int) -> Iterator[Sequence]:
     ]
     for number in range(rows):
         size = int(random.integers(1, length // 4))
-        yield Sequence(random.integers(0, 90, size).tolist(), 1 + number % 9, asked[number % len(asked)])
+        ids, adapter = random.integers(0, 90, size).tolist(), number % (1 + adapters)
+        yield Sequence(ids, 1 + number % 9, asked[number % len(asked)], adapter)
 
 
 def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, list[str]]:
@@ -164,7 +177,7 @@ def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, l
     for seed in range(2):
         driver = GpuDriver(runner, budget=setup["tokens"], preempt=0.05, seed=seed, drafts=drafts)
         driver.free = list(range(len(runner.pools[0].keys)))
-        driver.run([*prompts(setup["rows"], setup["length"])])
+        driver.run([*prompts(setup["rows"], setup["length"], runner.sizes.adapters)])
     return {"before": before, "after": names.copy(), "launched": launched_by_a_layer(runner)}
 
 
@@ -180,7 +193,7 @@ def launched_by_a_layer(runner: Any) -> list[str]:
         return run(self, *arguments, **options)
 
     JITFunction.run = count
-    runner.decoding.step(1)
+    (runner.decoding if runner.adapted is None else runner.adapted.decoding).step(1)
     JITFunction.run = run
     layers = len(runner.model.layers)
     return [name for name in set(names) for _ in range(names.count(name) // layers)]

@@ -29,6 +29,7 @@ from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
 from actorserve.actors.worker.gpu.layers.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.layers.varied_layers import make_model  # noqa: E402
+from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites  # noqa: E402
 from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
@@ -52,11 +53,11 @@ SLOW_LAYERS = ("gemma2", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smoll
 TYPES = {kind: {"layer_types": ["sliding_attention", "full_attention"]} for kind in ("gemma3", "gpt_oss", "olmo3")}
 
 
-def load_model(folder: Path, deterministic: bool = False) -> GpuModel:
+def load_model(folder: Path, deterministic: bool = False, lora: GpuLoraSites | None = None) -> GpuModel:
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
     get = lambda name: read(name, slice(None), None)  # noqa: E731
-    return make_model(shape, get, torch.float32, LENGTH, DEVICE, deterministic=deterministic)
+    return make_model(shape, get, torch.float32, LENGTH, DEVICE, deterministic=deterministic, lora=lora)
 
 
 def make_gpu_runner(
@@ -67,13 +68,14 @@ def make_gpu_runner(
     lookup: Lookup | None = None,
     draft: Path | None = None,
     deterministic: bool = False,
+    lora: GpuLoraSites | None = None,
 ) -> GpuRunner:
     """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them."""
-    model = load_model(Path(resolve_model(config).folder), deterministic)
+    model = load_model(Path(resolve_model(config).folder), deterministic, lora)
     shape = model.shape
     log = np.zeros((ROWS, LENGTH), np.int32)
     mixed = mixed_sizes(ROWS, TOKENS // 2, lookup is not None) if graphs else []
-    sizes = Sizes(ROWS, TOKENS, LENGTH, config.block_size, lookup.drafts if lookup else 0)
+    sizes = Sizes(ROWS, TOKENS, LENGTH, config.block_size, lookup.drafts if lookup else 0, lora.count if lora else 0)
     if draft is not None and lookup is not None:
         other = load_model(draft)
         runner: GpuRunner = ModelDraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup, draft=other)

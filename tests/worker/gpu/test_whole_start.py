@@ -69,12 +69,13 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "varied": ("gemma3", {}, GpuRunner),
     "varied, deterministic": ("gemma3", {"deterministic": True}, GpuRunner),
     "windows": ("gemma3, windows", {}, GpuRunner),
+    "adapters": ("qwen3", {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}, GpuRunner),
     "drafts": ("qwen3", {"speculative_config": NGRAM}, DraftingRunner),
     "varied, deterministic, drafts": ("gemma3", {"deterministic": True, "speculative_config": NGRAM}, DraftingRunner),
     "draft model": ("qwen3", {"deterministic": True, "draft": "gemma3"}, ModelDraftingRunner),
     "drafts of heads": ("qwen3", {"deterministic": True, "draft": MEDUSA}, MedusaDraftingRunner),
 }
-QUICK = ("plain", "drafts of heads", "windows", "varied, deterministic, drafts", "draft model")
+QUICK = ("adapters", "drafts of heads", "windows", "varied, deterministic, drafts", "draft model")
 
 
 def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -> None:
@@ -155,6 +156,7 @@ def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -
     assert type(runner) is runner_type and isinstance(runner.model, VariedModel) == kind.startswith("gemma3")
     assert runner.model.batch_invariant == config.deterministic
     check_memory(ready, runner, setting == "windows")
+    assert (runner.adapted is not None) == config.enable_lora
     for graphs in runner._graphs().values():
         assert graphs._graphs.keys() == (set() if config.enforce_eager else set(graphs.sizes))
 

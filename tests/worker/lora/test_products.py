@@ -19,7 +19,6 @@ from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs
 from actorserve.actors.worker.cpu.decoder import Decoder
 from actorserve.actors.worker.cpu.layers import native
 from actorserve.actors.worker.cpu.memory.kv_memory import kv_dtype
-from actorserve.actors.worker.lora.build import AdapterMaker
 from actorserve.actors.worker.lora.sites import RowAdapters
 from actorserve.actors.worker.lora.start import make_maker
 from actorserve.actors.worker.memory import make_pools
@@ -42,7 +41,7 @@ class Bench:
         native.start(self.config.cpu_kernels, 1)
         info = resolve_model(self.config)
         self.model: Decoder = load_decoder(self.config, info)
-        self.maker: AdapterMaker = make_maker(self.config, info, self.model)
+        self.maker = make_maker(self.config, info, self.model)
         loaded = {
             number: self.maker.make(read_adapter(str(path), self.config.max_lora_rank))
             for number, path in enumerate(adapters, 1)

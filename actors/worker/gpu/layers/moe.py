@@ -39,6 +39,8 @@ class Builder(Protocol):
 
     def linear(self, *linears: LinearSpec) -> GpuLinear: ...
 
+    def plain_linear(self, *linears: LinearSpec) -> GpuLinear: ...
+
     def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights: ...
 
     def exact(self, name: str) -> Tensor: ...
@@ -57,14 +59,14 @@ class GpuMoe:
         self.gate = EXPERT_GATES[build.shape.activation] if own is None else Gate(False, own.alpha, own.limit, 1.0)
         self.correction = None if spec.correction is None else build.exact(spec.correction)
         self.act: Callable[[Tensor], Tensor] = GATES[build.shape.activation]
-        self.router = build.linear(spec.router)
+        self.router = build.plain_linear(spec.router)
         pairs = [spec.expert(index) for index in range(spec.experts)]
         self.up = build.experts([up for up, _ in pairs])
         self.down = build.experts([[down] for _, down in pairs])
         self.shared: tuple[GpuLinear, GpuLinear] | None = None
         if spec.shared_down is not None:
             self.shared = build.linear(*spec.shared_gate_up), build.linear(spec.shared_down)
-        self.shared_gate = None if spec.shared_gate is None else build.linear(spec.shared_gate)
+        self.shared_gate = None if spec.shared_gate is None else build.plain_linear(spec.shared_gate)
 
     def __call__(self, x: Tensor, slots: Tensor) -> Tensor:
         """What all chosen experts make of each token; of a group's member its part of the sum.

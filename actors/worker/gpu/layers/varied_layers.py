@@ -24,6 +24,7 @@ from ...models.rope import cosines_and_sines
 from ...models.sharding import Get
 from ...tensor_parallel import TensorParallelGroup, embed
 from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
+from ..lora.sites import GpuLoraSites
 from .fused import FUSED
 
 
@@ -101,9 +102,10 @@ class VariedModel(GpuModel):
         device: torch.device,
         group: TensorParallelGroup | None = None,
         deterministic: bool = False,
+        lora: GpuLoraSites | None = None,
     ) -> None:
         self.varied: list[VariedLayer] = []
-        super().__init__(shape, get, dtype, max_length, device, group, fused=False, deterministic=deterministic)
+        super().__init__(shape, get, dtype, max_length, device, group, False, deterministic, lora)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         kinds, kind_of = shape.rope_kinds()
         tables = [_tables(rope, shape.head_dim, max_length, device) for rope in kinds]
@@ -117,8 +119,9 @@ class VariedModel(GpuModel):
         device: torch.device,
         group: TensorParallelGroup | None,
         batch_invariant: bool,
+        lora: GpuLoraSites | None,
     ) -> GpuBuilder:
-        return VariedBuilder(shape, get, dtype, device, group, batch_invariant)
+        return VariedBuilder(shape, get, dtype, device, group, batch_invariant, lora)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         assert isinstance(build, VariedBuilder)
@@ -173,8 +176,9 @@ def make_model(
     group: TensorParallelGroup | None = None,
     fused: bool = FUSED,
     deterministic: bool = False,
+    lora: GpuLoraSites | None = None,
 ) -> GpuModel:
     """The one for this shape; the rest as in GpuModel, `fused` where its layers can be."""
     if is_plain(shape):
-        return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic)
-    return VariedModel(shape, get, dtype, max_length, device, group, deterministic)
+        return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic, lora)
+    return VariedModel(shape, get, dtype, max_length, device, group, deterministic, lora)
