@@ -172,11 +172,7 @@ def check_device(config: Config, on_gpu: bool) -> None:
     given = read_speculative(config) if on_gpu else None
     if isinstance(given, SuffixOptions):
         raise ConfigError(f"{OPTION}: method: suffix is for a CPU only (--device cpu); ngram is nearest to it")
-    if isinstance(given, HeadOptions) and not isinstance(given, MedusaOptions):
-        raise ConfigError(
-            f"{OPTION}: method: ngram, draft_model or medusa on a GPU; other heads are for a CPU (--device cpu)"
-        )
-    if isinstance(given, DraftModelOptions | MedusaOptions) and config.tensor_parallel_size > 1:
+    if isinstance(given, DraftModelOptions | HeadOptions) and config.tensor_parallel_size > 1:
         raise ConfigError(f"{OPTION}: method: ngram only with several GPUs (--tensor-parallel-size above 1)")
 
 

@@ -5,6 +5,8 @@ Row i of a step with room for drafts has 1 + room[i] tokens: the one that was dr
                of its occurrences for the last one; what followed are the drafts, in a circle where it reaches the end
     verify     of the tokens drawn behind each of the row's tokens, those count whose drafts were drawn as well, and the
                one that follows: they are written behind the row's tokens, the last one becomes its next input
+    follow     for what goes on from a row's tokens: behind each of a step the one that stands there by now, and which
+               of the step's tokens is the last one that has such a token
 Tokens are drawn by (seed, position), so a draft that is drawn is what would have been drawn without it
 (actors/worker/speculative/verifier.py says why that is right). Rows that found nothing have drafts of no meaning, of
 which none counts; keys and values of what does not count are written again before anything reads them.
@@ -24,6 +26,7 @@ from torch import Tensor
 from .step_inputs import RowState, StepInputs
 
 TILE = 1024  # positions that are compared at a time
+FOLLOWED = 256  # tokens of one program
 
 
 class Lookup(NamedTuple):
@@ -110,6 +113,28 @@ def verify_kernel(rows, at, drawn, count, ids, positions, tokens, tokens_row, dr
     tl.store(outcome + 2 * index + 1, most.to(tl.int32))
 
 
+@triton.jit(do_not_specialize=["length"], do_not_specialize_on_alignment=["rows", "starts"])
+def follow_kernel(
+    rows, starts, positions, tokens, tokens_row, length, drawn, following, ends, TILE: tl.constexpr
+):  # fmt: skip
+    """TILE tokens of one row; the first such program does what there is one of for the row."""
+    index = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
+    row = tl.load(rows + index)
+    start, end = tl.load(starts + index), tl.load(starts + index + 1)
+    token = start + tile * TILE + tl.arange(0, TILE)
+    inside = token < end
+    position = tl.load(positions + token, mask=inside, other=0) + 1
+    known = inside & (row >= 0) & (position < length)
+    word = tl.load(tokens + tl.maximum(row, 0) * tokens_row + position, mask=known, other=0)
+    tl.store(following + token, word.to(tl.int64), mask=inside)
+    if tile == 0:
+        there = (row >= 0) & (start < end)
+        first = tl.load(positions + start, mask=there, other=0)
+        last = tl.load(drawn + row, mask=there, other=0) - 1
+        tl.store(ends + index, tl.where(there, start + last - first, 0))
+
+
 def propose(rows: Tensor, starts: Tensor, room: Tensor, inputs: StepInputs, state: DraftState, lookup: Lookup) -> None:
     """Write drafts into the ids of `inputs`, which are made, and `drafted` of the state.
 
@@ -153,6 +178,34 @@ def verify(
         verify_kernel[(n,)](
             rows, at, drawn, n, inputs.ids, inputs.positions, state.tokens, state.tokens.stride(0), state.drafted,
             own.last, own.drawn, outcome, num_warps=1,
+        )  # fmt: skip
+
+
+def follow(
+    rows: Tensor,
+    starts: Tensor,
+    inputs: StepInputs,
+    own: RowState,
+    state: DraftState,
+    following: Tensor,
+    ends: Tensor,
+    longest: int,
+) -> None:
+    """What stands behind the tokens of a step that is verified, of which `inputs` are.
+
+    rows        int64 [n]; those below 0 have none
+    starts      int64 [n + 1]: where the tokens of each begin
+    following   int64 [tokens]: of each token the next one; of one that does not count any word
+    ends        int64 [n]: where the last token of each row is that counts, and whose next one is known
+    longest     at least the tokens that any of the rows has
+    """
+    n, tokens = len(rows), len(inputs.ids)
+    _check({"rows": rows, "starts": starts[:n], "ends": ends}, n)
+    _check({"following": following, "positions": inputs.positions}, tokens)
+    if n:
+        follow_kernel[(n, triton.cdiv(longest, FOLLOWED))](
+            rows, starts, inputs.positions, state.tokens, state.tokens.stride(0), state.tokens.shape[1], own.drawn,
+            following, ends, TILE=FOLLOWED, num_warps=1,
         )  # fmt: skip
 
 

@@ -66,13 +66,14 @@ class StepNumbers(NamedTuple, Generic[Vector]):
     last: Vector  # behind which token of the step each is drawn
     room: Vector  # of each row, for drafts
     given: Vector  # the tokens as far as the host knows them, else -1
-    drafting: Vector  # rows for which a model makes drafts
+    drafting: Vector  # rows for which drafts are computed before the step
+    wanted: Vector  # and how many of each
 
     @staticmethod
     def counts(sizes: Sizes) -> list[int]:
         """How many of each there may be."""
         draws, listed, rows = sizes.draws, sizes.listed, sizes.rows if sizes.drafts else 0
-        return [draws, draws, draws, listed, listed, listed + 1, draws, listed, sizes.listed_tokens, rows]
+        return [draws, draws, draws, listed, listed, listed + 1, draws, listed, sizes.listed_tokens, rows, rows]
 
     @classmethod
     def of(cls, vector: Vector, sizes: Sizes) -> StepNumbers[Vector]:

@@ -39,6 +39,7 @@ from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .layers.fused import FUSED, FusedLayers
 from .layers.moe import GpuMoe, join_experts, join_mxfp4
+from .layers.taps import ResidualTaps
 from .lora.sites import GpuLoraSites
 
 
@@ -138,14 +139,17 @@ class GpuLayer:
         shape = self.shape = build.shape
         self.group, self.batch_invariant = group, build.batch_invariant
         spec = build.layer(index)
-        self.scoring = Scoring(shape.attention_scale, shape.windows[index])
-        assert spec.attention_norm is not None and spec.mlp_norm is not None, "others are VariedLayer's"
-        self.attention_gain = build.tensor(spec.attention_norm)
-        self.mlp_gain = build.tensor(spec.mlp_norm)
+        self.scoring = Scoring(shape.attention_scale, shape.windows[index], shape.soft_cap)
+        self._make_norms(build, spec)
         self.qkv = build.linear(*spec.qkv)
         self.out = build.linear(spec.out)
         self._make_mlp(build, spec)
         self.norms, self.by_head = build.norms(spec.q_norm, spec.k_norm), build.by_head(spec.sinks)
+
+    def _make_norms(self, build: GpuBuilder, spec: LayerSpec) -> None:
+        assert spec.attention_norm is not None and spec.mlp_norm is not None, "others are VariedLayer's"
+        self.attention_gain = build.tensor(spec.attention_norm)
+        self.mlp_gain = build.tensor(spec.mlp_norm)
 
     def _make_mlp(self, build: GpuBuilder, spec: LayerSpec) -> None:
         self.moe = None if spec.moe is None else GpuMoe(build, spec.moe)
@@ -224,6 +228,7 @@ class GpuModel:
         self.batch_invariant = deterministic
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
         self.table_of = [0] * shape.layers  # in which block table each lies; whoever plans the memory sets it
+        self.taps: ResidualTaps | None = None  # for whoever reads hidden states of layers, and sets it
         self.embeddings = build.tensor(EMBEDDINGS)
         self.layers = self.make_layers(build, group)
         self.fused = FusedLayers.of(self.layers, device) if fused else None
@@ -253,13 +258,22 @@ class GpuModel:
         residual = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
         batches = (batch.alike() if self.batch_invariant else batch).by_layer(self.table_of)
         if self.fused is not None and self.fused.fits(len(residual)):
-            return Hidden(self.fused(residual, self.turns, pools, batches), residual)
+            return self._ended(self.fused(residual, self.turns, pools, batches, self.taps), residual)
         eps = self.shape.norm_eps
         normed = rms_norm(residual, self.layers[0].attention_gain, eps)
-        for layer, own, seen, following in zip(self.layers, pools, batches, [*self.layers[1:], None], strict=True):
+        following_layers = [*self.layers[1:], None]
+        for index, (own, seen, following) in enumerate(zip(pools, batches, following_layers, strict=True)):
+            layer = self.layers[index]
+            if self.taps is not None:
+                self.taps.keep(index, residual)
             added = layer(normed, residual, self.turns, own, seen)
             if following is not None:
                 normed = add_rms_norm(added, residual, following.attention_gain, eps)
+        return self._ended(added, residual)
+
+    def _ended(self, added: Tensor, residual: Tensor) -> Hidden:
+        if self.taps is not None:
+            self.taps.keep(self.shape.layers, residual, added)
         return Hidden(added, residual)
 
     def norm(self, hidden: Hidden, out: Tensor | None = None) -> Tensor:

@@ -92,7 +92,7 @@ def kv_block_bytes(shape: Architecture, block_size: int, kind: torch.dtype, wind
 
 
 def plan_memory(config: Config, shape: Architecture, max_length: int, kind: torch.dtype, beside: int = 0) -> KVMemory:
-    """`beside`: bytes of a block in a draft model."""
+    """`beside`: bytes of a block in what makes drafts."""
     windows = plan_tables(config, shape, max_length)
     sequence = -(-max_length // config.block_size)
     if windows is not None:

@@ -123,12 +123,10 @@ class GpuRunner:
         pending = PendingStep(work, rows, self.known[rows], buffers)
         self.known[work.rows] += work.draws
         alone = rows.size == work.rows.size and (work.counts == 1).all()
-        size = size_for(self.decoding.sizes, rows.size) if alone and work.draws.all() else None
-        if size is None:
-            self._start(buffers, work, rows)
-        else:
-            self._start_decoding(buffers, size, work)
+        few = size_for(self.decoding.sizes, rows.size) if alone and work.draws.all() else None
+        size = self._start(buffers, work, rows) if few is None else self._start_decoding(buffers, few, work)
         self.sampler.draw(pending)
+        self._after(size)
         pending.event = buffers.end()
         self.sampler.pending.append(pending)
         return pending
@@ -151,6 +149,9 @@ class GpuRunner:
 
     def _before(self, buffers: StepBuffers, work: RowWork) -> None:
         """What the device is given before the forward pass."""
+
+    def _after(self, size: int | StepSize) -> None:
+        """What it is given behind the tokens of a step, whose numbers and inputs are still there."""
 
     def _counted(self, pending: PendingStep, tokens: np.ndarray) -> np.ndarray:
         """Of the tokens that were drawn, those that count."""
@@ -184,7 +185,7 @@ class GpuRunner:
 
     # --- decoding alone ------------------------------------------------------------------------------------------
 
-    def _start_decoding(self, buffers: StepBuffers, size: int, work: RowWork) -> None:
+    def _start_decoding(self, buffers: StepBuffers, size: int, work: RowWork) -> int:
         numbers, draws, count = buffers.numbers, len(self._at.drawing), work.rows.size
         numbers.drawing[:size] = -1
         numbers.drawing[:count] = work.rows
@@ -192,6 +193,7 @@ class GpuRunner:
         buffers.send(self._numbers, 2 * draws, 3 * draws + size)
         adapted = self.adapted if self.adapted is not None and self.adapted.begin(buffers, size, work.rows) else None
         (self.decoding if adapted is None else adapted.decoding).step(size)
+        return size
 
     def _decode(self, size: int) -> None:
         """The forward pass of so many rows, on the buffers."""
@@ -217,7 +219,8 @@ class GpuRunner:
 
     # --- any other step ------------------------------------------------------------------------------------------
 
-    def _start(self, buffers: StepBuffers, work: RowWork, drawing: Ints) -> None:
+    def _start(self, buffers: StepBuffers, work: RowWork, drawing: Ints) -> int | StepSize:
+        """How large the step is that was started."""
         rows, counts, firsts = work.rows, work.counts, work.firsts
         starts = np.concatenate([[0], np.cumsum(counts)])
         several = np.flatnonzero(counts > 1)
@@ -236,14 +239,14 @@ class GpuRunner:
         positions = np.arange(step.tokens) + np.repeat(firsts - starts[:-1], counts)
         known = self.log[self.slot[owners], positions]
         numbers.given[: step.tokens] = np.where(positions < self.logged[owners], known, -1)
-        behind = len(self._at.given) - step.tokens + len(self._at.drafting)
+        behind = len(self._at.given) - step.tokens + len(self._at.drafting) + len(self._at.wanted)
         buffers.send(self._numbers, 2 * len(self._at.drawing), len(self._numbers) - behind)
         adapted = self.adapted
         if adapted is not None and not adapted.begin(buffers, size.tokens, rows, counts):
             adapted = None
         if not told:
             (self.mixed if adapted is None else adapted.mixed).step(size)
-            return
+            return size
         with nullcontext() if adapted is None else adapted.giving(size.tokens):
             hidden = self._compute(size)
 
@@ -251,6 +254,7 @@ class GpuRunner:
             return self.model.logits(self.model.norm(hidden.of(at.to(self.device)))).float()
 
         self.sampler.logprobs.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
+        return size
 
     def _compute(self, size: StepSize) -> Hidden:
         """The forward pass of a step of this size, on the buffers; what is given back is there as long as no graph
@@ -261,13 +265,17 @@ class GpuRunner:
         inputs = self._inputs.part(n + 1, size.tokens)
         self._make_inputs(rows, starts, firsts, inputs, size.tokens, given)
         self._add_inputs(rows, starts, inputs)
-        begins = starts[size.decoding : n + 1].int() if size.chunks else None
-        scratch = self.scratch.of(max(1, size.decoding))
-        beside = None if begins is None else self.scratch.of_chunks(size.tokens, self.pools[0].keys)
-        batch = GpuBatch(inputs.part(n, size.tokens), size.decoding, begins, scratch, beside)
-        hidden = self._forward(batch)
+        hidden = self._forward(self._batch(size, self.scratch, self.pools[0].keys))
         self.sampler.keep(hidden.of(at.last[: self._draws(size)]))
         return hidden
+
+    def _batch(self, size: StepSize, scratch: SplitScratch, keys: Tensor) -> GpuBatch:
+        """What a step of this size is, whose inputs are made; `keys`: such as are read."""
+        n = size.rows
+        begins = self._at.starts[size.decoding : n + 1].int() if size.chunks else None
+        beside = None if begins is None else scratch.of_chunks(size.tokens, keys)
+        own = scratch.of(max(1, size.decoding))
+        return GpuBatch(self._inputs.part(n, size.tokens), size.decoding, begins, own, beside)
 
     def _add_inputs(self, rows: Tensor, starts: Tensor, inputs: StepInputs) -> None:
         """What else is to be written into the inputs of a step that are made."""
@@ -282,11 +290,7 @@ class GpuRunner:
         """Steps up to the largest, of rows that are none: for the memory that they take, and so that all kernels are
         compiled and loaded. Which kernel multiplies depends on the number of tokens; ours know two ways to decode, and
         two to compute chunks."""
-        rows, tokens = self.sizes.rows, self.sizes.tokens
-        sizes = [StepSize(1, 1, 0), StepSize(rows, rows, 0)]
-        counts = sorted({min(1 << power, tokens) for power in range(4, tokens.bit_length() + 1)})
-        sizes += [StepSize(count, 0, max(1, min(rows, count // 2))) for count in counts]
-        for size in [*sizes, *self.mixed.sizes[-1:]]:
+        for size in self._profiled():
             self._compute(size)
             self.sampler.try_out(self._draws(size))
         self.decoding.step(self.decoding.sizes[-1])
@@ -296,6 +300,13 @@ class GpuRunner:
         buffers = self._buffers.take()
         self.rows.try_out(buffers)
         self._buffers.give_back(buffers)
+
+    def _profiled(self) -> list[StepSize]:
+        rows, tokens = self.sizes.rows, self.sizes.tokens
+        sizes = [StepSize(1, 1, 0), StepSize(rows, rows, 0)]
+        counts = sorted({min(1 << power, tokens) for power in range(4, tokens.bit_length() + 1)})
+        sizes += [StepSize(count, 0, max(1, min(rows, count // 2))) for count in counts]
+        return [*sizes, *self.mixed.sizes[-1:]]
 
     def try_graphs(self) -> None:
         """The largest step of each kind, of rows that are none."""

@@ -19,7 +19,13 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
 from ...model.memory.machine import check_quantization
 from ...options.config import Config, ConfigError
-from ...options.objects.speculative import DraftModelOptions, NgramOptions, count_drafts, read_speculative
+from ...options.objects.speculative import (
+    DraftModelOptions,
+    HeadOptions,
+    NgramOptions,
+    count_drafts,
+    read_speculative,
+)
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
@@ -30,8 +36,10 @@ from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
 from .compilations import report_late_compilations
+from .drafts.ahead import CachedDraftingRunner
 from .drafts.draft_model import ModelDraftingRunner
 from .drafts.medusa import MedusaDraftingRunner, MedusaHead, load_heads
+from .drafts.recurrent import RecurrentDraftingRunner, RecurrentHead
 from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
@@ -57,6 +65,8 @@ from .memory import (
 )
 from .runner import GpuRunner
 
+Drafter = GpuModel | list[MedusaHead] | RecurrentHead  # what makes drafts beside the model
+
 
 def start(context: Context) -> GpuWorkerActor:
     """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
@@ -70,7 +80,7 @@ def start(context: Context) -> GpuWorkerActor:
     begun = time.perf_counter()
     try:
         model = _load(context.config, context.model, device, group, make_sites(context.config, device))
-        draft = _load_draft(context, device) or _load_heads(context, model)
+        draft = _load_draft(context, device) or _load_head(context, model)
         context.phase_ends(StartPhase.WEIGHTS)
         dtype = str(model.dtype).removeprefix("torch.")
         context.log.info(
@@ -155,15 +165,23 @@ def _load_draft(context: Context, device: torch.device) -> GpuModel | None:
         raise draft_refused(given, error) from None
 
 
-def _load_heads(context: Context, model: GpuModel) -> list[MedusaHead] | None:
-    """The heads that make drafts, if any do."""
-    head = find_head(context.config, context.model, model.shape)
-    if head is None or not isinstance(head.shape, MedusaShape):
+def _load_head(context: Context, model: GpuModel) -> list[MedusaHead] | RecurrentHead | None:
+    """The head that makes drafts, or several that do so together, if any do; ConfigError if it cannot be had."""
+    config, given = context.config, read_speculative(context.config)
+    if not isinstance(given, HeadOptions):
         return None
-    return load_heads(head.shape, open_head(head), model, count_drafts(context.config))
+    head = find_head(config, context.model, model.shape)
+    assert head is not None
+    if isinstance(head.shape, MedusaShape):
+        return load_heads(head.shape, open_head(head), model, count_drafts(config))
+    try:
+        check_shape(config, head.shape)
+        return RecurrentHead(head.shape, open_head(head), model, context.model.max_model_len)
+    except ConfigError as error:
+        raise draft_refused(given, error) from None
 
 
-def make_runner(context: Context, model: GpuModel, draft: GpuModel | list[MedusaHead] | None = None) -> GpuRunner:
+def make_runner(context: Context, model: GpuModel, draft: Drafter | None = None) -> GpuRunner:
     """What runs steps; with drafts of `draft`, found in the text, or without any."""
     config, drafts = context.config, read_speculative(context.config)
     rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
@@ -179,6 +197,8 @@ def make_runner(context: Context, model: GpuModel, draft: GpuModel | list[Medusa
     given = model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed
     if isinstance(draft, list):
         return MedusaDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), heads=draft)
+    if isinstance(draft, RecurrentHead):
+        return RecurrentDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), head=draft)
     if draft is not None:
         return ModelDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), draft=draft)
     if isinstance(drafts, NgramOptions):
@@ -194,15 +214,16 @@ def _make_pools(
     windows: WindowPlan | None,
     take: Callable[[int], torch.Tensor] | None = None,
 ) -> int:
-    """KV memory of so many blocks, of the draft model, too, if there is one; bytes of a block of that. `take`: out of
+    """KV memory of so many blocks, of what makes drafts, too, if it has some; bytes of a block of that. `take`: out of
     what is kept.
     """
     size, device = config.block_size, runner.device
     shape, kind = runner.model.shape, kv_kind(config, runner.model.dtype, device)
     runner.pools = make_pools(shape, blocks, size, kind, device, windows, take)
-    if not isinstance(runner, ModelDraftingRunner):
+    if not isinstance(runner, CachedDraftingRunner):
         return 0
-    shape, kind = runner.draft.shape, kv_kind(config, runner.draft.dtype, device)
+    shape, dtype = runner.draft_memory
+    kind = kv_kind(config, dtype, device)
     runner.draft_pools = make_pools(shape, blocks, size, kind, device)
     return kv_block_bytes(shape, size, kind)
 

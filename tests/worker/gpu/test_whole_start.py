@@ -32,6 +32,7 @@ from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.actor import GpuWorkerActor
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner
 from actorserve.actors.worker.gpu.drafts.medusa import MedusaDraftingRunner
+from actorserve.actors.worker.gpu.drafts.recurrent import RecurrentDraftingRunner
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.graphs import Graphs
 from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
@@ -52,7 +53,7 @@ Folders = Callable[..., Path]
 ROOT = Path(__file__).parents[3]
 ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
 DRAFTS = 2
-MEDUSA = "medusa"
+MEDUSA, EAGLE3 = HEADS = "medusa", "eagle3"
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1})
 TWO_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
 KINDS: dict[str, dict[str, Any]] = {
@@ -74,8 +75,10 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "varied, deterministic, drafts": ("gemma3", {"deterministic": True, "speculative_config": NGRAM}, DraftingRunner),
     "draft model": ("qwen3", {"deterministic": True, "draft": "gemma3"}, ModelDraftingRunner),
     "drafts of heads": ("qwen3", {"deterministic": True, "draft": MEDUSA}, MedusaDraftingRunner),
+    "drafts of a head": ("qwen3", {"draft": EAGLE3}, RecurrentDraftingRunner),
+    "drafts of a head, eager": ("qwen3", {"draft": EAGLE3, "enforce_eager": True}, RecurrentDraftingRunner),
 }
-QUICK = ("adapters", "drafts of heads", "windows", "varied, deterministic, drafts", "draft model")
+QUICK = ("adapters", "drafts of heads", "drafts of a head", "windows", "varied, deterministic, drafts", "draft model")
 
 
 def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -> None:
@@ -120,8 +123,8 @@ class StartedDriver(GpuDriver):
 
 def config_of(checkpoints: Folders, kind: str, draft: str | None = None, **options: Any) -> Config:
     drafts: dict[str, Any]
-    if draft == MEDUSA:
-        drafts = {"method": MEDUSA, "model": heads_of(checkpoints(kind, **KINDS[kind]))}
+    if draft in HEADS:
+        drafts = {"method": draft, "model": heads_of(checkpoints(kind, **KINDS[kind]), draft)}
         options["speculative_config"] = json.dumps(drafts | {"num_speculative_tokens": DRAFTS})
     elif draft is not None:
         model = str(checkpoints(draft, **KINDS.get(draft, {})))
@@ -131,11 +134,15 @@ def config_of(checkpoints: Folders, kind: str, draft: str | None = None, **optio
     return config_for(checkpoints(kind, **KINDS.get(kind, {})), **sizes, **options)
 
 
-def heads_of(folder: Path) -> str:
-    """Of Medusa, for this model."""
-    own = folder.parent / f"{folder.name}-medusa"
-    if not own.exists():
+def heads_of(folder: Path, method: str) -> str:
+    """For this model of one layer."""
+    own = folder.parent / f"{folder.name}-{method}"
+    if not own.exists() and method == MEDUSA:
         heads.write_medusa(own, heads.medusa(folder, heads=DRAFTS))
+    elif not own.exists():
+        sizes: dict[str, Any] = {"num_attention_heads": 4}  # of 16 numbers each
+        tensors = heads.eagle3(folder, drafted=200, own_embeddings=True, config=sizes)
+        heads.write_eagle3(own, folder, tensors, eagle_aux_hidden_state_layer_ids=[0, 0, 1], **sizes)
     return str(own)
 
 
@@ -180,6 +187,8 @@ def models_of(runner: GpuRunner) -> Iterator[tuple[Any, Any]]:
     if isinstance(runner, ModelDraftingRunner):
         assert not runner.draft.batch_invariant, "no draft changes a token"
         yield runner.draft, runner.draft_pools
+    if isinstance(runner, RecurrentDraftingRunner):
+        yield SimpleNamespace(shape=runner.head.shape, dtype=runner.model.dtype), runner.draft_pools
 
 
 def sequences() -> list[Sequence]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from actorserve.kernels.triton.sampling import Workspace
-from actorserve.kernels.triton.step_inputs import StepInputs, keep_tokens
+from actorserve.kernels.triton.rotary_kv import Pools
+from actorserve.kernels.triton.sampling import Workspace, sample
+from actorserve.kernels.triton.step_inputs import RowState, StepInputs, keep_tokens, make_inputs
 
+from ....model.architecture import Architecture
 from ..buffers import StepBuffers
 from ..graphs import Graphs, size_for
 from ..sampler import RowWork
-from .speculation import DraftingRunner
+from .speculation import DraftingRunner, at_positions
 
 
 class AheadDraftingRunner(DraftingRunner, ABC):
@@ -29,21 +31,34 @@ class AheadDraftingRunner(DraftingRunner, ABC):
         self._drawn = torch.zeros(sizes.rows, dtype=torch.int32, device=device)
         self._index = torch.arange(sizes.rows, device=device)
         self._workspace = Workspace.make(sizes.rows, self.model.shape.vocab_size, device)
+        self._at.drafting.fill_(-1)  # there are none before the first step
 
     @abstractmethod
     def _draft(self, size: int) -> None:
-        """Write the drafts of so many rows, which `_at.drafting` has, into `_words`."""
+        """Write the drafts of so many rows, which `_at.drafting` has, into `_words`; what is more than `_at.wanted`
+        has no meaning, and writes nothing else."""
+
+    def _say(self, number: int, size: int, logits: Tensor) -> Tensor:
+        """Draw the rows' drafts of this number, which begins at 0; the words, int64."""
+        own, drawn = self._at.drafting[:size], self._drawn[:size]
+        there = own.clamp(min=0)
+        rows, first = self._index[:size].where(own >= 0, -1), self.rows.state.drawn.index_select(0, there)
+        parameters = at_positions(self.rows.parameters, there, first + number + 1)
+        sample(logits, rows, parameters, self._workspace, drawn)
+        words = drawn.long()
+        keep_tokens(own, words, self._words[number])
+        return words
 
     def _before(self, buffers: StepBuffers, work: RowWork) -> None:
-        rows = work.rows[work.draws > 1]
+        rows, draws = work.rows[work.draws > 1], work.draws[work.draws > 1]
         if not rows.size:
             return
         size = size_for(self.drafting.sizes, rows.size) or rows.size
-        own = buffers.numbers.drafting
+        own, wanted = buffers.numbers.drafting, buffers.numbers.wanted
         own[:size] = -1
-        own[: rows.size] = rows
-        begin = len(self._numbers) - len(own)
-        buffers.send(self._numbers, begin, begin + size)
+        own[: rows.size], wanted[: rows.size] = rows, draws - 1
+        begin = len(self._numbers) - len(own) - len(wanted)
+        buffers.send(self._numbers, begin, begin + len(own) + size)
         self.drafting.step(size)
 
     def _add_inputs(self, rows: Tensor, starts: Tensor, inputs: StepInputs) -> None:
@@ -61,3 +76,36 @@ class AheadDraftingRunner(DraftingRunner, ABC):
 
     def _graphs(self) -> dict[str, Graphs[Any]]:
         return {**super()._graphs(), "drafts": self.drafting}
+
+
+class DraftMemory(NamedTuple):
+    """What has keys and values of its own, and of which type they are where nobody says so."""
+
+    shape: Architecture
+    dtype: torch.dtype
+
+
+class CachedDraftingRunner(AheadDraftingRunner, ABC):
+    """What drafts has KV memory of its own for the blocks of the first block table, so that this serves both."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """That memory is set afterwards, as the model's is (`draft_pools`)."""
+        super().__init__(*given, **named)
+        sizes, state = self.sizes, self.rows.state
+        self.draft_pools: list[Pools] = []
+        self._draft_inputs = StepInputs.make(sizes.rows, sizes.rows, state.table.shape[1], self.device, sizes.tables)
+        self._draft_inputs.fill()
+        self._draft_state = RowState(state.last, torch.zeros_like(state.drawn), state.table)
+
+    @property
+    @abstractmethod
+    def draft_memory(self) -> DraftMemory:
+        """What it is for."""
+
+    def _token_each(self, number: int, size: int, positions: Tensor, words: Tensor) -> StepInputs:
+        """One token for each of so many rows, for drafts of this number: rows that want fewer are none."""
+        own, wanted = self._at.drafting[:size], self._at.wanted[:size]
+        inputs, sizes = self._draft_inputs.part(size, size), self.sizes
+        rows, starts = own.where(wanted > number, -1), self._starts[: size + 1]
+        make_inputs(rows, starts, positions, self._draft_state, inputs, sizes.block_size, 1, words, sizes.window)
+        return inputs.of(0)

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from actorserve.kernels.triton.drafts import DraftState
-from actorserve.kernels.triton.sampling import sample
-from actorserve.kernels.triton.step_inputs import StepInputs, keep_tokens
+from actorserve.kernels.triton.step_inputs import StepInputs
 
 from ....model.heads.formats import MedusaShape, block_name, out_name
 from ...models.sharding import Get
@@ -24,7 +23,7 @@ from ...quantization.base import GpuLinear
 from ...quantization.none import CublasLinear
 from ..executor import GpuModel
 from .ahead import AheadDraftingRunner
-from .speculation import DraftingSampler, at_positions
+from .speculation import DraftingSampler
 
 
 class MedusaHead(NamedTuple):
@@ -90,11 +89,6 @@ class MedusaDraftingRunner(AheadDraftingRunner):
 
     def _draft(self, size: int) -> None:
         assert isinstance(self.sampler, MedusaSampler)
-        own, drawn = self._at.drafting[:size], self._drawn[:size]
-        there = own.clamp(min=0)
-        rows, last = self._index[:size].where(own >= 0, -1), self.rows.state.drawn.index_select(0, there)
-        states = self.sampler.states.index_select(0, there)
+        states = self.sampler.states.index_select(0, self._at.drafting[:size].clamp(min=0))
         for number, head in enumerate(self.heads):
-            parameters = at_positions(self.rows.parameters, there, last + number + 1)
-            sample(head.logits(states, self.model), rows, parameters, self._workspace, drawn)
-            keep_tokens(own, drawn.long(), self._words[number])
+            self._say(number, size, head.logits(states, self.model))

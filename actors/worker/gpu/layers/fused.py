@@ -18,6 +18,7 @@ from actorserve.kernels.triton.linear.gemv import MOST_ROWS, TABLE, NormBefore, 
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables
 
 from ...quantization.none import CublasLinear
+from .taps import ResidualTaps
 
 if TYPE_CHECKING:
     from ..executor import GpuBatch, GpuLayer
@@ -67,12 +68,19 @@ class FusedLayers:
         return 0 < tokens <= MOST_ROWS
 
     def __call__(
-        self, residual: Tensor, turns: RotaryTables, pools: Sequence[Pools], batches: Sequence[GpuBatch]
+        self,
+        residual: Tensor,
+        turns: RotaryTables,
+        pools: Sequence[Pools],
+        batches: Sequence[GpuBatch],
+        taps: ResidualTaps | None = None,
     ) -> Tensor:
         """What is to be added to the residual after the last layer; the others have added theirs."""
         last = len(self._layers) - 1
         for index, (one, own, batch) in enumerate(zip(self._layers, pools, batches, strict=True)):
             layer, eps = one.layer, one.layer.shape.norm_eps
+            if taps is not None:
+                taps.keep(index, residual)
             merged = gemv(residual, *one.qkv, norm=NormBefore(layer.attention_gain, eps), pdl=self._pdl)
             self._product(layer.attention(merged, turns, own, batch), one.out, residual)
             norm = NormBefore(layer.mlp_gain, eps)

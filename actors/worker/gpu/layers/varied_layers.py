@@ -13,12 +13,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 from actorserve.kernels.triton.silu_mul import GATES
 
 from ....model.architecture import Architecture
+from ....model.layers import LayerSpec
 from ....model.rope import Rope
 from ...models.rope import cosines_and_sines
 from ...models.sharding import Get
@@ -43,18 +43,11 @@ class VariedBuilder(GpuBuilder):
 class VariedLayer(GpuLayer):
     """Attention and MLP of one layer."""
 
-    def __init__(self, build: VariedBuilder, index: int, group: TensorParallelGroup | None) -> None:
-        shape = self.shape = build.shape
-        self.group, self.batch_invariant = group, build.batch_invariant
-        spec = build.layer(index)
-        self.scoring = Scoring(shape.attention_scale, shape.windows[index], shape.soft_cap)
+    def _make_norms(self, build: GpuBuilder, spec: LayerSpec) -> None:
+        assert isinstance(build, VariedBuilder)
         self.attention_norm, self.mlp_norm = build.gain(spec.attention_norm), build.gain(spec.mlp_norm)
         self.attention_post_norm = build.gain(spec.attention_post_norm)
         self.mlp_post_norm = build.gain(spec.mlp_post_norm)
-        self.qkv = build.linear(*spec.qkv)
-        self.out = build.linear(spec.out)
-        self._make_mlp(build, spec)
-        self.norms, self.by_head = build.norms(spec.q_norm, spec.k_norm), build.by_head(spec.sinks)
 
     def compute(self, x: Tensor, added: Tensor | None, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What is still to be added to the residual stream `x` in the end; `added` is what was before."""
@@ -134,10 +127,13 @@ class VariedModel(GpuModel):
         if self.embedding_scale != 1:
             x = x * self.embedding_scale
         added: Tensor | None = None
-        for layer, turns, own, seen in zip(self.varied, self.turns_of, pools, batches, strict=True):
+        for index, (turns, own, seen) in enumerate(zip(self.turns_of, pools, batches, strict=True)):
+            layer = self.varied[index]
+            if self.taps is not None:
+                self.taps.keep(index, x, added)
             added = layer.compute(x, added, turns, own, seen)
         assert added is not None
-        return Hidden(added, x)
+        return self._ended(added, x)
 
     def logits(self, normed: Tensor) -> Tensor:
         found, shape = super().logits(normed), self.shape
