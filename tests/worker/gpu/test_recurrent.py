@@ -152,15 +152,16 @@ def test_heads_change_no_text(name: str, graphs: bool, checkpoints: Folders, tmp
     assert 0 < driver.accepted < driver.drafted
 
 
+@pytest.mark.parametrize("rows", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["eagle3", *OTHERS])
-def test_as_many_count_as_on_a_cpu(name: str, checkpoints: Folders, tmp_path: Path) -> None:
+def test_as_many_count_as_on_a_cpu(name: str, rows: int, checkpoints: Folders, tmp_path: Path) -> None:
     """Step by step, also where rows give drafts up; greedy and drawn."""
     case = make_case(name, checkpoints, tmp_path, echoes=True)
     counts = []
     runners: list[Any] = [on_a_cpu(case.config), make_recurrent(case)]
     for runner, kind in zip(runners, (Driver, GpuDriver), strict=True):
         driver: Driver = kind(runner, seed=3, drafts=DRAFTS, steady=True)
-        texts = driver.run(sequences([GREEDY, SAMPLINGS[1], SEED, GREEDY], 12))
+        texts = driver.run(sequences([GREEDY, SEED, SAMPLINGS[1], GREEDY][:rows], 3 * rows + 1))
         counts.append((texts, driver.steps, driver.drafted, driver.accepted))
     assert counts[0] == counts[1] and counts[0][3] > 0
 
@@ -181,7 +182,7 @@ def test_heads_say_what_their_format_says(
     """Behind prompts in pieces, rejected drafts, rows without room, preemptions; over blocks in disorder."""
     case = make_case(name, checkpoints, tmp_path, layers=2)
     runner = make_recurrent(case, way == "graphs", way == "fused", adaptive=False)
-    own = sequences([GREEDY] * 3, 6)
+    own = sequences([GREEDY] * 2, 6)
     step, seen = runner.drafting.step, list[int]()
     unsure = 0
 
@@ -199,4 +200,4 @@ def test_heads_say_what_their_format_says(
 
     monkeypatch.setattr(runner.drafting, "step", checked)
     GpuDriver(runner, preempt=0.1, seed=7, drafts=DRAFTS).run(own)
-    assert len(seen) > 5 and max(seen) > 1 and unsure < len(seen) / 5
+    assert len(seen) > 3 and max(seen) > 1 and unsure < len(seen) / 5
