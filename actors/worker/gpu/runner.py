@@ -290,12 +290,13 @@ class GpuRunner:
         """Steps up to the largest, of rows that are none: for the memory that they take, and so that all kernels are
         compiled and loaded. Which kernel multiplies depends on the number of tokens; ours know two ways to decode, and
         two to compute chunks."""
-        for size in self._profiled():
+        profiled = self._profiled()
+        for size in profiled:
             self._compute(size)
             self.sampler.try_out(self._draws(size))
         self.decoding.step(self.decoding.sizes[-1])
         if self.adapted is not None:  # there are two ways to add what adapters do
-            for size in (sizes[0], *sizes[-1:], *self.mixed.sizes[-1:]):
+            for size in (profiled[0], *profiled[-2:]):
                 self.adapted.mixed.step(size)
         buffers = self._buffers.take()
         self.rows.try_out(buffers)
