@@ -75,6 +75,8 @@ def weight_of(product: object) -> Tensor:
             return product.weight
         if product.data.kind == Weights.INT_8:
             return int8_weight(product)
+        if product.data.kind == Weights.GROUPED:
+            return _multiplied(product)
     elif isinstance(product, PackedLinear):
         packed: Tensor = product.weight.to_dense()
         return packed
@@ -83,6 +85,12 @@ def weight_of(product: object) -> Tensor:
     elif (own := getattr(product, "weight", None)) is not None and own.dim() == 2 and own.is_floating_point():
         return torch.as_tensor(own)
     raise AdapterError("use_dora is not supported for weights of this kind in memory; --quantization none has others")
+
+
+def _multiplied(product: NativeLinear) -> Tensor:
+    """The weight [outputs, inputs], of products of rows with one number each, which loses nothing of it."""
+    made = product(torch.eye(product.inputs))
+    return (made if product.bias is None else made - product.bias).T.contiguous()
 
 
 def _product(batch_invariant: bool) -> Callable[[Tensor], CpuLinear]:

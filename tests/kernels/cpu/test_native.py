@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from actorserve.actors.model.memory.machine import cpu_flags
+from actorserve.actors.worker.lora.products import weight_of
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.linear import Grouped, Scales, float_linear, grouped_linear, int8_linear, int8_weight
 from tests.support.compiler import need_compiler
@@ -142,6 +143,7 @@ def test_products_of_groups_are_the_formula_whatever_the_rows(
         parts, weight = grouped(scaled, outputs, inputs, generator)
         bias, x = torch.randn(outputs, generator=generator), torch.randn(33, inputs, generator=generator)
         product = grouped_linear(library, parts, bias)
+        assert (weight_of(product) - weight).abs().max() <= 2e-6 * weight.abs().max()
         exact = rounded_by_chunks(x) @ weight.T + bias.double()
         scale = rounded_by_chunks(x).abs() @ weight.abs().T
         library.set_threads(1)
