@@ -56,6 +56,7 @@ NARROW = [
     "change",
     "propose",
     "verify",
+    "follow",
     "route",
     "place",
 ]  # kernels that read little
@@ -277,6 +278,8 @@ def launch_drafts(module: Any, every: bool) -> None:
     for drafts in (1, 3, 32) if every else (5,):
         module.propose(rows, torch.zeros(4, dtype=torch.int64), rows, inputs, state, module.Lookup(1, 64, drafts))
     module.verify(rows, rows, rows.int(), inputs, own, state, torch.zeros(3, 2, dtype=torch.int32))
+    starts, words = torch.zeros(4, dtype=torch.int64), torch.zeros(40, dtype=torch.int64)
+    module.follow(rows, starts, inputs, own, state, words, rows, 40)
 
 
 def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
