@@ -300,7 +300,6 @@ def test_a_draft_model_is_looked_at_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"enable_lora": True},
         {"enable_prompt_embeds": True},
         {"logits_processor_pattern": "a.*"},
         {"worker_cls": "a:B"},
@@ -339,15 +338,12 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
     check_device(make_config({"speculative_config": drafts}), on_gpu=True)
     with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram only with several GPUs"):
         check_device(make_config({"speculative_config": drafts, "tensor_parallel_size": 2}), on_gpu=True)
-    medusa = drafts.replace("draft_model", "medusa")
-    check_device(make_config({"speculative_config": medusa}), on_gpu=True)
-    with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram only with several GPUs"):
-        check_device(make_config({"speculative_config": medusa, "tensor_parallel_size": 2}), on_gpu=True)
-    head = '{"method": "eagle3", "model": "/none", "num_speculative_tokens": 2}'
-    with pytest.raises(
-        ConfigError, match=r"^--speculative-config: method: ngram, draft_model or medusa on a GPU; other"
-    ):
+    mtp = '{"method": "mtp", "num_speculative_tokens": 2}'
+    for head in (*(drafts.replace("draft_model", method) for method in ("medusa", "eagle", "eagle3")), mtp):
         check_device(make_config({"speculative_config": head}), on_gpu=True)
+        with pytest.raises(ConfigError, match=r"^--speculative-config: method: ngram only with several GPUs"):
+            check_device(make_config({"speculative_config": head, "tensor_parallel_size": 2}), on_gpu=True)
+    check_device(make_config({"enable_lora": True}), on_gpu=True)
     check_device(make_config({"deterministic": True}), on_gpu=True)
     with pytest.raises(ConfigError, match=r"^--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8"):
         check_device(make_config({"kv_cache_dtype": "int8"}), on_gpu=True)
