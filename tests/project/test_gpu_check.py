@@ -53,7 +53,7 @@ def test_what_decides_comes_first_and_all_of_it_has_time(check: dict[str, Any]) 
     names = [name for name, _, _ in check["PARTS"]]
     assert names.index("the server beside transformers") < names.index("kernels' times") < len(names) - 1
     before_tests = sum(limit for name, _, limit in check["PARTS"] if "tests" not in name)
-    assert before_tests <= 1.15 * check["WHOLE_S"], "limits are for parts that go wrong; what they take is less"
+    assert before_tests <= 1.2 * check["WHOLE_S"], "limits are for parts that go wrong; what they take is less"
 
 
 def test_a_part_that_is_cut_leaves_no_process(check: dict[str, Any], tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_the_list_of_parts() -> None:
 
 
 @pytest.mark.slow  # the interpreter takes minutes for the steps of a toy
-def test_all_of_it_on_toys(tmp_path: Path) -> None:
+def test_all_of_it_on_toys(check: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "table.md"
-    subprocess.run([sys.executable, CHECK, "--tiny", "--out", out], check=True, capture_output=True, timeout=1500)
+    subprocess.run([sys.executable, CHECK, "--tiny", "--out", out], check=True, capture_output=True, timeout=2400)
     table = out.read_text()
-    assert table.count("ended with 0.") == 9 and "**no**" not in table
+    assert table.count("ended with 0.") == len(check["TINY_PARTS"]) and "**no**" not in table
     assert len(re.findall(r"^\| .* \|$", table, re.MULTILINE)) > 60

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,8 @@ ASKING = {  # what rows may ask for, by a word for the table
 }
 
 
-def read_shape(name: str) -> Architecture:
-    return read_architecture(SHAPES[name])
+def read_shape(name: str, **changed: Any) -> Architecture:
+    return read_architecture(SHAPES[name] | changed)
 
 
 def write_folder(name: str, folder: Path) -> Path:
@@ -165,32 +166,45 @@ class Bench:
         fused: bool = False,
         adapters: int = 0,
         rank: int = 16,
+        drafts: int = 0,
     ) -> None:
         """`kind`: of keys and values, where that is not the model's own type; `fused`: see layers/fused.py there;
-        `adapters` of this rank of all linear layers, of ids from 1 on.
+        `adapters` of this rank of all linear layers, of ids from 1 on; `drafts` of a row in a step, at most.
         """
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.shape = read_shape(name)
+        self.name, self.shape = name, read_shape(name)
         self.dtype = DTYPES[SHAPES[name]["dtype"]]
-        read = random_tensors(self.shape, 0, self.device)
-        get = lambda name: read(name, slice(None), None)  # noqa: E731
         lora = GpuLoraSites(adapters, rank, self.device) if adapters else None
-        model = GpuModel(self.shape, get, self.dtype, length, self.device, fused=fused, lora=lora)
-        self.sizes = Sizes(rows, tokens + rows, length, block_size, adapters=adapters)
-        self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
-        self.runner = GpuRunner(
-            model, self.log, self.sizes, capture_sizes([], rows), mixed=mixed_sizes(rows, tokens + rows)
+        model = GpuModel(
+            self.shape, self.weights(self.shape, 0), self.dtype, length, self.device, fused=fused, lora=lora
         )
+        self.sizes = Sizes(rows, tokens + rows * (1 + drafts), length, block_size, drafts, adapters)
+        self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
+        mixed = mixed_sizes(rows, self.sizes.tokens, bool(drafts))
+        self.runner = self.make_runner(model, self.log, self.sizes, capture_sizes([], rows), mixed=mixed)
         blocks = rows * -(-length // block_size)
-        pools = make_pools(self.shape, blocks, block_size, kind or self.dtype, self.device)
-        if self.device.type == "cuda":
-            for own in pools:
-                fill(own)
-        self.runner.pools = pools
+        self.runner.pools = self.make_pools(self.shape, blocks, kind or self.dtype)
         self.table = np.random.default_rng(1).permutation(blocks).astype(np.int32).reshape(rows, -1)
         self.number = 0
         for adapter in range(1, 1 + adapters):
             self.load(adapter, rank)
+
+    def weights(self, shape: Architecture, seed: int) -> Callable[[str], torch.Tensor]:
+        """Random ones, by name."""
+        read = random_tensors(shape, seed, self.device)
+        return lambda name: read(name, slice(None), None)
+
+    def make_runner(self, *given: Any, **named: Any) -> GpuRunner:
+        """As GpuRunner is made."""
+        return GpuRunner(*given, **named)
+
+    def make_pools(self, shape: Architecture, blocks: int, kind: torch.dtype) -> list[Pools]:
+        """KV memory, on a GPU with something in it."""
+        pools = make_pools(shape, blocks, self.sizes.block_size, kind, self.device)
+        if self.device.type == "cuda":
+            for own in pools:
+                fill(own)
+        return pools
 
     def load(self, adapter: int, rank: int) -> None:
         """An adapter of random numbers, into a slot that is free or that it has."""
@@ -226,11 +240,11 @@ class Bench:
         self.number += 1
         return Step.make(1, self.number, new, range(len(counts)), counts)
 
-    def decode(self, rows: int, steps: int) -> list[PendingStep]:
-        """Steps of one token a row, one started while the one before it runs."""
+    def decode(self, rows: int, steps: int, tokens: int = 1) -> list[PendingStep]:
+        """Steps of so many tokens a row, drafts among them; one started while the one before it runs."""
         done: list[PendingStep] = []
         for _ in range(steps):
-            done.append(self.runner.launch(self.step([], [1] * rows)))
+            done.append(self.runner.launch(self.step([], [tokens] * rows)))
             if len(done) > 1:
                 self.runner.finish(done[-2])
         self.runner.finish(done[-1])
