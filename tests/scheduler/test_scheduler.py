@@ -274,25 +274,25 @@ def run_chaos(seed: int, layout: KVLayout = PLAIN, stages: int = 1) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_chaos(seed: int) -> None:
     run_chaos(seed)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(8))
 def test_chaos_with_windows_and_states(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorserve.actors.scheduler.memory.snapshots.INTERVAL", 24)
     run_chaos(seed, random_layout(random.Random(seed)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(20, 40), *range(1000, 1600)])
+@pytest.mark.parametrize("seed", [*range(10, 40), *range(1000, 1600)])
 def test_chaos_long(seed: int) -> None:
     run_chaos(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(15, 30), *range(1000, 1600)])
+@pytest.mark.parametrize("seed", [*range(8, 30), *range(1000, 1600)])
 def test_chaos_with_windows_and_states_long(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorserve.actors.scheduler.memory.snapshots.INTERVAL", 24)
     run_chaos(seed, random_layout(random.Random(seed)))

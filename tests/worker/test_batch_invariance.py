@@ -112,23 +112,20 @@ FLOAT32: dict[str, Any] = {"deterministic": True}
 BFLOAT16, FLOAT16 = FLOAT32 | {"dtype": "bfloat16"}, FLOAT32 | {"dtype": "float16"}
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama", WIDE, INT8),
-    *((kind, {}, INT8) for kind in ("qwen3", "qwen3_moe", "llama_biased", "phi3_long")),
+    *((kind, {}, INT8) for kind in ("qwen3", "phi3_long")),
     ("llama", WIDE, FLOAT32),
-    *(
-        (kind, {}, FLOAT32)
-        for kind in ("qwen2_windows", "qwen3", "qwen3_moe", "llama_biased", "llama_tied", "phi3_long")
-    ),
+    *((kind, {}, FLOAT32) for kind in ("qwen2_windows", "qwen3_moe", "llama_biased")),
     ("llama", DEEP, BFLOAT16),
-    ("qwen3", {}, BFLOAT16),
-    ("llama", DEEP, FLOAT16),
     ("olmo3", {}, FLOAT32),
     ("deepseek_v3", {}, INT8),
     ("gpt_oss", {}, FLOAT32),
     ("gemma3", {}, BFLOAT16),
 ]
 SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    *((kind, {}, INT8) for kind in ("mistral", "llama_tied")),
-    ("mistral", {}, FLOAT32),
+    *((kind, {}, INT8) for kind in ("mistral", "llama_tied", "qwen3_moe", "llama_biased")),
+    *((kind, {}, FLOAT32) for kind in ("mistral", "qwen3", "llama_tied", "phi3_long")),
+    ("qwen3", {}, BFLOAT16),
+    ("llama", DEEP, FLOAT16),
     ("gemma2", {}, INT8),
     ("gpt_oss", {}, INT8),
     ("llama4", {}, INT8),

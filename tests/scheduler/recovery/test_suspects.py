@@ -13,6 +13,9 @@ from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
 from ..engine_model import Bench, expected_answer, prompt_of
 
 REQUESTS = 12
+SEEDS = pytest.mark.parametrize(
+    "seed", [*range(15), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(15, 60))]
+)
 
 
 def die(bench: Bench) -> list[int]:
@@ -46,7 +49,7 @@ def fill(bench: Bench, rng: random.Random) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("kind", ["position", "decoding"])
-@pytest.mark.parametrize("seed", range(30))
+@SEEDS
 def test_the_deadly_one_is_given_up_and_all_others_are_answered(seed: int, kind: str) -> None:
     """It kills whoever computes one of its positions, or decodes one of its tokens behind that."""
     rng = random.Random(seed)
@@ -73,7 +76,7 @@ def test_the_deadly_one_is_given_up_and_all_others_are_answered(seed: int, kind:
     assert bench.scheduler.pool.free == bench.num_blocks and not bench.scheduler.suspects
 
 
-@pytest.mark.parametrize("seed", range(30))
+@SEEDS
 def test_deaths_without_a_reason_convict_nobody(seed: int) -> None:
     """They come as often as actors may be started again: with many steps between them."""
     rng = random.Random(seed)

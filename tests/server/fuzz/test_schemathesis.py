@@ -72,7 +72,7 @@ UNSURE = re.compile(
     r"\{id\}|/v1/(messages|responses|realtime)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|apply-template|go_on|close_session)$|generative_scoring$|/v1/(decisions|systemone)$|render$|/openapi.json"
 )  # perhaps nothing drawn is what these can answer
 SHORT = 3  # tokens and choices of an answer
-QUICK, MANY = 3, 200  # cases of one operation and mode; half of the time is drawing them
+QUICK, MANY = 2, 200  # cases of one operation and mode; half of the time is drawing them
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,14 @@ def undisturbed(server: Server) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize(
-    "victims", [("worker@1",), ("worker@0",), ("scheduler@1",), ("worker@0", "scheduler@0"), ("worker@0", "worker@1")]
+    "victims",
+    [
+        ("worker@1",),
+        pytest.param(("worker@0",), marks=pytest.mark.slow),
+        ("scheduler@1",),
+        ("worker@0", "scheduler@0"),
+        ("worker@0", "worker@1"),
+    ],
 )
 def test_a_death_in_an_engine_changes_no_answer(
     server: Server, undisturbed: list[list[Any]], victims: tuple[str, ...]

@@ -262,7 +262,7 @@ def no_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "BACKSTOP_S", FOREVER)
 
 
-@pytest.mark.parametrize("readers", [2, 3])
+@pytest.mark.parametrize("readers", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_random_kills(readers: int, no_backstop: None) -> None:
     assert kill_at_random(30, 1, readers) > 30
 

@@ -22,6 +22,7 @@ POSITIONS = [0, 16, 128, 200, 240, 248]  # among them: a wrap mark is written, a
 OLD = [payload(1, 17), payload(2, 9)]
 NEW, LATER = payload(3, 40), payload(4, 5)
 READERS = pytest.mark.parametrize("readers", [1, 2, 3])
+ONE_OR_MORE = pytest.mark.parametrize("readers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 
 
 class Scene:
@@ -146,7 +147,7 @@ def test_while_committing(position: int, readers: int) -> None:
     assert outcomes == {2, 3}
 
 
-@READERS
+@ONE_OR_MORE
 def test_while_attaching(readers: int) -> None:
     def attaching_producer(scene: Scene) -> Callable[[], object]:
         return lambda: scene.lane.producer()
@@ -160,7 +161,7 @@ def test_while_attaching(readers: int) -> None:
             assert scene.take_by_all() == [*OLD, LATER]
 
 
-@READERS
+@ONE_OR_MORE
 def test_while_the_very_first_producer_attaches(readers: int) -> None:
     def attaching(lane: Lane) -> Callable[[], object]:
         return lambda: lane.producer()

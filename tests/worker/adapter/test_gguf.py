@@ -28,8 +28,8 @@ from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 ON_CPU = {"device": "cpu"}
 QUICK = (
-    *("cohere2", "exaone4", "falcon_40b", "falcon_mamba", "gemma4", "glm4_moe", "gpt2", "gpt_neox", "granitemoeshared"),
-    *("lfm2_moe", "mamba", "mpt", "nemotron", "nemotron_h_moe", "olmo", "qwen3_5_moe", "qwen3_next"),
+    *("exaone4", "falcon_40b", "falcon_mamba", "gemma4", "glm4_moe", "gpt2", "lfm2_moe", "mpt", "nemotron_h_moe"),
+    *("qwen3_5_moe", "qwen3_next"),
 )
 
 

@@ -42,6 +42,7 @@ def by_format(samples: list[Sample]) -> dict[str, list[Sample]]:
 
 FORMATS = by_format(ALL)
 each_format = pytest.mark.parametrize("samples", FORMATS.values(), ids=FORMATS)
+every = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])  # of the places in a text
 
 
 @contextmanager
@@ -89,23 +90,25 @@ def test_means_what_it_should(samples: list[Sample]) -> None:
 
 
 @each_format
-def test_cuts_change_nothing(samples: list[Sample]) -> None:
-    for sample in samples:
+@every
+def test_cuts_change_nothing(samples: list[Sample], step: int) -> None:
+    for number, sample in enumerate(samples):
         with named(sample):
-            check_cuts(sample.text, sample.parser, range(len(sample.text) + 1))
+            check_cuts(sample.text, sample.parser, range(number % step, len(sample.text) + 1, step))
 
 
 @each_format
-def test_end_at_every_place(samples: list[Sample]) -> None:
+@every
+def test_end_at_every_place(samples: list[Sample], step: int) -> None:
     """The length limit cuts anywhere: what came out is the beginning of the whole, what was held is text or nothing."""
-    for sample in samples:
+    for number, sample in enumerate(samples):
         with named(sample):
-            check_ends(sample)
+            check_ends(sample, range(number % step, len(sample.text) + 1, step))
 
 
-def check_ends(sample: Sample) -> None:
+def check_ends(sample: Sample, cuts: Iterable[int]) -> None:
     whole = sample.turn()
-    for cut in range(len(sample.text) + 1):
+    for cut in cuts:
         parser = sample.parser()
         given = turn_of(parser.feed(sample.text[:cut]))
         held = turn_of(parser.finish())
