@@ -19,7 +19,8 @@ import requests
 from actorserve.actors.cli import main
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.observer.requests import Requests
-from actorserve.actors.observer.why import Explanation, explain, take_scene
+from actorserve.actors.observer.why.explanation import Explanation, explain
+from actorserve.actors.observer.why.scene import take_scene
 from actorserve.actors.protocol.messages import Finish
 from actorserve.shm.table.stamps import Stamp
 from tests.support.server import Server

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from actorserve.actors.observer.requests import Facts
-from actorserve.actors.observer.why import Scene, _of_tiers
+from actorserve.actors.observer.why.scene import Scene
+from actorserve.actors.observer.why.waits import _of_tiers
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.telemetry.snapshot import ActorStatus, Snapshot

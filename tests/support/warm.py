@@ -33,7 +33,9 @@ from actorserve.actors.supervisor.processes.subreaper import PR_SET_CHILD_SUBREA
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tools" / "package"
 REQUEST_BYTES, ANSWER_BYTES = 1 << 17, 32
-LOOKS = tuple(f"observer.{name}" for name in ("report", "table", "requests", "why", "why_text", "trace", "screen"))
+LOOKS = tuple(
+    f"observer.{name}" for name in ("report", "table", "requests", "why.explanation", "why.text", "trace", "screen")
+)
 COMMANDS = (*LOOKS, "observer.ask", "protocol.sockets.control_wire", "supervisor.timeouts")
 IMPORTS_S = 120.0  # what they may take on a busy machine
 COMMAND_S = 120.0

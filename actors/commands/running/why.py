@@ -10,7 +10,7 @@ from ...observer.options import add_server
 from ...options.config import ConfigError
 
 if TYPE_CHECKING:
-    from ...observer.why import Explanation
+    from ...observer.why.explanation import Explanation
 
 DESCRIPTION = """Say where a request is, how long it was in each stage, what it waits for, and which deaths it survived.
 
@@ -67,7 +67,8 @@ def _look(server: int | None, name: str | None) -> list[Explanation]:
     """About the request of this name, or about all that have not ended."""
     from ...observer.attach import attach
     from ...observer.requests import Requests
-    from ...observer.why import explain, take_scene
+    from ...observer.why.explanation import explain
+    from ...observer.why.scene import take_scene
 
     attached = attach(server)
     requests = Requests(attached)
@@ -78,7 +79,7 @@ def _look(server: int | None, name: str | None) -> list[Explanation]:
 
 
 def _print(found: list[Explanation], arguments: argparse.Namespace) -> None:
-    from ...observer.why_text import HEAD, describe, one_line
+    from ...observer.why.text import HEAD, describe, one_line
 
     if arguments.json:
         import msgspec

@@ -17,7 +17,7 @@ import pytest
 
 from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
 from actorserve.actors.model.memory.machine import count_blocks
-from actorserve.actors.observer.why_text import describe
+from actorserve.actors.observer.why.text import describe
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.objects.speculative import count_drafts, is_by_itself, most_drafts, read_speculative
 from actorserve.actors.protocol.topology import System

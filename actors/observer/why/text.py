@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .table import duration
-from .why import Explanation
+from ..table import duration
+from .explanation import Explanation
 
 WIDTH = 26
 
