@@ -9,7 +9,7 @@ from functools import partial
 
 from actorserve.http.settings import AdapterNames, Catalog, KVSharing, Settings, media_rules, plugins_of
 
-from ..model.checks import check_gpu
+from ..model.checks.device import check_gpu
 from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.kv_offload import read_tiers
 from ..protocol.file_sizes import KV_LISTENER

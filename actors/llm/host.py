@@ -17,7 +17,7 @@ from setproctitle import setproctitle
 
 from actorserve.shm.segment import SegmentError
 
-from ..model.checks import find_model
+from ..model.checks.model import find_model
 from ..options.config import ConfigError
 from ..protocol.topology import System
 from ..supervisor.control.socket import Control

@@ -10,7 +10,7 @@ import os
 
 from actorserve.shm.board.board import ActorState
 
-from ..model.checks import find_model
+from ..model.checks.model import find_model
 from ..options.config import Config, ConfigError
 from ..protocol.kinds import find
 from ..protocol.topology import System

@@ -27,7 +27,7 @@ import msgspec
 from actorserve.http.errors import ApiError
 from actorserve.http.settings import ServedAdapter, Settings, media_rules, plugins_of
 
-from ..model.checks import check_gpu
+from ..model.checks.device import check_gpu
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
 from ..options.sources import named_values

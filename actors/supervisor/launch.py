@@ -17,7 +17,7 @@ from setproctitle import setproctitle
 
 from actorserve.shm.segment import SegmentError
 
-from ..model.checks import NO_TEMPLATE, find_models
+from ..model.checks.model import NO_TEMPLATE, find_models
 from ..model.tokenizers.tokenizer import find_templates
 from ..options.config import Config, ConfigError
 from ..options.kv_offload import OPTION, read_tiers

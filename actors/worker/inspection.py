@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ..model.architecture import Architecture
-from ..model.checks import check_pooling, check_vision, kv_type_of, vision_on_gpu
+from ..model.checks.combinations import check_pooling, check_vision, vision_on_gpu
 from ..model.config_json import find_architecture, read_architecture
 from ..model.info import ModelInfo, read_json
 from ..model.memory.kv import KVSpec, KVType
@@ -25,6 +25,7 @@ from ..model.memory.machine import (
     blocks_in,
     float_on_cpu,
     kv_memory_room,
+    kv_type_of,
     kv_type_on_cpu,
     unused_memory,
     usable_cores,

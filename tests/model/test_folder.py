@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from actorserve import LLM
-from actorserve.actors.model.checks import check_device, find_model
+from actorserve.actors.model.checks.device import check_device
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.generation import sampling_defaults
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo
 from actorserve.actors.model.memory import machine
@@ -381,7 +382,7 @@ def test_a_model_without_template_is_served_with_a_warning(folder: Path) -> None
 def test_checks_need_no_torch(folder: Path) -> None:
     program = (
         "import sys; from actorserve.actors.options.config import make_config; "
-        "from actorserve.actors.model.checks import find_model; find_model(make_config({'model': sys.argv[1]})); "
+        "from actorserve.actors.model.checks.model import find_model; find_model(make_config({'model': sys.argv[1]})); "
         "assert not {'torch', 'transformers', 'numpy', 'tokenizers', 'huggingface_hub'} & set(sys.modules)"
     )
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program, str(folder)]) == 0

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from actorserve.actors.model.checks import find_head, find_model
+from actorserve.actors.model.checks.drafts import find_head
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.heads.checkpoints import Head
 from actorserve.actors.model.heads.formats import MedusaShape, RecurrentShape

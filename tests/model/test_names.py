@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.gguf.hub import FIRST
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config

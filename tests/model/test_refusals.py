@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.model.vision.refused import BY_NAME, END, REASONS, check_kind
 from actorserve.actors.model.vision.texts import KINDS, TEXTS_ALONE

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.model.checks import check_vision
+from actorserve.actors.model.checks.combinations import check_vision
 from actorserve.actors.model.config_json import find_architecture, read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.vision.texts import read_vision, text_name

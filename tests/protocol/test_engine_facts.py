@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.sockets.engine_facts import facts_of, refusal_of

@@ -89,6 +89,13 @@ def kv_type_on_cpu(config: Config, computed: str, quantised: bool) -> KVType:
     return KV_TYPES["float16" if quantised and computed == "float32" else computed]
 
 
+def kv_type_of(config: Config, shape: Architecture) -> KVType:
+    """How a model keeps keys and values on a CPU."""
+    if config.kv_cache_dtype == "int8" and shape.latent is not None:
+        raise ConfigError("--kv-cache-dtype int8: the model keeps latents (MLA); float16 keeps half of float32's bytes")
+    return kv_type_on_cpu(config, dtype_on_cpu(config, shape), shape.quantization.computes_in is not None)
+
+
 def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> None:
     """ConfigError if the weight format and the device, or --dtype, do not go together."""
     method = shape.quantization

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
-from ...model.checks import find_model
+from ...model.checks.model import find_model
 from ...options.config import Config, ConfigError
 from ...protocol.actor_spec import ActorSpec
 from ...protocol.sockets.node_wire import (

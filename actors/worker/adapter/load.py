@@ -18,7 +18,7 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from ...model.checks import check_adapted
+from ...model.checks.combinations import check_adapted
 from ...model.config_json import weights_method
 from ...model.formats.stored import StoredWeights
 from ...model.info import ModelInfo, read_json

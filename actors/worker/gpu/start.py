@@ -12,7 +12,8 @@ from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture
-from ...model.checks import adapted_on_gpu, draft_refused, find_draft_model, find_head, vision_on_gpu
+from ...model.checks.combinations import adapted_on_gpu, vision_on_gpu
+from ...model.checks.drafts import draft_refused, find_draft_model, find_head
 from ...model.config_json import find_architecture
 from ...model.heads.formats import MedusaShape
 from ...model.info import ModelInfo, read_json

@@ -9,12 +9,13 @@ import numpy as np
 
 from actorserve.kernels.cpu.paged_kv import PagedKV
 
-from ...model.checks import block_bytes, draft_refused, find_draft_model, find_head, head_block_bytes, kv_type_of
+from ...model.checks.drafts import block_bytes, draft_refused, find_draft_model, find_head, head_block_bytes
 from ...model.config_json import read_architecture
 from ...model.heads.checkpoints import Head
 from ...model.heads.formats import MedusaShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
+from ...model.memory.machine import kv_type_of
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     BY_ITSELF,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...model.checks import check_device, check_gpu
+from ...model.checks.device import check_device, check_gpu
 from ...model.memory.machine import without_effect
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context

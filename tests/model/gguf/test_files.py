@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.gguf.architectures import Fields
 from actorserve.actors.model.gguf.header import MOST_VALUES, TYPES, GgufTensor, read_header
 from actorserve.actors.model.gguf.names import hub_tensors
@@ -259,7 +259,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_needs_no_torch_either(tmp_path: Path) -> None:
     program = (
         "import sys; from actorserve.actors.options.config import make_config; "
-        "from actorserve.actors.model.checks import find_model; "
+        "from actorserve.actors.model.checks.model import find_model; "
         "find_model(make_config({'model': sys.argv[1], 'device': 'cpu'})); "
         "assert not {'torch', 'transformers', 'numpy', 'tokenizers', 'huggingface_hub'} & set(sys.modules)"
     )

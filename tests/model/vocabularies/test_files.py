@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.model.tokenizers.tokenizer import find_templates, load_tokenizer, special_tokens
 from actorserve.actors.model.vocabularies.folder import fast_tokenizer, make

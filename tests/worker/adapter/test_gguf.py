@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.adapter import verify

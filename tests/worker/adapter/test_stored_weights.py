@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.formats.stored import ExpertFloat4Weight
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError

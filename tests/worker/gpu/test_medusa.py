@@ -14,7 +14,7 @@ import torch
 from .test_runner import DEVICE, ROWS, GpuDriver, load_model, prompt  # isort: skip  # before kernels are imported
 from .test_runner import BLOCKS, TOKENS  # isort: skip
 
-from actorserve.actors.model.checks import find_head
+from actorserve.actors.model.checks.drafts import find_head
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.worker.gpu.buffers import Sizes

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from .test_runner import DEVICE, ROWS, GpuDriver, load_model, prompt  # isort: skip  # before kernels are imported
 from .test_runner import BLOCKS, TOKENS  # isort: skip
 
-from actorserve.actors.model.checks import find_head
+from actorserve.actors.model.checks.drafts import find_head
 from actorserve.actors.model.heads.formats import RecurrentShape
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config

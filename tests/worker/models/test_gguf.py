@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.memory.machine import weight_bytes

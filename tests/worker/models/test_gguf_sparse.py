@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.values import read_json

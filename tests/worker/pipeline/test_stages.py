@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from actorserve.actors.model.checks import check_device
+from actorserve.actors.model.checks.device import check_device
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json, resolve_model
 from actorserve.actors.model.pipeline.stages import divide, plan_stages, worker_shapes

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from actorserve.actors.model.architecture import Architecture
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.memory.machine import check_quantization, weight_bytes

@@ -1,0 +1,133 @@
+"""Which options go with a model that pools, that sees or hears, or that transformers computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...options.config import Config, ConfigError
+from ...options.objects.speculative import OPTION, HeadOptions, LookupOptions, read_speculative
+from ...sound.installed import MISSING, can_decode
+from ..config_json import read_architecture, weights_method
+from ..info import ModelInfo, read_json
+from ..memory.machine import NUMBERS, count_blocks, dtype_on_cpu
+from ..pooling.choice import native_values
+from ..pooling.spec import PoolingSpec
+from ..values import Values
+from ..vision.spec import VisionSpec
+from ..weights.weight_files import find_hidden_weights, read_weights
+from .device import check_device, check_gpu
+
+
+def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
+    """ConfigError if an option cannot be had with a model that pools, or its weights are not what they should be."""
+    if config.device == "cuda":
+        raise ConfigError(f"--device cuda: {model.architecture} pools, which is done on a CPU (--device cpu)")
+    for option, given in (
+        ("--tensor-parallel-size", config.tensor_parallel_size > 1),
+        ("--pipeline-parallel-size", config.pipeline_parallel_size > 1),
+        ("--deterministic", config.deterministic),
+        (OPTION, config.speculative_config is not None),
+        ("--enable-lora", config.enable_lora),
+    ):
+        if given:
+            raise ConfigError(f"{option}: not with a model that pools ({model.architecture}); leave the option out")
+    check_device(config, on_gpu=False)
+    folder = Path(model.folder)
+    if not spec.base:
+        if read_json(folder / "config.json").get("quantization_config") is not None:
+            raise ConfigError(
+                f"model: {model.architecture}: quantised weights are not read for pooling; a checkpoint in floats is, "
+                "and --quantization int8 makes 8 bits of it at load"
+            )
+        if config.load_format != "dummy":
+            read_weights(folder)
+        return
+    values = native_values(read_json(folder / "config.json"), spec.base)
+    shape = read_architecture(values, folder / "config.json", config.quantization)
+    if config.load_format != "dummy":
+        find_hidden_weights(folder, shape)
+    count_blocks(config, shape.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
+
+
+def check_adapted(config: Config, model: ModelInfo) -> None:
+    """ConfigError if an option cannot be had with layers of transformers, or the files are not what they should be.
+
+    Whether the model can be, the worker finds out: it knows transformers.
+    """
+    name, folder = model.architecture, Path(model.folder)
+    if check_gpu(config):
+        raise adapted_on_gpu(model)
+    if config.tensor_parallel_size > 1 and config.enable_lora:
+        raise ConfigError(
+            f"--enable-lora: {name} is computed by layers of transformers, which adapters fit in one worker only; "
+            "leave --tensor-parallel-size out"
+        )
+    if config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"--pipeline-parallel-size: {name} is computed by layers of transformers, which one worker has; leave the "
+            "option out"
+        )
+    if config.enable_expert_parallel:
+        raise ConfigError(
+            f"--enable-expert-parallel: {name} is computed by layers of transformers, which one worker has with all "
+            "experts; leave the option out"
+        )
+    if config.deterministic:
+        raise ConfigError(
+            f"--deterministic: {name} is computed by layers of transformers, whose bits follow the batch; leave the "
+            "option out"
+        )
+    if isinstance(read_speculative(config), HeadOptions):
+        raise ConfigError(
+            f"{OPTION}: method: ngram or draft_model with layers of transformers, which compute {name}; heads go with "
+            "this server's own"
+        )
+    path = folder / "config.json"
+    weights_method(Values(path, read_json(path)), config.quantization)
+    if config.load_format != "dummy":
+        read_weights(folder)
+    check_device(config, on_gpu=False)
+
+
+def check_prompt_embeds(config: Config, model: ModelInfo) -> None:
+    """ConfigError if no prompt of this model can be embeddings."""
+    option, name = "--enable-prompt-embeds", model.architecture
+    if not model.hidden:
+        raise ConfigError(f"{option}: {name} is not computed by this server's own layers, which take embeddings")
+    if check_gpu(config):
+        raise ConfigError(f"{option}: embeddings are taken on a CPU only (--device cpu)")
+    if config.remote_engines or config.steward or config.nnodes > 1:
+        raise ConfigError(f"{option}: prompts that are embeddings are computed on the server's machine only")
+
+
+def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
+    """ConfigError if an option cannot be had with a model that sees pictures."""
+    name, does = model.architecture, "hears sounds" if spec.hears else "sees pictures"
+    if check_gpu(config):
+        raise vision_on_gpu(model)
+    if spec.hears and not can_decode():
+        raise ConfigError(f"model: {name} hears sounds: {MISSING}")
+    if config.deterministic:
+        raise ConfigError(
+            f"--deterministic: {name} {does}, and transformers promises no bits of theirs; leave the option out"
+        )
+    if config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"--pipeline-parallel-size: not with a model that {does} ({name}); --tensor-parallel-size divides it"
+        )
+    if not isinstance(read_speculative(config), LookupOptions | None):
+        raise ConfigError(f"{OPTION}: method: ngram or suffix with a model that {does} ({name}); others know texts")
+    if spec.span > config.max_num_batched_tokens:
+        raise ConfigError(
+            f"--max-num-batched-tokens {config.max_num_batched_tokens}: {name} computes the {spec.span} tokens of a "
+            f"picture in one step; set it to {spec.span} or more"
+        )
+
+
+def vision_on_gpu(model: ModelInfo) -> ConfigError:
+    does = "hears sounds" if model.vision is not None and model.vision.hears else "sees pictures"
+    return ConfigError(f"model: {model.architecture} {does}, which is computed on a CPU only (--device cpu)")
+
+
+def adapted_on_gpu(model: ModelInfo) -> ConfigError:
+    return ConfigError(f"model: {model.architecture}: layers of transformers compute on a CPU only (--device cpu)")

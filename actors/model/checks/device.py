@@ -1,0 +1,54 @@
+"""What a CPU or a GPU can do of the options, and whether there is a GPU."""
+
+from __future__ import annotations
+
+from ...options.config import Config, ConfigError
+from ...options.objects.speculative import OPTION, DraftModelOptions, HeadOptions, SuffixOptions, read_speculative
+from ..memory.kv import KV_TYPES
+from ..memory.machine import may_have_gpu
+
+
+def check_device(config: Config, on_gpu: bool) -> None:
+    """ConfigError if an option is for the other device."""
+    if not on_gpu and config.kv_cache_dtype not in ("auto", *KV_TYPES):
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only; on a CPU {', '.join(KV_TYPES)}")
+    if on_gpu and config.kv_cache_dtype == "int8":
+        raise ConfigError("--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8")
+    if on_gpu and config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "--pipeline-parallel-size: stages are for a CPU as yet (--device cpu); on GPUs --tensor-parallel-size "
+            "divides a model"
+        )
+    if on_gpu:
+        _check_only_on_cpu(config)
+        check_no_suffix(config)
+    given = read_speculative(config) if on_gpu else None
+    if isinstance(given, DraftModelOptions | HeadOptions) and config.tensor_parallel_size > 1:
+        raise ConfigError(f"{OPTION}: method: ngram only with several GPUs (--tensor-parallel-size above 1)")
+
+
+def _check_only_on_cpu(config: Config) -> None:
+    """ConfigError if an option is given of which the worker of a GPU would do nothing."""
+    for option, given in (
+        ("--enable-eplb", config.enable_eplb),
+        ("--enable-prompt-embeds", config.enable_prompt_embeds),
+        ("--logits-processors", bool(config.logits_processors)),
+        ("--logits-processor-pattern", config.logits_processor_pattern is not None),
+        ("--worker-cls", config.worker_cls is not None),
+    ):
+        if given:
+            raise ConfigError(f"{option}: on a CPU as yet (--device cpu)")
+
+
+def check_no_suffix(config: Config) -> None:
+    """ConfigError if drafts are to be what followed the same words before, which no worker of a GPU remembers."""
+    if isinstance(read_speculative(config), SuffixOptions):
+        raise ConfigError(f"{OPTION}: method: suffix is for a CPU only (--device cpu); ngram is nearest to it")
+
+
+def check_gpu(config: Config) -> bool:
+    """May there be a GPU that is to be used? ConfigError if it must be, and there is no driver of one."""
+    there = may_have_gpu()
+    if config.device == "cuda" and not there:
+        raise ConfigError("--device cuda: there is no GPU here that may be used (no driver, or CUDA_VISIBLE_DEVICES)")
+    return config.device != "cpu" and there

@@ -1,0 +1,116 @@
+"""What can be seen of a model and of options before any actor is started, in a second and without torch.
+
+Who starts actors asks `find_model`; what it refuses, no actor is started for. What a GPU has, and whether memory is
+still free when weights are loaded, the worker alone knows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...options.also import OPTION as ALSO
+from ...options.also import model_configs
+from ...options.config import Config, ConfigError
+from ...sound.installed import MISSING, can_decode
+from ..architecture import Architecture
+from ..info import ModelInfo, resolve_model, with_tokenizer
+from ..memory.machine import (
+    NUMBERS,
+    Number,
+    available_bytes,
+    blocks_in,
+    dtype_on_cpu,
+    kv_memory_room,
+    kv_type_of,
+    weight_bytes,
+)
+from ..pipeline.stages import plan_stages, worker_shapes
+from ..sharding import shard_shape
+from ..tokenizers.tokenizer import find_templates, special_tokens
+from ..tokenizers.tokenizer_files import check_tokenizer
+from ..weights.weight_files import check_weights
+from .combinations import check_adapted, check_pooling, check_prompt_embeds, check_vision
+from .device import check_device, check_gpu, check_no_suffix
+from .drafts import check_drafts, find_draft_model, find_head, head_block_bytes, read_shape
+
+NO_TEMPLATE = (
+    "the model has no chat template: /v1/completions works, and /v1/chat/completions, /v1/responses and /v1/messages "
+    "need --chat-template"
+)
+
+
+def find_model(config: Config) -> ModelInfo:
+    """The model, for which actors may be started. ConfigError says what is wrong with its folder or the options."""
+    model = with_tokenizer(config, resolve_model(config))
+    if model.tokenizer_folder:
+        check_tokenizer(Path(model.tokenizer_folder))
+        special_tokens(model)
+        find_templates(config, model)
+    if config.worker == "model":
+        _check_worker(config, model)
+    return model
+
+
+def find_models(config: Config) -> tuple[ModelInfo, list[ModelInfo]]:
+    """MODEL, and those of --also."""
+    first, also = find_model(config), []
+    for own in model_configs(config)[1:]:
+        try:
+            also.append(find_model(own))
+        except ConfigError as error:
+            raise ConfigError(f"{ALSO} {own.model}: {error}") from None
+    return first, also
+
+
+def _check_worker(config: Config, model: ModelInfo) -> None:
+    """What the worker would refuse later."""
+    if config.enable_prompt_embeds:
+        check_prompt_embeds(config, model)
+    if model.pooling is not None:
+        check_pooling(config, model, model.pooling)
+        return
+    if model.encoder is not None:
+        check_adapted(config, model)
+        if model.encoder.speech is not None and not can_decode():
+            raise ConfigError(f"model: {model.architecture} listens: {MISSING}")
+        return
+    shape = read_shape(config, model)
+    if shape is None:
+        check_adapted(config, model)
+        if (drafts := find_draft_model(config, model)) is not None:
+            check_drafts(*drafts)
+        return
+    if model.vision is not None:
+        check_vision(config, model, model.vision)
+    part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
+    drafts = find_draft_model(config, model)
+    if config.load_format != "dummy":
+        check_weights(Path(model.folder), shape)
+    head = find_head(config, model, shape)
+    beside = 0 if drafts is None else check_drafts(*drafts)
+    if check_gpu(config):
+        check_no_suffix(config)
+        return  # if torch finds it, too
+    check_device(config, on_gpu=False)
+    if head is not None:
+        beside = head_block_bytes(head.shape, config.block_size, kv_type_of(config, shape))
+    _check_memory(config, model, (shape, part), beside)
+
+
+def _check_memory(config: Config, model: ModelInfo, shapes: tuple[Architecture, Architecture], beside: int) -> None:
+    """ConfigError if weights, or KV blocks for one request, do not fit. `shapes`: of the model, and of a worker's part;
+    `beside`: bytes of what drafts in each block.
+    """
+    shape, part = shapes
+    number, kind = NUMBERS[dtype_on_cpu(config, shape)], kv_type_of(config, shape)
+    if config.load_format == "dummy":  # those of a file lie in it, and need not all be in memory
+        _check_room(part, number)
+    parts = [stage.kv for stage in worker_shapes(config, shape)]
+    plans = plan_stages(parts, config, model.max_model_len, number.itemsize, beside, kind=kind)
+    blocks_in(config, plans.whole, model.max_model_len, *kv_memory_room(config))
+
+
+def _check_room(shape: Architecture, number: Number) -> None:
+    size, room = weight_bytes(shape, number), available_bytes()
+    if size > room:
+        raise ConfigError(f"model: its weights take {size:,} bytes of memory, and {room:,} are free")
