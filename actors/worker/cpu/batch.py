@@ -36,7 +36,13 @@ def row_positions(rows: Ints, counts: Ints, starts: Ints) -> tuple[Ints, Ints]:
     total = int(counts.sum())
     if total == rows.size:
         return rows, starts
-    return np.repeat(rows, counts), np.arange(total) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    return np.repeat(rows, counts), counting(starts, counts)
+
+
+def counting(firsts: Ints, counts: Ints) -> Ints:
+    """From each of `firsts` on so many numbers, one after the other."""
+    numbers: Ints = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return numbers
 
 
 class BatchInputs(NamedTuple):

@@ -33,9 +33,10 @@ from ..logprobs import LogprobsWriter
 from ..lora.sites import RowAdapters
 from ..speculative.jumps import Jumps, find_jumps
 from ..speculative.verifier import Computed, DraftBatch, DraftOutcome, DraftVerifier
-from .batch import BatchInputs, BlockTables, prepare_inputs, row_positions
+from .batch import BatchInputs, counting, prepare_inputs, row_positions
 from .decoder import Decoder
 from .layers.native import awake, current
+from .memory.row_blocks import RowBlocks
 from .memory.states import RowStates, StepStates
 from .memory.window_tables import AnyKV, TabledKV
 from .prompt_embeds import RowEmbeds
@@ -85,12 +86,8 @@ class CpuRunner:
         self.block_size = block_size
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))
         self.slot, self.last = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        self._width, tables = -(-log.shape[1] // block_size), len(pools.tables) if isinstance(pools, TabledKV) else 1
-        self.blocks = np.zeros((rows, tables * self._width), np.int64)
-        # a row's blocks do not follow one another, by tables where there are several; these have a first block
-        self.scattered = np.zeros((rows, tables) if isinstance(pools, TabledKV) else rows, np.bool_)
-        self._begun = np.zeros((rows, tables), np.bool_)
-        self._tables = BlockTables(self.blocks, self.scattered)
+        tables = len(pools.tables) if isinstance(pools, TabledKV) else None
+        self.blocks = RowBlocks(rows, -(-log.shape[1] // block_size), tables)
         self.sampling = Parameters(
             **{name: np.zeros(rows, dtype) for name, dtype in row_types().items()}, position=self.known
         )
@@ -202,7 +199,7 @@ class CpuRunner:
         if samples.all() and len(rows) == len(inputs.ids):
             inputs.ids[:] = tokens
             parameters = self.sampling.of(rows)._replace(position=self.known[rows] - 1)
-            again = partial(prepare_inputs, self.model.attention, self.kv, self._tables, rows, counts)
+            again = partial(prepare_inputs, self.model.attention, self.kv, self.blocks.tables, rows, counts)
             self._steady = SteadyDecode(step, rows, inputs, parameters, again)
         return tokens
 
@@ -239,9 +236,9 @@ class CpuRunner:
         if self.verifier is None or self.verifier.observer is None:
             return
         total = int(counts.sum())
-        index = slice(None) if total == len(hidden) else torch.from_numpy(_counting(firsts, counts))
+        index = slice(None) if total == len(hidden) else torch.from_numpy(counting(firsts, counts))
         read = self.verifier.observer.read(hidden, index)
-        self.verifier.observe(Computed(rows, starts, counts, self._tables, read))
+        self.verifier.observe(Computed(rows, starts, counts, self.blocks.tables, read))
 
     def _draw(self, logits: Tensor, rows: Ints, parameters: Parameters, drafted: Ints | None = None) -> np.ndarray:
         """The token of each row at the position of its parameters, as its request wants it.
@@ -282,8 +279,7 @@ class CpuRunner:
             room[among] = 0
             if self._jumps is not None:
                 pending = pending + self._jumps.counts
-        tables = self._tables.part(0) if isinstance(self.kv, TabledKV) else self._tables
-        work = DraftBatch(rows, starts, pending, room, tables, self.sampling)
+        work = DraftBatch(rows, starts, pending, room, self.blocks.first, self.sampling)
         drafted = self.verifier.draft(work, min_accepted)
         return pending + drafted, drafted
 
@@ -300,7 +296,7 @@ class CpuRunner:
         tokens = self._draw(self._logits(hidden, index), owners, parameters, drafted)
         assert self.outcome is not None
         drawn = self.outcome.drawn
-        self.verifier.append(np.repeat(rows, drawn), _counting(self.known[rows], drawn), tokens)
+        self.verifier.append(np.repeat(rows, drawn), counting(self.known[rows], drawn), tokens)
         self.last[rows] = tokens[np.cumsum(drawn) - 1]
         self.computed[rows] += drawn - 1
         self.known[rows] += drawn
@@ -312,7 +308,7 @@ class CpuRunner:
         rows = owners[np.cumsum(drafted + 1) - 1]
         accepted = self.verifier.accepted(rows, self.known[rows], drafted, tokens)
         self.outcome = DraftOutcome(accepted + 1, drafted)
-        place = _counting(np.zeros_like(drafted), drafted + 1)
+        place = counting(np.zeros_like(drafted), drafted + 1)
         kept: Bools = place <= np.repeat(accepted, drafted + 1)
         return kept
 
@@ -320,28 +316,11 @@ class CpuRunner:
         """New rows and new blocks; whether one of these does not follow its row's last one."""
         for new in step.new_rows:
             self._place(new)
-        scattered = False
-        if step.packed_new_blocks:
-            for row, index, block in step.new_blocks.tolist():
-                self.blocks[row, index] = block
-                scattered |= self._scatters(row, index, block)
-        return scattered
-
-    def _scatters(self, row: int, index: int, block: int) -> bool:
-        """Whether this block of a row does not follow the one before it; the first one of a table has none."""
-        table = index // self._width
-        if table and not self._begun[row, table]:
-            self._begun[row, table] = True
-            return False
-        if block == self.blocks[row, index - 1] + 1:
-            return False
-        self.scattered[(row, table) if self.scattered.ndim > 1 else row] = True
-        return True
+        return self.blocks.add(step.new_blocks) if step.packed_new_blocks else False
 
     def _place(self, new: NewRow) -> None:
         """A sequence takes a row."""
         row, slot, drawn = new.row, slot_of(new.ref), new.sampling
-        blocks = new.blocks
         self.computed[row], self.known[row], self.logged[row] = (
             new.num_computed_tokens,
             new.num_known_tokens,
@@ -352,9 +331,7 @@ class CpuRunner:
             self.lora.place(row, new.adapter)
         if self.states is not None:
             self.states.begin(row, new.num_computed_tokens, new.snapshot)
-        self.blocks[row, : blocks.size] = blocks
-        self.scattered[row], self._begun[row] = False, False
-        self.scattered[(row, 0) if self.scattered.ndim > 1 else row] = (np.diff(blocks) != 1).any()
+        self.blocks.place(row, new.blocks)
         for name, value in drawn.row().items():
             getattr(self.sampling, name)[row] = value
         rendition = self._render(row, new)
@@ -386,10 +363,4 @@ class CpuRunner:
             ids = self.verifier.tokens[owners, positions].astype(np.int64)
         else:
             ids = np.where(positions < self.logged[owners], self.log[self.slot[owners], positions], self.last[owners])
-        return prepare_inputs(self.model.attention, self.kv, self._tables, rows, counts, starts, ids)
-
-
-def _counting(firsts: Ints, counts: Ints) -> Ints:
-    """From each of `firsts` on so many numbers, one after the other."""
-    numbers: Ints = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    return numbers
+        return prepare_inputs(self.model.attention, self.kv, self.blocks.tables, rows, counts, starts, ids)

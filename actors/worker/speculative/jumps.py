@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..cpu.batch import counting
 from ..logits.processors import LogitsProcessors
 from .verifier import DraftOutcome, Ints, Tokens
 
@@ -23,9 +24,7 @@ class Jumps(NamedTuple):
 
     def places(self, firsts: Ints) -> Ints:
         """From each of `firsts` on so many numbers, one after the other."""
-        ends = np.cumsum(self.counts)
-        numbers: Ints = np.arange(len(self.tokens)) + np.repeat(firsts - (ends - self.counts), self.counts)
-        return numbers
+        return counting(firsts, self.counts)
 
     def joined(
         self, samples: np.ndarray, drawn: np.ndarray, outcome: DraftOutcome | None
