@@ -6,7 +6,6 @@ shared memory, sets its name for `ps`, dies with its supervisor, and runs `main(
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import logging
 import os
@@ -46,19 +45,15 @@ from ..telemetry.trace_events import EventKind, hearer
 from .dump import write_dump
 from .in_flight import Ended, InFlight
 from .profiling import ProfileWatch
+from .signals import die_with_supervisor, fail_on_purpose, leave_signals_to_supervisor
 
 if TYPE_CHECKING:
     from actorserve.shm.kv_tier.arena import TierArena
 
-PR_SET_PDEATHSIG = 1
 REFUSED = 2  # exit status: an option cannot be
 RENEW = 75  # exit status: it has done what it had in hand, and is to be replaced, which is nobody's mistake
 IDLE_S = 1.0  # an idle actor turns its loop at least so often, to beat
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
-UNUSED = (  # signals that mean nothing here, and would end a process that does not say so
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
-    *(signal.SIGIO, signal.SIGPWR, signal.SIGSTKFLT),
-)
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,30 +274,6 @@ def _run_turns(actor: Actor, context: Context) -> None:
         context.inbox.wait(actor.wait_s if flushed else FULL_LANE_S)
 
 
-def die_with_supervisor(pid: int) -> None:
-    """The kernel kills this process when its supervisor dies, also by kill -9; a death before this line counts too."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != pid:
-        sys.exit("the supervisor is gone")
-
-
-def leave_signals_to_supervisor() -> None:
-    """What may reach all processes at once, as Ctrl-C does, is for the supervisor, which ends actors by SIGTERM."""
-    for number in (signal.SIGINT, signal.SIGHUP, *UNUSED):
-        signal.signal(number, signal.SIG_IGN)
-
-
-class InjectedFault(BaseException):
-    """No handler of an error in one request may take it for one."""
-
-
-def _fail_on_purpose(number: int, frame: object) -> None:
-    """With --debug: an exception at whatever line the actor is, for those who test what happens then."""
-    raise InjectedFault("an exception was injected (SIGUSR1)")
-
-
 def main(play: Callable[[Context], None] | None = None, channel: int | None = None) -> None:
     """Become the actor that standard input describes; `play` stands in for its own module's main.
 
@@ -322,7 +293,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
     context = Context(boot)
     context.phase_ends(StartPhase.BIRTH, began)
     if boot.config.debug:
-        signal.signal(signal.SIGUSR1, _fail_on_purpose)
+        signal.signal(signal.SIGUSR1, fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())
     try:
         play = play or importlib.import_module(context.spec.module).main

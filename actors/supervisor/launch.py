@@ -25,7 +25,7 @@ from ..options.objects.remote import read_address
 from ..protocol.file_sizes import KV_LISTENER
 from ..protocol.kinds import KINDS
 from ..protocol.topology import System
-from ..runtime.process import UNUSED
+from ..runtime.signals import UNUSED
 from ..telemetry.discovery import socket_name
 from ..telemetry.startup import StartPhase
 from .connections.admission import BEYOND, Admission

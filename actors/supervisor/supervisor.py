@@ -17,7 +17,8 @@ from actorserve.shm.board.board import Order, Parked
 
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import System
-from ..runtime.process import RENEW, UNUSED
+from ..runtime.process import RENEW
+from ..runtime.signals import UNUSED
 from ..telemetry.startup import StartPhase
 from .activity import Activity
 from .changes import Changes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from setproctitle import setproctitle
 
 from ...protocol.sockets.relay_wire import beat_of
-from ...runtime.process import die_with_supervisor, leave_signals_to_supervisor
+from ...runtime.signals import die_with_supervisor, leave_signals_to_supervisor
 
 CHUNK = 64 << 10
 BEAT_S = 0.25

@@ -38,7 +38,8 @@ from ...protocol.sockets.prefork_wire import (
     read_fork_descriptors,
 )
 from ...runtime.aiohttp_import import import_aiohttp
-from ...runtime.process import die_with_supervisor, leave_signals_to_supervisor, live
+from ...runtime.process import live
+from ...runtime.signals import die_with_supervisor, leave_signals_to_supervisor
 from ..rolling.preflight import check
 
 ALSO = ("tokenizers",)  # what actors import only once they run
