@@ -15,26 +15,23 @@ import os
 import time
 from collections.abc import Iterator
 
-import msgspec
-
-from actorserve.shm.media.arena import ENTRIES
-from actorserve.shm.media.entries import Entry, MediaEntries, TooLarge
+from actorserve.shm.media.entries import MediaEntries
 from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
 from ..options.config import Config
-from ..protocol.media import CACHED, EMBEDS, FRAMES, PIXELS, MediaSource, MediaTensor, PreparedMedia
 from ..protocol.messages import Failed, Prepare, ToMedia
 from ..protocol.topics.administration import ForgetMedia, MediaForgotten
 from ..protocol.topics.calls import frontend_of_call
 from ..runtime.in_flight import CALL, GivenUp, request_name
 from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.gauges import MediaGauge
-from .fetch import Fetcher, check_url, too_long
-from .processors import Processed, make_processors, without_torch
+from .fetch import Fetcher, check_url
+from .part_maker import Made, PartMaker
+from .processors import without_torch
 from .refused import MediaRefused
-from .requests import GONE, Part, Pending, Work, digest_of, name_of, read_request
+from .requests import GONE, Part, Pending, read_request
 
 ROOM_S = 20.0  # what a request waits for memory, which running ones have
 POLL_S = 0.05  # between two looks for what nobody tells: a client that has gone, memory that is free again
@@ -56,16 +53,10 @@ class MediaActor(Actor):
         self.arena = arena
         self.inbox = MediaInbox(context.files["media_inbox"], *context.system.files.media_inbox)
         self.entries = MediaEntries(arena, context.spec.index, self.is_running)
-        self.processors = make_processors(context.config, context.model)
-        self.settings = (context.config.mm_processor_kwargs or "").encode() + (
-            context.config.media_io_kwargs or ""
-        ).encode()
+        self.maker = PartMaker(context, self.entries, self.inbox)
         self.fetcher = Fetcher(context.config, lambda: os.eventfd_write(context.eventfds[context.name], 1))
-        self._describe = msgspec.msgpack.Decoder(PreparedMedia).decode
         self._pending: dict[int, Pending] = {}  # by ref or call, in the order in which they came
         self._told: list[Pending] = []  # posted, and not in the lanes yet
-        described = (self._describe(self.entries.description(entry)) for entry in self.entries.all())
-        self._names = {one.name: one.digest for one in described if one.name}  # digests, by what clients call them
         self._find_pending()
 
     # --- what is to be done --------------------------------------------------------------------------------------
@@ -84,7 +75,7 @@ class MediaActor(Actor):
                 self._take(message)
             case ForgetMedia():
                 count = self.entries.forget()
-                self._names.clear()
+                self.maker.forget()
                 self.context.log.info("%d processed pictures are forgotten", count)
                 self.context.post(f"frontend-{frontend_of_call(message.call)}", MediaForgotten(message.call))
 
@@ -182,65 +173,13 @@ class MediaActor(Actor):
         return 0
 
     def _make(self, pending: Pending, part: Part) -> bool:
-        """The part's entry, found or made, or one step towards it; False if there is no room for it now."""
-        work = part.work or self._begin(pending, part)
-        now = time.monotonic_ns()
-        entry = self.entries.find(work.digest, now)
-        if entry is None:
-            if work.processed is None:
-                work.processed = next(work.steps)
-                if work.processed is None:
-                    self._let_others_go_first(pending)
-                    return True
-                self._check_length(work.processed)
-            entry = self._store(part, work.digest, work.processed, now)
-            if entry is None:
-                return False
-        part.entry, part.work = entry, None
-        part.prepared = self._describe(self.entries.description(entry))
-        self._pin()
-        return True
-
-    def _begin(self, pending: Pending, part: Part) -> Work:
-        """What is to be made of a part."""
-        source, most = part.source, self.context.config.max_media_bytes
-        name = name_of(source, pending.request)
-        if source.form == CACHED:
-            return self._named(part, name)
-        data = part.read(self.inbox, pending.owner, pending.place)
-        if len(data) > most and source.form not in (PIXELS, FRAMES, EMBEDS):
-            raise too_long(most)
-        digest = digest_of(source, data, self.settings)
-        if name:
-            self._remember(name, digest)
-        self._count(MediaGauge.QUERIES)
-        self._count(MediaGauge.HITS, self.entries.find(digest, time.monotonic_ns()) is not None)
-        part.work = Work(digest, self._steps(data, source), name)
-        return part.work
-
-    def _named(self, part: Part, name: bytes) -> Work:
-        """What was sent before under this name. There are no bytes of which it could be made again."""
-        digest = self._names.get(name)
-        self._count(MediaGauge.QUERIES)
-        if digest is None or self.entries.find(digest, time.monotonic_ns()) is None:
-            raise MediaRefused(f"nothing with the uuid {part.source.uuid!r} is kept (any more); send it with its data.")
-        self._count(MediaGauge.HITS)
-        return Work(digest, iter(()))
-
-    def _remember(self, name: bytes, digest: bytes) -> None:
-        """The latest names, no more of them than entries: who died knew them by the entries' descriptions."""
-        self._names.pop(name, None)
-        self._names[name] = digest
-        if len(self._names) > ENTRIES:
-            del self._names[next(iter(self._names))]
-
-    def _steps(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
-        """Of the modality's processor, when they are asked for."""
-        made = self.processors[EMBEDS if source.form == EMBEDS else source.modality].process(data, source)
-        if isinstance(made, Processed):
-            yield made
-        else:
-            yield from made
+        """The part's entry, or one step towards it; False if there is no room for it now."""
+        made = self.maker.make(pending, part)
+        if made is Made.STEP:
+            self._let_others_go_first(pending)
+        elif made is Made.ENTRY:
+            self._pin()
+        return made is not Made.NO_ROOM
 
     def _let_others_go_first(self, pending: Pending) -> None:
         """A film takes many turns, and pictures of others need not wait for the last of them."""
@@ -252,28 +191,6 @@ class MediaActor(Actor):
         """What is made for requests that wait for more stays."""
         parts = (part for pending in self._pending.values() for part in pending.parts)
         self.entries.pin(part.entry for part in parts if part.entry is not None)
-
-    def _store(self, part: Part, digest: bytes, processed: Processed, now: int) -> Entry | None:
-        names = list(processed.arrays)
-
-        def describe(offsets: list[int]) -> bytes:
-            tensors = [
-                MediaTensor(name, processed.arrays[name].dtype.name, list(processed.arrays[name].shape), offset)
-                for name, offset in zip(names, offsets, strict=True)
-            ]
-            told = processed.placeholder, processed.text, processed.token, processed.count
-            name = part.work.name if part.work is not None else b""
-            return msgspec.msgpack.encode(PreparedMedia(part.source.modality, digest, *told, tensors, name))
-
-        try:
-            return self.entries.make(digest, [processed.arrays[name] for name in names], describe, now)
-        except TooLarge as error:
-            raise MediaRefused(f"processed it takes {error} that --media-memory-bytes gives.", 413) from None
-
-    def _check_length(self, processed: Processed) -> None:
-        longest = self.context.model.max_model_len
-        if processed.count >= longest:
-            raise MediaRefused(f"it takes {processed.count} tokens of the {longest} that the model takes.")
 
     # --- the end of one ------------------------------------------------------------------------------------------
 
@@ -351,6 +268,7 @@ def import_late(config: Config) -> None:
         "fetch",
         "films.processor",
         "headers",
+        "part_maker",
         "pictures",
         "processors",
         "requests",
