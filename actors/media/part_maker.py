@@ -35,7 +35,7 @@ class PartMaker:
     def __init__(self, context: Context, entries: MediaEntries, inbox: MediaInbox) -> None:
         self._context, self._entries, self._inbox = context, entries, inbox
         config = context.config
-        self._processors = make_processors(config, context.model)
+        self.processors = make_processors(config, context.model)
         self._settings = (config.mm_processor_kwargs or "").encode() + (config.media_io_kwargs or "").encode()
         self._describe = msgspec.msgpack.Decoder(PreparedMedia).decode
         described = (self._describe(entries.description(entry)) for entry in entries.all())
@@ -98,7 +98,7 @@ class PartMaker:
 
     def _steps(self, data: bytes, source: MediaSource) -> Iterator[Processed | None]:
         """Of the modality's processor, when they are asked for."""
-        made = self._processors[EMBEDS if source.form == EMBEDS else source.modality].process(data, source)
+        made = self.processors[EMBEDS if source.form == EMBEDS else source.modality].process(data, source)
         if isinstance(made, Processed):
             yield made
         else:

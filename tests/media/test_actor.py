@@ -203,7 +203,7 @@ def test_killed_at_every_step_its_successor_does_all_that_is_not_done(model: Mod
 def test_a_picture_that_kills_costs_its_own_request(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     [bad] = bench.ask(source(1))
     [good] = bench.ask(source(2))
-    process = bench.media.processors["image"].process
+    process = bench.media.maker.processors["image"].process
     deadly = picture(40, 24, 1)
 
     class Killed(BaseException):
@@ -214,7 +214,7 @@ def test_a_picture_that_kills_costs_its_own_request(bench: Bench, monkeypatch: p
             raise Killed
         return process(data, given)
 
-    monkeypatch.setattr(type(bench.media.processors["image"]), "process", dying)
+    monkeypatch.setattr(type(bench.media.maker.processors["image"]), "process", dying)
     for _ in range(MOST_TRIES):
         with pytest.raises(Killed):
             bench.run()
@@ -301,13 +301,13 @@ def test_what_was_processed_is_found_again_by_a_successor_until_it_is_forgotten(
     bench.run()
     bench.restart()
     counted: list[bytes] = []
-    process = bench.media.processors["image"].process
+    process = bench.media.maker.processors["image"].process
 
     def counting(self: Any, data: bytes, given: MediaSource) -> Any:
         counted.append(data)
         return process(data, given)
 
-    monkeypatch.setattr(type(bench.media.processors["image"]), "process", counting)
+    monkeypatch.setattr(type(bench.media.maker.processors["image"]), "process", counting)
     bench.ask(source(1))
     bench.run()
     assert counted == []
