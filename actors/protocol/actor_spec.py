@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from ..options.config import Config
-from .kinds import ActorKind, kind_of
+from .actor_kind import ActorKind
+from .kinds import kind_of
 from .served import ServedModel
 
 

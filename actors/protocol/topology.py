@@ -29,9 +29,10 @@ from ..model.info import ModelInfo
 from ..model.memory.kv_memory import MAX_SNAPSHOTS
 from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
+from .actor_kind import ActorKind, Sends
 from .actor_spec import AccountPlaces, ActorSpec, Lane, actor_name
 from .file_sizes import MAX_TABLES, FileSizes
-from .kinds import HTTP2, KINDS, LINK, OWN_TEMPLATE, RELAY, SUPERVISOR, TEMPLATE, ActorKind, Sends
+from .kinds import HTTP2, KINDS, LINK, OWN_TEMPLATE, RELAY, SUPERVISOR, TEMPLATE
 from .served import ServedModel, served_models
 
 SMALL = 1 << 20  # bytes of a lane whose messages are hints

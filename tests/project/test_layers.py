@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.protocol.kinds import KINDS, ActorKind
+from actorserve.actors.protocol.actor_kind import ActorKind
+from actorserve.actors.protocol.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("actors", "shm", "kernels", "http")

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from actorserve.actors.protocol.kinds import KINDS, ActorKind, Sends
+from actorserve.actors.protocol.actor_kind import ActorKind, Sends
+from actorserve.actors.protocol.kinds import KINDS
 from actorserve.actors.protocol.messages import Message
 from actorserve.actors.telemetry.histograms import HistogramSpec
 from actorserve.actors.telemetry.metrics import Metric
