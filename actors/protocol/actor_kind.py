@@ -8,9 +8,7 @@ from enum import IntEnum
 from typing import Any, Literal
 
 from ..telemetry.histograms import HistogramSpec
-from ..telemetry.metrics import (
-    Metric,
-)
+from ..telemetry.metrics import Metric
 from ..telemetry.startup import StartPhase
 
 
