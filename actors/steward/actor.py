@@ -32,31 +32,26 @@ import time
 import msgspec
 
 from actorserve.shm.kv_map.reader import CachedBlocks
-from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.layout import HASH_BYTES
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
-from actorserve.shm.weights import WeightsRecord
 
 from ..engines.channel import Channel
-from ..engines.encryption import steward_context
-from ..options.objects.remote import read_engine_secret
 from ..protocol.messages import Admit, Advance, Cancel, Finish, ToSteward
 from ..protocol.sockets import engine_wire as wire
-from ..protocol.sockets.engine_facts import facts_of, refusal_of
 from ..protocol.sockets.node_wire import prepare
 from ..protocol.topics.adapters import AdapterChanged, AdapterRead, DropAdapter
 from ..protocol.topics.administration import AskedOfEngine, CheckWeights, Profiled
-from ..runtime.in_flight import NO_REQUEST
 from ..runtime.loop import LoopActor, LoopTurns, run_loop
 from ..runtime.process import Context
 from .adapters import StewardAdapters
 from .administration import StewardAdministration
+from .engine import EngineState
+from .handshake import Handshakes
 from .profile import StewardProfile
 from .session import Hosted, Reports, Session, cached_since
 
 LOOK_S = 0.05  # between two looks at gauges and at what is cached
-MOST_STRANGERS = 64  # connections that have not shown yet who they are
 MOST_SERVERS = 64
 LISTENER = "steward"  # of the files that actors inherit
 
@@ -66,18 +61,12 @@ class StewardActor(LoopActor):
 
     def __init__(self, context: Context) -> None:
         self._context, self._table = context, context.table
-        config = context.config
-        self._secret = read_engine_secret(config)
-        self._tls, self._certificate = steward_context(config)
-        self._facts = facts_of(config, context.model)
+        self._handshakes = Handshakes(context)
+        self._engine = EngineState(context)
         self._scheduler = context.system.schedulers[0]
-        self._workers = [worker.position for worker in context.system.workers_of(0)]
         logprobs = Logprobs(context.files["logprobs"], *context.system.files.logprobs)
         self._reports = Reports(context.table, logprobs, context.vectors())
-        offset = context.system.kv_map_offsets[0]
-        self._sleep, self._weights = SleepWord(context.segment.map, offset), WeightsRecord(context.files["weights"], 0)
         self._sessions: dict[str, Session] = {}
-        self._strangers: dict[Channel, bytes] = {}  # with the nonce that each was given
         self._by_channel: dict[Channel, Session] = {}
         self._owners: dict[int, tuple[Session, Hosted]] = {}  # by this machine's refs
         self._ending: set[int] = set()  # of which nobody wants to know: their slots are free once they have ended
@@ -109,21 +98,14 @@ class StewardActor(LoopActor):
 
     async def _listen(self, listener: socket.socket) -> None:
         await self._loop.create_server(
-            self._channel, sock=prepare(listener), ssl=self._tls, ssl_handshake_timeout=wire.PROVE_S
+            self._channel, sock=prepare(listener), ssl=self._handshakes.tls, ssl_handshake_timeout=wire.PROVE_S
         )
 
     def _channel(self) -> Channel:
-        return Channel(wire.ToSteward, self._heard, self._lost, self._turns.turn, self._greet)
-
-    def _greet(self, channel: Channel) -> None:
-        if len(self._strangers) >= MOST_STRANGERS:
-            channel.close("there are too many that have not shown who they are")
-            return
-        nonce = self._strangers[channel] = os.urandom(wire.NONCE_BYTES)
-        channel.send(wire.Challenge(nonce))
+        return Channel(wire.ToSteward, self._heard, self._lost, self._turns.turn, self._handshakes.begin)
 
     def _lost(self, channel: Channel, why: str) -> None:
-        self._strangers.pop(channel, None)
+        self._handshakes.end(channel)
         session = self._by_channel.pop(channel, None)
         if session is not None and session.channel is channel:
             session.disconnect()
@@ -156,24 +138,13 @@ class StewardActor(LoopActor):
                 channel.close(f"a {type(record).__name__} is no part of this")
 
     def _meet(self, channel: Channel, record: object) -> None:
-        """Who speaks, and with what in common."""
-        nonce = self._strangers.pop(channel, b"")
-        if not isinstance(record, wire.Greeting):
-            channel.close("it did not begin with a greeting")
+        greeting = self._handshakes.meet(channel, record)
+        if greeting is None:
             return
-        if self._secret and not wire.is_proven(record.proof, self._secret, nonce + self._certificate, wire.LINK):
-            self._refuse(channel, "the secret of --engine-secret-file is another one")
-        elif refusal := refusal_of(record.facts, self._facts):
-            self._refuse(channel, refusal, refusal_of(self._facts, record.facts))
-        elif trouble := self._no_place_for(record):
-            self._refuse(channel, trouble)
+        if trouble := self._no_place_for(greeting):
+            self._handshakes.refuse(channel, trouble)
         else:
-            self._welcome(channel, record)
-
-    def _refuse(self, channel: Channel, why: str, own: str = "") -> None:
-        """`own`: the same as it is seen from here."""
-        self._context.log.error("a server at %s is refused: %s", channel.peer, own or why)
-        channel.close(why, last=wire.Welcome(refused=why))
+            self._welcome(channel, greeting)
 
     def _no_place_for(self, greeting: wire.Greeting) -> str:
         known = self._sessions.get(greeting.server)
@@ -188,8 +159,7 @@ class StewardActor(LoopActor):
         session.connect(channel, reader)
         self._by_channel[channel] = session
         channel.trust()
-        proof = wire.proof_of(self._secret, greeting.nonce + self._certificate, wire.STEWARD) if self._secret else b""
-        channel.send(wire.Welcome(proof, len(self._free) + len(session.sequences)))
+        channel.send(wire.Welcome(self._handshakes.proof(greeting), len(self._free) + len(session.sequences)))
         self._context.log.info("the server at %s is there: this is its engine %d", channel.peer, greeting.engine)
 
     # --- sequences -----------------------------------------------------------------------------------------------
@@ -282,7 +252,9 @@ class StewardActor(LoopActor):
                 for hosted in self._reports.tell(session, refs):
                     del session.sequences[hosted.ref], self._owners[hosted.own]
                     self._free.append(slot_of(hosted.own))
-            if session.can_be_told and (session.engine_told is None or self._worker() != session.engine_told.worker):
+            if session.can_be_told and (
+                session.engine_told is None or self._engine.worker() != session.engine_told.worker
+            ):
                 self._tell_engine(session)
         return done
 
@@ -320,23 +292,12 @@ class StewardActor(LoopActor):
         self._adapters.look()
         for channel in list(self._by_channel):
             channel.look()
-        for channel in [one for one in self._strangers if now - one.began > wire.PROVE_S]:
-            channel.close("it has not shown who it is")
+        self._handshakes.look(now)
         self._turns.turn()
 
-    def _worker(self) -> int:
-        """Which life of the workers computes; 0: none. Of a group all count."""
-        board = self._context.board
-        if self._sleep.state.is_parked or not all(map(board.is_ready, self._workers)):
-            return 0
-        return sum(map(board.incarnation, self._workers))
-
     def _tell_engine(self, session: Session) -> None:
-        before, worker, board = session.engine_told, self._worker(), self._context.board
-        gauges = board.gauges(self._context.system.of_kind("scheduler")[0].position)
-        has_died = before is not None and before.worker not in (0, worker) and not self._sleep.state.is_parked
-        sleep = self._sleep.state
-        told = wire.Engine(worker, gauges, sleep=sleep.packed(), weights=self._weights.read()[1])
+        before, told = session.engine_told, self._engine.record()
+        has_died = before is not None and before.worker not in (0, told.worker) and not self._engine.is_parked
         if told != before and session.channel is not None:
             session.engine_told = told
             session.channel.send(msgspec.structs.replace(told, suspects=self._suspects(session) if has_died else []))
@@ -345,8 +306,7 @@ class StewardActor(LoopActor):
         """Of the workers' death, unless somebody has ended them: those who were part of steps, which the KV map says
         until the next life is met.
         """
-        board = self._context.board
-        if session.cached is None or all(board.ended(worker) in NO_REQUEST for worker in self._workers):
+        if session.cached is None or self._engine.was_ended():
             return []
         owners = (self._owners.get(own) for own in session.cached.holders())
         return [owner[1].ref for owner in owners if owner is not None and owner[0] is session]
