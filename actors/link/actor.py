@@ -62,7 +62,8 @@ from .connection import EngineConnection
 from .gauges import LinkGauges
 from .giving import LinkGiver
 from .profile import LinkProfile
-from .sequences import Held, Sequences
+from .sender import SequenceSender
+from .sequences import Sequences
 
 PATIENCE_S = 0.4  # for an engine whose connection has just ended, or was not there yet in this life
 LOOK_S = 0.05
@@ -81,11 +82,12 @@ class LinkActor(LoopActor):
         stats = RequestStats(context.table, context.histograms)
         area = Logprobs(context.files["logprobs"], *system.files.logprobs)
         self.sequences = Sequences(context.table, self._kv, stats, area, most)
-        self.sequences.drop = self._drop
         self.sequences.pooled = None if context.model.pooling is None else context.vectors()
         address = context.config.remote_engines[self._engine - system.remote_engines.start]
         self._profile = LinkProfile(context)
         self.adapters = LinkAdapters(context, address)
+        self._sender = SequenceSender(self.sequences, self.adapters)
+        self.sequences.drop = self._sender.drop
         self.sequences.knows_adapter = self.adapters.knows
         self.sequences.adapter_of = lambda ref: self.adapters.adapter_of(context.table, ref)
         before = context.board.gauges(context.spec.position)
@@ -95,12 +97,8 @@ class LinkActor(LoopActor):
         self._troubles = EngineTroubles(context.segment.map, system.troubles_offset)
         self._trouble: str | None = None  # as it was told last
         self._worker = 0  # which life of it computes there
-        self._slots = 0  # that there are there
         self._was_up = False
-        self._all_named = False  # on this connection
-        self._full_until = 0.0  # there was no slot for one
         self._patient_until = time.monotonic() + PATIENCE_S
-        self._dropped: list[int] = []
         refs = self._ownership.own(context.table.current_refs(0, context.table.slots), Admit)
         for ref in sorted(refs, key=context.table.arrival_ns):
             self._admit(ref, recovers=True)
@@ -191,8 +189,7 @@ class LinkActor(LoopActor):
     def _met(self, slots: int) -> None:
         """It is connected. What was asked stands before what is to be computed behind it."""
         assert self.connection.channel is not None
-        self._slots, self._all_named, self._full_until = slots, False, 0.0
-        self._dropped.clear()
+        self._sender.met(slots)
         self.administration.met(self.connection.channel)
         self.adapters.met()
         self._context.log.info("engine %d at %s is there", self._engine, self.connection.name)
@@ -205,8 +202,7 @@ class LinkActor(LoopActor):
         self._worker = 0
         self._gauges.forget()
         self._kv.begin(0, 0)
-        for held in self.sequences.held.values():
-            self.sequences.mark_sent(held, False)
+        self._sender.lost()
         now = time.monotonic()
         if was_up:
             self._gauges.losses += 1
@@ -239,10 +235,7 @@ class LinkActor(LoopActor):
             case wire.Cached():
                 self._take_cached(record)
             case wire.Turned():
-                self._full_until = time.monotonic() + LOOK_S
-                for ref in record.refs:
-                    if (held := self.sequences.held.get(ref)) is not None:
-                        self.sequences.mark_sent(held, False)
+                self._sender.turned(record.refs)
             case AdapterRead():
                 self.adapters.has_read(record)
             case _ if isinstance(record, wire.Answers):
@@ -291,10 +284,7 @@ class LinkActor(LoopActor):
             self.adapters.turn(self.sequences.held, channel)
             self._giver.leave(self.adapters.missing)
         if channel is not None and channel.is_writable:
-            if self._dropped:
-                channel.send(wire.Drop(self._dropped))
-                self._dropped = []
-            self._send_sequences()
+            self._sender.send(channel)
         done = self._post_moved()
         self._gauges.write(self._is_up, 0 if channel is None else channel.way_ns)
         if self._is_up != self._was_up:
@@ -307,30 +297,6 @@ class LinkActor(LoopActor):
         for name in (SUPERVISOR, *self._context.system.schedulers):
             if name != self._context.name:
                 wake(self._context.eventfds[name])
-
-    def _send_sequences(self) -> None:
-        """Those that may run there already are the first."""
-        sequences, channel = self.sequences, self.connection.channel
-        assert channel is not None
-        if len(sequences.held) > sequences.sent and time.monotonic() >= self._full_until:
-            waiting = [held for held in sequences.held.values() if not held.is_sent]
-            if not self._all_named:
-                waiting.sort(key=lambda held: not held.num_generated_tokens)
-            for held in waiting[: max(0, self._slots - sequences.sent)]:
-                if not self.adapters.is_there(held.adapter) and (self._all_named or not held.num_generated_tokens):
-                    continue  # of one that may run there it is said at once that it is wanted
-                channel.send(sequences.record_of(held))
-                sequences.mark_sent(held, True)
-                if not channel.is_writable:
-                    return
-        if not self._all_named:
-            self._all_named = True
-            channel.send(wire.AllBegun())
-
-    def _drop(self, held: Held) -> None:
-        """It has ended here, or goes on elsewhere."""
-        if held.is_sent:
-            self._dropped.append(held.ref)
 
     def _post_moved(self) -> int:
         moved = list(self.sequences.moved)
