@@ -18,7 +18,7 @@ from actorserve.http.settings import Settings
 from ..frontend.media import taken_out
 from ..protocol.topics.prompts import EmbedsPrompt, Prompt
 from .inputs.prompts import GivenPrompt
-from .outputs import RequestOutput, completions, prompt_logprobs
+from .outputs import PromptError, RequestOutput, completions, prompt_logprobs
 from .pooling import PooledPrompt
 from .sampling_params import SamplingParams
 
@@ -119,6 +119,12 @@ class PromptBatch:
             self.outputs[index] = outcome
         self.ended.append(index)
         self.news.put(None)
+
+    def results(self) -> list[Any]:
+        """The outputs of all; PromptError if some could not be answered."""
+        if self.errors:
+            raise PromptError(self.errors, self.outputs)
+        return [output for output in self.outputs if output is not None]
 
     def fail(self, error: Exception) -> None:
         """Nothing comes of the others."""

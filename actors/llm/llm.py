@@ -15,22 +15,15 @@ import itertools
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from actorserve.http.errors import ApiError
-from actorserve.http.settings import ServedAdapter, Settings, media_rules, plugins_of
+from actorserve.http.settings import ServedAdapter
 
-from ..model.checks.device import check_gpu
-from ..model.info import ModelInfo
-from ..options.config import Config, ConfigError, make_config
-from ..options.sources import named_values
 from .batch import PromptBatch, PromptRequest, make_request
 from .engine import FrontendThread
 from .inputs.lora import LoadedAdapters, LoRARequest, LoRARequests
@@ -41,16 +34,16 @@ from .launched import Listener, join_launched
 from .link import HostLink
 from .methods.administration import AdministrationMethods
 from .methods.beam_search import BeamSearchMethods
+from .methods.enqueued import EnqueuedMethods
 from .methods.pooling_models import PoolingMethods
-from .outputs import PromptError, RequestOutput
+from .outputs import RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
 from .progress import ProgressBar
-from .sampling_params import RequestOutputKind, SamplingParams
+from .sampling_params import Params, RequestOutputKind, SamplingParams
+from .settings import make_settings, read_options
 
-Params = SamplingParams | Sequence[SamplingParams] | None
 
-
-class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
+class LLM(EnqueuedMethods, PoolingMethods, BeamSearchMethods, AdministrationMethods):
     """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
     `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
 
@@ -59,7 +52,7 @@ class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
     """
 
     def __init__(self, model: str = "", *, in_process: bool = False, **options: Any) -> None:
-        self.config = _config(model, options)
+        self.config = read_options(model, options)
         self._launched = join_launched(self.config.distributed_executor_backend)
         if isinstance(self._launched, Listener):  # another process has the actors
             self._closer: Callable[[], object] = weakref.finalize(self, self._launched.close)
@@ -78,7 +71,7 @@ class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
         self._pid = os.getpid()
         self._closer = weakref.finalize(self, _close, self._engine, self._link, self._pid)
         self._adapters = LoadedAdapters(self.config.enable_lora)
-        self._settings = replace(_settings(self.config, self._engine.model), adapters=self._adapters)
+        self._settings = replace(make_settings(self.config, self._engine.model), adapters=self._adapters)
         self._pictures = GivenPictures(self.config, self._settings.media)
         self._ids = itertools.count()
         self._enqueued: list[PromptBatch] = []
@@ -132,40 +125,6 @@ class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
         self._check_generates()
         given, _ = given_conversations(messages, variables, self._pictures, self._settings)
         return self._run(self._batch(given, sampling_params, priority, lora_request), use_tqdm)
-
-    def enqueue(
-        self,
-        prompts: PromptType | Sequence[PromptType],
-        sampling_params: Params = None,
-        priority: Sequence[int] | None = None,
-        lora_request: LoRARequests = None,
-    ) -> list[str]:
-        """Begin with prompts as `generate` takes them, and return their request ids at once."""
-        self._check_generates()
-        batch = self._batch(given_prompts(prompts, self._pictures), sampling_params, priority, lora_request)
-        self._engine.submit(batch)
-        self._enqueued.append(batch)
-        return [wanted.request_id for wanted in batch.wanted]
-
-    def wait_for_completion(
-        self, timeout: float | None = None, use_tqdm: bool | Callable[..., Any] = False
-    ) -> list[RequestOutput]:
-        """The outputs of all that was enqueued, in that order. TimeoutError after so many seconds; then it goes on,
-        and can be waited for again.
-        """
-        self._check_usable()
-        deadline = None if timeout is None else time.monotonic() + timeout
-        batches = list(self._enqueued)
-        for batch in batches:
-            self._wait(batch, deadline, use_tqdm)
-        self._enqueued = [batch for batch in self._enqueued if batch not in batches]
-        whole = PromptBatch([wanted for batch in batches for wanted in batch.wanted])
-        whole.outputs = [output for batch in batches for output in batch.outputs]
-        first = 0
-        for batch in batches:
-            whole.errors |= {first + index: reason for index, reason in batch.errors.items()}
-            first += len(batch.wanted)
-        return _outputs(whole)
 
     def _batch(
         self, given: list[GivenPrompt], params: Params, priority: Sequence[int] | None, lora: LoRARequests
@@ -242,7 +201,7 @@ class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
         except BaseException:  # Ctrl-C: nobody wants these any more, and others can be asked for
             self._engine.cancel(batch)
             raise
-        return _outputs(batch)
+        return batch.results()
 
     def _wait(self, batch: PromptBatch, deadline: float | None, use_tqdm: bool | Callable[..., Any]) -> None:
         """Until each of its prompts has ended."""
@@ -260,20 +219,6 @@ class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
         if "top_k" in values:
             values["top_k"] = int(values["top_k"])
         return SamplingParams(**values)
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """No later prompt finds a prefix that was computed before; what is generated meanwhile goes on, or is computed
-        again. True when it is done. What --kv-offload keeps is dropped, whether `reset_connector` asks for it or not.
-        """
-        self._check_usable()
-        self._engine.reset_prefix_cache(reset_running_requests)
-        return True
-
-    def reset_mm_cache(self) -> bool:
-        """Pictures that come from now on are processed anew. True when it is done."""
-        self._check_usable()
-        self._engine.reset_mm_cache()
-        return True
 
     @property
     def engine(self) -> FrontendThread:
@@ -321,43 +266,6 @@ class LLM(PoolingMethods, BeamSearchMethods, AdministrationMethods):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _config(model: str, options: dict[str, Any]) -> Config:
-    if options.get("frontends", 1) != 1:
-        raise ConfigError("--frontends: an LLM object is its only frontend")
-    if options.get("also"):
-        raise ConfigError("--also: an LLM object has one model; another object has another")
-    given = named_values(options, "LLM", lambda text: warnings.warn(text, stacklevel=4))
-    quiet = {"log_stats_interval": 0.0}  # a script has its progress bar
-    return msgspec.structs.replace(make_config({"model": model, **quiet, **given}), warm_up=False)  # asks a frontend
-
-
-def _settings(config: Config, model: ModelInfo) -> Settings:
-    """Parameters stand for themselves: the model's own defaults are in get_default_sampling_params alone."""
-    return Settings(
-        served=config.served_names(),
-        api_keys=[],
-        max_body_bytes=config.max_body_bytes,
-        max_model_len=model.max_model_len,
-        sampling_defaults={},
-        vocab_size=model.vocab_size,
-        end_tokens=model.end_tokens,
-        created=0,
-        has_tokenizer=bool(model.tokenizer_folder),
-        pooling=model.pooling,
-        encoder=model.encoder,
-        media=media_rules(config, model, config.max_body_bytes),
-        plugins=plugins_of(config),
-        watermarks=not check_gpu(config),
-        prompt_embeds=config.enable_prompt_embeds,
-    )
-
-
-def _outputs(batch: PromptBatch) -> list[Any]:
-    if batch.errors:
-        raise PromptError(batch.errors, batch.outputs)
-    return [output for output in batch.outputs if output is not None]
 
 
 def _close(engine: FrontendThread, link: HostLink | InProcess, pid: int) -> None:

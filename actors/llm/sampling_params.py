@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -116,3 +117,4 @@ class SamplingParams(SamplingFields, kw_only=True):
 
 
 FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name in CompletionRequest.__struct_fields__)
+Params = SamplingParams | Sequence[SamplingParams] | None  # for all prompts, or one for each

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actorserve.actors.cli import main, make_parser
-from actorserve.actors.llm.llm import _config
+from actorserve.actors.llm.settings import read_options
 from actorserve.actors.options.command_line import read_config
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.options.fields import option_fields
@@ -216,24 +216,24 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "drafts of a row are a line, and no tree: 1 is how it is" in capsys.readouterr().err
     assert main(["launch", "--speculative-algorithm", "EAGLE9", "--speculative-num-steps", "1"]) == 2
     assert "--speculative-config: method: EAGLE9 is none of ngram" in capsys.readouterr().err
-    llm = _config("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
+    llm = read_options("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
     assert json.loads(llm.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 2}
 
 
 def test_options_of_an_llm() -> None:
     with pytest.warns(UserWarning, match="jinja: not needed"):
-        config = _config("X", {"jinja": True, "dtype": "half", "tp_size": 2, "max_num_seqs": "1k"})
+        config = read_options("X", {"jinja": True, "dtype": "half", "tp_size": 2, "max_num_seqs": "1k"})
     assert (config.dtype, config.tensor_parallel_size, config.max_num_seqs) == ("float16", 2, 1000)
     assert config.log_stats_interval == 0
     with pytest.raises(
         ConfigError, match=r"tensor_parallel: there is no such option; did you mean tensor_parallel_size\?"
     ):
-        _config("X", {"tensor_parallel": 2})
+        read_options("X", {"tensor_parallel": 2})
     with pytest.raises(ConfigError, match="--dtype: hafl is none of auto, bfloat16, float16, float32"):
-        _config("X", {"dtype": "hafl"})
+        read_options("X", {"dtype": "hafl"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert _config("X", {"enable_lora": False, "swap_space": 4}).model == "X"
+        assert read_options("X", {"enable_lora": False, "swap_space": 4}).model == "X"
 
 
 def test_the_table_fits_the_options() -> None:

@@ -26,6 +26,20 @@ class AdministrationMethods:
     def _check_usable(self) -> None:
         raise NotImplementedError
 
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """No later prompt finds a prefix that was computed before; what is generated meanwhile goes on, or is computed
+        again. True when it is done. What --kv-offload keeps is dropped, whether `reset_connector` asks for it or not.
+        """
+        self._check_usable()
+        self._engine.reset_prefix_cache(reset_running_requests)
+        return True
+
+    def reset_mm_cache(self) -> bool:
+        """Pictures that come from now on are processed anew. True when it is done."""
+        self._check_usable()
+        self._engine.reset_mm_cache()
+        return True
+
     def collective_rpc(
         self,
         method: str | Callable[..., Any],
