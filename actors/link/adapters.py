@@ -27,8 +27,8 @@ from ..protocol.sockets import engine_wire as wire
 from ..protocol.topics.adapters import AdapterChanged, AdapterRead, LoadAdapter, ReadAdapter, UnloadAdapter
 from ..protocol.topics.calls import frontend_of_call
 from ..runtime.process import Context
-from ..scheduler.lora.adapters import AdapterLimits
 from ..scheduler.lora.lanes import make_adapters
+from ..scheduler.lora.worker_memory import AdapterLimits
 from .sequences import Held
 
 

@@ -15,7 +15,8 @@ from actorserve.actors.link.adapters import LinkAdapters
 from actorserve.actors.model.lora.adapter import stamp_of
 from actorserve.actors.protocol.sockets import engine_wire as wire
 from actorserve.actors.protocol.topics.adapters import AdapterRead, LoadAdapter
-from actorserve.actors.scheduler.lora.adapters import AdapterLimits, Adapters
+from actorserve.actors.scheduler.lora.adapters import Adapters
+from actorserve.actors.scheduler.lora.worker_memory import AdapterLimits
 from actorserve.actors.steward import adapters as steward
 from actorserve.actors.steward.adapters import StewardAdapters
 from actorserve.shm.adapters.registry import AdapterState

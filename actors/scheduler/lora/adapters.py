@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -39,23 +38,13 @@ from ...protocol.topics.adapters import (
     AdapterReplaced,
     DropAdapter,
     LoadAdapter,
-    ReadAdapter,
     UnloadAdapter,
 )
 from ..batch import RunningBatch
 from ..sequence import Sequence
 from ..waiting import WaitingQueue
 from .replaced import HasAdapter, ReplacedLoads
-
-ToOthers = ReadAdapter | DropAdapter | AdapterChanged | AdapterReplaced
-
-
-class AdapterLimits(NamedTuple):
-    """What the options allow."""
-
-    in_batch: int
-    in_memory: int
-    workers: int  # of a group, that all must have read one
+from .worker_memory import AdapterLimits, AdapterMemory, ToOthers
 
 
 class Adapters:
@@ -77,8 +66,7 @@ class Adapters:
         self.batch = RunningBatch(0)  # that of the epoch
         self._table, self._moments = table, Stamps(table)
         self._incarnation = 0  # of the worker
-        self._memory: dict[int, set[int]] = {}  # members that have not read it yet, by id; least lately used first
-        self._stamps: dict[int, int] = {}  # of what members have read, of loads that not all of them have read yet
+        self._memory = AdapterMemory(limits, self.outbox, self._running)
         self._replaced = ReplacedLoads(registry)
         self.replaces = True  # where files are others by now a new load takes the place of theirs
         self._over: list[int] = []  # ids whose end is told: their entries are free once that is in the lanes
@@ -114,13 +102,13 @@ class Adapters:
         if incarnation == self._incarnation:
             return
         self._incarnation = incarnation
-        self._memory = {adapter: set() for adapter in there}
+        self._memory.meet(there)
         for one in self.registry.all():
             if one.state is AdapterState.LOADING and self.registry.keeps:
-                self._read(one)
-        for adapter in list(self._memory):
+                self._memory.read(one)
+        for adapter in self._memory.all():
             if self.registry.by_id(adapter) is None:
-                self._drop(adapter)
+                self._memory.drop(adapter)
 
     # --- what is asked -------------------------------------------------------------------------------------------
 
@@ -149,7 +137,7 @@ class Adapters:
         if adapter is None:
             self._answer(message, 400, "there are as many adapters as the server takes; unload one")
         elif self._incarnation:
-            self._read(RegisteredAdapter(adapter, message.name, message.path, AdapterState.LOADING))
+            self._memory.read(RegisteredAdapter(adapter, message.name, message.path, AdapterState.LOADING))
 
     def unload(self, message: UnloadAdapter) -> None:
         """It may have been asked before."""
@@ -179,19 +167,16 @@ class Adapters:
                 self.outbox.append(DropAdapter(message.adapter))
             return
         one = self.registry.by_id(message.adapter)
-        first = self._stamps.setdefault(message.adapter, message.stamp) if message.stamp else 0
-        if message.problem or first != message.stamp:
-            self._drop(message.adapter)
+        as_others = self._memory.is_as_others_read(message)
+        if message.problem or not as_others:
+            self._memory.drop(message.adapter)
             if one is not None and message.changed and one.state is not AdapterState.LOADING:
                 self.replace(one.id)
             else:
                 self._cannot(message.adapter, one, message.problem or "its files have changed while they were read")
             return
-        left = self._memory[message.adapter]
-        left.discard(message.rank)
-        if left:
+        if not self._memory.has_read(message):
             return
-        self._stamps.pop(message.adapter, None)
         if one is not None and self.registry.keeps and message.stamp:
             self.registry.set_stamp(one.id, message.stamp)
         if one is not None and one.state is AdapterState.LOADING:
@@ -228,7 +213,6 @@ class Adapters:
         """May a sequence be admitted that has this one?"""
         return not adapter or self.registry.by_id(adapter) is not None
 
-    @property
     def _running(self) -> set[int]:
         return {one.adapter for one in self.batch.running() if one.adapter}
 
@@ -237,7 +221,7 @@ class Adapters:
         head = waiting.first_begun(but) if begun else waiting.first(but)
         if head is None or not head.adapter:
             return head
-        running, blocked = self._running, False
+        running, blocked = self._running(), False
         for sequence in waiting.in_order():
             if sequence.ref in but or (begun and not sequence.has_run):
                 continue
@@ -254,38 +238,15 @@ class Adapters:
         if not adapter:
             return True
         if adapter in self._memory:
-            self._memory[adapter] = self._memory.pop(adapter)
-            return not self._memory[adapter]
+            return self._memory.use(adapter)
         one = self.registry.by_id(adapter)
         if one is not None and self._incarnation and adapter not in self._replaced:
-            self._read(one)
+            self._memory.read(one)
         return False
 
     def is_asked_for(self, adapter: int) -> bool:
         """Has the worker it, or is it being read there, or will another be?"""
         return adapter in self._memory or adapter in self._replaced
-
-    def _read(self, one: RegisteredAdapter) -> None:
-        """If there is no room, it is asked for again when there is; one that is being loaded waits for none."""
-        if not self._make_room(self.limits.in_memory - 1) and one.state is not AdapterState.LOADING:
-            return
-        self._memory[one.id] = set(range(self.limits.workers))
-        self.outbox.append(ReadAdapter(one.id, one.path, one.stamp))
-
-    def _make_room(self, most: int) -> bool:
-        """Let the least lately used ones give way that nobody needs, until there are so many; are there?"""
-        busy = {*self._running, *(adapter for adapter, left in self._memory.items() if left)}
-        while len(self._memory) > most:
-            oldest = next((adapter for adapter in self._memory if adapter not in busy), None)
-            if oldest is None:
-                return False
-            self._drop(oldest)
-        return True
-
-    def _drop(self, adapter: int) -> None:
-        del self._memory[adapter]
-        self._stamps.pop(adapter, None)
-        self.outbox.append(DropAdapter(adapter))
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
@@ -294,17 +255,17 @@ class Adapters:
         self.lost += self._replaced.turn(sequences)
         held = Counter(one.adapter for one in sequences.values() if one.adapter)
         self._count(held, Counter(one.adapter for one in self.batch.running() if one.adapter))
-        self._make_room(self.limits.in_memory)  # loads that waited for none may have taken more
+        self._memory.make_room()  # loads that waited for none may have taken more
         if not self.registry.keeps:
-            for adapter in [one for one in self._memory if not held[one] and self.registry.by_id(one) is None]:
-                self._drop(adapter)
+            for adapter in [one for one in self._memory.all() if not held[one] and self.registry.by_id(one) is None]:
+                self._memory.drop(adapter)
             return
         for one in self.registry.all():
             if one.state is AdapterState.UNLOADING and one.id not in self._over and not held[one.id]:
                 if one.running or one.waiting or self._has_slot(one.id):
                     continue
                 if one.id in self._memory:
-                    self._drop(one.id)
+                    self._memory.drop(one.id)
                 self._over.append(one.id)
 
     def _count(self, held: Counter[int], running: Counter[int]) -> None:

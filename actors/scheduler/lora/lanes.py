@@ -13,7 +13,8 @@ from ...protocol.topics.adapters import AdapterChanged, AdapterRead, AdapterRepl
 from ...protocol.topics.calls import frontend_of_call
 from ...runtime.process import Context
 from ..scheduler import Scheduler
-from .adapters import AdapterLimits, Adapters
+from .adapters import Adapters
+from .worker_memory import AdapterLimits
 
 ADAPTER_BITS = 44  # of the number of a first load
 

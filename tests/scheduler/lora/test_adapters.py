@@ -19,7 +19,8 @@ from actorserve.actors.protocol.topics.adapters import (
     UnloadAdapter,
 )
 from actorserve.actors.scheduler.batch import RunningBatch
-from actorserve.actors.scheduler.lora.adapters import AdapterLimits, Adapters
+from actorserve.actors.scheduler.lora.adapters import Adapters
+from actorserve.actors.scheduler.lora.worker_memory import AdapterLimits
 from actorserve.actors.scheduler.sequence import Sequence
 from actorserve.actors.scheduler.waiting import WaitingQueue
 from actorserve.shm.adapters.registry import AdapterRegistryWriter, AdapterState, registry_bytes

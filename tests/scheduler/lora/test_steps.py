@@ -10,7 +10,8 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.adapters import AdapterRead, DropAdapter, ReadAdapter
-from actorserve.actors.scheduler.lora.adapters import AdapterLimits, Adapters
+from actorserve.actors.scheduler.lora.adapters import Adapters
+from actorserve.actors.scheduler.lora.worker_memory import AdapterLimits
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL, MARGIN
 from actorserve.actors.scheduler.recovery.takeover import Takeover
 from actorserve.actors.scheduler.scheduler import Scheduler
