@@ -1,7 +1,7 @@
 """One connection as a frontend serves it: aiohttp's protocol with an account of what came and what was answered.
 
-`RecordedProtocol` stands between it and the transport: what the kernel reads goes straight into the connection's
-record of the journal, so that at no moment it is nowhere but in this process.
+`RecordedProtocol` (protocol.py) stands between it and the transport: what the kernel reads goes straight into the
+connection's record of the journal, so that at no moment it is nowhere but in this process.
 
 Both records (shm/journals/request_journal.py, shm/journals/response_journal.py) speak of one request; who has the
 connection writes all of their words. A client may send the next one before the handler knows that the last byte of its
@@ -302,33 +302,3 @@ class RecordedConnection(TimedConnection):
         if self._where == CLOSED:
             self._pool.rest(self._place, self._read)
         self._pool.lost(self._number, self._where)
-
-
-class RecordedProtocol(asyncio.BufferedProtocol):
-    """What the transport calls: says where the bytes go that are read, and passes all else on."""
-
-    def __init__(self, connection: RecordedConnection, pool: ConnectionOwner, place: int) -> None:
-        self._connection = connection
-        self._pool = pool
-        self._place = place
-        self._buffer = pool.spare
-        self._kept = False
-        self.connection_made = connection.connection_made  # type: ignore[method-assign]
-        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
-        self.eof_received = connection.eof_received  # type: ignore[method-assign]
-        self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """The room behind what has come of the request, or a place for what cannot be kept."""
-        self._connection.before_reading()
-        room = self._pool.journal.room(self._place)
-        self._kept = room is not None
-        self._buffer = self._pool.spare if room is None else room
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._buffer[:nbytes])
-        if self._kept:
-            self._pool.journal.filled(self._place, nbytes)
-        self._connection.data_received(data)

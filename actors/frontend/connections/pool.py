@@ -53,8 +53,9 @@ from ...protocol.sockets.connection_handover import (
     read_handed,
     reset_when_closed,
 )
-from .connection import NOT_KEPT, NOTHING_LEFT, RecordedConnection, RecordedProtocol, Unfinished
+from .connection import NOT_KEPT, NOTHING_LEFT, RecordedConnection, Unfinished
 from .framing import behind_first
+from .protocol import RecordedProtocol
 from .tcp_info import read_so_far, written_so_far
 from .transport import read_predecessor
 from .upgrade import UpgradeLog, what_is_left

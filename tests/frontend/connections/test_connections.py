@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from actorserve.actors.frontend.connections.connection import RecordedProtocol
 from actorserve.actors.frontend.connections.framing import behind_first
 from actorserve.actors.frontend.connections.pool import ConnectionPool
+from actorserve.actors.frontend.connections.protocol import RecordedProtocol
 from actorserve.actors.frontend.connections.upgrade import UpgradeLog
 from actorserve.actors.protocol.sockets.connection_handover import GIVEN_BYTES, MOST_GIVEN, read_given
 from actorserve.http.transport import header_timeout
