@@ -29,7 +29,8 @@ from ..generation.prepare import PreparedRequest
 from ..middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.mcp.records import StartRecord
-from ..openai.responses.mcp.run import ToolRun, ToolRunFormat
+from ..openai.responses.mcp.run import ToolRun
+from ..openai.responses.mcp.run_format import ToolRunFormat
 from ..openai.responses.mcp.tools import McpServer
 from ..openai.responses.requests import echo, renamed
 from ..openai.responses.schemas import Object, ResponsesRequest

@@ -20,6 +20,7 @@ from ....generation.job import Engine
 from ....output.events import Arguments, CallStart, Content, Piece, ReasoningText
 
 STALE_S = 300.0  # a call that was noted before and has no end is not asked for again
+LOST = "What was begun of this response cannot be gone on with; calls of tools may have been made."
 T = TypeVar("T", bound=msgspec.Struct)
 KINDS: dict[str, type[Content] | type[ReasoningText] | type[CallStart] | type[Arguments]] = {
     kind.__name__: kind for kind in (Content, ReasoningText, CallStart, Arguments)

@@ -11,35 +11,30 @@ import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 
 import msgspec
 
 from actorserve.actors.protocol.topics.prompts import TextPrompt
-from actorserve.actors.protocol.topics.tools import LONGEST, Tool
+from actorserve.actors.protocol.topics.tools import Tool
 
 from ....errors import ApiError, bad_request
-from ....generation.choice import Choice, make_state
+from ....generation.choice import Choice
 from ....generation.idempotency_keys import Key
 from ....generation.job import Engine, Job
 from ....generation.prepare import PreparedRequest
-from ....output.answer import EVENTS, counts
+from ....output.answer import counts
 from ....output.events import Piece
 from ....settings import Tools
 from ..answers import ResponseAnswer
 from ..events import ResponseEvents
 from ..items import McpItem
 from ..schemas import McpApprovalRequestItem, McpApprovalResponseItem, Object, ResponsesRequest
-from .records import STALE_S, CallRecord, ListsRecord, RunRecords, TurnRecord, packed
-from .tools import McpServer, OfferedTool, listed_before, offered, told, unreachable, with_functions
+from .calls import ToolCalls
+from .records import LOST, ListsRecord, RunRecords, TurnRecord, packed
+from .tools import McpServer, listed_before, offered, told, unreachable, with_functions
 
 log = logging.getLogger("http")
 GRAIN = 8  # characters of an event, so that events are the same whenever they are made
-STALE = "It was begun before this server lost sight of it, and nobody can say whether the tool has done it."
-TOO_MANY = "It was not made: this response may make no more calls (max_tool_calls)."
-TOO_LONG = f"It was not made: its arguments have more than {LONGEST} bytes."
-NO_OBJECT = "It was not made: its arguments are no JSON object."
-LOST = "What was begun of this response cannot be gone on with; calls of tools may have been made."
 
 
 class ToolRun:
@@ -67,18 +62,17 @@ class ToolRun:
         self.ended: Object = {}
         self._engine, self._tools, self._body, self._servers = engine, tools, body, servers
         self._ask, self._begin = ask, begin
-        self._most_calls = min(most_calls, body.max_tool_calls or most_calls)
         self._answer = answer
         self._writer = ResponseEvents(answer)
         self._records = RunRecords(engine, answer.key)
+        self._calls = ToolCalls(tools, self._records, min(most_calls, body.max_tool_calls or most_calls))
         given = body.input
         self._input: list[Object] = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
         self._before = [*earlier, *self._input]
-        self._offered: dict[str, OfferedTool] = {}
         self._lists: dict[str, list[Tool]] = {}
         self._turn: Job | None = None
         self._pieces: list[Piece] = []
-        self._turns = self._calls = 0
+        self._turns = 0
         self._usage = [0, 0, 0, 0]
 
     # --- before anything is told ---------------------------------------------------------------------------------
@@ -99,9 +93,9 @@ class ToolRun:
                 raise ApiError(424, "tools: the lists of these servers are too long to be kept.", "tools")
         self._lists = {label: tools for label, tools in record.lists.items() if label not in before}
         functions = [tool.name or "" for tool in self._body.tools or ()]
-        self._offered = offered([(one, record.lists[one.address.label]) for one in self._servers], functions)
+        self._calls.offered = offered([(one, record.lists[one.address.label]) for one in self._servers], functions)
         self._writer.output.mcp = {
-            name: (tool.server.address.label, tool.needs_approval) for name, tool in self._offered.items()
+            name: (tool.server.address.label, tool.needs_approval) for name, tool in self._calls.offered.items()
         }
         if self._approvals():
             self._ask(self._request([]))  # what is wrong with it is told before anything is done
@@ -127,7 +121,7 @@ class ToolRun:
                 continue
             answer = msgspec.convert(item, McpApprovalResponseItem)
             asked = requests.get(answer.approval_request_id)
-            tool = self._offered.get(asked.name) if asked is not None else None
+            tool = self._calls.offered.get(asked.name) if asked is not None else None
             if asked is None or tool is None or tool.server.address.label != asked.server_label:
                 path = f"input[{index}].approval_request_id"
                 raise bad_request(f"{path}: no tool of this request was asked for by it.", path)
@@ -137,9 +131,9 @@ class ToolRun:
 
     def _request(self, said: list[Object]) -> ResponsesRequest:
         """A turn's: all that was said before it is input."""
-        functions = with_functions(self._body, self._offered)
-        choice = self._body.tool_choice if not self._turns and not self._calls else None
-        if self._calls >= self._most_calls:
+        functions = with_functions(self._body, self._calls.offered)
+        choice = self._body.tool_choice if not self._turns and not self._calls.count else None
+        if self._calls.has_no_more:
             choice = "none"
         digest = hashlib.sha256(f"{self._answer.key} {self._turns}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big") if self._body.seed is None else self._body.seed
@@ -251,39 +245,8 @@ class ToolRun:
 
     async def _call(self, item: McpItem) -> None:
         """Make it, unless a predecessor has, and tell what has come of it."""
-        number, self._calls = self._calls, self._calls + 1
-        record = self._records.get(CallRecord, number)
-        if record is None or not record.done:
-            record = await self._make(item, number, record)
-            self._records.put(record, number)
+        record = await self._calls.call(item)
         self._tell(self._writer.called(item, record.output, record.error, "failed" if record.error else "completed"))
-
-    async def _make(self, item: McpItem, number: int, begun: CallRecord | None) -> CallRecord:
-        now = time.time()
-        if begun is not None and now - begun.at > STALE_S:
-            return CallRecord(begun.life, begun.at, True, error=STALE)
-        if (problem := self._problem(item, number)) is not None:
-            return CallRecord(0, now, True, error=problem)
-        life = self._tools.life if begun is None else begun.life
-        if begun is None and not self._records.put(CallRecord(life, now), number):
-            raise ApiError(500, LOST)
-        address = self._offered[item.name].server.address
-        key = self._records.name("call", number)
-        found = await self._tools.call(key, life, address, item.name, item.text or "{}")
-        return CallRecord(life, now, True, found.output, found.error)
-
-    def _problem(self, item: McpItem, number: int) -> str | None:
-        """Why a call is not made at all."""
-        if number >= self._most_calls:
-            return TOO_MANY
-        text = item.text or "{}"
-        if len(text.encode()) > LONGEST:
-            return TOO_LONG
-        try:
-            msgspec.json.decode(text, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
-            return NO_OBJECT
-        return None
 
     # --- the job that stands for it ------------------------------------------------------------------------------
 
@@ -318,33 +281,3 @@ class ToolRun:
 def _each(events: bytes) -> Iterator[bytes]:
     """One by one: each is two lines and an empty one."""
     return (event + b"\n\n" for event in events.split(b"\n\n")[:-1])
-
-
-class ToolRunFormat:
-    """Writes its stream: a choice's state counts events where others count tokens."""
-
-    media_type = EVENTS
-
-    def __init__(self, run: ToolRun, given: int) -> None:
-        """`given`: events that the client has."""
-        self._run, self._given = run, given
-
-    def whole(self) -> Object:
-        return self._run.ended
-
-    def first(self, choice: Choice) -> bytes:
-        return b""
-
-    def update(self, choice: Choice) -> bytes:
-        events = self._run.events[self._given :]
-        self._given = max(self._given, len(self._run.events))
-        return b"".join(events)
-
-    def state(self, choice: Choice) -> int:
-        return make_state(0, self._given)
-
-    def closing(self) -> bytes:
-        return b""
-
-    def failed(self, error: ApiError) -> bytes:
-        return self._run.failed(error)
