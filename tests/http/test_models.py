@@ -16,7 +16,7 @@ from actorserve.http.handlers.models import ModelApis, index_of, index_of_query
 from actorserve.http.routes import ROUTES
 from actorserve.http.settings import Catalog, Settings
 from tests.http.fakes import FakeEngine
-from tests.http.realtime.test_connection import talking
+from tests.http.realtime.talk import talking
 from tests.http.serving import SETTINGS, Served, serving
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}

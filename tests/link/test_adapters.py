@@ -20,7 +20,7 @@ from actorserve.actors.scheduler.lora.worker_memory import AdapterLimits
 from actorserve.actors.steward import adapters as steward
 from actorserve.actors.steward.adapters import StewardAdapters
 from actorserve.shm.adapters.registry import AdapterState
-from tests.scheduler.lora.test_adapters import Scene
+from tests.scheduler.lora.scene import Scene
 
 
 @pytest.fixture

@@ -3,84 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import ClientWebSocketResponse, WSMsgType
 
-from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.protocol.messages import Finish
-from actorserve.actors.protocol.topics.prompts import ChatPrompt, SoundPrompt
+from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.middleware.context import DRAIN
-from actorserve.http.settings import MediaRules
 from tests.http.fakes import finish_all, rendered, say
+from tests.http.realtime.talk import HELLO, PATH, SOUND, begun, talking
 from tests.http.serving import PATIENCE_S, Served, serving
-
-PATH = "/v1/realtime"
-HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
-SPEECH = EncoderSpec(
-    longest=4,
-    decoder_longest=8,
-    start=[1],
-    filler=0,
-    speech=SpeechSpec(languages={}, tasks={}, end=3, no_timestamps=4, mels=8, frames=16),
-)
-SOUND = base64.b64encode(bytes(3200)).decode()
-
-
-class Talk:
-    """A client's end."""
-
-    def __init__(self, socket: ClientWebSocketResponse) -> None:
-        self.socket = socket
-
-    async def send(self, kind: str, **fields: Any) -> None:
-        await self.socket.send_json({"type": kind, **fields})
-
-    async def next(self) -> dict[str, Any]:
-        return dict(await self.socket.receive_json(timeout=PATIENCE_S))
-
-    async def kinds(self, count: int) -> list[str]:
-        return [(await self.next())["type"] for _ in range(count)]
-
-    async def until(self, kind: str) -> list[dict[str, Any]]:
-        """Events up to one of this type."""
-        events = [await self.next()]
-        while events[-1]["type"] != kind:
-            events.append(await self.next())
-        return events
-
-    async def error(self, kind: str, **fields: Any) -> dict[str, Any]:
-        await self.send(kind, event_id="mine", **fields)
-        event = await self.next()
-        assert event["type"] == "error" and event["error"]["event_id"] == "mine", event
-        return dict(event["error"])
-
-    async def closed(self) -> int:
-        message = await self.socket.receive(timeout=PATIENCE_S)
-        assert message.type is WSMsgType.CLOSE, message
-        return int(message.data)
-
-
-@asynccontextmanager
-async def talking(served: Served, query: str = "", **options: Any) -> AsyncIterator[Talk]:
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as session:
-        async with session.ws_connect(PATH + query, **options) as socket:
-            talk = Talk(socket)
-            assert (await talk.next())["type"] == "session.created"
-            yield talk
-
-
-async def begun(served: Served, talk: Talk, **fields: Any) -> Any:
-    """The job of a response that is being generated."""
-    await talk.send("conversation.item.create", item=HELLO)
-    await talk.send("response.create", **fields)
-    await talk.until("response.created")
-    return await served.job()
 
 
 async def test_a_response_from_its_first_event_to_its_last(served: Served) -> None:
@@ -281,112 +214,6 @@ async def test_a_server_that_ends_says_so_behind_what_runs(served: Served) -> No
         finish_all(job)
         await talk.until("response.done")
         assert await talk.closed() == 1001
-
-
-# --- sounds that are written down ----------------------------------------------------------------------------------
-
-
-async def test_a_sound_is_written_down_when_it_is_committed() -> None:
-    async with serving(encoder=SPEECH) as served, talking(served, "?intent=transcription") as talk:
-        assert (await talk.error("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
-        await talk.send("input_audio_buffer.append", audio=SOUND)
-        await talk.send("input_audio_buffer.clear")
-        assert (await talk.next())["type"] == "input_audio_buffer.cleared"
-        await talk.send("input_audio_buffer.append", audio=SOUND)
-        await talk.send("input_audio_buffer.commit")
-        committed, added, _ = [await talk.next() for _ in range(3)]
-        assert committed["item_id"] == added["item"]["id"] and committed["previous_item_id"] is None
-        job = await served.job()
-        (asked,) = job.prompts
-        assert isinstance(asked, SoundPrompt) and asked.data[:4] == b"RIFF" and len(asked.data) == 3200 + 44
-        rendered(job)
-        say(job, 0, "<|en|> well")
-        assert (await talk.next())["delta"] == "well"
-        say(job, 0, " said<|0.10|>", 2, Finish.STOP)
-        done = (await talk.until("conversation.item.input_audio_transcription.completed"))[-1]
-        assert done["transcript"] == "well said" and done["item_id"] == committed["item_id"]
-        assert done["usage"]["type"] == "duration" and done["usage"]["seconds"] == pytest.approx(1600 / 24000)
-        assert "makes no responses" in (await talk.error("response.create"))["message"]
-        await talk.send("input_audio_buffer.append", audio=SOUND)
-        await talk.send("input_audio_buffer.commit")
-        assert (await talk.next())["previous_item_id"] == committed["item_id"]
-
-
-async def test_sounds_have_an_end_and_are_base64() -> None:
-    async with serving(encoder=SPEECH, max_body_bytes=5000) as served, talking(served) as talk:
-        for audio, code in (("?", None), (base64.b64encode(bytes(3001)).decode(), "input_audio_buffer_full")):
-            error = await talk.error("input_audio_buffer.append", audio=audio)
-            assert (error["param"], error["code"]) == ("audio", code)
-
-
-async def test_vllms_clients() -> None:
-    async with serving(encoder=SPEECH) as served, talking(served) as talk:
-        await talk.send("session.update", model="tiny")
-        assert (await talk.next())["session"]["audio"]["input"]["format"]["rate"] == 16_000
-        await talk.send("input_audio_buffer.commit")
-        await talk.send("input_audio_buffer.append", audio=SOUND)
-        await talk.send("input_audio_buffer.commit", final=True)
-        finish_all(await served.job(), "yes")
-        delta, done = await talk.next(), await talk.next()
-        assert (delta["type"], delta["delta"]) == ("transcription.delta", "yes0")
-        assert (done["type"], done["text"]) == ("transcription.done", "yes0")
-        assert done["usage"]["completion_tokens"] == 3
-        await talk.send("response.create")
-        error = await talk.next()
-        assert error["type"] == "error" and isinstance(error["error"], str)
-
-
-# --- turns that the server finds -----------------------------------------------------------------------------------
-
-TURNS = {"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 200}}}}
-HEARS = MediaRules({"audio": 8}, 1 << 20, local_files=False)
-BUFFER = "input_audio_buffer."
-
-
-def spoken(*milliseconds: int) -> str:
-    """Silence and noise in turn."""
-    parts = [(b"\0\0" if at % 2 == 0 else b"\0\x10\0\xf0") * 24 for at in range(len(milliseconds))]
-    return base64.b64encode(b"".join(part * ms for part, ms in zip(parts, milliseconds, strict=True))).decode()
-
-
-async def test_a_turn_is_answered_and_the_next_one_interrupts() -> None:
-    async with serving(media=HEARS) as served, talking(served) as talk:
-        await talk.send("session.update", session=TURNS)
-        assert (await talk.next())["session"]["audio"]["input"]["turn_detection"]["prefix_padding_ms"] == 300
-        await talk.send("input_audio_buffer.append", audio=spoken(400, 200, 400))
-        events = await talk.until("response.created")
-        assert [event["type"] for event in events] == [
-            *(BUFFER + name for name in ("speech_started", "speech_stopped", "committed")),
-            *("conversation.item.added", "conversation.item.done", "response.created"),
-        ]
-        assert len({event.get("item_id") or event["item"]["id"] for event in events[:-1]}) == 1
-        job = await served.job()
-        rendered(job)
-        say(job, 0, "well")
-        await talk.until("response.output_text.delta")
-        await talk.send("input_audio_buffer.append", audio=spoken(40, 100))
-        again = await talk.until("response.done")
-        assert again[0]["type"] == BUFFER + "speech_started" and again[-1]["response"]["status"] == "cancelled"
-        assert again[-1]["response"]["status_details"]["reason"] == "turn_detected"
-        error = await talk.error("session.update", session={"audio": {"input": {"turn_detection": None}}})
-        assert error["param"] == "session.audio.input" and "a sound is being sent" in error["message"]
-        await talk.send("input_audio_buffer.clear")
-        await talk.until("input_audio_buffer.cleared")
-        await talk.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
-        assert (await talk.next())["session"]["audio"]["input"]["turn_detection"] is None
-        assert (await talk.error("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
-
-
-async def test_a_turn_need_not_be_answered_nor_interrupt() -> None:
-    turns = {"type": "server_vad", "create_response": False, "interrupt_response": False, "silence_duration_ms": 200}
-    async with serving(media=HEARS) as served, talking(served) as talk:
-        await talk.send("session.update", session={"turn_detection": turns})
-        await talk.next()
-        job = await begun(served, talk)
-        await talk.send("input_audio_buffer.append", audio=spoken(400, 200, 400))
-        assert (await talk.until("conversation.item.done"))[0]["type"] == BUFFER + "speech_started"
-        finish_all(job)
-        assert (await talk.until("response.done"))[-1]["response"]["status"] == "completed"
 
 
 async def test_sessions_are_counted_and_logged(served: Served, caplog: pytest.LogCaptureFixture) -> None:
