@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import stat
@@ -16,13 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from actorserve.actors.observer.attach import attach
 from actorserve.actors.supervisor.connections.unix_socket import UnixSocket, listen_unix
 from actorserve.actors.supervisor.listeners import ListenError
-from actorserve.actors.telemetry.snapshot import ActorStatus
 from tests.support.server import LAUNCH, Server
 
-BODY = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 150, "ignore_eos": True}
+from .relays import BODY, check_successor, relay, whole
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +43,6 @@ def client(server: Server, path: Path) -> Iterator[httpx.Client]:
         yield made
 
 
-def relay(server: Server) -> ActorStatus:
-    """As `ps` has it."""
-    seen = attach(server.pid)
-    try:
-        return seen.look().actor("relay")
-    finally:
-        seen.close()
-
-
-def whole(client: httpx.Client) -> str:
-    answer = client.post("/v1/completions", json=BODY)
-    assert answer.status_code == 200, answer.text
-    text: str = answer.json()["choices"][0]["text"]
-    return text
-
-
 def test_a_stream_goes_on_with_another_frontend(server: Server, client: httpx.Client, path: Path) -> None:
     expected = whole(client)
     assert stat.S_IMODE(path.stat().st_mode) == 0o606
@@ -83,7 +64,7 @@ def test_the_death_of_the_relay_costs_its_connections_alone(
 ) -> None:
     """Or that it hangs; `ps` and `/metrics` have seen it."""
     assert whole(client)
-    before = relay(server)
+    before = relay(server, "relay")
     assert before.pid == server.actors()["relay"] and before.state == "ready"
     with httpx.Client(base_url=server.base_url, timeout=60) as other:
         with other.stream("POST", "/v1/completions", json=BODY | {"stream": True}) as answer:
@@ -92,10 +73,7 @@ def test_the_death_of_the_relay_costs_its_connections_alone(
         figures = other.get("/metrics").text
     with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://any", timeout=60) as again:
         assert whole(again)
-    after = relay(server)
-    assert (after.state, after.restarts) == ("ready", before.restarts + 1) and after.pid != before.pid
-    told = re.findall(r'^actorserve:actor_restarts_total\{.*"relay".*\} ([0-9.]+)$', figures, re.MULTILINE)
-    assert [float(number) for number in told] == [after.restarts]
+    check_successor(server, before, figures)
 
 
 def test_another_server_is_not_driven_out(server: Server, path: Path) -> None:

@@ -12,24 +12,23 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 import pytest
-from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.observer.attach import attach
-from actorserve.actors.telemetry.adapters import registry_of
 from tests.support import logits_plugin
-from tests.support.certificates import OPENSSL, Certificates
+from tests.support.certificates import OPENSSL
 from tests.support.client import http_session
 from tests.support.models.adapters import write_adapters
-from tests.support.server import WAIT_S, Server
+from tests.support.server import Server
 from tests.support.streams.elsewhere import LONG, SECRET, STREAMS, all_answers, complete, post, read
+
+from .cluster import is_there, loaded, make_proofs, refused, running, write_weights
 
 LORA = ("--enable-lora", "--max-loras", "2")
 PROCESSORS = (*LORA, "--logits-processors", f"{logits_plugin.__file__}:Only")
@@ -40,25 +39,14 @@ def proofs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, ...
     """Options of certificates: those of one authority, and of a stranger."""
     if OPENSSL is None:
         pytest.skip("there is no openssl here")
-    folder = tmp_path_factory.mktemp("certificates")
-    made = Certificates(folder)
-    options: dict[str, tuple[str, ...]] = {}
-    for name, (certificate, key) in {"known": made.client, "stranger": made.stranger}.items():
-        both = folder / f"{name}-both.pem"
-        both.write_bytes(certificate.read_bytes() + key.read_bytes())
-        options[name] = ("--engine-certfile", str(both), "--engine-ca-certs", str(made.authority[0]))
-    return options
+    return make_proofs(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two folders with other numbers than the model's, of which one is on the server's machine alone."""
     root = tmp_path_factory.mktemp("weights")
-    for name in ("both/new", "here/newer"):
-        shutil.copytree(DEMO_FOLDER, root / name)
-        (file,) = (root / name).glob("*.safetensors")
-        tensors = load_file(file)
-        save_file({key: one if one.dim() < 2 else one.flip(0) for key, one in tensors.items()}, file)
+    write_weights(root)
     return root
 
 
@@ -85,13 +73,6 @@ def server(engine: Server, proofs: dict[str, tuple[str, ...]], weights: Path) ->
 def undisturbed(server: Server) -> list[list[Any]]:
     """By the engine here."""
     return asyncio.run(all_answers(server, to=0))
-
-
-def is_there(server: Server) -> None:
-    """Until the engine elsewhere computes again, which is a moment behind the line that says that it is there."""
-    deadline = time.monotonic() + WAIT_S
-    while json.loads(urllib.request.urlopen(f"{server.base_url}/ready").read())["status"] != "ready":
-        assert time.monotonic() < deadline, server.output
 
 
 def test_an_engine_elsewhere_gives_the_same_answers(server: Server, undisturbed: list[list[Any]]) -> None:
@@ -343,37 +324,6 @@ def test_an_adapter_whose_files_change_is_the_one_that_was_loaded_in_every_engin
     asyncio.run(ask())
     told = "the adapter changing cannot be used: engine 1 at .*: its files there have changed since it was loaded"
     server.wait_for(told, since_start=True)
-
-
-def running(engine: Server) -> int:
-    """Sequences that it computes."""
-    attached = attach(engine.pid)
-    try:
-        return attached.look().sums("scheduler")["running"]
-    finally:
-        attached.close()
-
-
-def loaded(engine: Server) -> int:
-    """Adapters that its scheduler knows."""
-    attached = attach(engine.pid)
-    try:
-        registry = registry_of(attached.system, attached.segment)
-        return 0 if registry is None else len(registry.all())
-    finally:
-        attached.close()
-
-
-@contextmanager
-def refused(engine: Server, *options: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """A server that computes nothing itself, and is not let in."""
-    address = engine.base_url.removeprefix("engine://")
-    other = Server("--engines", address, "--data-parallel-size", "0", *options, env=env, wait=False)
-    try:
-        yield other
-        other.stop()
-    finally:
-        other.__exit__(None, None, None)
 
 
 def test_a_wrong_secret_is_refused_and_logged(

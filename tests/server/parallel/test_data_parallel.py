@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.observer.requests import Requests
-from tests.support.client import http_client, http_session
+from tests.support.client import http_client
 from tests.support.server import Server
+from tests.support.streams import elsewhere
 
-WORD = r"[a-z]{3,9}( [a-z]{1,9}){30,40}"
-STREAMS: list[dict[str, Any]] = [
-    {"temperature": 1, "seed": 5},
-    {"temperature": 0, "frequency_penalty": 0.4, "repetition_penalty": 1.2},
-    {"temperature": 1, "seed": 9, "n": 3},
-    {"temperature": 0.7, "seed": 3, "structured_outputs": {"regex": WORD}, "ignore_eos": False},
-    {"temperature": 0, "logprobs": 2},
-    {"temperature": 1, "seed": 4, "stop": ["the z", "q"]},
-]
 NAMES = {"scheduler@0", "scheduler@1", "worker@0", "worker@1"}
 
 
@@ -38,45 +26,11 @@ def server() -> Iterator[Server]:
         yield made
 
 
-class Answers:
-    """Streams that are read at the same time; `begun` once each has some text."""
-
-    def __init__(self, count: int) -> None:
-        self.begun = asyncio.Barrier(count + 1)
-        self.count = count
-
-    async def read(self, session: aiohttp.ClientSession, number: int) -> list[Any]:
-        body = {"prompt": f"{number}. Once upon a time", "max_tokens": 160, "ignore_eos": True, **STREAMS[number]}
-        choices: dict[int, list[Any]] = {}
-        first = True
-        async with session.post("/v1/completions", json={**body, "stream": True}) as response:
-            assert response.status == 200, await response.text()
-            async for line in response.content:
-                if not line.startswith(b"data: {"):
-                    continue
-                (choice,) = json.loads(line[6:])["choices"]
-                text, tokens, _ = choices.get(choice["index"], ["", [], None])
-                told = choice["logprobs"]["tokens"] if choice["logprobs"] else []
-                choices[choice["index"]] = [text + choice["text"], tokens + told, choice["finish_reason"]]
-                if first:
-                    first = False
-                    await self.begun.wait()
-        return [choices[index] for index in sorted(choices)]
-
-
 async def all_answers(
     server: Server, victims: tuple[str | int, ...] = (), begun: asyncio.Event | None = None
 ) -> list[list[Any]]:
-    """Of all streams at once; when all have begun these die, actors by name or processes, and somebody is told."""
-    answers = Answers(len(STREAMS))
-    async with http_session(server) as session:
-        reading = [asyncio.create_task(answers.read(session, number)) for number in range(len(STREAMS))]
-        await answers.begun.wait()
-        if begun is not None:
-            begun.set()
-        for victim in victims:
-            os.kill(victim if isinstance(victim, int) else server.pids()[victim], signal.SIGKILL)
-        return await asyncio.gather(*reading)
+    """In any engine."""
+    return await elsewhere.all_answers(server, None, victims, elsewhere.OF_ANY_SERVER, begun)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from actorserve.actors.route.trail import Trail
 from tests.support.client import http_client
 from tests.support.server import Server
+from tests.support.streams import pieces as streams
 from tests.support.streams.cases import ASKED, CASES, CHAT, CITY, MESSAGES, ONCE, RESPONSES, TEXT, TOKENS, WITH_USAGE
 from tests.support.streams.pieces import Pieces, answer_of, post
 
@@ -22,19 +23,9 @@ FEW = 2  # seams of each case that are tried in a quick run
 
 
 def seams_of(path: str, fields: dict[str, Any], server: Server, most: int) -> int:
-    """Cut the stream behind up to so many of its pieces, and go on with each; how many seams there were."""
+    """With usage in the stream, where it is told on demand."""
     options = {"stream_options": WITH_USAGE} if path in (CHAT, TEXT) else {}
-    body = json.dumps({**fields, **options, "stream": True}).encode()
-    pieces = Pieces(post(server, path, body))
-    whole, _ = pieces.up_to(-1)
-    wanted = answer_of(whole)
-    cuts = range(0, len(pieces), max(1, len(pieces) // most))
-    for cut in cuts:
-        before, trail = pieces.up_to(cut)
-        behind, trail = Pieces(post(server, "/go_on", trail.go_on(path, body, "cut"))).up_to(-1, trail)
-        assert answer_of(before + behind) == wanted, (cut, before, behind)
-        assert trail.closed
-    return len(cuts)
+    return streams.seams_of(server, path, {**fields, **options}, most)
 
 
 @pytest.mark.parametrize("name", QUICK)

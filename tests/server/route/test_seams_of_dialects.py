@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.server.api.test_tool_calls import TOOLS
 from tests.server.dialects.conftest import scripted_server as scripted_server
 from tests.support.server import Server
+from tests.support.streams import pieces as streams
 from tests.support.streams.dialects import ANSWERS, COHERE, DIALECTS, OLLAMA_CHAT, OLLAMA_TEXT
 from tests.support.streams.pieces import Pieces, answer_of, post
 
@@ -19,19 +19,8 @@ FEW = 3  # seams of each case that are tried in a quick run
 
 
 def seams_of(path: str, fields: dict[str, Any], server: Server, most: int) -> int:
-    """Cut the stream behind up to so many of its pieces, and go on with each; how many seams there were."""
-    body = json.dumps({**fields, "stream": True}).encode()
-    read: Callable[[bytes], Any] = ANSWERS.get(path, answer_of)
-    pieces = Pieces(post(server, path, body))
-    whole, _ = pieces.up_to(-1)
-    wanted = read(whole)
-    cuts = range(0, len(pieces), max(1, len(pieces) // most))
-    for cut in cuts:
-        before, trail = pieces.up_to(cut)
-        behind, trail = Pieces(post(server, "/go_on", trail.go_on(path, body, "cut"))).up_to(-1, trail)
-        assert read(before + behind) == wanted, (cut, before, behind)
-        assert trail.closed
-    return len(cuts)
+    """As clients of the dialect read its answers."""
+    return streams.seams_of(server, path, fields, most, ANSWERS.get(path, answer_of))
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -1,4 +1,4 @@
-"""Requests of a server whose engines are on other machines, too: drawn, masked, stopped, with logprobs."""
+"""Requests of a server with several engines, also on other machines: drawn, masked, stopped, with logprobs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ STREAMS: list[dict[str, Any]] = [
     {"temperature": 1, "seed": 4, "stop": ["the z", "q"]},
     {"temperature": 1, "seed": 4, "vllm_xargs": {"only": 77}},
 ]
+OF_ANY_SERVER = len(STREAMS) - 1  # the last one is for a server with that logits processor
 
 
-async def read(session: aiohttp.ClientSession, number: int, begun: asyncio.Barrier, to: int | None) -> list[Any]:
+async def read(session: aiohttp.ClientSession, number: int, begun: asyncio.Barrier, to: int | None = None) -> list[Any]:
+    """One of the streams, until its end; `begun` once it has some text."""
     body = {"prompt": f"{number}. Once upon a time", "max_tokens": 160, "ignore_eos": True, **STREAMS[number]}
     headers = {} if to is None else {"X-data-parallel-rank": str(to)}
     choices: dict[int, list[Any]] = {}
@@ -48,14 +50,24 @@ async def read(session: aiohttp.ClientSession, number: int, begun: asyncio.Barri
     return [choices[index] for index in sorted(choices)]
 
 
-async def all_answers(server: Server, to: int | None = None, victims: tuple[int, ...] = ()) -> list[list[Any]]:
-    """Of all streams at once, in one engine or in either; when all have begun these processes are killed."""
-    begun = asyncio.Barrier(len(STREAMS) + 1)
+async def all_answers(
+    server: Server,
+    to: int | None = None,
+    victims: tuple[str | int, ...] = (),
+    count: int = len(STREAMS),
+    begun: asyncio.Event | None = None,
+) -> list[list[Any]]:
+    """Of the first streams at once, in one engine or in either; when all have begun these die,
+    actors by name or processes, and somebody is told.
+    """
+    all_begun = asyncio.Barrier(count + 1)
     async with http_session(server) as session:
-        reading = [asyncio.create_task(read(session, number, begun, to)) for number in range(len(STREAMS))]
-        await begun.wait()
+        reading = [asyncio.create_task(read(session, number, all_begun, to)) for number in range(count)]
+        await all_begun.wait()
+        if begun is not None:
+            begun.set()
         for victim in victims:
-            os.kill(victim, signal.SIGKILL)
+            os.kill(victim if isinstance(victim, int) else server.pids()[victim], signal.SIGKILL)
         return await asyncio.gather(*reading)
 
 

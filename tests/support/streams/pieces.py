@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from actorserve.actors.route.trail import ORIGIN, TRAIL, Trail
@@ -104,3 +104,22 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rounded(one) for name, one in value.items()}
     return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def seams_of(
+    server: Server, path: str, fields: dict[str, Any], most: int, read: Callable[[bytes], Any] = answer_of
+) -> int:
+    """Cut the stream behind up to so many of its pieces, and go on with each; how many seams there were. `read`: what
+    the answer is.
+    """
+    body = json.dumps({**fields, "stream": True}).encode()
+    pieces = Pieces(post(server, path, body))
+    whole, _ = pieces.up_to(-1)
+    wanted = read(whole)
+    cuts = range(0, len(pieces), max(1, len(pieces) // most))
+    for cut in cuts:
+        before, trail = pieces.up_to(cut)
+        behind, trail = Pieces(post(server, "/go_on", trail.go_on(path, body, "cut"))).up_to(-1, trail)
+        assert read(before + behind) == wanted, (cut, before, behind)
+        assert trail.closed
+    return len(cuts)
