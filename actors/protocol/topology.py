@@ -158,6 +158,11 @@ class System:
 
     def _place(self) -> None:
         """Lay out the segment: board, sleeping words, histograms, traces, phases, lanes, table, KV maps, keys."""
+        self._place_tables(self._place_lanes(self._place_actors()))
+        self._place_options()
+
+    def _place_actors(self) -> int:
+        """What each actor has for itself; where that ends."""
         self.board_offset = 0
         offset = board_bytes(self.board_blocks)
         self.mailbox_offsets: dict[str, int] = {}
@@ -177,6 +182,9 @@ class System:
         for name in (*(actor.name for actor in self.actors), SUPERVISOR):
             self.phase_offsets[name] = offset
             offset += phases_bytes()
+        return offset
+
+    def _place_lanes(self, offset: int) -> int:
         self.lanes: list[Lane] = []
         for source in self._senders():
             for sends in source.traits.sends:
@@ -184,6 +192,10 @@ class System:
                 for target, readers in self._targets(source, KINDS[sends.to]):
                     self.lanes.append(Lane(source.name, target, readers, offset, capacity))
                     offset += ring_bytes(capacity, len(readers))
+        return offset
+
+    def _place_tables(self, offset: int) -> None:
+        """The request table, and a KV map for each engine."""
         self.table_offset = -(-offset // 4096) * 4096
         first = whole(self.table_offset + table_bytes(self.slots, *self._slot_sizes), CACHE_LINE)
         self.sequence_blocks = -(-self.max_tokens // self.config.block_size)
@@ -192,6 +204,9 @@ class System:
         self.kv_map_bytes = whole(kv_map_bytes(*self.kv_map_sizes), CACHE_LINE)
         self.kv_map_offsets = [first + self.kv_map_bytes * engine for engine in self.engines]
         self.size = first + self.kv_map_bytes * len(self.engines)
+
+    def _place_options(self) -> None:
+        """What is there with some options alone, and the troubles of engines elsewhere."""
         self.accounts: AccountPlaces | None = None  # of the keys of --key-file
         if self.config.key_file is not None:
             book = whole(self.size, CACHE_LINE)

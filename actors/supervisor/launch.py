@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from setproctitle import setproctitle
@@ -67,14 +68,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     if manager.listens:  # READY says that a request was answered
         config = msgspec.structs.replace(config, warm_up=True)
     try:
-        passed = take_sockets(os.environ)
-        listeners = passed or listen(*_address_of(config))
-        if config.grpc_port is not None:
-            check_free(config.host, config.grpc_port)
-        memory = _load(config, manager, began, imported)
-        _listen_for_kv(config, memory, output)
-        connections = most_connections(memory.system, BEYOND)
-        doors = _open_doors(config)
+        opened = _open(config, manager, output, (began, imported))
     except ConfigError as error:
         return _refuse(output, str(error), REFUSED)
     except ListenError as error:
@@ -82,6 +76,34 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     except SegmentError as error:
         lower = "--max-num-queued-reqs, --max-num-seqs or --max-model-len"
         return _refuse(output, f"{error}; a smaller {lower} needs less", FAILED)
+    return _serve(opened, manager, output, command)
+
+
+class Opened(NamedTuple):
+    """What there is before any actor is started."""
+
+    listeners: list[socket.socket]
+    were_passed: bool  # by the service manager
+    memory: Memory
+    connections: int  # that there may be
+    doors: list[Relay]
+
+
+def _open(config: Config, manager: Manager, output: Output, times: tuple[int, int]) -> Opened:
+    """Bind what is listened on, look at the models, and make room. `times`: began, imported."""
+    passed = take_sockets(os.environ)
+    listeners = passed or listen(*_address_of(config))
+    if config.grpc_port is not None:
+        check_free(config.host, config.grpc_port)
+    memory = _load(config, manager, *times)
+    _listen_for_kv(config, memory, output)
+    connections = most_connections(memory.system, BEYOND)
+    return Opened(listeners, bool(passed), memory, connections, _open_doors(config))
+
+
+def _serve(opened: Opened, manager: Manager, output: Output, command: Sequence[str]) -> int:
+    listeners, were_passed, memory, connections, doors = opened
+    config = memory.system.config
     port = listeners[0].getsockname()[1]
     address = host_and_port(_address_of(config)[0], port)
     url = f"{config.scheme}://{address}"
@@ -90,7 +112,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     memory.describe(url, port)
     memory.control = socket_name(os.getuid(), port, os.getpid())
     control = Control(memory.control)
-    how = " (a socket of the service manager)" if passed else ""
+    how = " (a socket of the service manager)" if were_passed else ""
     also = "".join(f" and {door.place}" for door in doors)
     _introduce(output, f"listening on {address}{also}{how}", memory.system, connections)
 
