@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import resource
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,18 +15,11 @@ from actorserve.actors.porter.files import HEAD, BadFile, place_of, read_block, 
 from actorserve.actors.porter.folder import FolderTier
 from actorserve.actors.porter.sweep import Swept, measure, sweep
 
+from .blocks import WAIT_S, until
+
 PRINT, OTHER = bytes(range(32)), bytes(32)
 KEY, DATA = bytes(range(16)), bytes(range(256)) * 20
 LOG = logging.getLogger("porter")
-WAIT_S = 60.0
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Threads do it when they come to it."""
-    end = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.002)
 
 
 def test_a_block_comes_back_as_it_was(tmp_path: Path) -> None:

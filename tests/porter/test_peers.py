@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,24 +20,11 @@ from actorserve.actors.protocol.sockets import kv_wire as wire
 from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.kv_tier.layout import TierSizes, create_tier
 
-PRINT, SIZE = bytes(range(32)), 5000
-KIND = Kind(PRINT, SIZE)
-KEYS = [bytes([number]) * 16 for number in range(8)]
+from .blocks import KIND, PRINT, SIZE, WAIT_S, contents, keys, until
+
+KEYS = keys(8)
 SECRET = b"a secret of some length"
 LOG = logging.getLogger("porter")
-WAIT_S = 60.0
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Threads do it when they come to it."""
-    end = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.002)
-
-
-def contents(key: bytes) -> bytes:
-    return (key * SIZE)[:SIZE]
 
 
 class Giver:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,23 +13,10 @@ from actorserve.actors.porter import plugin as module
 from actorserve.actors.porter.carrier import Kind, Reading
 from actorserve.actors.porter.plugin import PluginTier
 
-PRINT, SIZE = bytes(range(32)), 5000
-KIND = Kind(PRINT, SIZE)
-KEYS = [bytes([number]) * 16 for number in range(4)]
+from .blocks import KIND, PRINT, SIZE, WAIT_S, contents, keys, until
+
+KEYS = keys(4)
 LOG = logging.getLogger("porter")
-WAIT_S = 60.0
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Threads do it when they come to it."""
-    end = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.002)
-
-
-def contents(key: bytes) -> bytes:
-    return (key * SIZE)[:SIZE]
 
 
 def tier(folder: Path, wrong: str = "") -> PluginTier:

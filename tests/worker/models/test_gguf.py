@@ -38,6 +38,7 @@ from tests.support.models.greedy import assert_greedy, reference
 
 from ..cpu.test_runner import prompt
 from ..driver import Driver, Sequence, check_grouped, config_for, make_runner
+from .read_back import read_both
 
 Folders = Callable[..., Path]
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 2, "initializer_range": 0.15}
@@ -161,17 +162,9 @@ def test_files_of_other_families_are_as_their_checkpoints(kind: str, checkpoints
     """All that is computed with, and every weight: of what files have otherwise, experts, norms and rows of heads."""
     folder = checkpoints(kind, **OTHERS[kind])
     convert(folder, tmp_path / "model.gguf", lambda name: "F32")
-    shapes, weights = [], []
-    for place in (folder, tmp_path / "model.gguf"):
-        config = config_for(place)
-        home = Path(resolve_model(config).folder)
-        shape = read_architecture(read_json(home / "config.json"))
-        read = open_checkpoint(home, shape)
-        shapes.append(shape)
-        weights.append({name: read(name, slice(None), None) for name in shape.specs()})
-    assert shapes[0] == shapes[1]
-    for name, weight in weights[0].items():
-        assert torch.allclose(weights[1][name], weight, rtol=0, atol=2e-7 if "norm" in name else 0), name
+    wanted, found, _ = read_both(folder, tmp_path / "model.gguf")
+    for name, weight in wanted.items():
+        assert torch.allclose(found[name], weight, rtol=0, atol=2e-7 if "norm" in name else 0), name
 
 
 QUICK = ("gemma3", "qwen3_moe")  # the others' weights and shapes are compared above

@@ -26,6 +26,7 @@ from tests.support.models.greedy import assert_greedy, reference
 
 from ..cpu.test_runner import prompt
 from ..driver import Driver, Sequence, config_for, make_runner
+from .read_back import read_both
 
 Folders = Callable[..., Path]
 YARN = {"rope_parameters": {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 0.7}}  # files have one number for both
@@ -54,19 +55,11 @@ def test_files_are_as_their_checkpoints(name: str, checkpoints: Folders, tmp_pat
     kind, changes, halves = FILES[name]
     folder = checkpoints(kind, **changes)
     convert(folder, tmp_path / "model.gguf", lambda name: "F32", halves)
-    shapes, weights = [], []
-    for place in (folder, tmp_path / "model.gguf"):
-        config = config_for(place)
-        home = Path(resolve_model(config).folder)
-        shape = read_architecture(read_json(home / "config.json"))
-        read = open_checkpoint(home, shape)
-        shapes.append(shape)
-        weights.append({name: read(name, slice(None), None) for name in shape.specs()})
-    assert shapes[0] == shapes[1]
-    for name, weight in weights[0].items():
-        assert torch.equal(weights[1][name], weight), name
+    wanted, found, read = read_both(folder, tmp_path / "model.gguf")
+    for name, weight in wanted.items():
+        assert torch.equal(found[name], weight), name
     rows = slice(10, 70)
-    assert torch.equal(read("model.layers.1.self_attn.o_proj.weight", rows, slice(32, 64)), weight_at(weights[0], rows))
+    assert torch.equal(read("model.layers.1.self_attn.o_proj.weight", rows, slice(32, 64)), weight_at(wanted, rows))
 
 
 def weight_at(weights: dict[str, torch.Tensor], rows: slice) -> torch.Tensor:
