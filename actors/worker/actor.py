@@ -6,9 +6,7 @@ torch_import.py does it.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import numpy as np
 
-from ..options.config import Config
 from ..options.objects.speculative import count_drafts
 from ..protocol.messages import Hello, Message, StepFailed, ToWorker, WorkerReady
 from ..protocol.step import KVLayout, Step, StepDone
@@ -33,8 +30,8 @@ from .methods import WorkerMethods
 from .parked import ParkedWorker, load_weights, sleep_word
 from .plugins.worker import Worker, own_methods
 from .profile import TorchProfiler
-from .start.model import load, uses_gpu
-from .torch_import import import_rest, import_torch
+from .start.model import load
+from .torch_import import import_torch
 
 if TYPE_CHECKING:
     from ..protocol.wire import Numbers
@@ -42,6 +39,7 @@ if TYPE_CHECKING:
     from .lora.resident import AdapterReader
     from .pooling.dual_encoder import DualEncoderRunner
     from .vision.rows import VisionRows
+
 
 MOST_SHOWN = 64  # rows in a dump
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
@@ -305,33 +303,6 @@ def start(context: Context) -> WorkerActor | ParkedWorker:
     if sleep_word(context).state.is_parked:
         return ParkedWorker(context)
     return load_weights(context, load)
-
-
-def import_early(*beside: str) -> None:
-    """What is imported only as it runs, by whoever forks workers; that asks for no GPU, which cannot be forked.
-
-    `beside`: modules of this package that some of the server's models need (protocol/served.py). Who names them may be
-    of older code than this, and one that is gone by now needs no import.
-    """
-    import_torch()
-    on_cpu = ("cpu.executor", "cpu.memory.kv_memory", "cpu.runner", "speculative.actor", "start.cpu")
-    for name in ("models.weights", "memory", *on_cpu):
-        importlib.import_module(f".{name}", __package__)
-    if beside:
-        import_rest()
-    for name in beside:
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module(f".{name}", __package__)
-
-
-def import_late(config: Config) -> None:
-    """All of that: who tries new code wants to know whether it can be had."""
-    if config.worker != "model":
-        return
-    import_early()
-    on_gpu = ("gpu.start", "gpu.runner", "gpu.actor") if uses_gpu(config) else ()
-    for name in ("pooling.start", "encoder_decoder.start", *on_gpu):
-        importlib.import_module(f".{name}", __package__)
 
 
 def _drop_old_steps(context: Context) -> None:

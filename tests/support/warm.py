@@ -218,7 +218,7 @@ def _import_all() -> None:
         importlib.import_module(name)
     for name in ("cli", "commands.launch", "supervisor.launch", *COMMANDS):
         importlib.import_module(f"actorserve.actors.{name}")
-    importlib.import_module("actorserve.actors.worker.actor").import_early()
+    importlib.import_module("actorserve.actors.worker.imports").import_early()
 
 
 def _become(outputs: Sequence[int], folder: str, own: Mapping[str, str], program: str, *arguments: str) -> NoReturn:

@@ -10,7 +10,7 @@ import inspect
 import sys
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.options.config import Config
-from actorserve.actors.worker.actor import import_late
+from actorserve.actors.worker.imports import import_late
 from actorserve.actors.worker.torch_import import LEFT_OUT, generator, import_torch
 
 described = inspect.getframeinfo

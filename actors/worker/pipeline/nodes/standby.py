@@ -9,7 +9,7 @@ import socket
 import sys
 
 from ....runtime.process import live
-from ...actor import import_early
+from ...imports import import_early
 
 
 def main() -> None:
