@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import signal
 import subprocess
@@ -15,12 +14,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-PR_SET_PDEATHSIG = 1
+from ..runtime.signals import die_with_parent
+
 READY = re.compile(rb"ready at (https?://[^\s]+)")
 STOP_S = 60.0
 MISSING = (404, 405)
 LINES = 40  # of its output that are kept, to be shown if it fails
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ServerError(Exception):
@@ -29,7 +28,7 @@ class ServerError(Exception):
 
 def _die_with_parent() -> None:
     """Runs in the child: a bench that is killed leaves no server."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    die_with_parent(signal.SIGTERM)
 
 
 class StartedServer:

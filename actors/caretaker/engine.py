@@ -10,12 +10,10 @@ Ray starts it, also again on another machine, and carries nothing else. Three th
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import re
 import secrets
-import signal
 import subprocess
 import sys
 import threading
@@ -23,17 +21,12 @@ import time
 from concurrent.futures import Future
 from typing import IO
 
-PR_SET_PDEATHSIG = 1
+from ..runtime.signals import die_with_parent
+
 READY = re.compile(rb"ready at engine://\S*:(\d+)")
 LEASE_S = 60.0
 STOP_S = 20.0
 MOST_LINES = 20  # of its output, for who asks why it is not there
-
-
-def die_with_parent() -> None:
-    """From now on, also by kill -9."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 class Engine:

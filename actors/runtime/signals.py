@@ -1,4 +1,4 @@
-"""Signals of a process that a supervisor has: its death ends it, what comes to all at once is not for it."""
+"""Signals of a process that another has started: the death of that one ends it; what comes to all is not for it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
 UNUSED = (  # signals that mean nothing here, and would end a process that does not say so
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(signal.SIGIO, signal.SIGPWR, signal.SIGSTKFLT),
 )
 
 
-def die_with_supervisor(pid: int) -> None:
-    """The kernel kills this process when its supervisor dies, also by kill -9; a death before this line counts too."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """From now on the kernel sends this when its parent dies, also by kill -9. May be called between fork and exec."""
+    if _libc.prctl(PR_SET_PDEATHSIG, number) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+
+
+def die_with_supervisor(pid: int) -> None:
+    """The kernel kills this process when its supervisor dies; a death before this line counts too."""
+    die_with_parent()
     if os.getppid() != pid:
         sys.exit("the supervisor is gone")
 
