@@ -17,8 +17,8 @@ from actorserve.shm.kv_map.sleep import Part
 
 from ...model.weights.replacement import find_weights
 from ...options.config import ConfigError
-from ...protocol.file_digests import weights_digest
 from ...protocol.messages import Message
+from ...protocol.sockets.file_digests import weights_digest
 from ...protocol.topics.administration import (
     METHODS,
     CallArguments,

@@ -13,9 +13,9 @@ import actorserve
 from ...model.info import ModelInfo
 from ...options.config import Config
 from ...options.fields import flag
-from ..file_digests import digest_of, weights_digest
 from ..request import Generation, Rendition
 from .engine_wire import Moved, ToLink, ToSteward
+from .file_digests import digest_of, weights_digest
 from .node_wire import differences
 
 ALIKE = (  # options

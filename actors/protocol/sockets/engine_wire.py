@@ -42,9 +42,9 @@ from typing import Any
 
 import msgspec
 
-from ..file_digests import adapter_digest, weights_digest
 from ..topics.adapters import AdapterRead, DropAdapter
 from ..topics.administration import AskedOfEngine, CheckWeights, EngineAnswer, Sleep, Unanswered
+from .file_digests import adapter_digest, weights_digest
 from .node_wire import Unproven, differences, is_proven, proof_of
 
 __all__ = [

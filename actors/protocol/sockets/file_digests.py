@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from ..model.weights.marks import model_files
+from ...model.weights.marks import model_files
 
 SAMPLED, SAMPLES = 64 << 10, 64  # bytes, and places of a file that are read, beside its first bytes
 
