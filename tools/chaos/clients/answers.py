@@ -72,20 +72,44 @@ def same(answer: Any, expected: Any) -> bool:
     return len(answer[0]) == len(expected[0]) > 0 and all(abs(one - other) < 1e-4 for one, other in pairs)
 
 
+class Reading:
+    """What has come of one answer."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self._is_sound = "sound" in body
+        self.texts, self.reasons = [""] * body.get("n", 1), [""] * body.get("n", 1)
+        self.ends = 0
+        self.told: list[str] = []
+
+    def take(self, chunk: dict[str, Any]) -> None:
+        """One event of a stream, or all of it."""
+        if self._is_sound:
+            done = chunk.get("type") != "transcript.text.delta"
+            self.ends += done
+            self.texts[0] = f"{self.texts[0]} | {chunk['text']}" if done else self.texts[0] + chunk["delta"]
+            return
+        self.told += map(str, chunk.get("prompt_token_ids") or ())
+        for choice in chunk["choices"]:
+            index = choice["index"]
+            part = choice.get("delta") or choice.get("message") or {}
+            self.texts[index] += choice.get("text") or part.get("content") or ""
+            self.reasons[index] = choice["finish_reason"] or self.reasons[index]
+            if logprobs := choice["logprobs"]:
+                self.told += [one["token"] for one in logprobs.get("content", ())] or logprobs.get("tokens", [])
+
+
 async def ask(
     session: aiohttp.ClientSession | Http2Session, path: str, body: dict[str, Any], tally: Tally
 ) -> tuple[list[str] | list[float], list[str], int, list[str]] | None:
     """(text and finish reason of each choice, number of ends, tokens told) of one answer, or None if there was none:
     that is counted.
     """
-    texts, reasons = [""] * body.get("n", 1), [""] * body.get("n", 1)
     if path == talking.PATH:
         return await talking.talk(session, body, tally)
     if path == sessions.PATH:
         return await sessions.hold(session, body, tally)
-    ends, pause, gap = 0, 0.0, (0.0, "")
-    told: list[str] = []
-    last = time.monotonic()
+    reading = Reading(body)
+    pause, gap, last = 0.0, (0.0, ""), time.monotonic()
     try:
         async with session.post(path, **sent(body)) as response:
             if response.status != 200:
@@ -94,37 +118,25 @@ async def ask(
             async for line in response.content:
                 now = time.monotonic()
                 pause = max(pause, now - last)
-                if any(texts):
+                if any(reading.texts):
                     gap = max(gap, (now - last, tally.last_fault))
                 last = now
                 data = line.removeprefix(b"data: ").strip()
                 if not data or data == b"[DONE]":
-                    ends += data == b"[DONE]"
+                    reading.ends += data == b"[DONE]"
                     continue
                 chunk = json.loads(data)
                 if "error" in chunk:
                     tally.bad("failed", data.decode())
                     return None
-                if "sound" in body:
-                    done = chunk.get("type") != "transcript.text.delta"
-                    ends += done
-                    texts[0] = f"{texts[0]} | {chunk['text']}" if done else texts[0] + chunk["delta"]
-                    continue
-                if "choices" not in chunk:
+                if "sound" not in body and "choices" not in chunk:
                     tally.pauses.append(pause)
                     return numbers_of(chunk), [], 0, []
-                told += map(str, chunk.get("prompt_token_ids") or ())
-                for choice in chunk["choices"]:
-                    index = choice["index"]
-                    part = choice.get("delta") or choice.get("message") or {}
-                    texts[index] += choice.get("text") or part.get("content") or ""
-                    reasons[index] = choice["finish_reason"] or reasons[index]
-                    if logprobs := choice["logprobs"]:
-                        told += [one["token"] for one in logprobs.get("content", ())] or logprobs.get("tokens", [])
+                reading.take(chunk)
     except (aiohttp.ClientError, TimeoutError) as error:
         tally.lost(session, error)
         return None
     if body["stream"]:
         tally.pauses.append(pause)
         tally.gaps.append(gap)
-    return texts, reasons, ends, told
+    return reading.texts, reading.reasons, reading.ends, reading.told
