@@ -15,40 +15,33 @@ import sys
 from collections.abc import Callable
 from enum import IntEnum
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from actorserve.shm.board.board import ActorState, Board, BoardWriter, Order
 from actorserve.shm.board.startup import PhaseWriter
-from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_map.profile import ProfileWords
-from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.rings.mailbox import Inbox, Outbox, wake
 from actorserve.shm.rings.ring import Consumer, Producer
 from actorserve.shm.rings.trace_ring import TraceWriter
 from actorserve.shm.segment import Segment
-from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from actorserve.shm.table.table import RequestTable
-from actorserve.shm.table.vectors import Vectors
 
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError
 from ..protocol import messages
 from ..protocol.actor_spec import ActorSpec, Lane
 from ..protocol.kinds import SUPERVISOR
-from ..protocol.media import MediaItem
 from ..protocol.topology import System
 from ..telemetry.log_format import log_to_stderr
 from ..telemetry.startup import StartPhase
 from ..telemetry.trace_events import EventKind, hearer
 from .dump import write_dump
 from .in_flight import Ended, InFlight
+from .memory_files import MemoryFiles
 from .profiling import ProfileWatch
 from .signals import die_with_supervisor, fail_on_purpose, leave_signals_to_supervisor
-
-if TYPE_CHECKING:
-    from actorserve.shm.kv_tier.arena import TierArena
 
 REFUSED = 2  # exit status: an option cannot be
 RENEW = 75  # exit status: it has done what it had in hand, and is to be replaced, which is nobody's mistake
@@ -74,7 +67,7 @@ class Boot(msgspec.Struct, frozen=True, kw_only=True):
     control: str = ""  # the abstract name of the supervisor's control socket
 
 
-class Context:
+class Context(MemoryFiles):
     """One actor's connections: the table, the board, its inbox and an outbox for each lane that it feeds."""
 
     def __init__(self, boot: Boot) -> None:
@@ -110,38 +103,6 @@ class Context:
         self.outboxes = {lane.target: self._outbox(lane) for lane in self.system.lanes if lane.source == self.name}
         if "steward" in self.outboxes:  # which asks for all frontends elsewhere
             self.outboxes["frontend-0"] = self.outboxes["steward"]
-
-    def vectors(self) -> Vectors | None:
-        """What a pooling model makes of prompts; None of any other."""
-        sizes = self.system.files.vectors
-        return None if sizes is None else Vectors(self.files["vectors"], *sizes)
-
-    def media(self) -> MediaArena | None:
-        """What requests have of pictures and sounds; None of a model that takes none."""
-        sizes = self.system.files.media
-        return None if sizes is None else MediaArena(self.files["media"], sizes, MediaItem)
-
-    def sounds(self) -> Vectors | None:
-        """Features of sounds, of a model that listens, as renderers write them and the worker reads them."""
-        sizes = self.system.files.sounds
-        return None if sizes is None else Vectors(self.files["sounds"], *sizes)
-
-    def prompt_embeds(self) -> PromptEmbeds | None:
-        """Prompts that clients gave as embeddings; None where they cannot."""
-        sizes = self.system.files.prompt_embeds
-        return None if sizes is None else PromptEmbeds(self.files["prompt_embeds"], *sizes)
-
-    def kv_notes(self) -> BlockNotes | None:
-        """What stands in its engine's cached blocks; None where nobody is told."""
-        sizes = self.system.files.kv_notes
-        return None if sizes is None else BlockNotes(self.files["kv_notes"], sizes, self.spec.engine)
-
-    def kv_tier(self) -> TierArena | None:
-        """KV blocks that are kept in the host's memory; None without --kv-offload."""
-        from actorserve.shm.kv_tier.arena import TierArena  # numpy with it, which the supervisor has no use for
-
-        sizes = self.system.files.kv_tier
-        return None if sizes is None else TierArena(self.files["kv_tier"], sizes)
 
     def _outbox(self, lane: Lane) -> Outbox:
         first, *others = [(self.system.mailbox_offsets[name], self.eventfds[name]) for name in lane.readers]
