@@ -149,32 +149,23 @@ async def read_body(request: web.Request, limit: int, budget: BodyBudget, json: 
             text += " The server takes it with: pip install actorserve[zstd]."
         raise ApiError(415, text)
     body = await _read_sent(request, limit, budget)
-    if encoding == "identity":
-        return body
-    return _decompressed(body, limit) if encoding == "zstd" else _inflated(body, WINDOWS[encoding], limit)
+    return body if encoding == "identity" else _decompressed(body, encoding, limit)
 
 
-def _decompressed(body: bytes, limit: int) -> bytes:
-    """The same of Zstandard, of one frame, with a window that is bounded."""
-    assert zstd is not None
-    stream = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+def _decompressed(body: bytes, encoding: str, limit: int) -> bytes:
+    """As long as any other body at most, however short what was sent is; of Zstandard one frame, with a window that is
+    bounded.
+    """
+    stream: Any
+    if encoding == "zstd":
+        assert zstd is not None
+        stream = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+        failure = zstd.ZstdError
+    else:
+        stream, failure = zlib.decompressobj(WINDOWS[encoding]), zlib.error
     try:
         made: bytes = stream.decompress(body, limit + 1)
-    except zstd.ZstdError as error:
-        raise bad_request(f"The body is not what its Content-Encoding says: {error}") from None
-    if len(made) > limit:
-        raise _too_long(limit)
-    if not stream.eof or stream.unused_data:
-        raise bad_request(CUT)
-    return made
-
-
-def _inflated(body: bytes, window: int, limit: int) -> bytes:
-    """As long as any other body at most, however short what was sent is."""
-    stream = zlib.decompressobj(window)
-    try:
-        made = stream.decompress(body, limit + 1)
-    except zlib.error as error:
+    except failure as error:
         raise bad_request(f"The body is not what its Content-Encoding says: {error}") from None
     if len(made) > limit:
         raise _too_long(limit)
