@@ -10,6 +10,14 @@ from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError
 from .launcher import check_backend
 from .lora import check_lora
 
+PLUGINS = {  # options that name one, each with its group of entry points
+    "io_processor_plugin": "IO_PROCESSORS",
+    "tool_parser_plugin": "TOOL_PARSERS",
+    "reasoning_parser_plugin": "REASONING_PARSERS",
+    "worker_cls": "WORKERS",
+    "worker_extension_cls": "WORKER_EXTENSIONS",
+}
+
 
 def check_config(config: Config) -> None:
     """ConfigError names the option. What is not used is not imported."""
@@ -77,15 +85,15 @@ def _check_serving(config: Config) -> None:
 
 
 def _check_plugins(config: Config) -> None:
-    if config.io_processor_plugin is not None or config.logits_processors:
-        from .plugins import IO_PROCESSORS, LOGITS_PROCESSORS, check_plugin
+    if config.logits_processors or any(getattr(config, name) is not None for name in PLUGINS):
+        from . import plugins
 
         for given in config.logits_processors:
-            check_plugin("--logits-processors", given, LOGITS_PROCESSORS)
-        if config.io_processor_plugin is not None:
-            check_plugin("--io-processor-plugin", config.io_processor_plugin, IO_PROCESSORS)
-    if config.uds is not None and (config.steward is not None or config.headless):
-        raise ConfigError("--uds: a machine that computes for others serves no clients")
+            plugins.check_plugin("--logits-processors", given, plugins.LOGITS_PROCESSORS)
+        for name, group in PLUGINS.items():
+            if (one := getattr(config, name)) is not None:
+                plugins.check_plugin(f"--{name.replace('_', '-')}", one, getattr(plugins, group))
+    _check_socket(config)
     _check_worker_cls(config)
     if not config.changes_logits:
         return
@@ -96,6 +104,17 @@ def _check_plugins(config: Config) -> None:
         re.compile(config.logits_processor_pattern or "")
     except re.error as error:
         raise ConfigError(f"--logits-processor-pattern: it is no regular expression: {error}") from None
+
+
+def _check_socket(config: Config) -> None:
+    if config.uds is None:
+        if config.uds_mode is not None:
+            raise ConfigError(f"--uds-mode {config.uds_mode} goes with --uds, the socket that it is the mode of")
+        return
+    if not config.uds:
+        raise ConfigError("--uds: the path of a Unix socket is missing")
+    if config.steward is not None or config.headless:
+        raise ConfigError("--uds: a machine that computes for others serves no clients")
 
 
 def _check_worker_cls(config: Config) -> None:

@@ -23,6 +23,20 @@ POWERS = "kmgt"
 NO_INTEGER = "not a whole number, such as 4096, 4k (4000), 4K or 4Ki (4096)"
 SECRETS = ("api_key", "admin_api_key")  # messages are seen: they do not say these
 AUTOMATIC = ("threads",)  # numbers that may be said to be left out
+LEFT_OUT: dict[str, tuple[str, ...]] = {  # values of options that others have by default, where nothing is named
+    **dict.fromkeys(AUTOMATIC, ("auto",)),
+    "worker_cls": ("", "none", "auto"),
+    **dict.fromkeys(("worker_extension_cls", "io_processor_plugin"), ("", "none")),
+    **dict.fromkeys(("tool_parser_plugin", "reasoning_parser_plugin"), ("", "none")),
+}
+NOT_SERVED: dict[str, dict[str, str]] = {  # of options: values that others have, and what serves instead
+    "kv_cache_dtype": {
+        "fp8_e5m2": "fp8 is e4m3 here, which keeps keys and values closer",
+        "fp8_ds_mla": "a model of latents (MLA) keeps them in the type that it computes in: auto, or float16 on a CPU",
+        "fp8_inc": "it is for Gaudi; int8 has 8 bits on a CPU, fp8 on a GPU",
+        **dict.fromkeys(("q8_0", "q5_0", "q5_1"), "int8 has 8 bits and a scale, on a CPU"),
+    },
+}
 MOST_SHOWN = 80  # characters of a value in a message
 UNITS = {  # of numbers, by the end of their names; others are counts
     "_timeout": "SECONDS",
@@ -105,7 +119,7 @@ def canonical(name: str, value: object) -> object:
     if field is None or not isinstance(value, str):
         return value
     kind = plain_type(field.type)
-    if name in AUTOMATIC and value.strip().lower() == "auto":
+    if value.strip().lower() in LEFT_OUT.get(name, ()):
         return None
     if isinstance(kind, inspect.IntType):
         return _integer_or_text(value)
@@ -130,6 +144,9 @@ def trouble_with(name: str, value: object, message: str) -> str:
     shown = "" if name in SECRETS else _shown(value)
     match kind:
         case inspect.LiteralType(values=values):
+            plain = value.lower().replace("-", "_") if isinstance(value, str) else ""
+            if instead := NOT_SERVED.get(name, {}).get(plain):
+                return f"{shown} is not served: {instead}"
             near = nearest(value, map(str, values)) if isinstance(value, str) else ""
             return f"{shown} is none of {', '.join(map(str, values))}{near}"
         case inspect.IntType() if isinstance(value, int | float | str):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from .compilation import COMPILES
+
 
 class Meaning(msgspec.Struct, frozen=True):
     """What one name stands for: a field, or why it is needless, or why it is refused."""
@@ -23,6 +25,7 @@ class Meaning(msgspec.Struct, frozen=True):
     takes: bool = False  # the needless one has a value
     refused: str = ""
     harmless: tuple[str, ...] = ()  # values that are so anyway
+    compiles: bool = False  # vLLM's --compilation-config: some of it is needless (compilation.py)
 
     def allows(self, value: str) -> bool:
         """A refused option says with this value what is so anyway."""
@@ -173,9 +176,9 @@ NEEDLESS = {  # reason: names
     "/sleep is there with --admin-api-key": "--enable-sleep-mode",
     "prompts are always computed in parts, beside running streams": "--enable-chunked-prefill",
     "the next step is always planned while one runs": "--async-scheduling --enable-overlap-schedule -ove",
-    "nothing is compiled; CUDA graphs are on but for --enforce-eager": "-O --optimization-level --compilation-config "
-    "-cc --enable-torch-compile --max-seq-len-to-capture --max-cudagraph-capture-size --cuda-graph-max-bs "
-    "--performance-mode",
+    "nothing is compiled; CUDA graphs are on but for --enforce-eager": "--enable-torch-compile "
+    "--max-seq-len-to-capture --max-cudagraph-capture-size --cuda-graph-max-bs --performance-mode",
+    COMPILES: "-O --optimization-level --compilation-config -cc",
     "a batch always takes new sequences as it runs": "-cb --cont-batching",
     "chat templates are always Jinja": "--jinja",
     "weights are read into memory, and stay there": "--mlock --mmap --use-tqdm-on-load --numa --warmups",
@@ -297,6 +300,9 @@ MEANINGS = {
     **_spread(SAME, lambda field, _: Meaning(field=field, automatic=AUTOMATIC.get(field, ()), lists=field in LISTS)),
     **{name: Meaning(field=field, fixed=value) for name, (field, value) in FIXED.items()},
     **{name: Meaning(field=field, key=key) for name, (field, key) in KEYS.items()},
-    **_spread(NEEDLESS, lambda reason, name: Meaning(needless=reason, takes=name in WITH_VALUE)),
+    **_spread(
+        NEEDLESS,
+        lambda reason, name: Meaning(needless=reason, takes=name in WITH_VALUE, compiles=reason is COMPILES),
+    ),
     **_spread(REFUSED, lambda reason, name: Meaning(refused=reason, harmless=HARMLESS.get(name, ()))),
 }

@@ -100,6 +100,8 @@ class Parser(argparse.ArgumentParser):
         takes_value = (meaning.fixed is None and not meaning.needless) or bool(meaning.takes)
         if value is None and left and not is_option(left[0]) and (takes_value or left[0].lower() in SWITCHES):
             value = left.pop(0)
+        if meaning.compiles:
+            return self._compilation(name, value, meaning, troubles)
         if meaning.needless:
             print(f"{self.prog}: warning: {name}: not needed: {meaning.needless}", file=sys.stderr)
             return []
@@ -117,6 +119,23 @@ class Parser(argparse.ArgumentParser):
         if isinstance(values, dict):
             return [f"{meaning.words()[0]}={msgspec.json.encode(values).decode()}"]
         return [*meaning.words(), *values] if isinstance(values, list) else [f"{meaning.words()[0]}={values}"]
+
+    def _compilation(self, name: str, value: str | None, meaning: Meaning, troubles: list[str]) -> list[str]:
+        """Our words for what vLLM's --compilation-config says of CUDA graphs."""
+        from .compilation import read_compilation  # which hardly anybody needs
+
+        try:
+            fields, passed_over = read_compilation(name, value)
+        except ValueError as error:
+            troubles.append(f"{name}: {error}")
+            return []
+        if passed_over or not fields:
+            keys = "".join(f"{key}: " for key in passed_over)
+            print(f"{self.prog}: warning: {name}: {keys}not needed: {meaning.needless}", file=sys.stderr)
+        words: list[str] = []
+        for field, given in fields.items():
+            words += [f"--{field.replace('_', '-')}", *(map(str, given) if isinstance(given, list) else ())]
+        return words
 
     def _nearest(self, word: str) -> str:
         return nearest(word, (one for one in self._option_string_actions if one.startswith("--")), "--")

@@ -21,6 +21,7 @@ TOOL_PARSERS = "actorserve.tool_parsers"
 LOGITS_PROCESSORS = "actorserve.logits_processors"
 IO_PROCESSORS = "actorserve.io_processor_plugins"
 REASONING_PARSERS = "actorserve.reasoning_parsers"
+MODULE, ANY = "a module", "*"  # how a source may make a name: by an import of it, or by what is only seen as it runs
 
 
 def load_plugin(option: str, given: str, group: str) -> Any:
@@ -35,6 +36,18 @@ def load_plugin(option: str, given: str, group: str) -> Any:
     if not hasattr(module, name):
         raise ConfigError(f"{option}: {place} has no {name}")
     return getattr(module, name)
+
+
+def load_callable(option: str, given: str, group: str) -> Any:
+    """The same of what has to be a class, or a function that makes what a class would."""
+    found = load_plugin(option, given, group)
+    if not callable(found):
+        raise ConfigError(f"{option}: {given} is {_kind_of(found)}, and no class")
+    return found
+
+
+def _kind_of(found: object) -> str:
+    return "a module" if isinstance(found, ModuleType) else f"of the type {type(found).__name__}"
 
 
 def _no_entry_point(option: str, given: str, group: str) -> str:
@@ -58,8 +71,13 @@ def check_plugin(option: str, given: str, group: str) -> None:
         return  # a module of C, or one that is made as it is imported
     else:
         file = found
-    if name and not _may_have(file, name, option):
+    if not name:
+        return
+    made = _kinds(file, name, option)
+    if not made:
         raise ConfigError(f"{option}: {place} has no {name}")
+    if made == {MODULE}:
+        raise ConfigError(f"{option}: {given} is a module, and no class")
 
 
 def _file_of(option: str, module: str) -> Path | None:
@@ -76,27 +94,35 @@ def _file_of(option: str, module: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
-def _may_have(file: Path, name: str, option: str) -> bool:
-    """Is there such a name in a module's source, or something that may make it?"""
+def _kinds(file: Path, name: str, option: str) -> set[str]:
+    """How a module's source makes this name, or may make it; nothing if it does not."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError) as error:
         raise ConfigError(f"{option}: {file} cannot be read: {error}") from None
+    first, found = name.partition(".")[0], set()
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef(name=own) | ast.FunctionDef(name=own) | ast.AsyncFunctionDef(name=own):
-                made = {own, "*"} if own == "__getattr__" else {own}
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                made = {one.asname or one.name.partition(".")[0] for one in names}
+                made = {own, ANY} if own == "__getattr__" else {own}
+            case ast.Import(names=names):
+                if first in {one.asname or one.name.partition(".")[0] for one in names}:
+                    found.add(MODULE)
+                continue
+            case ast.ImportFrom(names=names):
+                made = {one.asname or one.name for one in names} - {ANY}
+                if any(one.name == ANY for one in names):
+                    found.add(ANY)
             case ast.Name(id=own, ctx=ast.Store()):
                 made = {own}
             case ast.Call(func=ast.Name(id="globals" | "setattr" | "exec")):
-                made = {"*"}
+                made = {ANY}
             case _:
                 continue
-        if name.partition(".")[0] in made or "*" in made:
-            return True
-    return False
+        found |= {ANY} & made
+        if first in made:
+            found.add(name)
+    return {MODULE} if MODULE in found and name not in found else found
 
 
 def load_file(option: str, path: str) -> ModuleType:

@@ -133,6 +133,8 @@ def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], 
         meaning = meaning_of(flag(name))
         if meaning is None:
             troubles.append(f"{key}: there is no such option{unknown_option(key)}")
+        elif meaning.compiles:
+            values |= _compilation(key, value, meaning, where, warn, troubles)
         elif meaning.needless:
             warn(f"{where}: {key}: not needed: {meaning.needless}")
         elif meaning.refused:
@@ -145,6 +147,23 @@ def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], 
     if troubles:
         raise ConfigError(f"{where}: {'; '.join(troubles)}")
     return values
+
+
+def _compilation(
+    key: str, value: object, meaning: Meaning, where: str, warn: Callable[[str], None], troubles: list[str]
+) -> dict[str, object]:
+    """What vLLM's compilation_config sets here."""
+    from .compilation import read_compilation  # which hardly anybody needs
+
+    try:
+        fields, passed_over = read_compilation(key, value)
+    except ValueError as error:
+        troubles.append(f"{key}: {error}")
+        return {}
+    if passed_over or not fields:
+        keys = "".join(f"{one}: " for one in passed_over)
+        warn(f"{where}: {key}: {keys}not needed: {meaning.needless}")
+    return fields
 
 
 def merged(first: object, second: object) -> object:

@@ -41,6 +41,7 @@ from .refused import GONE, TOO_LONG, RenderRefused
 from .templates.chat_template import TemplateProblem
 from .templates.problem import OutOfMemory
 
+FIRST_LIFE = 1
 LONGEST_REASON = 2000  # characters of an error; a template may quote all of a message in it
 
 
@@ -66,6 +67,8 @@ class RendererActor(Actor):
             self.hearer = Hearer(self.prompts.tokenizer, encoder, encoder.speech, self.table.block_size)
         self.embeds = context.prompt_embeds()
         self.calls = Calls(context, self.prompts, self.hearer)
+        if context.config.io_processor_plugin is not None and context.incarnation == FIRST_LIFE:
+            self.calls.try_plugin()
         self.worn_out = False  # Python itself is not to be trusted any more
 
     def handle(self, message: ToRenderer) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from ..options.config import ConfigError
 from ..protocol.topics.calls import Detokenize, Detokenized, Measure, Measured, Tokenize, Tokenized, frontend_of_call
 from ..protocol.topics.io_processors import PostProcess, PostProcessed, PreProcess, PreProcessed
 from ..protocol.topics.prompts import ChatPrompt
@@ -33,7 +34,7 @@ class Calls:
 
     def __init__(self, context: Context, prompts: Prompts, hearer: Hearer | None) -> None:
         self._context, self._prompts, self._hearer = context, prompts, hearer
-        self._plugin: IOProcessorCalls | None = None  # made for the first request that it is for
+        self._plugin: IOProcessorCalls | None = None  # made at the start, or for the first request that it is for
 
     def tokenize(self, message: Tokenize) -> None:
         """Ids of a prompt as they would be computed, and what they stand for."""
@@ -63,6 +64,17 @@ class Calls:
             raise RenderRefused(413, f"The text of {len(message.tokens)} tokens is too long to send.", "tokens")
         self._context.post(caller, Detokenized(message.call, text))
 
+    def try_plugin(self) -> None:
+        """At the server's start: ConfigError says why --io-processor-plugin names nothing that can be made."""
+        try:
+            self._made_plugin()
+        except ConfigError:
+            raise
+        except Exception as error:
+            given = self._context.config.io_processor_plugin
+            self._context.log.exception("the plugin %s has failed", given)
+            raise ConfigError(f"--io-processor-plugin: {given} has failed: {type(error).__name__}: {error}") from None
+
     def pre_process(self, message: PreProcess) -> None:
         """Prompts of what a request's data say."""
         prompts = self._guarded(lambda plugin: plugin.pre_process(message.request_id, message.data))
@@ -80,17 +92,20 @@ class Calls:
         if config.io_processor_plugin is None:
             raise RenderRefused(400, "data: the server has no --io-processor-plugin.", "data")
         try:
-            if self._plugin is None:
-                from .io_processors.processor import IOProcessorCalls  # what servers with one alone have a use for
-
-                self._plugin = IOProcessorCalls(config, self._context.model)
-            return ask(self._plugin)
+            return ask(self._made_plugin())
         except RenderRefused:
             raise
         except Exception as error:
             self._context.log.exception("the plugin %s has failed", config.io_processor_plugin)
             text = f"The server's IO processor failed: {type(error).__name__}; the server's log says how."
             raise RenderRefused(500, text, None, "io_processor_failed") from None
+
+    def _made_plugin(self) -> IOProcessorCalls:
+        if self._plugin is None:
+            from .io_processors.processor import IOProcessorCalls  # what servers with one alone have a use for
+
+            self._plugin = IOProcessorCalls(self._context.config, self._context.model)
+        return self._plugin
 
     def _reply(self, call: int, message: PreProcessed | PostProcessed, what: str) -> None:
         caller = caller_of(call)

@@ -39,6 +39,9 @@ class Fields(msgspec.Struct):
     system: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     tools: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     messages: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    input_extra: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # of /infill, whose prompt comes last
+    input_prefix: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    input_suffix: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     prompt: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     token_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
@@ -81,7 +84,9 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Asked(method, path, headers, body, key=key, size=len(body))
     session = _session(bytes(fields.session_params))
-    parts = (fields.system, fields.tools, fields.messages, fields.prompt, fields.input, fields.token_ids)
+    parts = [fields.system, fields.tools, fields.messages]
+    parts += [fields.input_extra, fields.input_prefix, fields.input_suffix]
+    parts += [fields.prompt, fields.input, fields.token_ids]
     text = b"\0".join(map(bytes, parts))
     return Asked(
         method,

@@ -33,7 +33,7 @@ from .connections.admission import BEYOND, Admission
 from .connections.descriptors import most_connections
 from .connections.http2.door import Http2Port
 from .connections.relay import Relay
-from .connections.unix_socket import UnixSocket
+from .connections.unix_socket import DEFAULT_MODE, UnixSocket
 from .control.socket import Control
 from .listeners import ListenError, check_free, host_and_port, listen
 from .nodes.headless import launch_headless
@@ -136,7 +136,7 @@ def _open_doors(config: Config) -> list[Relay]:
     """Where clients come to beside the port; ListenError if that cannot be."""
     doors: list[Relay] = []
     if config.uds is not None:
-        doors.append(UnixSocket(config.uds, int(config.uds_mode, 8)))
+        doors.append(UnixSocket(config.uds, int(config.uds_mode, 8) if config.uds_mode else DEFAULT_MODE))
     if config.http2_port is not None:
         try:
             doors.append(Http2Port(config, config.http2_port))

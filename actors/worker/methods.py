@@ -17,7 +17,7 @@ import msgspec
 
 from actorserve.shm.weights import WeightsRecord
 
-from ..options.plugins import WORKER_EXTENSIONS, load_plugin
+from ..options.plugins import WORKER_EXTENSIONS, load_callable
 from ..protocol.topics.administration import LISTEN, METHODS, CallArguments, CallMethod, MethodCalled
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class WorkerMethods:
         config = self._actor.context.config
         if config.worker_extension_cls is None:
             return {}
-        made = load_plugin("--worker-extension-cls", config.worker_extension_cls, WORKER_EXTENSIONS)(self._actor)
+        made = load_callable("--worker-extension-cls", config.worker_extension_cls, WORKER_EXTENSIONS)(self._actor)
         names = [name for name in dir(made) if not name.startswith("_")]
         return {name: method for name in names if callable(method := getattr(made, name))}
 

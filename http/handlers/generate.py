@@ -30,7 +30,7 @@ from ..openai.schemas import (
     GenerationFields,
     SessionParams,
 )
-from ..openai.sessions import Sessions, TurnFormat
+from ..openai.sessions import Sessions, TurnFormat, session_of
 from ..openai.token_ids import TokensFormat, completion_of
 from ..output.answer import Answer, AnswerOptions
 from ..output.formats import AnswerFormat, MakeAnswerFormat, MessagesFormat
@@ -63,6 +63,7 @@ class Generator(Answering):
         body = seeded(request, read(ChatBatchRequest, raw))
         if body.use_beam_search:
             raise bad_request("use_beam_search does not go with several conversations.", "use_beam_search")
+        await self.engine.want_adapter(body.model)
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         return await self.answer(request, raw, body, asked, ChatAnswer)
 
@@ -86,7 +87,7 @@ class Generator(Answering):
 
     async def _turn(self, request: web.Request, raw: bytes, body: CompletionRequest) -> web.StreamResponse:
         """One of a session."""
-        owner = self.sessions.owner(body.session_params.id if body.session_params is not None else "")
+        owner = self.sessions.owner(session_of(body))
         await self.give_to(request, owner)
         asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         begun = self._goes_on(request) or self._is_kept(await self.key(request, raw, owner))

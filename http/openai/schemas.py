@@ -156,9 +156,9 @@ class ChatBatchRequest(ChatRequest, kw_only=True):
 
 
 class SessionParams(msgspec.Struct, forbid_unknown_fields=True):
-    """Which turn of a session a completion goes on from, as SGLang has it."""
+    """Which turn of a session a completion goes on from, as SGLang has it; with nothing in it, from none."""
 
-    id: Annotated[str, Meta(max_length=128)] = ""
+    id: Annotated[str, Meta(max_length=128)] | None = None
     rid: Annotated[str, Meta(max_length=256)] | None = None  # the id of that turn's answer; none: it begins anew
     offset: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None  # tokens that are kept of it; 0: all
     replace: bool | None = None  # what came behind that turn is forgotten; without rid all turns are

@@ -32,7 +32,7 @@ IDLE_S = 3600.0
 ID, RID = "session_params.id", "session_params.rid"
 
 
-class OpenSessionRequest(msgspec.Struct, kw_only=True):
+class OpenSessionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /open_session."""
 
     capacity_of_str_len: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]  # the most tokens of a turn; 0: the model's
@@ -41,7 +41,7 @@ class OpenSessionRequest(msgspec.Struct, kw_only=True):
     timeout: Annotated[float, Meta(gt=0, le=86_400)] | None = None  # seconds without a turn; an hour if left out
 
 
-class CloseSessionRequest(msgspec.Struct, kw_only=True):
+class CloseSessionRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /close_session."""
 
     session_id: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -115,8 +115,8 @@ class Sessions:
         params = body.session_params
         assert params is not None, "without them there is no session"
         if begun:
-            return self._go_on_again(params, asked, client)
-        session = self._find(params.id, client, ID)
+            return self._go_on_again(session_of(body), params, asked, client)
+        session = self._find(session_of(body), client, ID)
         if session.model not in (-1, model):
             raise bad_request(f"{ID}: the session is of another model.", ID)
         session.model = model
@@ -142,11 +142,11 @@ class Sessions:
         prompts: list[Prompt] = [TokenPrompt(tokens)]
         return Continued(session.id, client, after, replace(asked, prompts=prompts, wants_ids=True))
 
-    def _go_on_again(self, params: SessionParams, asked: PreparedRequest, client: str) -> Continued:
+    def _go_on_again(self, name: str, params: SessionParams, asked: PreparedRequest, client: str) -> Continued:
         """The prompt stands where the answer does, whatever has become of the session: nothing of that is changed."""
-        session = self._load(params.id)
+        session = self._load(name)
         after = params.rid or ("" if session is None else _last_turn(session, params))
-        return Continued(params.id, client, after, replace(asked, wants_ids=True))
+        return Continued(name, client, after, replace(asked, wants_ids=True))
 
     def _begin(self, session: Session, params: SessionParams) -> str:
         """The turn that it comes behind; what it takes the place of is forgotten."""
@@ -202,6 +202,13 @@ class Sessions:
         data = self._engine.get(_key("session", name))
         found = msgspec.msgpack.decode(data, type=Session) if data else None
         return found if found is not None and found.until > time.time() else None
+
+
+def session_of(body: CompletionRequest) -> str:
+    """The id of the session that it is for; 400 where it says how to go on and not with which."""
+    if body.session_params is None or body.session_params.id is None:
+        raise bad_request(f"{ID} is missing: it says which session the turn is of.", ID)
+    return body.session_params.id
 
 
 def _last_turn(session: Session, params: SessionParams) -> str:

@@ -5,18 +5,16 @@ A field that is known nowhere is refused by its name, and so is a known one that
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..errors import ApiError, bad_request
+from ..errors import bad_request
 from ..generation.adapter import checked
 
 Object = dict[str, Any]
 T = TypeVar("T")
-UNKNOWN = re.compile(r"unknown field `(.+?)`")
 PCM = "audio/pcm"
 RATES = (24_000, 16_000)  # OpenAI's, and vLLM's
 TEXT = ["text"]
@@ -191,13 +189,7 @@ def without_beta(given: Object) -> Object:
 
 def fields_of(kind: type[T], given: object, path: str) -> T:
     """A part of an event as its struct; ApiError 400 names what cannot be, unknown fields among it."""
-    try:
-        return checked(kind, given, path)
-    except ApiError as error:
-        if (unknown := UNKNOWN.search(error.message)) is None:
-            raise
-        name = f"{error.param or path}.{unknown[1]}"
-        raise bad_request(f"{name} is not supported.", name) from None
+    return checked(kind, given, path)
 
 
 def check_asked(asked: Asked, path: str) -> None:

@@ -31,3 +31,14 @@ def test_objects(name: str) -> None:
             make_config({name: wrong})
     assert make_config({name: {"top_k": 4}}).json_object(name) == {"top_k": 4}
     assert make_config({}).json_object(name) == {}
+
+
+def test_the_mode_of_a_socket_goes_with_the_socket() -> None:
+    """Whoever says it alone would wait for a socket that there is not."""
+    with pytest.raises(ConfigError, match=r"^--uds-mode 600 goes with --uds, "):
+        make_config({"uds_mode": "600"})
+    with pytest.raises(ConfigError, match=r"^--uds: the path of a Unix socket is missing$"):
+        make_config({"uds": ""})
+    assert make_config({"uds": "/run/socket"}).uds_mode is None
+    with pytest.raises(ConfigError, match=r"^--uds-mode: "):
+        make_config({"uds": "/run/socket", "uds_mode": "6x0"})

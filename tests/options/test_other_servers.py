@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -60,6 +61,17 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--dtype half", {"dtype": "float16"}),
         ("--dtype BF16", {"dtype": "bfloat16"}),
         ("--kv-cache-dtype fp8_e4m3", {"kv_cache_dtype": "fp8"}),
+        ("--kv-cache-dtype FP8-E4M3", {"kv_cache_dtype": "fp8"}),
+        ("-O0", {"enforce_eager": True}),
+        ("--optimization-level 0", {"enforce_eager": True}),
+        ("-cc.cudagraph_mode=NONE", {"enforce_eager": True}),
+        ("--compilation-config.use_cudagraph false", {"enforce_eager": True}),
+        ('-O {"cudagraph_mode":"NONE"}', {"enforce_eager": True}),
+        ("-cc.cudagraph_capture_sizes=[1,2,4]", {"cudagraph_capture_sizes": [1, 2, 4]}),
+        (
+            '--compilation-config {"cudagraph_capture_sizes":[8],"cudagraph_mode":"FULL"}',
+            {"cudagraph_capture_sizes": [8]},
+        ),
         ("--generation-config vllm", {"generation_config": "none"}),
         ("--reasoning-parser deepseek-r1", {"reasoning_parser": "deepseek_r1"}),
         ("--tool-call-parser qwen25", {"tool_call_parser": "hermes"}),
@@ -98,6 +110,9 @@ def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None
         "-O 3",
         "--compilation-config {}",
         "--compilation-config.mode 3",
+        '--compilation-config={"pass_config":{"fuse_norm_quant":true},"mode":3}',
+        "-cc.cudagraph_mode=FULL_AND_PIECEWISE",
+        "-O.cudagraph_mode=null",
         "-fa on",
         "-fa",
         "-ngl 99",
@@ -134,6 +149,38 @@ def test_all_that_cannot_be_is_told_at_once(capsys: pytest.CaptureFixture[str]) 
     names = ["actorserve launch", "--decode-context-parallel-size", "--quite-other", "--temp", "--max-num-seq", "-xyz"]
     assert [line.split(":")[0].strip() for line in told if "option" in line or "supp" in line] == names
     assert "did you mean --max-num-seqs?" in told[-3] and "did you" not in told[-2]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--kv-cache-dtype fp8_e5m2", "--kv-cache-dtype: fp8_e5m2 is not served: fp8 is e4m3 here"),
+        ("--kv-cache-dtype q8_0", "--kv-cache-dtype: q8_0 is not served: int8 has 8 bits"),
+        ("--kv-cache-dtype fp9", "--kv-cache-dtype: fp9 is none of auto, "),
+        (
+            "--compilation-config nonsense",
+            "--compilation-config: nonsense is neither a level, from 0 on, nor a JSON object",
+        ),
+        ("-O [1]", "-O: [1] is neither a level"),
+        ("-cc.cudagraph_capture_sizes=[0]", "-cc.cudagraph_capture_sizes: cudagraph_capture_sizes: [0] is no list"),
+    ],
+)
+def test_values_that_are_not_served_say_what_is(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):  # as the parser ends
+        assert main(["launch", "folder", *words.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_compilation_config_in_a_file_and_of_an_llm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "of-vllm.yaml"
+    file.write_text("compilation-config: {cudagraph_capture_sizes: [1, 2], pass_config: {}}\n")
+    assert read("--config", str(file)) == Config(cudagraph_capture_sizes=[1, 2])
+    assert "compilation-config: pass_config: not needed: nothing is compiled" in capsys.readouterr().err
+    file.write_text("compilation-config: 0\n")
+    assert read("--config", str(file)) == Config(enforce_eager=True)
+    with pytest.raises(ConfigError, match="compilation_config: True is neither a level"):
+        _config("X", {"compilation_config": True})
+    assert _config("X", {"compilation_config": {"cudagraph_mode": "NONE"}}).enforce_eager
 
 
 def test_a_model_that_is_named_twice(capsys: pytest.CaptureFixture[str]) -> None:

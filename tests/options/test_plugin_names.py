@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.options.config import ConfigError, make_config
-from actorserve.actors.options.plugins import LOGITS_PROCESSORS, check_plugin
+from actorserve.actors.options.plugins import LOGITS_PROCESSORS, check_plugin, load_callable
 
 SOURCE = """
 raise RuntimeError("this is run")
@@ -16,7 +16,15 @@ if True:
 def make(): pass
 other = make
 from json import JSONDecoder as Renamed
+import json as module
+import json.decoder
+try:
+    import nobody as either
+except ImportError:
+    class either: pass
+number = 3
 """
+NAMING = ("io_processor_plugin", "tool_parser_plugin", "reasoning_parser_plugin", "worker_cls", "worker_extension_cls")
 
 
 @pytest.fixture
@@ -26,7 +34,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["Own", "make", "other", "Renamed"])
+@pytest.mark.parametrize("name", ["Own", "make", "other", "Renamed", "either", "number"])
 def test_what_is_there(file: Path, name: str) -> None:
     check_plugin("--x", f"{file}:{name}", LOGITS_PROCESSORS)
 
@@ -54,6 +62,9 @@ def test_folders_without_init_are_packages_too(file: Path, monkeypatch: pytest.M
         ("json.decoder:Nobody", "json.decoder has no Nobody"),
         ("/nowhere/plugin.py:Name", "there is no file /nowhere/plugin.py of Python"),
         ("{file}:Nobody", "plugin.py has no Nobody"),
+        ("os:path", "os:path is a module, and no class"),
+        ("{file}:module", "plugin.py:module is a module, and no class"),
+        ("{file}:json", "plugin.py:json is a module, and no class"),
     ],
 )
 @pytest.mark.parametrize("option", ["logits_processors", "io_processor_plugin"])
@@ -73,3 +84,27 @@ def test_a_source_that_makes_names_as_it_runs(tmp_path: Path) -> None:
     path.write_text("class (\n")
     with pytest.raises(ConfigError, match="cannot be read: "):
         check_plugin("--x", f"{path}:Anything", LOGITS_PROCESSORS)
+
+
+@pytest.mark.parametrize("option", NAMING)
+def test_every_option_that_names_code_is_looked_at(option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config({option: "os:path"})
+    assert str(caught.value) == f"--{option.replace('_', '-')}: os:path is a module, and no class"
+
+
+@pytest.mark.parametrize("option", NAMING)
+def test_what_others_have_where_nothing_is_named(option: str) -> None:
+    """vLLM's own defaults, and what a script makes of None."""
+    for given in ("", "None", "none", *(("auto",) if option == "worker_cls" else ())):
+        assert getattr(make_config({option: given}), option) is None
+    with pytest.raises(ConfigError, match="no entry point of the group"):
+        make_config({option: "anything"})
+
+
+def test_what_is_loaded_can_be_called() -> None:
+    assert load_callable("--x", "json:loads", LOGITS_PROCESSORS)
+    with pytest.raises(ConfigError, match=r"^--x: os:sep is of the type str, and no class$"):
+        load_callable("--x", "os:sep", LOGITS_PROCESSORS)
+    with pytest.raises(ConfigError, match=r"^--x: os:path is a module, and no class$"):
+        load_callable("--x", "os:path", LOGITS_PROCESSORS)

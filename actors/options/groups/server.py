@@ -34,8 +34,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     uds_mode: Annotated[
-        str, Meta(pattern="^[0-7]{3,4}$", description="who may connect to it, as chmod writes it in digits")
-    ] = "660"
+        Annotated[str, Meta(pattern="^[0-7]{3,4}$")] | None,
+        Meta(description="who may connect to it, as chmod writes it in digits; 660 if left out"),
+    ] = None
     grpc_port: Annotated[
         Port | None, Meta(description="a port for the API over gRPC, beside the other; no gRPC if left out")
     ] = None

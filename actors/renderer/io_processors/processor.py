@@ -12,28 +12,26 @@ import msgspec
 import numpy as np
 
 from ...model.info import ModelInfo
-from ...options.config import Config
-from ...options.plugins import IO_PROCESSORS, load_plugin
+from ...options.config import Config, ConfigError
+from ...options.plugins import IO_PROCESSORS, load_callable, load_plugin
 from ...protocol.topics.io_processors import PooledPrompt
 from ...protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 from ..refused import RenderRefused
 from .interface import PooledData, PoolingOutput
 
+METHODS = ("pre_process", "post_process")
 OPTION, FIELD = "--io-processor-plugin", "data"
 BEGUN = 4096  # requests whose data the object has seen, and whose answers are still to be made
 FAILED = "io_processor_failed"
 
 
 class IOProcessorCalls:
-    """Made when the first request comes: what is imported for it may take a while."""
+    """Made at the server's start, and in later lives when the first request comes: what is imported for it may take a
+    while.
+    """
 
     def __init__(self, config: Config, model: ModelInfo) -> None:
-        assert config.io_processor_plugin is not None
-        kind = load_plugin(OPTION, config.io_processor_plugin, IO_PROCESSORS)
-        if isinstance(kind, str):  # as vLLM's entry points have it: a function's or the class's name
-            kind = load_plugin(OPTION, ":".join(kind.rsplit(".", 1)), IO_PROCESSORS)
-        if inspect.isfunction(kind):  # which says the name of the class
-            kind = load_plugin(OPTION, ":".join(str(kind()).rsplit(".", 1)), IO_PROCESSORS)
+        kind = load_class(config)
         about = SimpleNamespace(
             model_config=SimpleNamespace(model=config.model, max_model_len=model.max_model_len), actorserve=config
         )
@@ -68,6 +66,22 @@ class IOProcessorCalls:
             return values if parse is None else parse(values)
         except (ValueError, TypeError, LookupError) as error:
             raise RenderRefused(400, f"{FIELD}: {type(error).__name__}: {error}", FIELD) from None
+
+
+def load_class(config: Config) -> Any:
+    """ConfigError says what is wrong with what the option names."""
+    given = config.io_processor_plugin
+    assert given is not None
+    kind = load_plugin(OPTION, given, IO_PROCESSORS)
+    if isinstance(kind, str):  # as vLLM's entry points have it: a function's or the class's name
+        given = ":".join(kind.rsplit(".", 1))
+        kind = load_callable(OPTION, given, IO_PROCESSORS)
+    if inspect.isfunction(kind) and not inspect.signature(kind).parameters:  # which says the name of the class
+        given = ":".join(str(kind()).rsplit(".", 1))
+        kind = load_callable(OPTION, given, IO_PROCESSORS)
+    if missing := [name for name in METHODS if not callable(getattr(kind, name, None))]:
+        raise ConfigError(f"{OPTION}: {given} has no {missing[0]}, as actorserve.IOProcessor has")
+    return kind
 
 
 def _are_ids(given: Sequence[Any]) -> bool:

@@ -60,6 +60,9 @@ def _remove_stale(path: str) -> None:
     raise ListenError(f"cannot listen on --uds {path}: somebody listens there")
 
 
+DEFAULT_MODE = 0o660
+
+
 class UnixSocket(Relay):
     """The socket, and the relay that has it."""
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...model.info import ModelInfo
 from ...options.config import Config
-from ...options.plugins import LOGITS_PROCESSORS, load_plugin
+from ...options.plugins import LOGITS_PROCESSORS, load_callable
 from ...protocol.request import PluginRequest, Sampling
 from .interface import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor, Params, bound
 
@@ -80,7 +80,7 @@ class Plugins:
     """Of one worker."""
 
     def __init__(self, config: Config, model: ModelInfo) -> None:
-        self._classes = [(given, load_plugin(OPTION, given, LOGITS_PROCESSORS)) for given in config.logits_processors]
+        self._classes = [(given, load_callable(OPTION, given, LOGITS_PROCESSORS)) for given in config.logits_processors]
         self._limit = config.logits_processor_timeout
         self._config = SimpleNamespace(
             model_config=SimpleNamespace(model=config.model, max_model_len=model.max_model_len),

@@ -15,6 +15,7 @@ from .choices import choices
 
 T = TypeVar("T")
 PATH = re.compile(r" - at `\$\.?(.*)`$")
+UNKNOWN = re.compile(r"unknown field `(.+?)`")
 STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)', re.S)
 MOST_REWRITTEN = 256 << 10  # bytes of a body that is read twice
 EXACT = 1 << 53  # from here on, a float's integer need not be the one that was written
@@ -38,6 +39,9 @@ def decode(kind: type[T], body: bytes, inside: str | None = None, whole: str = "
         if missing := re.search(r"missing required field `(.+?)`", text):
             path = f"{path}.{missing[1]}" if path else missing[1]
             raise bad_request(f"{path} is missing.", path) from None
+        if unknown := UNKNOWN.search(text):
+            path = f"{path}.{unknown[1]}" if path else unknown[1]
+            raise bad_request(f"{path} is not supported: there is no such field.", path) from None
         reason = PATH.sub("", text)
         reason += choices(kind, reason, found[1] if found else "")
         raise bad_request(f"{path}: {reason}" if path else reason, path or None) from None

@@ -51,6 +51,7 @@ class LlamaApi:
         try:
             given = completion_of(body)
             drawn = seeded(request, given)  # `given` tells of its own seed alone
+            await self._engine.want_adapter(given.model)
             asked = ask_completion(drawn, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None

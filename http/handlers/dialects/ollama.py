@@ -55,7 +55,7 @@ class OllamaApi:
         body = read(OllamaChatRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
-            return json_response(loaded(check_model(body.model, *self._settings.names), chats=True))
+            return json_response(loaded(await self._wanted(body.model), chats=True))
         return await self._chat(request, raw, lambda: chat_of(body, self._thinks), chats=True)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -65,15 +65,21 @@ class OllamaApi:
         body = read(OllamaGenerateRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:
-            return json_response(loaded(check_model(body.model, *self._settings.names), chats=False))
+            return json_response(loaded(await self._wanted(body.model), chats=False))
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
         given = seeded(request, completion_of(body))
         try:
+            await self._engine.want_adapter(given.model)
             asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
         return await self._answer(request, raw, given, asked, chats=False)
+
+    async def _wanted(self, model: str | None) -> str:
+        """Whoever asks for nothing of it wants it to be loaded: an adapter of --lora-folder is."""
+        await self._engine.want_adapter(model)
+        return check_model(model, *self._settings.names)
 
     @property
     def _thinks(self) -> bool:
@@ -84,6 +90,7 @@ class OllamaApi:
     ) -> web.StreamResponse:
         try:
             given = seeded(request, chat_request(make()))
+            await self._engine.want_adapter(given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None

@@ -195,7 +195,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str, str]] = [
             ({"seeding_scheme": "minhash"}, ".seeding_scheme", "Invalid enum value 'minhash'"),
             ({"context_width": 0}, ".context_width", "Expected `int` >= 1"),
             ({"hashing_key": -1}, ".hashing_key", "Expected `int` >= 0"),
-            ({"key": 1}, "", "unknown field `key`"),
+            ({"key": 1}, ".key", "there is no such field"),
             (True, "", "got `bool`"),
         )
     ),

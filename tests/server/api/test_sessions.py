@@ -170,12 +170,21 @@ def test_bounds_and_what_does_not_go_with_a_session(client: httpx.Client) -> Non
     for more, field in (
         ({"n": 2}, "session_params"),
         ({"echo": True}, "echo"),
-        ({"session_params": {"id": name, "turn": 1}}, "session_params"),
+        ({"session_params": {"id": name, "turn": 1}}, "session_params.turn"),
+        ({"session_params": {"rid": first}}, "session_params.id"),
     ):
         body = {"prompt": [11], **GREEDY, "session_params": {"id": name}, **more}
         answer = client.post("/v1/completions", json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), answer.text
-    assert client.post("/open_session", json={}).json()["error"]["param"] == "capacity_of_str_len"
+    for path, wrong, field in (
+        ("/open_session", {}, "capacity_of_str_len"),
+        ("/open_session", {"capacity_of_str_len": 8, "capacity": 9}, "capacity"),
+        ("/close_session", {"session_id": name, "sesion": 1}, "sesion"),
+    ):
+        assert client.post(path, json=wrong).json()["error"]["param"] == field
+    assert refused(client, id="") == (404, "session_params.id")
+    alone = asked(client, [11, 12], session_params={})["choices"][0]
+    assert alone["token_ids"] == asked(client, [11, 12])["choices"][0]["token_ids"]
     assert client.post("/close_session", json={"session_id": name}).json() == {}
     short = opened(client, timeout=1e-9)
     assert refused(client, id=short) == (404, "session_params.id")

@@ -20,7 +20,7 @@ from tests.support.client import http_client, http_session
 from tests.support.models.adapters import change_config
 from tests.support.server import Server
 
-from .scene import ADMIN, Scene, body, stream, until
+from .scene import ADMIN, FOUND, PROMPT, Scene, body, stream, until
 
 DIES = """
 import asyncio, os, pathlib, signal
@@ -77,6 +77,40 @@ def test_loading_and_unloading_is_the_administrators(scene: Scene, tmp_path: Pat
     assert "removed successfully" in scene.post("/v1/lora/unload", {"lora_name": "own"}, **ADMIN).text
     assert scene.post("/v1/completions", body("own")).status_code == 404
     assert scene.post("/v1/lora/unload", {"lora_name": "never"}, **ADMIN).status_code == 404
+
+
+HI = {"messages": [{"role": "user", "content": "Who?"}]}
+OLLAMA = {"stream": False, "options": {"temperature": 0, "num_predict": 9}}
+FIRST_REQUESTS: list[tuple[str, dict[str, Any], str]] = [  # (path, body, where the text stands)
+    ("/api/chat", HI | OLLAMA, "message"),
+    ("/api/generate", {"prompt": "Who?", "raw": True} | OLLAMA, "response"),
+    ("/v2/chat", HI | {"temperature": 0, "max_tokens": 9}, "message"),
+    ("/completion", {"prompt": PROMPT, "temperature": 0, "n_predict": 9}, "content"),
+    ("/v1/chat/completions/batch", {"messages": [HI["messages"]], "temperature": 0, "max_tokens": 9}, "choices"),
+]
+
+
+@pytest.mark.parametrize(("path", "sent", "field"), FIRST_REQUESTS)
+def test_one_of_the_folder_is_loaded_by_whatever_api_names_it_first(
+    scene: Scene, path: str, sent: dict[str, Any], field: str
+) -> None:
+    scene.post("/v1/lora/unload", {"lora_name": FOUND}, **ADMIN)
+    first = scene.post(path, sent | {"model": FOUND})
+    assert first.status_code == 200, first.text
+    base = scene.post(path, sent | {"model": "base"})
+    assert first.json()[field] != base.json()[field]
+    assert scene.post(path, sent | {"model": "nobody"}).status_code == 404
+
+
+def test_ollama_loads_one_by_a_request_for_nothing(scene: Scene) -> None:
+    scene.post("/v1/lora/unload", {"lora_name": FOUND}, **ADMIN)
+    requests: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("/api/chat", {"messages": []}),
+        ("/api/generate", {"prompt": ""}),
+    )
+    for path, sent in requests:
+        assert scene.post(path, sent | {"model": f"{FOUND}:latest"}).json()["done_reason"] == "load"
+        assert FOUND in scene.post("/v1/lora/unload", {"lora_name": FOUND}, **ADMIN).text
 
 
 async def test_unloading_waits_for_who_has_it(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 from actorserve import LLM
+from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.renderer.io_processors.processor import load_class
 from tests.server.pooling.conftest import PLUGIN
 from tests.support.client import http_client
 from tests.support.models.embedders import SENTENCES
@@ -91,3 +94,31 @@ def test_an_llm_gives_data(encoder: Path) -> None:
         assert output.outputs["nearest"] == SENTENCES[0] and output.prompt_token_ids
         with pytest.raises(ValueError, match="a text is needed"):
             llm.encode({"data": {"text": ""}}, use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def Nearest(config): pass", "has no pre_process, as actorserve.IOProcessor has"),
+        ("def Nearest(): return 'os.path'", "os:path is a module, and no class"),
+        ("Nearest = 'os.path'", "os:path is a module, and no class"),
+        ("Nearest = 5", "has no pre_process"),
+    ],
+)
+def test_what_is_no_processor(tmp_path: Path, source: str, words: str) -> None:
+    (file := tmp_path / "plugin.py").write_text(source)
+    config = make_config({"io_processor_plugin": f"{file}:Nearest"})
+    with pytest.raises(ConfigError, match=f"^--io-processor-plugin: .*{words}"):
+        load_class(config)
+
+
+def test_one_that_cannot_be_made_ends_the_start_in_one_line(tmp_path: Path) -> None:
+    (file := tmp_path / "plugin.py").write_text("raise RuntimeError('as it was told')\nclass Nearest: pass")
+    server = Server("--worker", "scripted", "--io-processor-plugin", f"{file}:Nearest")
+    try:
+        assert server.wait() == 2
+        last = server.read_all().splitlines()[-1]
+        assert re.search(f"the server cannot start: renderer-0 ended .*: --io-processor-plugin: {file}:Nearest ", last)
+        assert last.endswith("has failed: RuntimeError: as it was told")
+    finally:
+        server.stop()

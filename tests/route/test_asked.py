@@ -1,0 +1,43 @@
+"""What a router reads in a body: texts that begin alike go where that beginning was computed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actorserve.actors.route.asked import BLOCK, understand
+
+TEXT = "".join(f"line {number}\n" for number in range(400))
+
+
+def blocks(path: str, **body: Any) -> list[bytes]:
+    found = understand("POST", path, {}, json.dumps({"model": "m", **body}).encode(), True).prefix
+    assert len(found) > 10
+    return found
+
+
+@pytest.mark.parametrize("field", ["input_prefix", "input_suffix"])
+def test_what_stands_around_the_gap_counts(field: str) -> None:
+    """As an editor asks /infill while somebody types: `prompt` is the last of it, and often empty."""
+    first, other = (
+        blocks("/infill", **{field: text, "prompt": ""}) for text in (TEXT, TEXT.replace("line 99", "line 88"))
+    )
+    assert first != other and first[0] == other[0]
+    grown = blocks("/infill", **{field: TEXT + "and more of it\n" * 99, "prompt": ""})
+    shared = len(TEXT.encode()) // BLOCK - 1
+    assert grown[:shared] == first[:shared] and len(grown) > len(first)
+
+
+def test_files_of_the_repository_stand_first() -> None:
+    extra = [{"filename": "a.py", "text": TEXT}]
+    one, two = (blocks("/infill", input_extra=extra, input_prefix=text, prompt="") for text in ("def a", "def b"))
+    assert one[:10] == two[:10]
+
+
+def test_a_conversation_is_hashed_as_it_grows() -> None:
+    turns = [{"role": "user", "content": TEXT}]
+    first = blocks("/v1/chat/completions", messages=turns)
+    grown = blocks("/v1/chat/completions", messages=[*turns, {"role": "assistant", "content": "So it is."}])
+    assert grown[: len(first) - 1] == first[:-1]
