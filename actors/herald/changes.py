@@ -69,7 +69,7 @@ class BlockChanges:
         version, key = looked
         note = self._notes.read(block)
         if self._cached.holds(block, version):
-            return key, note
+            return None if note is None else (key, note)
         self._cached.again(block)
         return None
 

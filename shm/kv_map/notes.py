@@ -2,8 +2,8 @@
 
 A file of its own, beside the KV maps, where there is somebody to read it. Layout, for each engine:
     header   the number of the next batch of events                      the herald
-    a block  key of the block before it in the prefix (zeros: it is the first), id of the adapter (a word), token ids
-                                                                         the scheduler
+    a block  key of the block before it in the prefix (zeros: it is the first); id of the adapter, or that nobody is
+             told of the block (a word); token ids                       the scheduler
 The scheduler writes a block's note before the KV map calls it cached, and never while it does; so a note that is read
 between two looks at the same version of the block (reader.py) is that of its key. A scheduler's successor finds the
 notes of all blocks that the map calls cached, a herald's the number with which to go on.
@@ -19,6 +19,7 @@ from ..layout import CACHE_LINE, HASH_BYTES, PAGE, WORD_BYTES, whole
 
 TOKEN_BYTES = 4
 FIRST = bytes(HASH_BYTES)
+UNTOLD = b"\xff" * WORD_BYTES  # in the place of the adapter's id: nobody is told of the block
 
 
 class NoteSizes(NamedTuple):
@@ -66,10 +67,17 @@ class BlockNotes:
         start = self._start(block)
         self._map[start : start + len(note)] = note
 
-    def read(self, block: int) -> Note:
-        """As it is written."""
+    def write_untold(self, block: int) -> None:
+        """What stands in it no token ids say, so that nobody could ask for it by them."""
+        start = self._start(block) + HASH_BYTES
+        self._map[start : start + WORD_BYTES] = UNTOLD
+
+    def read(self, block: int) -> Note | None:
+        """As it is written; None of a block of which nobody is told."""
         start = self._start(block)
         note = memoryview(self._map[start : start + self._sizes.note_bytes])
+        if note[HASH_BYTES : HASH_BYTES + WORD_BYTES] == UNTOLD:
+            return None
         parent = bytes(note[:HASH_BYTES])
         tokens = note[HASH_BYTES + WORD_BYTES :][: self._sizes.block_size * TOKEN_BYTES].cast("i").tolist()
         adapter = int.from_bytes(note[HASH_BYTES : HASH_BYTES + WORD_BYTES], "little")

@@ -74,6 +74,24 @@ def test_a_prefix_is_one_event_behind_its_parent(engine: Engine) -> None:
     assert changes.events() == [Cleared()] and changes.blocks == 0
 
 
+def test_of_a_block_without_tokens_nobody_is_told(engine: Engine) -> None:
+    """As of a prompt that is embeddings: others' token ids would seem to find it. The block's next use is told."""
+    keys, tokens = prefix(1, 3)
+    changes = engine.changes()
+    engine.cache(0, keys, 0, tokens)
+    for block in (1, 2):
+        engine.notes.write(block, keys[0], 0, bytes(4 * SIZE))
+        engine.notes.write_untold(block)
+        engine.map.cache(block, keys[block])
+    (cleared, stored) = changes.events()
+    assert cleared == Cleared() and stored == Stored([hash_of(keys[0])], None, tokens[:SIZE].tolist(), SIZE)
+    assert changes.blocks == 1
+    engine.map.uncache(1)
+    engine.cache(1, keys, 1, tokens)
+    (told,) = changes.events()
+    assert told == Stored([hash_of(keys[1])], hash_of(keys[0]), tokens[SIZE : 2 * SIZE].tolist(), SIZE)
+
+
 def test_a_prefix_that_moves_to_another_block_is_no_event(engine: Engine) -> None:
     changes, (keys, tokens) = engine.changes(), prefix(1, 2)
     engine.cache(0, keys, 0, tokens)

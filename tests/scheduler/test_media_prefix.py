@@ -6,6 +6,7 @@ from array import array
 
 from actorserve.actors.protocol.block_hash import Span, extend_hashes
 from actorserve.actors.scheduler.policy.pictures import Picture, Pictures
+from actorserve.shm.kv_map.notes import BlockNotes, NoteSizes
 
 from .engine_model import BLOCK, Bench, prompt_of
 
@@ -43,3 +44,22 @@ def test_whoever_goes_on_with_another_picture_finds_nothing() -> None:
         assert bench.scheduler.pool.match(hashes(whole, spans)), "with the same picture"
         assert not bench.scheduler.pool.match(hashes(whole, [])), "without one"
         assert not bench.scheduler.pool.match(hashes(whole, [(*spans[0][:2], b"c" * 16)])), "with another"
+
+
+def test_of_a_prompt_of_embeddings_nobody_is_told_its_fillers() -> None:
+    """Neither of blocks that its answer fills: where they are found follows from the embeddings."""
+    bench = Bench()
+    sizes = NoteSizes(1, bench.scheduler.pool.count, BLOCK)
+    notes = bench.scheduler.prefix.notes = BlockNotes(BlockNotes.create(sizes), sizes, 0)
+    told: list[list[list[int]]] = []
+    for text, given in ((prompt_of(BLOCK - 1, 1), None), ([0] * (BLOCK - 1), (BLOCK - 1, b"a" * 16))):
+        ref = bench.submit(text, limit=3 * BLOCK, ignore_eos=True)
+        bench.scheduler.sequences[ref].pictures = Pictures(given=given)
+        bench.run()
+        whole = [*text, *bench.answer(ref)]
+        blocks = bench.scheduler.pool.match(hashes(whole, [] if given is None else [(0, *given)]))
+        assert len(blocks) > 1
+        told.append([note.tokens for block in blocks if (note := notes.read(block)) is not None])
+        if given is None:
+            assert told[0] == [whole[at : at + BLOCK] for at in range(0, len(blocks) * BLOCK, BLOCK)]
+    assert told[1] == []
