@@ -33,6 +33,10 @@ SCRIPTS = {
     "tool1": "It is 7 degrees in Oslo.",
     "silent1": "It is 7 degrees in Oslo.",
     "fenced0": 'So:\n```json\n{"city": "Oslo", "degrees": 7}\n```\nThat is all.',
+    "report0": '<tool_call>\n{"name": "Report", "arguments": {"city": "Oslo", "degrees": 7}}\n</tool_call>',
+    "fields0": "[[ ## town ## ]]\nOslo\n\n[[ ## completed ## ]]",
+    "json0": '{"town": "Oslo"}',
+    "tags0": "<town>\nOslo\n</town>",
     "edit0": "As you wish:\n\nhello.py\n```python\nprint('hello')\n```\n",
 }
 TEMPLATE = (  # the script is the last word that was asked for, and the number of tools' results since then
@@ -148,6 +152,9 @@ CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "litellm": (("litellm", "mcp"), _of_python("litellm")),
     "instructor": (("instructor",), _of_python("instructor")),
     "pydantic_ai": (("pydantic-ai-slim[openai,anthropic]", "mcp"), _of_python("pydantic_ai")),
+    "openai_agents": (("openai-agents",), _of_python("openai_agents")),
+    "llama_index": (("llama-index-llms-openai-like", "llama-index-embeddings-openai-like"), _of_python("llama_index")),
+    "dspy": (("dspy", "numpy", "mcp"), _of_python("dspy")),
     "aider": (("aider-chat",), _aider),
     "open_webui": (("open-webui",), _open_webui),
 }
@@ -164,25 +171,27 @@ def install(place: Path, packages: tuple[str, ...]) -> None:
     done.write_text(" ".join(packages))
 
 
-def clients(folder: Path) -> Counter[str]:
-    """LangChain, litellm, instructor, pydantic-ai, aider and Open WebUI against a scripted checkpoint."""
+def clients(folder: Path, only: tuple[str, ...] = ()) -> Counter[str]:
+    """LangChain, LlamaIndex, DSPy, aider and others (--client) against a scripted checkpoint."""
     sys.path.insert(0, str(ROOT))
-    from tests.support.scripted import (
-        scripted,  # the one thing of the project's tests: a checkpoint that says what it is told
-    )
+    from tests.support.models.embedders import write_model  # of the project's tests only this: a checkpoint that
+    from tests.support.scripted import scripted  # says what it is told, and one that makes vectors
 
     found: Counter[str] = Counter()
-    for name, (packages, _) in CLIENTS.items():
+    chosen = {name: client for name, client in CLIENTS.items() if not only or name in only}
+    for name, (packages, _) in chosen.items():
         install(folder / name, packages)
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         model = scripted(work / "model", SCRIPTS, template=TEMPLATE)
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
-        options = ("--served-model-name", "client", "--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+        write_model("bert", work / "encoder")
+        also = ("--also", f"{work / 'encoder'},served-model-name=embedder")
+        options = ("--served-model-name", "client", "--enable-auto-tool-choice", "--tool-call-parser", "hermes", *also)
         with Launched(str(model), *options, "--max-num-seqs", "4") as server:
             url = "http://{}:{}".format(*server.address)
-            for name, (_, session) in CLIENTS.items():
+            for name, (_, session) in chosen.items():
                 (place := work / name).mkdir()
                 for step, wrong in session(folder / name, url, place):
                     found["right" if wrong is None else f"{name}: {step}: {wrong}"] += 1

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langgraph.prebuilt import create_react_agent
-from told import HELLO, MODEL, OSLO, REPORT, URL, WEATHER, Report, told
+from told import EMBEDDER, HELLO, MODEL, OSLO, REPORT, URL, WEATHER, WIDTH, Report, told
 
 WHERE: dict[str, Any] = {"model": MODEL, "base_url": URL, "api_key": "none", "max_retries": 0}
 
@@ -57,7 +57,13 @@ def steps(api: str, chat: ChatOpenAI) -> dict[str, Callable[[], Any]]:
 
 
 both = steps("chat", ChatOpenAI(**WHERE)) | steps("responses", ChatOpenAI(**WHERE, use_responses_api=True))
-both["embeddings, which are unknown"] = lambda: OpenAIEmbeddings(**WHERE, check_embedding_ctx_length=False).embed_query(
-    "x"
-)
-told(both, chat=HELLO, call=[OSLO], trip=WEATHER, report=REPORT, error="temperature must be", unknown="404")
+
+
+def embedded(**more: Any) -> list[int]:
+    """How long the vectors are, of one text and of several."""
+    embedder = OpenAIEmbeddings(**{**WHERE, "model": EMBEDDER}, **more)
+    return [len(one) for one in (embedder.embed_query("a"), *embedder.embed_documents(["b", "c"]))]
+
+
+both["embeddings, their widths"] = lambda: embedded(check_embedding_ctx_length=False)
+told(both, chat=HELLO, call=[OSLO], trip=WEATHER, report=REPORT, error="temperature must be", widths=[WIDTH] * 3)

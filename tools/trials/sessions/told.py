@@ -17,6 +17,7 @@ ROOT = sys.argv[1]
 MODEL = "client"
 HELLO, WEATHER = "Hello from the model, and more of it.", "It is 7 degrees in Oslo."
 OSLO = {"city": "Oslo"}
+EMBEDDER, WIDTH = "embedder", 32  # of the other model, which makes vectors
 
 
 class Report(BaseModel):
