@@ -38,6 +38,10 @@ class Accounts:
         """Whose key this is."""
         return None
 
+    def named(self, name: str) -> Account | None:
+        """That of this name, if the file has it still."""
+        return None
+
     def usage(self, name: str | None = None) -> list[Usage]:
         """Of all whose names have stood in the file, or of one."""
         return []

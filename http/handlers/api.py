@@ -42,6 +42,7 @@ from .operators.scaling import ScalingApi
 from .page import Page
 from .pooling import PoolingApi
 from .realtime.api import RealtimeApi
+from .realtime.client_secrets import ClientSecretsApi
 from .rendering import RenderingApi
 from .responses import ResponsesApi
 from .scoring import ScoringApi
@@ -79,6 +80,7 @@ class Api:
         self.scaling = ScalingApi(engine, self._body)
         self.speech = SpeechApi(self._generator, self._form)
         self.realtime = RealtimeApi(self._generator)
+        self.client_secrets = ClientSecretsApi(self._generator, self._body)
         self._movable: dict[str, Handler] = {
             route.path: attrgetter(route.handler)(self) for route in ROUTES if route.movable
         }

@@ -17,6 +17,7 @@ from ..generation.trail import GoOnRequest
 from ..middleware.context import BODY
 from ..middleware.edge import check_depth
 from ..openai.schemas import InvocationRequest
+from ..realtime.client_secrets import ClientSecretRequest
 from ..realtime.session import TRANSCRIPTION
 from ..route import Route
 from ..settings import Settings
@@ -79,6 +80,8 @@ def index_of(settings: Settings, raw: bytes, route: Route | None = None) -> int:
     try:
         if route is not None and route.request is GoOnRequest:
             raw = msgspec.json.decode(raw, type=GoOnRequest).body.encode(errors="surrogateescape")
+        if route is not None and route.request is ClientSecretRequest:
+            raw = msgspec.json.encode(msgspec.json.decode(raw, type=ClientSecretRequest).session or _Named())
         found = msgspec.json.decode(raw, type=_Named)
     except msgspec.DecodeError:  # whoever decodes it whole says what is wrong
         return 0
@@ -106,7 +109,7 @@ def _names_model(route: Route) -> bool:
     if route.method == "get":
         return "model" in _fields(route.query)
     return route.method == "post" and (
-        "model" in _fields(route.request) or route.request in (GoOnRequest, InvocationRequest)
+        "model" in _fields(route.request) or route.request in (GoOnRequest, InvocationRequest, ClientSecretRequest)
     )
 
 

@@ -23,6 +23,7 @@ from actorserve.actors.protocol.topics.prompts import (
 
 from ..errors import ApiError
 from ..generation.trail import Given
+from ..realtime.client_secrets import Grant
 from ..settings import printable
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def _text_of(prompt: Prompt) -> str:
 
 REQUEST_ID = web.RequestKey("request_id", str)
 CLIENT = web.RequestKey("client", str)  # whose key it sent (idempotency_keys.client_of); empty without keys
+GRANT = web.RequestKey("grant", Grant)  # what its client secret says, where it sent one
 ACCOUNT = web.RequestKey("account", Account)  # whose key it sent, where that is one of --key-file
 LIMITS = web.RequestKey("limits", dict)  # headers that say what is left of a key's limits
 MAX_REQUEST_ID = 128  # characters

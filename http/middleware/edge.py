@@ -16,12 +16,16 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from yarl import URL
 
+from actorserve.actors.accounts.account import digest_of
+
 from ..errors import ApiError, bad_request
 from ..generation.idempotency_keys import client_of
 from ..paths.operations import USAGE
+from ..paths.speech import REALTIME
+from ..realtime.client_secrets import PREFIX, read_secret, unknown_secret
 from ..routes import ADMIN_PATHS, OPEN_PATHS, UNBUILT_PATHS
 from ..settings import Settings, printable
-from .context import ACCOUNT, CLIENT, LIMITS, REPLAYED, REQUEST_ID
+from .context import ACCOUNT, CLIENT, GRANT, LIMITS, REPLAYED, REQUEST_ID
 
 ALL = "*"
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
@@ -54,6 +58,8 @@ class Middlewares:
         request[CLIENT] = ""
         if request.path in ADMIN_PATHS:
             self._check_admin_key(request)
+        elif request.path == REALTIME and sent_key(request).startswith(PREFIX):
+            self._check_client_secret(request)
         elif self._settings.wants_keys and request.path not in OPEN_PATHS:
             self._check_client_key(request)
         return await handler(request)
@@ -66,6 +72,20 @@ class Middlewares:
         elif not _is_among(key, self._keys) and not (request.path == USAGE and _is_among(key, self._admin_keys)):
             raise _unknown()
         request[CLIENT] = client_of(key)
+
+    def _check_client_secret(self, request: web.Request) -> None:
+        """Signed by a key that is still one. Until when it holds is asked where a connection begins."""
+        signed = read_secret(sent_key(request))
+        digests = [digest_of(key) for key in self._keys] if self._settings.wants_keys else [digest_of(b"")]
+        if signed.grant.owner:
+            account = self._settings.accounts.named(signed.grant.owner)
+            digests = [] if account is None else [account.digest]
+            if account is not None:
+                request[ACCOUNT] = account
+        digest = next((one for one in digests if signed.is_signed_by(one)), None)
+        if digest is None:
+            raise unknown_secret()
+        request[CLIENT], request[GRANT] = client_of(digest), signed.grant
 
     def _check_admin_key(self, request: web.Request) -> None:
         """Without the option nothing is there; with it, its key opens these paths, and no other key does."""

@@ -99,3 +99,23 @@ class KeyUsage(Said):
 class KeyUsageList(Said):
     object: Literal["list"]
     data: list[KeyUsage]
+
+
+class ClientSecret(Said):
+    """Of /v1/realtime: `value` is the key, `session` what begins with it."""
+
+    value: str
+    expires_at: int
+    session: dict[str, Any]
+
+
+class ClientSecretValue(Said):
+    value: str
+    expires_at: int
+
+
+class RealtimeSession(msgspec.Struct):
+    """A session, of which there is more, with the key that begins it."""
+
+    id: str
+    client_secret: ClientSecretValue

@@ -42,6 +42,12 @@ class FrontendAccounts(Accounts):
         self._look()
         return self._by_digest.get(digest_of(key))
 
+    def named(self, name: str) -> Account | None:
+        if not self.enabled:
+            return None
+        self._look()
+        return next((account for account in self._accounts if account.name == name and account.digest), None)
+
     def _look(self) -> None:
         """Has the file changed?"""
         if self._book.version == self._version:

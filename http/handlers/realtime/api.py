@@ -10,12 +10,13 @@ from aiohttp import hdrs, web
 from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import check_model, decode_query
-from ...middleware.context import ACCOUNT, name_request
+from ...middleware.context import ACCOUNT, GRANT, name_request
 from ...middleware.edge import allows_origin
 from ...pooling.prepare import check_generates
+from ...realtime.client_secrets import expired_secret
 from ...realtime.fields import RealtimeQuery
 from ...realtime.session import REALTIME, TRANSCRIPTION, Kind, new_session
-from ...settings import printable
+from ...settings import Settings, printable
 from ...transport.resume import record_of
 from ...transport.websocket import WebSocketChannel
 from ..generate import Generator
@@ -40,7 +41,11 @@ class RealtimeApi:
         query = decode_query(RealtimeQuery, request.query)
         if query.call_id is not None:
             raise bad_request("call_id is not supported: there are no calls here.", "call_id")
-        kind, model = self._kind(query), check_model(query.model, *self._settings.names)
+        grant = request.get(GRANT)
+        if grant is not None and query.model not in (None, grant.model):
+            raise bad_request(f"model: this client secret is for {grant.model:.64}.", "model")
+        asked = query.model if grant is None else grant.model
+        kind, model = self._kind(query), check_model(asked, *self._settings.names)
         check_model_of(request.get(ACCOUNT), model)
         if request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
             raise bad_request("This path is a WebSocket: connect to it by ws:// or wss://.")
@@ -49,6 +54,8 @@ class RealtimeApi:
         channel = WebSocketChannel(request, self._settings.max_body_bytes, PROTOCOLS)
         record = record_of(request)
         left = record.upgraded.left if record is not None and record.upgraded is not None else None
+        if grant is not None and left is None and grant.until < time.time():  # what has begun goes on
+            raise expired_secret()
         session = new_session(kind, model, int(time.time()), _is_beta(request))
         connection = RealtimeConnection(request, self._generator, channel, session, self._begun)
         await channel.open()
@@ -57,7 +64,7 @@ class RealtimeApi:
         try:
             if self._drains:
                 connection.drain()
-            await connection.run(left)
+            await connection.run(left, b"" if grant is None else grant.session)
         finally:
             self._open.discard(connection)
             self._generator.engine.count_realtime(-1)
@@ -70,15 +77,12 @@ class RealtimeApi:
 
     def _kind(self, query: RealtimeQuery) -> Kind:
         """What this model is for; 400 for a session of another kind."""
-        encoder = self._settings.encoder
-        if encoder is not None and encoder.speech is not None:
-            if query.intent == "conversation":
-                raise bad_request("intent: this model writes sounds down, and holds no conversation.", "intent")
-            return TRANSCRIPTION
-        check_generates(self._settings)
-        if query.intent == TRANSCRIPTION:
+        kind = kind_of(self._settings)
+        if kind == TRANSCRIPTION and query.intent == "conversation":
+            raise bad_request("intent: this model writes sounds down, and holds no conversation.", "intent")
+        if kind == REALTIME and query.intent == TRANSCRIPTION:
             raise bad_request("intent: this model writes no sounds down; a Whisper does.", "intent")
-        return REALTIME
+        return kind
 
     def _check_origin(self, request: web.Request) -> None:
         """Browsers let any site's page open a WebSocket: whether it may is to be said here."""
@@ -91,6 +95,14 @@ class RealtimeApi:
         self._drains = True
         for connection in list(self._open):
             connection.drain()
+
+
+def kind_of(settings: Settings) -> Kind:
+    """Of this model's sessions; 400 where it has none."""
+    if settings.hears:
+        return TRANSCRIPTION
+    check_generates(settings)
+    return REALTIME
 
 
 def _is_beta(request: web.Request) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode
 from ...realtime.audio import SHARE, InputBuffer
-from ...realtime.events import rate_limits
+from ...realtime.events import error_event, rate_limits
 from ...realtime.fields import (
     AudioAppend,
     AudioCommit,
@@ -97,6 +97,14 @@ class ClientEvents:
         session.active = self._link.session.active
         self._link.session = session
         return events
+
+    async def begin(self, given: bytes) -> list[Object]:
+        """What a client secret has of the session; what could not be of it, any more, is told."""
+        try:
+            await self._update(msgspec.json.encode({"session": msgspec.Raw(given)}))
+        except ApiError as error:
+            return [error_event(error, None)]
+        return []
 
     async def _update(self, raw: bytes) -> list[Object]:
         event = decode(SessionUpdate, raw)

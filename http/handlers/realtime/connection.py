@@ -21,7 +21,7 @@ from ...errors import ApiError, overloaded
 from ...generation.choice import read_state
 from ...generation.fields.decoding import decode
 from ...middleware.context import ACCOUNT, CLIENT
-from ...middleware.edge import check_depth, sent_key
+from ...middleware.edge import check_depth
 from ...realtime.events import error_event, told
 from ...realtime.fields import (
     EventHead,
@@ -70,12 +70,14 @@ class RealtimeConnection:
 
     # --- from the first message to the last --------------------------------------------------------------------------
 
-    async def run(self, left: LeftSession | None) -> None:
-        """`left`: what a predecessor has left of it."""
+    async def run(self, left: LeftSession | None, given: bytes = b"") -> None:
+        """`left`: what a predecessor has left of it; `given`: how it begins, as JSON of SessionFields."""
         try:
             if left is None:
                 self._at = self._came = self.upgraded.begin() if self.upgraded is not None else 0
-                self.settle([{"type": "session.created", **self.session.named(), "session": self.session.told()}])
+                wrong = await self._events.begin(given) if given else []
+                begun = {"type": "session.created", **self.session.named(), "session": self.session.told()}
+                self.settle([begun, *wrong])
             else:
                 await self._go_on(left)
             while (raw := await self._receive()) is not None:
@@ -245,8 +247,9 @@ class RealtimeConnection:
         """Whose key it is, as long as that is one."""
         if ACCOUNT not in self._request:
             return None
-        account = self.settings.accounts.find(sent_key(self._request))
-        if account is None:
+        own = self._request[ACCOUNT]
+        account = self.settings.accounts.named(own.name)
+        if account is None or account.digest != own.digest:
             raise ApiError(401, "The API key is not valid any more.", code="invalid_api_key")
         return account
 

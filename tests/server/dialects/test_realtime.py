@@ -4,7 +4,9 @@ is missing, and the conversation goes on.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,9 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
 from openai import OpenAI
 
+from actorserve.actors.accounts.account import digest_of
+from actorserve.http.realtime.client_secrets import write_secret
+from actorserve.http.realtime.fields import SessionFields
 from tests.server.api.test_tool_calls import PARIS, TOOLS
 from tests.server.dialects.conftest import LONG
 from tests.support.server import WAIT_S, Server
@@ -94,3 +99,27 @@ async def test_a_connection_goes_on_when_one_dies(
             await turn(socket, "<none>", {})
             await socket.send_json({"type": "session.update", "session": {}})
             assert (await socket.receive_json(timeout=WAIT_S))["session"]["id"] == created["session"]["id"]
+
+
+async def test_a_session_of_a_client_secret_goes_on_when_its_time_is_over(
+    scripted_server: Server, kill_frontends: Callable[[], None]
+) -> None:
+    """The secret lets nobody in any more by then; all frontends know one that another has made."""
+    client: Any = OpenAI(base_url=f"{scripted_server.base_url}/v1", api_key="none")
+    made = client.realtime.client_secrets.create(session={"type": "realtime", "instructions": "Be brief."})
+    url = f"{scripted_server.base_url}/v1/realtime"
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(url, protocols=["realtime", f"openai-insecure-api-key.{made.value}"]) as socket:
+            created = await socket.receive_json(timeout=WAIT_S)
+            assert created["session"]["instructions"] == made.session.instructions == "Be brief."
+        until = int(time.time()) + 2
+        short = {"Authorization": "Bearer " + write_secret(until, "", "tiny", SessionFields(), digest_of(b""))}
+        async with session.ws_connect(url, headers=short) as socket:
+            await socket.receive_json(timeout=WAIT_S)
+            while time.time() <= until + 1:
+                await asyncio.sleep(0.05)
+            kill_frontends()
+            response = await turn(socket, "<long>", {5: kill_frontends})
+            assert response["output"][0]["content"][0]["text"] == LONG
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="401"):
+            await session.ws_connect(url, headers=short)
