@@ -50,6 +50,7 @@ class SchedulerGauge(IntEnum):
     LINK_LOSSES = 35  # times that an engine on another machine was lost
     LINK_DELAY_US = 36  # there and back to it, microseconds
     WAITING_TOKENS = 37  # of prompts that wait for a row
+    FORCED_TOKENS = 38  # that grammars left no choice of, and nobody drew
 
 
 class FrontendGauge(IntEnum):

@@ -55,6 +55,12 @@ SCHEDULER_METRICS = (
         "Drafted tokens that were accepted",
         Gauge.ACCEPTED_TOKENS,
     ),
+    Metric(
+        "counter",
+        "actorserve:forced_tokens",
+        "Tokens that grammars left no choice of, and that were not drawn",
+        Gauge.FORCED_TOKENS,
+    ),
     Metric("gauge", "actorserve:waiting_tokens", "Tokens of prompts that wait for a row", Gauge.WAITING_TOKENS),
     Metric("counter", "actorserve:engine_losses", "Times that an engine elsewhere was lost", Gauge.LINK_LOSSES),
     Metric("gauge", "actorserve:engine_delay_microseconds", "The way to one and back", Gauge.LINK_DELAY_US),

@@ -83,4 +83,5 @@ class GaugeWriter:
             *((0, 0, 0) if scheduler.tiers is None else scheduler.tiers.counts()),
             *(0, 0),  # a link's
             scheduler.waiting.num_prompt_tokens,
+            scheduler.speculation.forced_tokens,
         ]

@@ -52,6 +52,7 @@ class Speculation:
         self.alone = alone
         self.cost = StepCost()
         self.drafts = self.draft_tokens = self.accepted_tokens = 0
+        self.forced_tokens = 0  # that grammars left no choice of, and nobody drew
         self.accepted_at: Ints = np.zeros(POSITIONS, np.int64)
         self._trials: dict[int, DraftTrials] = {}  # by sizes of rows
 
@@ -83,9 +84,10 @@ class Speculation:
         return found
 
     def count(self, drawn: Ints, drafted: Ints) -> None:
-        """A step has come back, in which rows had drafts."""
+        """A step has come back, in which rows had drafts, or tokens without a choice."""
         tried = drafted > 0
         accepted = drawn[tried] - 1
+        self.forced_tokens += int((drawn[~tried] - 1).sum())  # beside a row's next token there is nothing else
         self.drafts += int(tried.sum())
         self.draft_tokens += int(drafted.sum())
         self.accepted_tokens += int(accepted.sum())

@@ -39,6 +39,12 @@ def test_counts() -> None:
     assert len(policy.counts()) == SchedulerGauge.PREFIX_RESETS - SchedulerGauge.DRAFTS
 
 
+def test_tokens_without_a_choice_are_no_drafts() -> None:
+    policy = Speculation(4)
+    policy.count(np.array([4, 1, 3, 1]), np.array([0, 0, 2, 3]))
+    assert (policy.forced_tokens, policy.drafts, policy.draft_tokens, policy.accepted_tokens) == (3, 2, 5, 2)
+
+
 def test_a_server_that_drafts_by_itself_does_so_for_one_row() -> None:
     policy = Speculation(0, alone=True)
     assert not policy.num_draft_tokens(1), "nobody has said that there are any"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.support.client import http_client
 from tests.support.demo_model import events
-from tests.support.server import Server
+from tests.support.server import WAIT_S, Server
 
 HI = [{"role": "user", "content": "What is the capital of France?"}]
 CITY = {
@@ -136,6 +137,21 @@ def test_tokens_that_are_forced(client: httpx.Client) -> None:
     forced = by(grammar="start: " + " ".join(f"<[{token}]>" for token in recorded))
     (choice,) = ask(client, prompt="Once", return_token_ids=True, max_tokens=len(recorded), **forced)["choices"]
     assert choice["token_ids"] == recorded and choice["finish_reason"] == "length"
+
+
+def test_tokens_without_a_choice_are_counted(client: httpx.Client) -> None:
+    def counted() -> int:
+        (found,) = re.findall(
+            r"^actorserve:forced_tokens_total\{.*\} ([0-9]+)", client.get("/metrics").text, re.MULTILINE
+        )
+        return int(found)
+
+    before, deadline = counted(), time.monotonic() + WAIT_S
+    body = ask(client, prompt="x", max_tokens=60, **by(regex="It is (forced|drawn), and so is all of this."))
+    assert body["choices"][0]["text"].endswith(", and so is all of this.")
+    while (found := counted() - before) < 4:
+        assert time.monotonic() < deadline, found
+    assert found < body["usage"]["completion_tokens"]
 
 
 def test_the_length_limit_cuts(client: httpx.Client) -> None:
