@@ -58,6 +58,8 @@ class Session(msgspec.Struct, array_like=True, tag="session"):
     until: float  # Unix seconds
     model: int = -1  # which of the server's it is of, once it has a turn
     turns: dict[str, str] = {}  # the answers' ids, each with that of the turn before, or nothing
+    running: dict[str, str] = {}  # the same of turns that have not ended
+    forgotten: list[str] = []  # of these, such as another has taken the place of meanwhile
 
 
 class Turn(msgspec.Struct, array_like=True):
@@ -154,13 +156,7 @@ class Sessions:
         if after and after not in session.turns:
             raise bad_request(f"{RID}: the session has no turn {after!r:.80} (any more).", RID)
         if params.replace:
-            gone = {after} if after else set(session.turns)
-            for turn, before in session.turns.items():  # each stands behind the one that it follows
-                if before in gone:
-                    gone.add(turn)
-            session.turns = {
-                turn: before for turn, before in session.turns.items() if turn not in gone or turn == after
-            }
+            _forget(session, after)
         self._put(session)
         return after
 
@@ -172,13 +168,24 @@ class Sessions:
         tokens, _ = await self._engine.tokenize(prompt, False)
         return tokens
 
+    def begun(self, turn: Continued, name: str) -> None:
+        """Its answer, of this id, is being made."""
+        session = self._load(turn.session)
+        if session is None or session.client != turn.client or name in session.turns or name in session.forgotten:
+            return
+        session.running[name] = turn.after
+        while len(session.running) > MOST_TURNS:  # those that were given up
+            del session.running[next(iter(session.running))]
+        self._put(session)
+
     def keep(self, turn: Continued, name: str, prompt: list[int], answer: list[int]) -> None:
-        """It has ended; `name` is the id of its answer. A session that was closed meanwhile keeps nothing, and one that
-        has the turn has it already.
+        """It has ended; `name` is the id of its answer. A session that was closed meanwhile keeps nothing, nor does one
+        in which another turn has taken its place; and one that has the turn has it already.
         """
         session = self._load(turn.session)
-        if session is None or session.client != turn.client or name in session.turns:
+        if session is None or session.client != turn.client or name in (*session.turns, *session.forgotten):
             return
+        session.running.pop(name, None)
         kept = msgspec.msgpack.encode(Turn(prompt, answer))
         begun = name in session.turns  # a dead frontend has come so far
         if self._engine.put(_key("turn", session.id, name), kept):
@@ -211,6 +218,18 @@ def session_of(body: CompletionRequest) -> str:
     return body.session_params.id
 
 
+def _forget(session: Session, after: str) -> None:
+    """All turns behind this one, or all of them; also such as have not ended."""
+    gone = {after} if after else {*session.turns, ""}
+    for turn, before in session.turns.items():  # each stands behind the one that it follows
+        if before in gone:
+            gone.add(turn)
+    session.turns = {turn: before for turn, before in session.turns.items() if turn not in gone or turn == after}
+    late = [turn for turn, before in session.running.items() if before in gone]
+    session.running = {turn: before for turn, before in session.running.items() if turn not in late}
+    session.forgotten = [*session.forgotten, *late][-MOST_TURNS:]
+
+
 def _last_turn(session: Session, params: SessionParams) -> str:
     """Where a turn that names none goes on."""
     return next(reversed(session.turns), "") if session.streaming and not params.replace else ""
@@ -223,6 +242,7 @@ class TurnFormat:
         self._form, self._job, self._turn, self._name = form, job, turn, name
         self._sessions = sessions
         self._ids: list[int] = []
+        sessions.begun(turn, name)
 
     @property
     def media_type(self) -> str:

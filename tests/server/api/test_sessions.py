@@ -160,6 +160,23 @@ def test_a_turn_goes_on_in_the_next_frontend_though_its_session_was_closed(
         assert refused(client, id=name) == (404, "session_params.id")
 
 
+def test_a_turn_that_was_replaced_while_it_ran_is_not_gone_on_from(server: Server, client: httpx.Client) -> None:
+    """Also where the frontend that knew it has died since; what took its place is."""
+    name = opened(client)
+    first, _ = turn(client, [11, 12], id=name)
+    body = {**GREEDY, "prompt": [13], "max_tokens": 300, "stream": True, "session_params": {"id": name, "rid": first}}
+    with client.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        late = json.loads(next(line for line in lines if line.startswith("data: {"))[6:])["id"]
+        second, _ = turn(client, [14], id=name, rid=first, replace=True)
+        for frontend in ("frontend-0", "frontend-1"):
+            os.kill(server.actors()[frontend], signal.SIGKILL)
+        assert [*lines][-2:] == ["data: [DONE]", ""]
+    assert refused(client, id=name, rid=late) == (400, "session_params.rid")
+    turn(client, [15], id=name, rid=second)
+    assert client.post("/close_session", json={"session_id": name}).json() == {}
+
+
 def test_bounds_and_what_does_not_go_with_a_session(client: httpx.Client) -> None:
     name = opened(client, capacity_of_str_len=8)
     first, _ = turn(client, [11, 12], id=name)
