@@ -111,7 +111,7 @@ class Planner:
             self.encoder.begin(len(decode), kept)
         chunk_rows, chunk_counts = self._prefill_chunks(left)
         left -= sum(chunk_counts)
-        while left > 0 and memory.preemptions == preempted and not self.batch.full:
+        while self._budget(left) > 0 and memory.preemptions == preempted and not self.batch.full:
             row = self._start_next(left, new)
             if row is None:
                 break
@@ -265,6 +265,7 @@ class Planner:
         """
         batch = self.batch
         sequence, computed = batch.at(row), int(batch.num_computed_tokens[row])
+        budget = self._budget(budget)
         if sequence.whole:  # one that is longer than what is left for prompts is the only one of its step
             due = int(batch.num_known_tokens[row]) - computed
             return due if budget >= min(due, self._room) else 0
@@ -280,7 +281,13 @@ class Planner:
             count, (sequence.encoded, sequence.looked) = self.encoder.cut(
                 sequence.pictures, progress, computed, count, row
             )
+        if self.encoder is not None:
+            self.encoder.give(count)
         return count
+
+    def _budget(self, left: int) -> int:
+        """What pictures leave of it."""
+        return left if self.encoder is None else self.encoder.left(left)
 
     def _prefill_chunks(self, budget: int) -> tuple[list[int], list[int]]:
         """Rows that are in prefill, oldest first, with how much of each fits into the budget."""

@@ -56,18 +56,18 @@ class ChunkSizePolicy:
             return min(FIRST, self.budget)
         return min(self.budget, max(LEAST, int((self._target(decoding) - self._alone(decoding)) / self.prompt_token_s)))
 
-    def encoder_tokens(self, decoding: int) -> int:
-        """Embeddings of pictures that a step with so many decoding rows may make."""
+    def encoder_tokens(self, decoding: int, prompts: int) -> int:
+        """Embeddings of pictures that a step may make beside so many decoding rows and tokens of prompts."""
         if not self.encoder_token_s:
             return 0
-        return int((self._target(decoding) - self._alone(decoding)) / self.encoder_token_s)
+        return max(0, int((self._target(decoding) - self.expected(decoding, prompts)) / self.encoder_token_s))
 
     def beside(self, decoding: int, encoded: int) -> int:
-        """Tokens of prompts that such a step may have while it makes so many embeddings."""
+        """Tokens of prompts that such a step has time for while it makes so many embeddings."""
         left = self._target(decoding) - self._alone(decoding) - self.encoder_token_s * encoded
         if not self.prompt_token_s:
             return LEAST
-        return min(self.budget, max(LEAST, int(left / self.prompt_token_s)))
+        return min(self.budget, max(0, int(left / self.prompt_token_s)))
 
     def _target(self, decoding: int) -> float:
         if self.target_s is not None:

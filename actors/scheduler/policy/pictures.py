@@ -19,7 +19,7 @@ from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 from ...model.vision.spec import VisionSpec
 from ...protocol.media import MediaItem
 from ...protocol.step import LOOKS
-from .chunk_size import ChunkSizePolicy
+from .chunk_size import LEAST, ChunkSizePolicy
 
 LEAST_PART = 16  # placeholders of a picture
 MOST_PARTS = 64  # of one picture
@@ -73,7 +73,9 @@ def read_pictures(table: RequestTable, ref: int, items: Items, spec: VisionSpec)
 
 
 class EncoderBudget:
-    """Of one plan after the other."""
+    """Of one plan after the other. Beside rows that decode, pictures and tokens of prompts share the time of a step:
+    whoever comes first has it, and what does not fit is of a later one. Who is alone has a least part in any case.
+    """
 
     def __init__(self, most: int, policy: ChunkSizePolicy) -> None:
         """`most`: placeholders whose embeddings a step may make."""
@@ -81,12 +83,22 @@ class EncoderBudget:
         self.policy = policy
         self.planned = 0  # of this step
         self.looks: list[Look] = []  # likewise
-        self._decoding = self._room = 0
+        self._decoding = self._room = self._given = 0
 
     def begin(self, decoding: int, room: int) -> None:
         """A plan with so many decoding rows; `room` tokens of the step are kept from prompts so that it is short."""
         self.planned, self.looks = 0, []
-        self._decoding, self._room = decoding, room
+        self._decoding, self._room, self._given = decoding, room, 0
+
+    def give(self, tokens: int) -> None:
+        """So many tokens of a prompt are computed in this step."""
+        self._given += tokens
+
+    def left(self, budget: int) -> int:
+        """Of a budget for prompts, what embeddings that are made in this step leave of it."""
+        if not (self._decoding and self.planned):
+            return budget
+        return max(0, min(budget, self.policy.beside(self._decoding, self.planned) - self._given))
 
     def reach(self, pictures: Pictures, computed: int, count: int, budget: int) -> int:
         """How many tokens are to be computed of `count` that fit: more where a picture would be cut at once, since no
@@ -108,26 +120,46 @@ class EncoderBudget:
                 break
             if picture.end <= max(computed, encoded):
                 continue
+            before = max(0, picture.start - computed)
             left = picture.tokens - looked
-            if self.planned and self.planned + left > self._allowed():
-                count = max(0, picture.start - computed)
-                break
-            if self._decoding and left > (part := self._part(picture)):
+            if not self._decoding:
+                if self.planned and self.planned + left > self.most:
+                    count = before
+                    break
+                self.planned += left
+                encoded, looked = picture.end, 0
+                continue
+            beside = self._beside(pictures, picture, computed, count, left)
+            part = self._part(picture, before, left)
+            if left <= part and beside > before:
+                self.planned += left
+                encoded, looked = picture.end, 0
+                count = min(count, beside)
+                continue
+            if part := min(left, part):
                 looked += part
                 self.planned += part
                 self.looks.append((row, picture.start, looked * LOOKS // picture.tokens))
-                count = max(0, picture.start - computed)
-                break
-            self.planned += left
-            encoded, looked = picture.end, 0
-            if self._decoding:
-                first = max((picture.end if pictures.whole else picture.start) - computed, 0)
-                count = min(count, first + self.policy.beside(self._decoding, self.planned))
+                encoded, looked = (picture.end, 0) if looked == picture.tokens else (encoded, looked)
+            count = before
+            break
         return max(0, pictures.before(computed + count) - computed), (encoded, looked)
 
-    def _part(self, picture: Picture) -> int:
-        """So many of a picture's placeholders may be made at once, beside rows that decode."""
-        return max(self._allowed(), LEAST_PART, -(-picture.tokens // MOST_PARTS))
+    def _part(self, picture: Picture, before: int, left: int) -> int:
+        """So many of a picture's placeholders, of which these are left, may be made now, beside rows that decode and so
+        many tokens before it. If there is something else in the step: of a part that is worth it, or none.
+        """
+        given = self._given + before
+        allowed = min(self.most, self.policy.encoder_tokens(self._decoding, given)) - self.planned
+        least = max(LEAST_PART, -(-picture.tokens // MOST_PARTS))
+        if not (given or self.planned):
+            return max(allowed, least)
+        return allowed if allowed >= min(least, left) else 0
 
-    def _allowed(self) -> int:
-        return min(self.most, self.policy.encoder_tokens(self._decoding)) if self._decoding else self.most
+    def _beside(self, pictures: Pictures, picture: Picture, computed: int, count: int, left: int) -> int:
+        """How many of `count` tokens there is time for in the step that makes what is left of a picture: all of them,
+        or some if these are worth it.
+        """
+        found = min(count, self.policy.beside(self._decoding, self.planned + left) - self._given)
+        needed = picture.end - computed if pictures.whole else min(count, LEAST)
+        return found if found >= needed else 0

@@ -7,7 +7,7 @@ prompts with the same picture. What was let go of is made again: the arena has t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from .hearing import heard
 from .slices import Slices
 from .tower import arguments
 
+EVERY: Container[str] = frozenset(("",))  # names of tensors
 DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_grid_thw": 2}
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
 LISTED = {"siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2}}  # patches, some of them none
@@ -143,10 +144,12 @@ class VisionEncoder:
         except BadItem:
             return None
 
-    def tensors(self, item: MediaItem, owner: Owner) -> dict[str, Tensor]:
-        """What the processor made of it, copied, with the dimensions that a batch of one has."""
+    def tensors(self, item: MediaItem, owner: Owner, names: Container[str] = EVERY) -> dict[str, Tensor]:
+        """What the processor made of it, copied, with the dimensions that a batch of one has; `names`: of these."""
         found = {}
         for tensor in item.tensors:
+            if names is not EVERY and tensor.name not in names:
+                continue
             value = torch.from_numpy(np.array(self.source.array(tensor)))
             found[tensor.name] = self._shaped(tensor.name, value)
         if not self.source.intact(*owner):

@@ -22,6 +22,8 @@ from .step import Run, VisionStep
 log = logging.getLogger("worker")
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 AXES = 3
+GRIDS = ("image_grid_thw", "video_grid_thw")
+SECONDS = ("second_per_grid_ts", "second_per_grid")
 
 
 class Pictures(NamedTuple):
@@ -163,11 +165,11 @@ class VisionRows:
         given: dict[str, list[Tensor]] = {}
         for item in items:
             kinds[self._places(item, prompt)] = 2 if item.modality == VIDEO else 1
-            for name, value in self.encoder.tensors(item, owner).items():
-                if name in ("image_grid_thw", "video_grid_thw"):
+            for name, value in self.encoder.tensors(item, owner, (*GRIDS, *SECONDS)).items():
+                if name in GRIDS:
                     given.setdefault(name, []).append(value.long())
-                elif name in ("second_per_grid_ts", "second_per_grid"):
-                    given.setdefault("second_per_grid_ts", []).append(value.reshape(-1).float())
+                else:
+                    given.setdefault(SECONDS[0], []).append(value.reshape(-1).float())
         arguments = {name: torch.cat(values) for name, values in given.items()}
         ids, tower = torch.from_numpy(prompt)[None], cast(Any, self.encoder.tower)
         try:

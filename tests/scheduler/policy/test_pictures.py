@@ -150,8 +150,9 @@ def test_beside_rows_that_decode_a_picture_takes_the_time_of_its_step() -> None:
     policy.observe(4, 50, 0.01 + 0.025 + 0.05, encoded=100)
     assert policy.chunk(4) > 100  # what a prompt's token takes is another matter
     assert policy.encoder_token_s == pytest.approx(0.0005, rel=0.2)
-    assert policy.encoder_tokens(4) == pytest.approx(180, rel=0.2)
-    assert policy.beside(4, 1000) == LEAST
+    assert policy.encoder_tokens(4, 0) == pytest.approx(180, rel=0.2)
+    assert policy.encoder_tokens(4, 100) == pytest.approx(80, rel=0.2) and policy.encoder_tokens(4, 500) == 0
+    assert policy.beside(4, 1000) == 0
     budget = EncoderBudget(512, policy)
     pictures = Pictures((Picture(10, 110, 100, b""), Picture(120, 220, 100, b"")))
     budget.begin(4, 0)
@@ -167,7 +168,7 @@ def test_a_picture_that_takes_longer_than_a_step_is_made_in_parts() -> None:
     for _ in range(8):
         policy.observe(4, 0, 0.01)
         policy.observe(4, 100, 0.06)
-    policy.observe(4, 50, 0.01 + 0.025 + 0.5, encoded=100)  # 5 ms each: 18 in a step
+    policy.observe(4, 50, 0.01 + 0.025 + 0.5, encoded=100)  # 5 ms each: 17 in a step, with the text before it
     budget = EncoderBudget(512, policy)
     pictures = Pictures((Picture(10, 70, 60, b""), Picture(80, 85, 5, b"")))
     progress, told, begun = (0, 0), [], []
@@ -177,7 +178,7 @@ def test_a_picture_that_takes_longer_than_a_step_is_made_in_parts() -> None:
         told.append([share for row, start, share in budget.looks if (row, start) == (3, 10)])
         begun.append(count > 10)
         assert 0 < budget.planned <= 18
-    assert told == [[300], [600], [900], []] and begun == [False, False, False, True] and progress == (85, 0)
+    assert told == [[283], [566], [850], []] and begun == [False, False, False, True] and progress == (70, 0)
     budget.begin(0, 0)  # nobody waits for a token
     assert budget.cut(pictures, (0, 36), 0, 300, 3) == (300, (85, 0)) and not budget.looks
 
