@@ -15,7 +15,9 @@ FRAMES = (*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xC
 ALONE = (0x01, *range(0xD0, 0xDA))  # of JPEG: markers without a length, and those behind which it is too late
 WIDTH, HEIGHT = 256, 257  # tags of TIFF
 MOST_TAGS = 512
-KINDS = "PNG, JPEG, WebP, GIF, BMP or TIFF"
+KINDS = "PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF"
+AVIF = (b"avif", b"avis")
+BEFORE_PIXELS = 1 << 14  # bytes in which an AVIF tells the sizes of its parts
 
 
 class Header(NamedTuple):
@@ -43,6 +45,8 @@ def _read(data: bytes) -> Header | None:
         return _webp(data)
     if data.startswith(JPEG):
         return _jpeg(data)
+    if data[4:8] == b"ftyp" and data[8:12] in AVIF:
+        return _avif(data[:BEFORE_PIXELS])
     if data[:2] == b"BM":
         return _bmp(data)
     if data[:4] in TIFF:
@@ -89,6 +93,16 @@ def _jpeg(data: bytes) -> Header | None:
             return None
         if marker not in ALONE:
             at += max(2, _one(">H", data, at))
+
+
+def _avif(data: bytes) -> Header | None:
+    """The largest of the sizes that it tells: it may have a small picture of it beside, and parts that make one."""
+    sizes = []
+    at = data.find(b"ispe")
+    while at >= 0:
+        sizes.append(_two(">I", data, at + 8))
+        at = data.find(b"ispe", at + 4)
+    return Header("AVIF", max(wide for wide, _ in sizes), max(high for _, high in sizes)) if sizes else None
 
 
 def _bmp(data: bytes) -> Header:

@@ -7,6 +7,8 @@ import re
 import warnings
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..options.config import Config
 from ..options.objects.media import media_reading
 from .headers import KINDS, read_header
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LONGEST_SIDE = 1 << 16
+HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 SVG = re.compile(rb"^(\xef\xbb\xbf)?\s*(<\?xml|<!doctype svg|<!--|<svg)", re.IGNORECASE)
 LOOKS_LIKE_TEXT = re.compile(rb"^\s*[<{]")
 
@@ -71,11 +74,19 @@ class Pictures:
                 f"it has {width} times {height} pixels, more than the {self._most} that --max-media-pixels allows."
             )
 
+    def check_resized(self, width: int, height: int) -> None:
+        """So large it would be on its way through the model's processor."""
+        if width * height > self._most:
+            text = "one of its sides is too long for the other: the model's processor would make"
+            raise MediaRefused(
+                f"{text} {width} times {height} pixels of it, more than the {self._most} of --max-media-pixels."
+            )
+
     def _plain(self, picture: Image) -> Image:
         """In three colours, upright, and with the background seen through what is transparent."""
         from PIL import Image, ImageOps
 
-        turned = ImageOps.exif_transpose(picture)
+        turned = _of_eight_bits(ImageOps.exif_transpose(picture))
         if turned.mode == "RGB" and "transparency" not in turned.info:
             return turned
         if turned.has_transparency_data:
@@ -86,8 +97,26 @@ class Pictures:
         return turned.convert("RGB")
 
 
+def _of_eight_bits(picture: Image) -> Image:
+    """Of more bits the upper ones, and of fractions as many steps: to Pillow all above 255 is white."""
+    from PIL import Image
+
+    if not picture.mode.startswith(("I", "F")):
+        return picture
+    values = np.nan_to_num(np.asarray(picture).astype(np.float32))
+    largest = float(values.max(initial=0.0))
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and 255 < largest < 1 << 16):
+        values //= 256
+    elif picture.mode == "F" or largest > 255:
+        values *= 255 / max(largest, 1.0)
+    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8))
+
+
 def _unknown(data: bytes) -> str:
     """Why it is none of the pictures that are read."""
+    if data[4:8] == b"ftyp":
+        kind = "HEIC" if data[8:12].lower() in HEIC else "a film, or a picture"
+        return f"it is {kind} in a form that is not read here; pictures are {KINDS}."
     if SVG.match(data[:256]):
         return f"it is SVG or another text of XML, which is not drawn here; pictures are {KINDS}."
     if LOOKS_LIKE_TEXT.match(data[:256]):

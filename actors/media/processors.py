@@ -124,6 +124,7 @@ class ImageProcessor:
 
     def outputs(self, picture: Image, **changes: Any) -> Mapping[str, Any]:
         """transformers' processor's, of one picture."""
+        self._check_shape(picture, {**dict(self._process.size or {}), **(changes.get("size") or {})})
         try:
             found: Mapping[str, Any] = self._process(
                 images=[picture], return_tensors="np", **{**self._arguments, **changes}
@@ -131,6 +132,14 @@ class ImageProcessor:
         except (ValueError, ZeroDivisionError, OverflowError) as error:  # a side of it is too long for the other
             raise MediaRefused(f"the model's processor does not take it: {str(error)[:200]}") from None
         return found
+
+    def _check_shape(self, picture: Image, size: Mapping[str, Any]) -> None:
+        """Processors that make the shorter side so and so long make the longer one longer still."""
+        shortest, longest = size.get("shortest_edge"), size.get("longest_edge")
+        if not shortest or longest:
+            return
+        side = shortest * max(picture.size) // max(1, min(picture.size))
+        self._pictures.check_resized(shortest, side)
 
 
 def load_image_processor(folder: Path, changes: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import binascii
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -57,14 +58,17 @@ class Part:
         if self.source.form not in (BASE64, FRAMES):
             return data
         plain = data.translate(URL_SAFE, WHITE)
+        if b"%" in plain:  # as in any other address
+            plain = unquote_to_bytes(plain).translate(URL_SAFE, WHITE)
         if self.source.form == FRAMES:
             return plain
         try:
-            return binascii.a2b_base64(plain, strict_mode=True)
+            return binascii.a2b_base64(plain + FILLED[len(plain) % 4] if len(plain) % 4 else plain, strict_mode=True)
         except binascii.Error as error:
             raise MediaRefused(f"its base64 is wrong: {error}.") from None
 
 
+FILLED = (b"", b"", b"==", b"=")  # by what is more than whole fours: some clients leave it out
 URL_SAFE = bytes.maketrans(b"-_", b"+/")
 WHITE = b" \r\n\t"
 GONE = 499

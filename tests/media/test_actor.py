@@ -157,6 +157,19 @@ def test_a_file_of_bytes_is_the_same_picture(bench: Bench) -> None:
     assert first.media == second.media
 
 
+def test_base64_as_clients_write_it(bench: Bench) -> None:
+    """Without what fills it up, with other letters, in lines, and as in other addresses."""
+    whole = next(data for size in range(3) if len(data := picture(40, 24, 1) + bytes(size)) % 3 == 1)
+    plain = base64.b64encode(whole)
+    ways = [plain, plain.rstrip(b"="), base64.urlsafe_b64encode(whole), base64.encodebytes(whole)]
+    ways.append(plain.replace(b"+", b"%2B").replace(b"/", b"%2f").replace(b"=", b"%3D"))
+    for data in ways:
+        bench.ask(MediaSource("image", PART, data=data, form=BASE64))
+    bench.run()
+    first, *others = [message.media for message in bench.rendered()]
+    assert len(others) == 4 and all(media == first for media in others)
+
+
 def scene(model: ModelInfo) -> Bench:
     """Two requests wait; a third is done, and ends now."""
     made = Bench(model)

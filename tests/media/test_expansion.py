@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
+import resource
 import sys
 import types
 from array import array
@@ -14,8 +16,10 @@ import msgspec
 import numpy as np
 import pytest
 import torch  # noqa: F401  # before transformers, which would believe for all of this process that there is none
+from PIL import Image
 
 from actorserve.actors.media.processors import ImageProcessor
+from actorserve.actors.media.refused import MediaRefused
 from actorserve.actors.model.info import ModelInfo, resolve_model
 from actorserve.actors.model.tokenizers.tokenizer import load_tokenizer
 from actorserve.actors.options.config import Config, ConfigError
@@ -127,3 +131,16 @@ def test_what_is_missing_is_told_with_its_name(root: Path, tmp_path: Path) -> No
     (other / "processor_config.json").write_bytes(msgspec.json.encode({**values, "image_token": "[NONE]"}))
     with pytest.raises(ConfigError, match=r"no \[NONE\]"):
         ImageProcessor(Config(model=str(other)), model_of(other))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_sizes_are_taken_or_refused_before_they_are_large(kind: str, root: Path) -> None:
+    """A processor that makes the shorter side so and so long would make gigabytes of the other one."""
+    processor = ImageProcessor(Config(max_media_pixels=1_000_000), model_of(vision_folder(kind, root)))
+    for width, height in ((1, 1), (1, 2), (300, 2), (60_000, 1), (1, 60_000)):
+        made = io.BytesIO()
+        Image.new("RGB", (width, height)).save(made, "PNG")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with contextlib.suppress(MediaRefused):
+            assert processor.process(made.getvalue(), MediaSource("image", "")).count
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

@@ -10,6 +10,7 @@ import struct
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -44,6 +45,7 @@ FILES = {
     "grey": file("PNG", mode="L"),
     "CMYK": file("JPEG", mode="CMYK"),
     "TIFF compressed": file("TIFF", compression="tiff_lzw"),
+    "AVIF": file("AVIF"),
 }
 
 
@@ -116,6 +118,7 @@ BOMBS = {
     "GIF whose frame is larger": gif(10, 10, (60_000, 60_000)),
     "TIFF": tiff(1 << 31, 1 << 31),
     "JPEG": jpeg(65_500, 65_500),
+    "AVIF": FILES["AVIF"].replace(struct.pack(">II", 30, 20), struct.pack(">II", 60_000, 60_000)),
     "BMP": b"BM" + bytes(12) + struct.pack("<Iii", 40, 1 << 30, -(1 << 30)) + bytes(40),
 }
 
@@ -147,6 +150,7 @@ def test_texts_of_a_png_that_grow_are_refused(pictures: Pictures) -> None:
         (b"%PDF-1.7", "no picture that is known"),
         (b"", "there are no bytes"),
         (b"%!PS-Adobe-3.0 EPSF-3.0", "no picture that is known"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "it is HEIC in a form that is not read"),
     ],
 )
 def test_what_is_no_picture(pictures: Pictures, data: bytes, said: str) -> None:
@@ -160,6 +164,25 @@ def test_what_is_transparent_shows_its_background() -> None:
     assert Pictures(Config()).read(made.getvalue()).getpixel((0, 0)) == (255, 255, 255)
     black = Config(media_io_kwargs='{"image": {"rgba_background_color": [0, 0, 0]}}')
     assert Pictures(black).read(made.getvalue()).getpixel((0, 0)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_of_more_bits_the_upper_ones_are_seen(pictures: Pictures, kind: str) -> None:
+    made = io.BytesIO()
+    Image.fromarray(np.array([[0, 255, 256, 32_768, 65_535]], np.uint16)).save(made, kind)
+    assert np.asarray(pictures.read(made.getvalue()))[0, :, 2].tolist() == [0, 0, 1, 128, 255]
+
+
+def test_fractions_and_whole_numbers_of_a_tiff(pictures: Pictures) -> None:
+    for values, seen in (
+        (np.array([[0.0, 0.5, 1.0]], np.float32), [0, 128, 255]),
+        (np.array([[np.nan, 2.0, 4.0]], np.float32), [0, 128, 255]),
+        (np.array([[0, 7, 255]], np.int32), [0, 7, 255]),
+        (np.array([[0, 1 << 10, 1 << 15]], np.int32), [0, 4, 128]),
+    ):
+        made = io.BytesIO()
+        Image.fromarray(values).save(made, "TIFF")
+        assert np.asarray(pictures.read(made.getvalue()))[0, :, 0].tolist() == seen
 
 
 def test_a_picture_is_turned_as_its_camera_was(pictures: Pictures) -> None:
