@@ -130,7 +130,9 @@ class ImageProcessor:
                 images=[picture], return_tensors="np", **{**self._arguments, **changes}
             )
         except (ValueError, ZeroDivisionError, OverflowError) as error:  # a side of it is too long for the other
-            raise MediaRefused(f"the model's processor does not take it: {str(error)[:200]}") from None
+            size = "{} times {}".format(*picture.size)
+            text = f"the model's processor does not take a picture of {size} pixels: {str(error)[:200]}"
+            raise MediaRefused(text) from None
         return found
 
     def _check_shape(self, picture: Image, size: Mapping[str, Any]) -> None:

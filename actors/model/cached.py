@@ -103,6 +103,7 @@ def _write(place: Path, texts: Mapping[str, Any]) -> None:
         made = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
         for name, values in texts.items():
             text = values if isinstance(values, str) else json.dumps(values, ensure_ascii=False)
+            (made / name).parent.mkdir(exist_ok=True)
             (made / name).write_text(text, encoding="utf-8")
         made.rename(place)
     except OSError as error:

@@ -21,6 +21,7 @@ from .memory.machine import may_have_gpu
 from .names import check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
 from .pooling.dual_encoder import text_part
+from .pooling.sentence_folder import model_within
 from .pooling.spec import PoolingSpec
 from .quantization import AUTO, GGUF
 from .values import Values, read_json
@@ -79,11 +80,11 @@ def resolve_model(config: Config) -> ModelInfo:
         folder = find_folder(
             config.model,
             config.revision,
-            lambda found, complete: _look(config, _overridden(config, found), complete),
+            lambda found, complete: _look(config, _overridden(config, model_within(found)), complete),
             weights,
             peek=lambda header: check_header(header, own),
         )
-    return _look(config, _overridden(config, _without_gguf(config, folder, own)), False)
+    return _look(config, _overridden(config, model_within(_without_gguf(config, folder, own))), False)
 
 
 def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:

@@ -18,9 +18,11 @@ from ..options.config import ConfigError
 from .gguf.folder import PART, gguf_in
 from .gguf.header import is_gguf
 from .gguf.hub import Peek, look_at_header
+from .pooling.sentence_folder import model_place
 from .weights.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
 CONFIG = ["config.json", "generation_config.json"]
+WITHIN = ["modules.json", "*/config.json"]  # of sentence-transformers, whose models may be in a folder inside
 TEXTS = ["*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"]
 GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|(?:MX|NV)FP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -136,7 +138,10 @@ def _from_hub(
     """Download what is needed, the small things first, all of one commit."""
     folder = _download(name, revision, CONFIG)
     commit = folder.name if COMMIT.fullmatch(folder.name) else revision  # what is pushed meanwhile does not mix
-    if not (folder / "config.json").exists() and look is not None:
+    if not (folder / "config.json").exists():
+        folder = _download(name, commit, WITHIN)
+    inside, _ = model_place(folder)
+    if not (folder / inside / "config.json").exists() and look is not None:
         files, _ = _gguf_files(name, commit)
         if len(models := sorted({_gguf_type(file) for file in files})) == 1 and weights:
             return _gguf_from_hub(name, models[0], commit, peek)
@@ -151,9 +156,12 @@ def _from_hub(
     if not weights:
         return folder
     forms = ((INDEX, SINGLE), (PICKLED_INDEX, PICKLED), *((file, file) for file in others))
+    _, beside = model_place(folder)
+    small = [*TEXTS, *(f"{one}/{file}" for one in beside for file in (SINGLE, PICKLED))]
     for index, single in forms:  # the others hold the same once more
-        files = index_files(folder / index) if index != single and (folder / index).exists() else [single]
-        folder = _download(name, commit, TEXTS + files)
+        at = folder / inside / index
+        files = [str(inside / file) for file in (index_files(at) if index != single and at.exists() else [single])]
+        folder = _download(name, commit, small + files)
         if any((folder / file).exists() for file in files):
             return folder
     raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'safetensors')}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .architectures import Fields, Rule, layer_types
+from .encoders.layouts import ENCODERS
 from .experts.config import OWN as EXPERTS
 from .gemma.config import OWN as GEMMA
 from .header import GgufHeader
@@ -270,7 +271,7 @@ OWN: dict[str, tuple[Own, tuple[str, ...]]] = {  # and the fields that it reads 
     **GEMMA,
     **STATES,
 }
-RULES = {name: Rule(*OWN[name]) for name in LAYOUTS}
+RULES = {name: Rule(*OWN[name]) for name in LAYOUTS if name not in ENCODERS}
 
 
 def adapt(fields: Fields, config: Config) -> Config:

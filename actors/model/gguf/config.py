@@ -10,6 +10,8 @@ from .adapted import PARTIAL as ADAPTED_PARTIAL
 from .adapted import RULES as ADAPTED
 from .adapted import UNTURNED, adapt
 from .architectures import LARGEST, LATENT, NO_MODEL, RULES, WITHOUT_HEADS, Fields, own_config, small_tensor
+from .encoders.config import encoder_config
+from .encoders.layouts import ENCODERS
 from .header import BY_NAME, GgufHeader
 from .layouts import LAYOUTS
 from .names import ARCHITECTURES
@@ -45,6 +47,8 @@ YARN = {  # in config.json, and the end of a field's name
 def make_config(header: GgufHeader, keep_quantised: bool) -> dict[str, Any]:
     """config.json; with `keep_quantised` quantised weights are not to be decoded to floating point."""
     fields = Fields(header)
+    if fields.architecture in ENCODERS:
+        return encoder_config(fields, header)
     adapted = fields.architecture in LAYOUTS
     own = own_config(fields, header, ADAPTED if adapted else RULES | SPARSE)
     if fields.flag(fields.own("attention.causal"), absent=True) is False:

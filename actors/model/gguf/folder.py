@@ -16,11 +16,12 @@ from ..cached import cached_folder, file_state
 from ..values import Values, read_json
 from .architectures import Fields
 from .config import given_tensors, make_config, make_generation_config, sizes
+from .encoders.config import pooling_files
 from .header import BY_NAME, GgufHeader, GgufTensor, read_header
 from .tokenizer import make_tokenizer
 
 SOURCES = "gguf.json"
-VERSION = 5  # of what is made of a header
+VERSION = 6  # of what is made of a header
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -53,6 +54,7 @@ def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path
             | {"given": given_tensors(whole)}
             | {"architecture": Fields(whole).architecture, "sizes": sizes(whole), "tensors": list(_tensors(headers))},
         }
+        texts |= pooling_files(Fields(whole))
         if with_tokenizer:
             texts["tokenizer.json"], texts["tokenizer_config.json"] = make_tokenizer(whole)
         return texts

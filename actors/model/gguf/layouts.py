@@ -6,6 +6,7 @@ by `Layout`, too; llama.cpp's converter makes it so, and worker/models/gguf_chan
 
 from __future__ import annotations
 
+from .encoders.layouts import ENCODERS
 from .experts.layouts import EXPERTS
 from .gemma.layouts import GEMMA
 from .layout import AROUND, AROUND_GPT, AROUND_MEGATRON, GPT, LLAMA, MEGATRON, Change, Changes, Layout, Names
@@ -83,6 +84,7 @@ XIELU = {
     "mlp.act_fn.eps": ("xielu.eps", ()),
 }
 LAYOUTS = {
+    **ENCODERS,
     "apertus": Layout(
         *("ApertusForCausalLM", "apertus"),
         LLAMA | {"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"},

@@ -113,7 +113,7 @@ WHOLE = {  # parts of layers whose names at the hub, or here, end otherwise than
     "deepseek2": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
 }
 PAIRED = ("llama", "granite", "smollm3")
-ONE_ROW = ".moe_statics.e_score_correction_bias"  # likewise
+ONE_ROW = (".moe_statics.e_score_correction_bias", ".token_type_embeddings.weight")  # likewise, where it is so
 ROW = ("ffn_gate_inp_shexp",)  # of one row, which files leave out of the shape
 EXPERT = "{expert}"
 MOST_EXPERTS = 1 << 16
@@ -140,7 +140,8 @@ def hub_tensors(
         if EXPERT in alone:
             yield from _each_expert(alone, tensor)
         else:
-            yield alone, tensor._replace(shape=(1, *tensor.shape)) if alone.endswith(ONE_ROW) else tensor
+            flat = alone.endswith(ONE_ROW) and len(tensor.shape) == 1
+            yield alone, tensor._replace(shape=(1, *tensor.shape)) if flat else tensor
         return
     stem, _, kind = name.rpartition(".")
     number = None

@@ -1,8 +1,9 @@
 """tokenizer.json and tokenizer_config.json of a GGUF file's vocabulary.
 
-Three kinds: `gpt2` merges bytes in the order of its merges, `llama` (SentencePiece's BPE) merges characters by the
+Four kinds: `gpt2` merges bytes in the order of its merges, `llama` (SentencePiece's BPE) merges characters by the
 scores of what they give, and falls back to bytes, `gemma4` merges characters in the order of its merges, and falls back
-to bytes, too. The second is written with merges in the order of scores.
+to bytes, too. The second is written with merges in the order of scores. `bert` takes the longest piece of a word that
+it has (word_pieces.py).
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from ..tokenizers.tokenizer_parts import (
 from ..values import Values
 from .header import GgufHeader
 from .pre_tokenizers import BY_NAME, pre_tokenizer
+from .word_pieces import BertMarks, word_pieces
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of tokens
 PREFIX = "tokenizer.ggml."
 MOST_SHOWN = 24  # rules for cutting texts, in an error
 SPECIAL = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
+BERT_MARKS = {"cls": ("cls", "bos"), "sep": ("seperator", "separator", "sep", "eos"), "unk": ("unknown", "unk")}
 KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3: its other control tokens take what follows them
 
 
@@ -70,8 +73,10 @@ def make_tokenizer(header: GgufHeader) -> tuple[dict[str, Any], dict[str, Any]]:
         made = _sentence_piece(vocabulary)
     elif model == "gemma4":
         made = _characters(vocabulary)
+    elif model == "bert":
+        made = word_pieces(vocabulary.usable(), _ends_of_bert(vocabulary)) | {"added_tokens": _added(vocabulary)}
     else:
-        raise vocabulary.wrong("model", f"{model} is not supported; these are: gpt2, llama, gemma4; {_instead()}")
+        raise vocabulary.wrong("model", f"{model} is not supported; these are: gpt2, llama, gemma4, bert; {_instead()}")
     return {"version": "1.0", "truncation": None, "padding": None} | made, _config(vocabulary)
 
 
@@ -159,6 +164,18 @@ def _characters(vocabulary: Vocabulary) -> dict[str, Any]:
         "decoder": pieces_decoder(0),
         "model": byte_pairs(known, _merges(vocabulary, known)) | {"unk_token": text, **WITH_BYTES},
     }
+
+
+def _ends_of_bert(vocabulary: Vocabulary) -> BertMarks:
+    """Files leave out which these are where they are those of the first BERT, and spell one of them as they like."""
+    found = {}
+    for name, keys in BERT_MARKS.items():
+        token = next((token for key in keys if (token := vocabulary.special(key)) is not None), None)
+        text = f"[{name.upper()}]" if token is None else vocabulary.tokens[token]
+        if text not in vocabulary.tokens:
+            raise vocabulary.wrong("tokens", f"there is no {text}, and no {PREFIX}{keys[0]}_token_id; {_instead()}")
+        found[name] = text
+    return BertMarks(**found)
 
 
 def _merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:

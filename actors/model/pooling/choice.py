@@ -47,7 +47,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     """How it pools, and the longest text by sentence-transformers' files. ConfigError says what cannot be."""
     name = architecture_name(whole)
     options, found = read_pooler(config), read_modules(folder)
-    if (dual := _of_two(config, whole, options, folder)) is not None:
+    if (dual := _of_two(config, whole, options, folder, found)) is not None:
         return dual, None
     head = find_head(config, whole, options, name)
     if config.convert == "none" and name.endswith(GENERATES):
@@ -91,7 +91,9 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     return spec, found.max_length if found else None
 
 
-def _of_two(config: Config, whole: Values, options: PoolerOptions, folder: Path) -> PoolingSpec | None:
+def _of_two(
+    config: Config, whole: Values, options: PoolerOptions, folder: Path, found: SentenceModules | None
+) -> PoolingSpec | None:
     """How one pools that has an encoder of texts and one of pictures."""
     if (read := read_dual_encoder(whole, config.max_model_len, folder)) is None:
         return None
@@ -107,11 +109,13 @@ def _of_two(config: Config, whole: Values, options: PoolerOptions, folder: Path)
         tasks=[EMBED],
         base="",
         methods=[CLS],
-        normalize=_normalizes(options, None),
+        normalize=_normalizes(options, found),
         hidden=width,
         width=width,
         dimensions=cut,
         may_cut=_may_cut(whole),
+        prompts=found.prompts if found else {},
+        default_prompt=found.default_prompt if found else "",
         lower_case=dual.lower_case,
         dual=dual,
     )

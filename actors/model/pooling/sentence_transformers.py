@@ -25,6 +25,9 @@ MODES = {  # of 1_Pooling/config.json, in the order in which several are put one
     "lasttoken": LAST,
 }
 ACTIVATIONS = ("Tanh", "Identity", "ReLU", "GELU", "SiLU", "Sigmoid")  # of torch.nn
+CLIP = "CLIPModel"  # pools by itself
+MODELS = ("Transformer", CLIP)
+PATH = "path"
 
 
 class SentenceModules(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +54,9 @@ def read_modules(folder: Path) -> SentenceModules | None:
     methods: list[str] = []
     dense: list[DenseSpec] = []
     normalize = False
-    for kind, path in _modules(folder / MODULES):
-        if kind == "Transformer":
+    listed = module_paths(folder / MODULES)
+    for kind, path in listed:
+        if kind in MODELS:
             if path:
                 raise ConfigError(
                     f"model: {folder} keeps the model in {path}: give that folder's files beside {MODULES}"
@@ -67,6 +71,8 @@ def read_modules(folder: Path) -> SentenceModules | None:
             raise ConfigError(
                 f"model: {folder / MODULES} has a module {kind}; Pooling, Dense and Normalize are supported"
             )
+    if listed[0][0] == CLIP and (methods or dense):
+        raise ConfigError(f"model: {folder / MODULES} has Pooling or Dense behind {CLIP}; Normalize alone is supported")
     about = Values(folder / LENGTHS, read_json(folder / LENGTHS, missing_ok=True))
     prompts, default = _prompts(folder / PROMPTS)
     return SentenceModules(
@@ -80,18 +86,25 @@ def read_modules(folder: Path) -> SentenceModules | None:
     )
 
 
-def _modules(file: Path) -> list[tuple[str, str]]:
-    """(the class's name, its folder) of each."""
+def read_listed(file: Path) -> list[dict[str, Any]]:
+    """What modules.json says of each module."""
     try:
         listed = msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]])
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"model: {file} cannot be read: {error}") from None
+    if not listed:
+        raise ConfigError(f"model: {file} names no module")
+    return listed
+
+
+def module_paths(file: Path) -> list[tuple[str, str]]:
+    """(the class's name, its folder) of each."""
     found = []
-    for index, one in enumerate(listed):
+    for index, one in enumerate(read_listed(file)):
         values = Values(f"{file}, {index}", one)
-        path = values.text("path") or ""
+        path = values.text(PATH) or ""
         if Path(path).is_absolute() or ".." in Path(path).parts:
-            raise values.wrong("path", "a folder inside the model's")
+            raise values.wrong(PATH, "a folder inside the model's")
         found.append(((values.text("type") or "").rpartition(".")[2], path))
     return found
 

@@ -12,6 +12,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
+from ...model.gguf.folder import gguf_tensors
 from ...model.info import ModelInfo, read_json
 from ...model.memory.machine import float_on_cpu
 from ...model.pooling.published import GTE, class_name, said_as_gte
@@ -20,6 +21,9 @@ from ...model.quantization import METHODS, NONE, QuantMethod
 from ...model.values import Values
 from ...model.weights.weight_files import some
 from ...options.config import Config, ConfigError
+from ..adapter.checkpoint.arriving import without_weights
+from ..adapter.checkpoint.reading import read_into
+from ..adapter.checkpoint.stored import Source
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
 from .encoder import Encoder, Way
@@ -123,6 +127,8 @@ def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype:
                 torch.manual_seed(config.seed)
                 made: PreTrainedModel = kind.from_config(whole) if kind is AutoModel else kind(whole)
                 return made
+        if gguf_tensors(Path(info.folder)) is not None:
+            return _of_gguf(kind, whole, Path(info.folder))
         loaded, about = kind.from_pretrained(
             info.folder,
             config=whole,
@@ -131,6 +137,8 @@ def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype:
             output_loading_info=True,
             **({"trust_remote_code": config.trust_remote_code} if kind is AutoModel else {}),
         )
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(f"model: the weights in {info.folder} cannot be loaded: {_first(error)}") from None
     missing = sorted(name for name in about["missing_keys"] if spec.head or not name.startswith(SUMMARY))
@@ -138,6 +146,16 @@ def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype:
         raise ConfigError(f"model: the weights in {info.folder} do not fit its config.json: it lacks {some(missing)}")
     whole_model: PreTrainedModel = loaded
     return whole_model
+
+
+def _of_gguf(kind: Any, whole: Any, folder: Path) -> PreTrainedModel:
+    """Decoded; such files have no summary, which embeddings do not look at."""
+    with without_weights():
+        model: Any = kind.from_config(whole)
+    model.pooler = None
+    read_into(model, folder, Source(folder, None), torch.float32, lambda: NONE, better=False)
+    made: PreTrainedModel = model
+    return made
 
 
 def _refused(info: ModelInfo, reason: str) -> ConfigError:

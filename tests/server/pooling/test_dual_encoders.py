@@ -16,7 +16,13 @@ from PIL import Image
 
 from actorserve import LLM
 from tests.support.client import http_client
-from tests.support.models.dual_encoders import LONGEST, picture_vectors, text_vectors, write_dual_encoder
+from tests.support.models.dual_encoders import (
+    LONGEST,
+    picture_vectors,
+    text_vectors,
+    write_clip_modules,
+    write_dual_encoder,
+)
 from tests.support.models.embedders import cosines
 from tests.support.models.vision.folders import picture
 from tests.support.server import LAUNCH, Server
@@ -91,7 +97,9 @@ def check_refused(client: Any, kind: str) -> None:
 
 
 def test_in_a_script(tmp_path: Path) -> None:
-    write_dual_encoder("clip", tmp_path)
+    """Of sentence-transformers' files, which keep it in a folder of its own, and say of no vector how long it is."""
+    write_dual_encoder("clip", tmp_path / "0_CLIPModel")
+    write_clip_modules(tmp_path)
     given = [Image.open(io.BytesIO(data)) for data in PICTURES]
     with LLM(str(tmp_path), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
         prompts: list[Any] = [*TEXTS, *({"prompt": "", "multi_modal_data": {"image": one}} for one in given)]
@@ -99,5 +107,7 @@ def test_in_a_script(tmp_path: Path) -> None:
         vectors = [one.outputs.embedding for one in found]
         with pytest.raises(ValueError, match="dict with the key 'image'"):
             llm.embed([{"prompt": "", "multi_modal_data": {"sound": 1}}], use_tqdm=False)
+    tmp_path /= "0_CLIPModel"
     assert cosines(vectors[: len(TEXTS)], text_vectors(tmp_path, TEXTS)).min() > EXACT
     assert cosines(vectors[len(TEXTS) :], picture_vectors(tmp_path, PICTURES)).min() > EXACT
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).min() > 0.01

@@ -60,6 +60,17 @@ def write_dual_encoder(kind: str, folder: Path, seed: int = 0) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
+def write_clip_modules(folder: Path, *behind: str) -> None:
+    """sentence-transformers' files beside a CLIP in 0_CLIPModel."""
+    kinds = ["CLIPModel", *behind]
+    modules = [
+        {"idx": at, "name": str(at), "path": f"{at}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for at, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {}}))
+
+
 def token_id(folder: Path, token: str) -> int:
     from tokenizers import Tokenizer
 
