@@ -64,6 +64,7 @@ from .giving import LinkGiver
 from .profile import LinkProfile
 from .sender import SequenceSender
 from .sequences import Sequences
+from .unheeded import Unheeded
 
 PATIENCE_S = 0.4  # for an engine whose connection has just ended, or was not there yet in this life
 LOOK_S = 0.05
@@ -86,7 +87,8 @@ class LinkActor(LoopActor):
         address = context.config.remote_engines[self._engine - system.remote_engines.start]
         self._profile = LinkProfile(context)
         self.adapters = LinkAdapters(context, address)
-        self._sender = SequenceSender(self.sequences, self.adapters)
+        self._unheeded = Unheeded(context)
+        self._sender = SequenceSender(self.sequences, self.adapters, self._unheeded)
         self.sequences.drop = self._sender.drop
         self.sequences.knows_adapter = self.adapters.knows
         self.sequences.adapter_of = lambda ref: self.adapters.adapter_of(context.table, ref)
@@ -122,7 +124,7 @@ class LinkActor(LoopActor):
         self.administration.look()
         self.adapters.look()
         self._profile.look(channel)
-        if self.sequences.held and not self._is_up:
+        if self.sequences.held and (self._unheeded.waits or not self._is_up):
             self._turns.turn()
 
     # --- messages of this server ---------------------------------------------------------------------------------
@@ -186,10 +188,11 @@ class LinkActor(LoopActor):
         """Does it compute?"""
         return self.connection.channel is not None and self._worker > 0
 
-    def _met(self, slots: int) -> None:
+    def _met(self, welcome: wire.Welcome) -> None:
         """It is connected. What was asked stands before what is to be computed behind it."""
         assert self.connection.channel is not None
-        self._sender.met(slots)
+        self._sender.met(welcome.slots)
+        self._unheeded.met(welcome.unheeded, self.connection.name, self.sequences.held.values())
         self.administration.met(self.connection.channel)
         self.adapters.met()
         self._context.log.info("engine %d at %s is there", self._engine, self.connection.name)
@@ -283,6 +286,7 @@ class LinkActor(LoopActor):
         if self.adapters.enabled:
             self.adapters.turn(self.sequences.held, channel)
             self._giver.leave(self.adapters.missing)
+        self._unheeded.turn(self.sequences.held, self._giver)
         if channel is not None and channel.is_writable:
             self._sender.send(channel)
         done = self._post_moved()

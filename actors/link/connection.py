@@ -30,11 +30,11 @@ class EngineConnection:
         self,
         context: Context,
         heard: Callable[[object], None],
-        met: Callable[[int], None],
+        met: Callable[[wire.Welcome], None],
         lost: Callable[[str], None],
         turn: Callable[[], None],
     ) -> None:
-        """`met` with the slots that there are, `lost` with the reason, also where a try to connect fails."""
+        """`met` with what the engine says of itself, `lost` with the reason, also where a try to connect fails."""
         config = context.config
         self._log: logging.Logger = context.log
         self._heard_record, self._met, self._lost_it, self._turn = heard, met, lost, turn
@@ -151,7 +151,7 @@ class EngineConnection:
         else:
             channel.trust()
             self.channel = channel
-            self._met(welcome.slots)
+            self._met(welcome)
         if not self._greeting.done():
             self._greeting.set_result(refused)
 

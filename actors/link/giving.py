@@ -61,6 +61,16 @@ class LinkGiver:
             for held in some:
                 self._sequences.end(held.ref, Finish.ADAPTER)
 
+    def give_home(self, some: list[Held]) -> None:
+        """To engines of this machine, as soon as one computes; where there are none they end."""
+        elsewhere = self._context.system.remote_engines
+        home = [engine for engine in self._context.served.engines if engine not in elsewhere]
+        if engines := [engine for engine in self._router.up(but=self._engine) if engine in home]:
+            self._give(some, engines)
+        elif not home:
+            for held in some:
+                self._sequences.end(held.ref, Finish.UNHEEDED)
+
     def _give(self, some: list[Held], engines: list[int]) -> str:
         given: dict[int, list[int]] = {}
         self._sequences.stats.survived_elsewhere(held.ref for held in some if held.has_run)

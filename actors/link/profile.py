@@ -16,7 +16,7 @@ from actorserve.shm.kv_map.profile import ProfileWords
 from ..engines.channel import Channel
 from ..protocol.sockets import engine_wire as wire
 from ..runtime.process import Context
-from ..runtime.profiling import Part, engine_part, part_name
+from ..runtime.profiling import MissedProfiles, Part, engine_part, part_name, write_part
 
 APART = 10_000_000  # between the numbers of processes of two machines
 
@@ -29,14 +29,18 @@ class LinkProfile:
         self._words = ProfileWords(context.segment.words, context.system.kv_map_offsets[0])
         self._folder = None if context.config.profile_dir is None else Path(context.config.profile_dir)
         self._seen = self._words.ends
+        self._missed = MissedProfiles(self._words)
         self._began = 0
 
     def look(self, channel: Channel | None) -> None:
         """Now and then: has one begun or ended?"""
         began, ends = self._words.state
         if ends == self._seen:
+            if not ends and channel is not None and (missed := self._missed.look()):
+                self._write(missed, Part(engine_part(self._engine), 0, missed, False, []))
             return
         self._seen = ends
+        self._missed.know(began)
         left_s = (ends - time.monotonic_ns()) / 1e9 if ends else 0.0
         if channel is not None and (left_s > 0 or not ends):
             self._began = began
@@ -52,15 +56,11 @@ class LinkProfile:
             raise ValueError(f"no parts of a profile: {error}") from None
         name = engine_part(self._engine)
         entries = [self._apart(entry) for part in parts for entry in part.entries]
-        made = Part(name, 0, self._began, any(part.cut for part in parts), entries)
-        path = self._folder / part_name(name, 0, self._began)
-        beside = path.with_suffix(".writing")
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(msgspec.json.encode(made))
-            beside.rename(path)
-        except OSError as error:
-            self._context.log.warning("--profile-dir: %s: %s", path, error.strerror)
+        self._write(self._began, Part(name, 0, self._began, any(part.cut for part in parts), entries))
+
+    def _write(self, number: int, part: Part) -> None:
+        if self._folder is not None:
+            write_part(self._folder, part_name(part.actor, 0, number), part)
 
     def _apart(self, entry: dict[str, object]) -> dict[str, object]:
         """As a process of another machine."""

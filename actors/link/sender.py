@@ -8,6 +8,7 @@ from ..engines.channel import Channel
 from ..protocol.sockets import engine_wire as wire
 from .adapters import LinkAdapters
 from .sequences import Held, Sequences
+from .unheeded import Unheeded
 
 FULL_S = 0.05  # after which one is sent again that there was no slot for
 
@@ -15,8 +16,8 @@ FULL_S = 0.05  # after which one is sent again that there was no slot for
 class SequenceSender:
     """Begins and drops them there."""
 
-    def __init__(self, sequences: Sequences, adapters: LinkAdapters) -> None:
-        self._sequences, self._adapters = sequences, adapters
+    def __init__(self, sequences: Sequences, adapters: LinkAdapters, unheeded: Unheeded) -> None:
+        self._sequences, self._adapters, self._unheeded = sequences, adapters, unheeded
         self._slots = 0  # that there are there
         self._all_named = False  # on this connection
         self._full_until = 0.0  # there was no slot for one
@@ -51,7 +52,7 @@ class SequenceSender:
             self._dropped = []
         sequences = self._sequences
         if len(sequences.held) > sequences.sent and time.monotonic() >= self._full_until:
-            waiting = [held for held in sequences.held.values() if not held.is_sent]
+            waiting = [one for one in sequences.held.values() if not one.is_sent and self._unheeded.may_send(one)]
             if not self._all_named:
                 waiting.sort(key=lambda held: not held.num_generated_tokens)
             for held in waiting[: max(0, self._slots - sequences.sent)]:

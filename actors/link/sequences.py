@@ -41,6 +41,7 @@ class Held:
     has_run: bool = False  # there
     pools: bool = False
     adapter: int = 0
+    is_heeded: bool = False  # the engine does what it asks for, as far as that was looked at (unheeded.py)
 
 
 class Sequences:

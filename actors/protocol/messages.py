@@ -60,11 +60,15 @@ class Finish(IntEnum):
     MEDIA = 8  # of one of its pictures no embeddings can be made
     ADAPTER = 9  # its adapter was unloaded before it was admitted, or can no longer be read
     PLUGIN = 11  # a logits processor of --logits-processors failed, or took too long
+    UNHEEDED = 12  # no engine there is does what it asks for
     REPETITION = 10  # the detokenizer found a pattern that came too often; the table's word is STOP_STRING then
 
 
 FAILURES = frozenset(  # nobody got anything of it
-    {Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER, Finish.PLUGIN}
+    {
+        *(Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR, Finish.MEDIA, Finish.ADAPTER, Finish.PLUGIN),
+        Finish.UNHEEDED,
+    }
 )
 
 

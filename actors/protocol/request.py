@@ -64,6 +64,9 @@ class Parameter:
     configurable: bool = False  # generation_config.json may set another default
 
 
+WATERMARK = "watermarking_config"  # the field
+
+
 class WatermarkingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A watermark that is to be found in the answer, by the names of transformers; its detector needs all of them."""
 

@@ -63,6 +63,40 @@ def change_profile(words: ProfileWords, seconds: float) -> int:
     return 0
 
 
+def write_part(folder: Path, name: str, part: Part) -> None:
+    """Whole or not at all; why not stands in the log."""
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".writing")
+        beside.write_bytes(msgspec.json.encode(part))
+        beside.rename(path)
+    except OSError as error:
+        log.warning("--profile-dir: %s: %s", path, error.strerror)
+
+
+class MissedProfiles:
+    """Of one reader of the words: which profiles had begun and were stopped between two of its looks."""
+
+    def __init__(self, words: ProfileWords) -> None:
+        self._words = words
+        self._known = self._doubted = words.state.began
+
+    def know(self, number: int) -> None:
+        """It was seen while it ran."""
+        self._known = number
+
+    def look(self) -> int:
+        """The number of one, once; 0: there is none. To be asked while none runs."""
+        began = self._words.state.began
+        if began in (self._known, self._doubted):
+            missed = 0 if began == self._known else began
+            self._known = began
+            return missed
+        self._doubted = began  # one that begins has stored its number, and its end is to come: at the next look it is
+        return 0
+
+
 class ProfileWatch:
     """Of one actor. `make_device`: what else is to be started with a profile."""
 
@@ -72,6 +106,7 @@ class ProfileWatch:
         self._folder = None if folder is None else Path(folder)
         self._actor, self._incarnation = actor, incarnation
         self._seen = 0  # the end of the profile that is known
+        self._missed = MissedProfiles(words)
         self._device: DeviceProfiler | None = None
         self._device_entries: list[Entry] = []
         self._sampler: Sampler | None = None
@@ -87,6 +122,8 @@ class ProfileWatch:
             self._seen = ends
             if ends and time.monotonic_ns() < ends:
                 self._start()
+        elif not ends and self._folder is not None and (missed := self._missed.look()):
+            self._write(missed, Part(self._actor, self._incarnation, missed, False, [self._name()]))
 
     def _start(self) -> None:
         if self._sampler is not None and self._sampler.thread.is_alive():
@@ -94,12 +131,13 @@ class ProfileWatch:
             return
         self._began, self._stopped, self._device_entries = time.monotonic_ns(), False, []
         number, ends = self.words.state
+        self._missed.know(number)
         self._device = None if self.make_device is None else self.make_device()
 
         def is_wanted() -> bool:
             return self.words.ends == ends and time.monotonic_ns() < ends
 
-        self._sampler = Sampler(os.getpid(), is_wanted, lambda found, cut: self._write(number, found, cut))
+        self._sampler = Sampler(os.getpid(), is_wanted, lambda found, cut: self._give(number, found, cut))
 
     def _stop_device(self) -> None:
         if self._device is not None:
@@ -107,21 +145,20 @@ class ProfileWatch:
             self._device = None
         self._stopped = True
 
-    def _write(self, number: int, found: list[Entry], cut: bool) -> None:
+    def _give(self, number: int, found: list[Entry], cut: bool) -> None:
         """By the sampler's thread, once the actor's own has had a turn to stop the device; a hung one is not waited for
         for long.
         """
         deadline = time.monotonic() + 5.0
         while not self._stopped and time.monotonic() < deadline:
             time.sleep(0.02)
-        name = {"ph": "M", "name": "process_name", "pid": os.getpid(), "tid": 0, "args": {"name": self._actor}}
-        part = Part(self._actor, self._incarnation, self._began, cut, [name, *found, *self._device_entries])
+        entries = [self._name(), *found, *self._device_entries]
+        self._write(number, Part(self._actor, self._incarnation, self._began, cut, entries))
+
+    def _write(self, number: int, part: Part) -> None:
         assert self._folder is not None
-        path = self._folder / part_name(self._actor, self._incarnation, number)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            beside = path.with_suffix(".writing")
-            beside.write_bytes(msgspec.json.encode(part))
-            beside.rename(path)
-        except OSError as error:
-            log.warning("--profile-dir: %s: %s", path, error.strerror)
+        write_part(self._folder, part_name(self._actor, self._incarnation, number), part)
+
+    def _name(self) -> Entry:
+        """What a trace shows its process as."""
+        return {"ph": "M", "name": "process_name", "pid": os.getpid(), "tid": 0, "args": {"name": self._actor}}

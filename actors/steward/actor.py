@@ -159,7 +159,7 @@ class StewardActor(LoopActor):
         session.connect(channel, reader)
         self._by_channel[channel] = session
         channel.trust()
-        channel.send(wire.Welcome(self._handshakes.proof(greeting), len(self._free) + len(session.sequences)))
+        channel.send(self._handshakes.welcome(greeting, len(self._free) + len(session.sequences)))
         self._context.log.info("the server at %s is there: this is its engine %d", channel.peer, greeting.engine)
 
     # --- sequences -----------------------------------------------------------------------------------------------

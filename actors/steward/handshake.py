@@ -6,9 +6,10 @@ import os
 
 from ..engines.channel import Channel
 from ..engines.encryption import steward_context
+from ..model.checks.device import check_gpu
 from ..options.objects.remote import read_engine_secret
 from ..protocol.sockets import engine_wire as wire
-from ..protocol.sockets.engine_facts import facts_of, refusal_of
+from ..protocol.sockets.engine_facts import facts_of, refusal_of, unheeded_of
 from ..runtime.process import Context
 
 MOST_STRANGERS = 64  # connections that have not shown yet who they are
@@ -22,6 +23,7 @@ class Handshakes:
         self._secret = read_engine_secret(context.config)
         self.tls, self._certificate = steward_context(context.config)
         self._facts = facts_of(context.config, context.model)
+        self._unheeded = unheeded_of(context.config, check_gpu(context.config))
         self._strangers: dict[Channel, bytes] = {}  # with the nonce that each was given
 
     def begin(self, channel: Channel) -> None:
@@ -55,9 +57,10 @@ class Handshakes:
         self._log.error("a server at %s is refused: %s", channel.peer, own or why)
         channel.close(why, last=wire.Welcome(refused=why))
 
-    def proof(self, greeting: wire.Greeting) -> bytes:
-        """That this steward knows the secret, too."""
-        return wire.proof_of(self._secret, greeting.nonce + self._certificate, wire.STEWARD) if self._secret else b""
+    def welcome(self, greeting: wire.Greeting, slots: int) -> wire.Welcome:
+        """That this steward knows the secret, too, and what it has."""
+        proof = wire.proof_of(self._secret, greeting.nonce + self._certificate, wire.STEWARD) if self._secret else b""
+        return wire.Welcome(proof, slots, unheeded=self._unheeded)
 
     def look(self, now: float) -> None:
         """Whose time is over."""

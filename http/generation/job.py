@@ -16,12 +16,13 @@ import msgspec
 
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import Delta, Finish
+from actorserve.actors.protocol.request import WATERMARK
 from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 from actorserve.actors.protocol.topics.prompts import Prompt
 
 from ..dashboard.figures import PageFigures
-from ..errors import ApiError, overloaded
+from ..errors import ApiError, bad_request, overloaded
 from ..output.events import OutputParser
 from .choice import Choice
 from .idempotency_keys import Kept, Key
@@ -32,6 +33,7 @@ UNUSABLE = (
     "messages: of a picture no embeddings can be made: what was sent of it (image_embeds, or its parts) does not fit "
     "the model."
 )
+NO_WATERMARKS = f"{WATERMARK}: watermarks are made on a CPU only (--device cpu)."
 FINISH_REASONS = {
     Finish.STOP: "stop",
     Finish.STOP_STRING: "stop",
@@ -122,6 +124,8 @@ class Job:
             self.fail(ApiError(400, UNUSABLE, "messages", "unusable_media"))
         elif finish is Finish.PLUGIN:
             self.fail(self._failed_plugin())
+        elif finish is Finish.UNHEEDED:
+            self.fail(bad_request(NO_WATERMARKS, WATERMARK))
         elif finish is Finish.ADAPTER:
             text = "The adapter of this request was unloaded, or its files were changed or cannot be read any more."
             self.fail(ApiError(404, text, "model", "model_not_found"))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from actorserve.actors.protocol.request import Think
+from actorserve.actors.protocol.request import WATERMARK, Think
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt
 
 from ..errors import ApiError, bad_request
@@ -23,7 +23,7 @@ from .fields.decoding import decode
 from .fields.kv_transfer import hands_on, peer_of
 from .fields.plugins import plugin_names, plugin_request
 from .fields.sampling import check_fields, max_tokens_of, parameters
-from .job import Job
+from .job import NO_WATERMARKS, Job
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
 from .structured_output import constraint_of
 
@@ -195,8 +195,7 @@ def _salted(body: Request, settings: Settings, client: str) -> Request:
 
 def _check_watermark(body: GenerationFields, settings: Settings) -> None:
     if body.watermarking_config is not None and not settings.watermarks:
-        name = "watermarking_config"
-        raise bad_request(f"{name}: watermarks are made on a CPU only (--device cpu).", name)
+        raise bad_request(NO_WATERMARKS, WATERMARK)
 
 
 def _check_encoded(body: CompletionRequest) -> None:

@@ -48,6 +48,7 @@ class Giving:
             spec=SimpleNamespace(engine=1),
             config=SimpleNamespace(max_num_seqs=8),
             served=SimpleNamespace(engines=range(1, 2) if not rooms else range(3)),
+            system=SimpleNamespace(remote_engines=range(1, 3)),
             log=logging.getLogger("test"),
         )
         ownership: Any = SimpleNamespace(post=self.post)
@@ -97,3 +98,17 @@ def test_whose_adapter_is_nowhere_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     other.bench.sequences.held[other.refs[1]].adapter = 5
     other.giver.leave({5: "it is not there"})
     assert other.posted == {0: [other.refs[1]]}
+
+
+def test_what_the_engine_elsewhere_does_not_do_goes_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To an engine of this machine, once it computes, and to no other one elsewhere; without any it ends."""
+    giving = Giving(monkeypatch, {2: 5})
+    some = [giving.bench.sequences.held[ref] for ref in giving.refs[1:]]
+    giving.giver.give_home(some)
+    assert not giving.posted and len(giving.bench.sequences.held) == 3
+    giving.others.found = {0: 1, 2: 5}
+    giving.giver.give_home(some)
+    assert giving.posted == {0: giving.refs[1:]}
+    alone = Giving(monkeypatch, {})
+    alone.giver.give_home([alone.bench.sequences.held[alone.refs[0]]])
+    assert alone.bench.table.finish(alone.refs[0]) == Finish.UNHEEDED

@@ -13,7 +13,7 @@ import actorserve
 from ...model.info import ModelInfo
 from ...options.config import Config
 from ...options.fields import flag
-from ..request import Generation, Rendition
+from ..request import WATERMARK, Generation, Rendition
 from .engine_wire import Moved, ToLink, ToSteward
 from .file_digests import digest_of, weights_digest
 from .node_wire import differences
@@ -23,6 +23,7 @@ ALIKE = (  # options
     *("worker", "enable_prefix_caching", "mm_processor_kwargs", "trust_remote_code", "logits_processor_pattern"),
     *("enable_lora", "max_lora_rank"),
 )
+PRIORITY = "priority"  # the field of requests, and the policy
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "merges.txt", "added_tokens.json")
 
 
@@ -49,6 +50,12 @@ def refusal_of(here: Mapping[str, str], there: Mapping[str, str]) -> str:
     """What differs, as the other side is told it; nothing if nothing does."""
     found = differences(here, there)
     return f"it differs: {found}" if found else ""
+
+
+def unheeded_of(config: Config, on_gpu: bool) -> list[str]:
+    """The parameters of requests of which an engine here does nothing, where another one may."""
+    found = [WATERMARK] if on_gpu else []
+    return found if config.scheduling_policy == PRIORITY else [*found, PRIORITY]
 
 
 def _processors(config: Config) -> str:

@@ -96,6 +96,7 @@ class Welcome(Record, frozen=True, tag=202):
     proof: bytes = b""
     slots: int = 0  # that all servers may have in use here at once
     refused: str = ""
+    unheeded: list[str] = []  # parameters of requests of which nothing is done here (engine_facts.py)
 
 
 class Begin(Record, frozen=True, tag=203):

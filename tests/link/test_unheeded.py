@@ -1,0 +1,64 @@
+"""What an engine elsewhere says that it does nothing of is not sent there."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.link.sequences import Held
+from actorserve.actors.link.unheeded import Unheeded
+from actorserve.actors.options.config import make_config
+from actorserve.actors.protocol.request import WATERMARK, Generation, Sampling, WatermarkingConfig
+from actorserve.actors.protocol.sockets.engine_facts import unheeded_of
+from tests.link.test_sequences import PROMPT, Bench
+
+MARKED = msgspec.msgpack.encode(Generation(sampling=Sampling(seed=1, watermarking_config=WatermarkingConfig())))
+
+
+class Taker:
+    """An engine here, which takes them once it `computes`."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.computes = bench, False
+        self.asked: list[int] = []
+
+    def give_home(self, some: list[Held]) -> None:
+        self.asked += [one.ref for one in some]
+        for one in some if self.computes else ():
+            self.bench.sequences.let_go(one)
+
+
+def test_an_engine_says_what_it_does_nothing_of() -> None:
+    ordered = make_config({"scheduling_policy": "priority"})
+    assert unheeded_of(ordered, on_gpu=False) == []
+    assert unheeded_of(ordered, on_gpu=True) == [WATERMARK]
+    assert unheeded_of(make_config({}), on_gpu=False) == ["priority"]
+
+
+def test_who_wants_a_watermark_waits_for_an_engine_that_makes_one(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    plain, marked = bench.open(0), bench.table.open_slot(1, MARKED, 1)
+    bench.table.write_prompt(marked, PROMPT, b"", 100, engine=1)
+    for ref in (plain, marked):
+        bench.sequences.admit(ref)
+    held, taker = bench.sequences.held, Taker(bench)
+    config = SimpleNamespace(scheduling_policy="priority")
+    context: Any = SimpleNamespace(table=bench.table, config=config, log=logging.getLogger("test"))
+    unheeded = Unheeded(context)
+    unheeded.met([], "far", held.values())
+    unheeded.turn(held, taker)
+    assert all(map(unheeded.may_send, held.values())) and not taker.asked and not caplog.records
+
+    unheeded.met([WATERMARK, "priority"], "far", held.values())
+    assert [one.levelname for one in caplog.records] == ["WARNING"] * 2
+    assert WATERMARK in caplog.text and "priority does nothing there" in caplog.text
+    unheeded.turn(held, taker)
+    assert (unheeded.may_send(held[plain]), unheeded.may_send(held[marked])) == (True, False)
+    assert taker.asked == [marked] and unheeded.waits
+    taker.computes = True
+    unheeded.turn(held, taker)
+    assert list(held) == [plain] and not unheeded.waits
