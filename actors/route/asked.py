@@ -8,6 +8,8 @@ from hashlib import blake2b
 
 import msgspec
 
+from .transcript import model_of
+
 BLOCK = 256  # bytes of a body's text that are looked for together
 MOST_BLOCKS = 1024
 MOVABLE = frozenset(
@@ -77,7 +79,8 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
     """`json`: the body is said to be that."""
     key = headers.get("Idempotency-Key", "")
     if not (json and body):
-        return Asked(method, path, headers, body, key=key, size=len(body))
+        model = model_of(path.partition("?")[0], body)
+        return Asked(method, path, headers, body, model=model, key=key, size=len(body))
     try:
         body.decode()
         fields = decode(body)

@@ -2,7 +2,8 @@
 
 Before anything of an answer is out it is sent again: when the replica cannot be reached, breaks off, is lost, or
 answers 502, 503 or 504. An answer that is not streamed is held until it is whole. A stream of the API's own goes on at
-its next token elsewhere (streams.py); any other stream breaks off with its replica. No request is tried more often in a
+its next token elsewhere (streams.py), one of what a sound says is asked for again (transcript.py); any other stream
+breaks off with its replica. No request is tried more often in a
 row than --retries says without anything new of its answer, so that one of which servers die does not take all of them.
 """
 
@@ -23,7 +24,9 @@ from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
 from .settings import RouteSettings
 from .streams import ClientGone, ClientStream, Streams, reason_of
-from .trail import ORIGIN, Trail, TrailError
+from .trail import ORIGIN, Passed, Trail, TrailError
+from .transcript import PATHS as HEARD
+from .transcript import Transcript
 from .upstream import GATEWAY, Failed, Upstream, Whole, read_whole, sent_headers
 
 STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")
@@ -51,7 +54,7 @@ class Passage:
     """What of a stream is out."""
 
     client: ClientStream | None = None
-    trail: Trail | None = None
+    trail: Passed | None = None
     request_id: str = ""
 
 
@@ -145,6 +148,8 @@ class Proxy:
                 passage.trail = Trail(origin)
             except TrailError as error:
                 raise Failed(str(error)) from None
+        elif request.path in HEARD:
+            passage.trail = Transcript()
         passage.request_id = head.headers.get("X-Request-Id") or uuid4().hex
         client = passage.client = ClientStream(request, head)
         await client.begin()

@@ -15,12 +15,11 @@ from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
 from .settings import RouteSettings
-from .trail import ORIGIN, Trail, TrailError
+from .trail import Passed, TrailError
 from .upstream import GATEWAY, Failed, Upstream, passed_headers, read_whole, settle
 
 STALL_S = 25.0  # a client that takes nothing for so long is cut off, before a replica cuts off the router
 MOST_ERROR = 1 << 20  # bytes of an error's body
-GO_ON = "/go_on"
 log = logging.getLogger("route")
 
 
@@ -77,8 +76,8 @@ class Streams:
             raise Failed(type(error).__name__) from error
         await client.end()
 
-    async def follow(self, client: ClientStream, head: aiohttp.ClientResponse, trail: Trail) -> None:
-        """One with a trail, up to its end, which is the client's. Failed where it breaks off before."""
+    async def follow(self, client: ClientStream, head: aiohttp.ClientResponse, trail: Passed) -> None:
+        """One that others can go on with, up to its end, which is the client's. Failed where it breaks off before."""
         try:
             async for data in head.content.iter_any():
                 passed, pieces = trail.feed(data)
@@ -92,14 +91,14 @@ class Streams:
             raise Failed("its end is missing")
 
     async def go_on(
-        self, client: ClientStream, asked: Asked, trail: Trail, request_id: str, lost: Replica, reason: str
+        self, client: ClientStream, asked: Asked, trail: Passed, request_id: str, lost: Replica, reason: str
     ) -> None:
         """Elsewhere, up to the end."""
         left, avoid, cut_at = self._settings.retries, [lost], time.monotonic()
         while not trail.closed:
             trail.drop_rest()
             replica = await self.another(asked, avoid, cut_at)
-            if replica is None or left == 0:
+            if replica is None or left == 0 or trail.is_over:
                 log.error("request %s breaks off: %s, and nobody goes on with it", request_id, reason)
                 self._metrics.broken.inc()
                 client.break_off()
@@ -117,15 +116,13 @@ class Streams:
         await client.end()
 
     async def _at(
-        self, client: ClientStream, replica: Replica, asked: Asked, trail: Trail, request_id: str, cut_at: float
+        self, client: ClientStream, replica: Replica, asked: Asked, trail: Passed, request_id: str, cut_at: float
     ) -> None:
-        path, _, query = asked.path.partition("?")
-        body = trail.go_on(path, asked.body, request_id)
-        target = f"{GO_ON}?{query}" if query else GO_ON
+        target, body = trail.ask(asked.path, asked.body, request_id)
         async with self._upstream.ask(replica, asked, target, body) as head:
             if head.status in GATEWAY or head.status == 500:
                 raise Failed(f"status {head.status}")
-            if head.status != 200 or ORIGIN not in head.headers:
+            if head.status != 200 or not trail.is_gone_on_with(head.headers):
                 whole = await read_whole(head, MOST_ERROR)
                 log.error("%s does not go on: %d %r", replica.address, whole.status, whole.body[:500])
                 raise Failed(f"status {whole.status}")

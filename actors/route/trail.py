@@ -7,12 +7,15 @@ client is what stands between two of them, and only once the second one is there
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
 TRAIL = "X-Actorserve-Trail"
 ORIGIN = "X-Actorserve-Origin"
+GO_ON = "/go_on"
 MOST_HELD = 32 << 20  # bytes of one piece
 STATE = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}x?")
 MARK = b"\n:t "
@@ -22,6 +25,34 @@ encode = msgspec.json.Encoder().encode
 
 class TrailError(Exception):
     """This is no stream of a server that was asked for its trail."""
+
+
+class Passed(Protocol):
+    """What of a stream is out, by which it goes on elsewhere."""
+
+    @property
+    def closed(self) -> bool:
+        """All of it is out."""
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody can go on with it."""
+
+    @property
+    def tokens(self) -> int:
+        """How far it is: a larger number is further."""
+
+    def feed(self, data: bytes) -> tuple[bytes, int]:
+        """What of the stream the client may have now, and of how many pieces that is. TrailError if it cannot be."""
+
+    def drop_rest(self) -> None:
+        """The server is gone: what came of a piece that is not whole comes again from another one."""
+
+    def ask(self, target: str, body: bytes, request_id: str) -> tuple[str, bytes]:
+        """What another replica is asked, where `body` was posted to `target`: target and body."""
+
+    def is_gone_on_with(self, headers: Mapping[str, str]) -> bool:
+        """Is that the head of the rest?"""
 
 
 @dataclass
@@ -44,6 +75,8 @@ class ChoiceTrail:
 
 class Trail:
     """Of one stream, also where several servers have written it."""
+
+    is_over = False
 
     def __init__(self, origin: str) -> None:
         """`origin`: the head's value."""
@@ -75,8 +108,17 @@ class Trail:
         return sum(int(choice.state.removesuffix(b"x").partition(b"-")[2], 16) for choice in self.choices)
 
     def drop_rest(self) -> None:
-        """The server is gone: what came of a piece that is not whole comes again from another one."""
+        """What came of a piece that is not whole is none."""
         self._held = b"\n"
+
+    def ask(self, target: str, body: bytes, request_id: str) -> tuple[str, bytes]:
+        """To go on behind what the client has."""
+        path, _, query = target.partition("?")
+        return f"{GO_ON}?{query}" if query else GO_ON, self.go_on(path, body, request_id)
+
+    def is_gone_on_with(self, headers: Mapping[str, str]) -> bool:
+        """It tells a trail again."""
+        return ORIGIN in headers
 
     def _note(self, comment: bytes) -> None:
         match comment:

@@ -26,6 +26,8 @@ from tests.support.models.vision.families import FAMILIES, checkpoint
 from tests.support.models.vision.films import film
 from tests.support.models.vision.reference import Prompt, Reference, picture
 from tests.support.server import LAUNCH, Server
+from tests.support.streams.cases import CHAT
+from tests.support.streams.pieces import Pieces, answer_of, post
 
 ANSWER = 12
 QUICK = "qwen3_vl"
@@ -169,12 +171,17 @@ def test_an_adapter_of_the_text_part(seeing: Seeing, tmp_path: Path) -> None:
     assert refused.status_code == 400 and "the part that sees or hears is not adapted" in refused.text
 
 
-def test_a_stream_is_the_whole_text(seeing: Seeing) -> None:
-    client = seeing.client()
-    whole = ask(client, seeing.name, [1]).choices[0].message.content
-    given: Any = {"model": seeing.name, "messages": messages([1]), "max_tokens": ANSWER, "temperature": 0}
-    stream = client.chat.completions.create(**given, stream=True, extra_body={"ignore_eos": True})
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == whole
+def test_a_stream_is_the_whole_text_also_where_another_server_goes_on_with_it(seeing: Seeing) -> None:
+    whole = ask(seeing.client(), seeing.name, [1]).choices[0].message.content
+    given = {"model": seeing.name, "messages": messages([1]), "max_tokens": ANSWER, "temperature": 0}
+    body = json.dumps({**given, "stream": True, "ignore_eos": True}).encode()
+    pieces = Pieces(post(seeing.server, CHAT, body))
+    wanted = answer_of(pieces.up_to(-1)[0])
+    assert wanted["choices"][0]["content"] == [whole]
+    for cut in (0, 1, len(pieces) // 2, len(pieces) - 1):
+        before, trail = pieces.up_to(cut)
+        behind, trail = Pieces(post(seeing.server, "/go_on", trail.go_on(CHAT, body, "cut"))).up_to(-1, trail)
+        assert answer_of(before + behind) == wanted and trail.closed
 
 
 def test_the_same_picture_hits_and_another_misses(seeing: Seeing) -> None:

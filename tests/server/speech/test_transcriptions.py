@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import signal
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 from openai import APIStatusError, BadRequestError, OpenAI
 
-from actorserve.actors.sound.windows import cut
+from actorserve.actors.route.transcript import Transcript
+from actorserve.actors.sound.windows import cut as windows
 from tests.support.models.whispers import RATE, SECONDS, STEP, TIMES, Reference, encoded, sound, wav
 from tests.support.server import Server
 
@@ -31,7 +33,7 @@ def ask(client: OpenAI, samples: np.ndarray = SHORT, **fields: Any) -> Any:
 def long_text(reference: Reference, timestamps: bool = False) -> str:
     """Of all windows of LONG."""
     marks = [] if timestamps else ["<|notimestamps|>"]
-    parts = [LONG[slice(*place)] for place in cut(LONG / np.float32(32768), RATE, SECONDS)]
+    parts = [LONG[slice(*place)] for place in windows(LONG / np.float32(32768), RATE, SECONDS)]
     texts = [reference.text(reference.window(part, [*BEGUN, *marks], timestamps)) for part in parts]
     return "".join(texts).strip()
 
@@ -105,6 +107,22 @@ def test_windows_are_told_in_their_order(client: OpenAI, reference: Reference) -
     assert {part.type for part in parts} == {"transcript.text.delta"} and last.type == "transcript.text.done"
     assert "".join(part.delta for part in parts).strip() == last.text == wanted
     assert ask(client, LONG, language="en").text == wanted
+
+
+def test_a_stream_that_is_asked_for_again_has_the_same_text(speech_server: Server, reference: Reference) -> None:
+    """Which a router counts on, whose replica is lost."""
+    form = {"model": "ears", "language": "en", "stream": "true"}
+    url = f"{speech_server.base_url}/v1/audio/transcriptions"
+    first, again = (httpx.post(url, data=form, files={"file": wav(LONG)}).content for _ in range(2))
+    events = first.split(b"\n\n")
+    for cut in range(0, len(events) - 1, 2):
+        transcript = Transcript()
+        passed, _ = transcript.feed(b"".join(one + b"\n\n" for one in events[:cut] if one))
+        transcript.drop_rest()
+        passed += transcript.feed(again)[0]
+        *parts, last = (json.loads(one[6:]) for one in passed.split(b"\n\n") if one)
+        assert "".join(part["delta"] for part in parts).strip() == last["text"] == long_text(reference)
+        assert transcript.closed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""The stream of what was said in a sound, gone on with by asking again: its server tells no trail, but its events have
+no ids and no times, and the same sound makes the same text where nothing is drawn, or the client gave a seed.
+
+Another replica writes all of it down once more. What the client has of it is dropped, and has to be the same: where it
+is not, the stream breaks off, since no end of another text belongs behind this one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from .trail import MOST_HELD, TrailError
+
+PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
+DELTA, DONE, ERROR = "transcript.text.delta", "transcript.text.done", "error"
+ENDING = "server_ending"  # the code of an error that another server does not have
+MODEL = re.compile(rb'name="model"[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n--')
+encode = msgspec.json.Encoder().encode
+
+
+class ErrorOf(msgspec.Struct, frozen=True):
+    """As far as it is looked at."""
+
+    code: str | int | None = None
+
+
+class Event(msgspec.Struct):
+    """Of the stream."""
+
+    type: str
+    delta: str = ""
+    error: ErrorOf = ErrorOf()
+
+
+decode = msgspec.json.Decoder(Event).decode
+
+
+class Transcript:
+    """Of one stream, also where several replicas have begun it. Used as a trail is (trail.py)."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.is_over = False  # nobody can go on with it
+        self._text = ""  # that the client has
+        self._behind = ""  # what of it has not come again yet
+        self._held = b""
+
+    @property
+    def tokens(self) -> int:
+        """How far it is: characters."""
+        return len(self._text)
+
+    def drop_rest(self) -> None:
+        """The replica is gone: another one begins anew."""
+        self._held, self._behind = b"", self._text
+
+    def ask(self, target: str, body: bytes, request_id: str) -> tuple[str, bytes]:
+        """The same once more."""
+        return target, body
+
+    def is_gone_on_with(self, headers: Mapping[str, str]) -> bool:
+        return headers.get("Content-Type", "").startswith("text/event-stream")
+
+    def feed(self, data: bytes) -> tuple[bytes, int]:
+        """What of the stream the client may have now, and of how many events that is. TrailError if it is another."""
+        *events, self._held = (self._held + data).split(b"\n\n")
+        if len(self._held) > MOST_HELD:
+            raise TrailError(f"an event of a stream has more than {MOST_HELD} bytes")
+        return b"".join(map(self._passed, events)), len(events)
+
+    def _passed(self, written: bytes) -> bytes:
+        if not written.startswith(b"data: "):
+            return written + b"\n\n"
+        try:
+            event = decode(written[6:])
+        except msgspec.MsgspecError:
+            raise TrailError("an event of a transcript cannot be read") from None
+        if event.type == ERROR and event.error.code == ENDING:
+            raise TrailError("its server ends")
+        if event.type == DELTA:
+            return self._new(event.delta, written)
+        if self._behind and event.type == DONE:
+            self._differs()
+        self.closed = event.type in (DONE, ERROR)
+        return written + b"\n\n"
+
+    def _new(self, text: str, written: bytes) -> bytes:
+        """Of a piece of text, what the client has not got."""
+        known = min(len(text), len(self._behind))
+        if text[:known] != self._behind[:known]:
+            self._differs()
+        self._behind = self._behind[known:]
+        self._text += text[known:]
+        if not known:
+            return written + b"\n\n"
+        return b"data: %s\n\n" % encode({"type": DELTA, "delta": text[known:]}) if text[known:] else b""
+
+    def _differs(self) -> None:
+        self.is_over = True
+        raise TrailError("another replica hears another text")
+
+
+def model_of(path: str, body: bytes) -> str:
+    """That a form asks for."""
+    found = MODEL.search(body) if path in PATHS else None
+    return found[1].decode(errors="replace") if found else ""

@@ -1,0 +1,109 @@
+"""Streams of what a sound says, whose replica is lost: the rest is had of another one, which begins anew."""
+
+from __future__ import annotations
+
+import json
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from actorserve.actors.route.asked import understand
+from actorserve.actors.route.trail import TrailError
+from actorserve.actors.route.transcript import Transcript
+from tests.support.routers import Routed, routed, stream
+
+PATH = "/v1/audio/transcriptions"
+DONE = b'data: {"type":"transcript.text.done","text":"It is late."}\n\n'
+
+
+def delta(text: str) -> bytes:
+    return b"data: %s\n\n" % json.dumps({"type": "transcript.text.delta", "delta": text}).encode()
+
+
+def error(code: str) -> bytes:
+    return b"data: %s\n\n" % json.dumps({"type": "error", "error": {"code": code, "message": "x"}}).encode()
+
+
+def text_of(passed: bytes) -> str:
+    events = [json.loads(one[6:]) for one in passed.split(b"\n\n") if one]
+    return "".join(one.get("delta", "") for one in events)
+
+
+WHOLE = [delta("It"), delta(" is"), delta(" late."), DONE]
+OTHERWISE = [delta("It is la"), delta("te"), delta("."), DONE]  # the same text, as another load of the replica cuts it
+
+
+@pytest.mark.parametrize("cut", range(4))
+@pytest.mark.parametrize("torn", [b"", b'data: {"type":"tran'])
+def test_what_the_client_has_does_not_come_again(cut: int, torn: bytes) -> None:
+    transcript = Transcript()
+    passed, count = transcript.feed(b"".join(WHOLE[:cut]) + torn)
+    assert (passed, count) == (b"".join(WHOLE[:cut]), cut)
+    transcript.drop_rest()
+    for byte in b"".join(OTHERWISE):
+        passed += transcript.feed(bytes([byte]))[0]
+    assert text_of(passed) == "It is late." and passed.endswith(DONE) and transcript.closed
+
+
+@pytest.mark.parametrize("other", [[delta("It was")], [delta("I"), DONE]])
+def test_the_end_of_another_text_is_not_put_behind_it(other: list[bytes]) -> None:
+    transcript = Transcript()
+    transcript.feed(delta("It is"))
+    transcript.drop_rest()
+    with pytest.raises(TrailError, match="another text"):
+        transcript.feed(b"".join(other))
+    assert transcript.is_over
+
+
+def test_errors_are_passed_on_but_those_that_another_server_does_not_have() -> None:
+    transcript = Transcript()
+    assert transcript.feed(error("x")) == (error("x"), 1) and transcript.closed
+    with pytest.raises(TrailError, match="its server ends"):
+        Transcript().feed(error("server_ending"))
+    with pytest.raises(TrailError, match="cannot be read"):
+        Transcript().feed(b"data: x\n\n")
+
+
+async def ask(made: Routed) -> bytes:
+    form = aiohttp.FormData()
+    form.add_field("file", b"\x00sound", filename="a.wav")
+    form.add_field("model", "tiny")
+    form.add_field("stream", "true")
+    async with made.session.post(PATH, data=form) as response:
+        assert response.status == 200
+        return await response.read()
+
+
+async def test_the_rest_is_had_of_another_replica() -> None:
+    async with routed() as made:
+        for replica in made.replicas:
+
+            async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+                asked = sum(len(one.seen) for one in made.replicas)
+                assert b"\x00sound" in body
+                whole = stream(*OTHERWISE, trail=False)
+                return await (stream(*WHOLE[:2], breaks=True, trail=False) if asked == 1 else whole)(request, body)
+
+            replica.answer = answer
+        said = await ask(made)
+        assert text_of(said) == "It is late." and said.endswith(DONE)
+        assert [[seen[1] for seen in one.seen] for one in made.replicas] == [[PATH]] * 2
+
+
+async def test_of_another_text_nothing_is_tried_again() -> None:
+    async with routed(3) as made:
+        for replica, text in zip(made.replicas, ("It", "But", "Or"), strict=True):
+            replica.answer = stream(delta(text), breaks=True, trail=False)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await ask(made)
+        assert sum(len(one.seen) for one in made.replicas) == 2
+
+
+def test_the_model_that_a_form_asks_for_is_known() -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="model"\r\n'
+    for more in (b"", b"Content-Type: text/plain\r\n"):
+        body = head + more + b'\r\nwhisper\r\n--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n\x00\r\n--x--'
+        assert understand("POST", PATH, {}, body, False).model == "whisper"
+    assert understand("POST", PATH, {}, b"\x00", False).model == ""
+    assert understand("POST", "/v1/other", {}, head + b"\r\nwhisper\r\n--x", False).model == ""
