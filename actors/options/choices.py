@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     Quantization = str
 else:
     Quantization = Literal[weight_formats.NAMES]
-KVCacheDType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
+_Kept = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8", "nvfp4"]
+_TurboQuant = Literal["turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"]
+KVCacheDType = Literal[_Kept, _TurboQuant]
 ModelImpl = Literal["auto", "native", "transformers"]
 WorkerKind = Literal["model", "scripted"]
 ExecutorBackend = Literal["mp", "uni", "ray", "external_launcher"]

@@ -74,10 +74,12 @@ def _opposite(meaning: Meaning | None) -> Meaning | None:
     return msgspec.structs.replace(meaning, takes=False) if meaning.needless else None
 
 
+TURBOQUANT = "turboquant_4bit_nc"
 VALUES = {  # of options: other names of the values; case and - for _ do not matter
     "dtype": {"half": "float16", "fp16": "float16", "f16": "float16", "bf16": "bfloat16"}
     | {"float": "float32", "fp32": "float32", "f32": "float32"},
     "kv_cache_dtype": {"fp8_e4m3": "fp8", "fp8_e4m3fn": "fp8", "half": "float16", "fp16": "float16", "f16": "float16"}
+    | {"fp8_per_token_head": "fp8", "int8_per_token_head": "int8", "fp4_e2m1": "nvfp4", "turboquant": TURBOQUANT}
     | {"bf16": "bfloat16", "float": "float32", "fp32": "float32", "f32": "float32"},
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from actorserve.kernels.cpu.kv_formats import storage_of
 from actorserve.kernels.cpu.paged_kv import LatentPool, Pool, QuantisedPool
 
-from ..model.memory.kv import KVSpec, PoolSpec
+from ..model.memory.kv import KV_TYPES, KVSpec, KVType, PoolSpec
 from .kept_memory.file import Take, anonymous
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
@@ -41,25 +42,31 @@ def large_blocks_apart() -> Iterator[None]:
         malloc.mallopt(M_TRIM_THRESHOLD, 2 * LARGEST)
 
 
-def make_pools(kv: KVSpec, blocks: int, block_size: int, dtype: torch.dtype, take: Take = anonymous) -> list[Pool]:
-    """One for each of kv.pools(), as kernels/cpu/paged_kv.py describes them; `dtype` is that of keys and values, and
+def make_pools(
+    kv: KVSpec, blocks: int, block_size: int, kind: KVType | torch.dtype, take: Take = anonymous
+) -> list[Pool]:
+    """One for each of kv.pools(), as kernels/cpu/paged_kv.py describes them; `kind` is that of keys and values, and
     `take` gives their memory, which torch.zeros would write now.
     """
+    kept = KV_TYPES[str(kind).removeprefix("torch.")] if isinstance(kind, torch.dtype) else kind
 
     def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.frombuffer(take(math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
 
-    return [_make_pool(spec, blocks * block_size, dtype, zeros) for spec in kv.pools()]
+    return [_make_pool(spec, blocks * block_size, kept, zeros) for spec in kv.pools()]
 
 
 def _make_pool(
-    spec: PoolSpec, slots: int, dtype: torch.dtype, zeros: Callable[[tuple[int, ...], torch.dtype], Tensor]
+    spec: PoolSpec, slots: int, kind: KVType, zeros: Callable[[tuple[int, ...], torch.dtype], Tensor]
 ) -> Pool:
-    layers, rest = len(spec.layers), (spec.kv_heads, slots)
+    layers, rest, dtype = len(spec.layers), (spec.kv_heads, slots), storage_of(kind.keys)
+    keys, *values = (size // dtype.itemsize for size in spec.row_bytes(kind))
     if spec.values_in_keys:
-        return LatentPool(zeros((layers, *rest, spec.key_dim), dtype), spec.value_dim)
-    if spec.key_dim == spec.value_dim:
-        numbers: Tensor | tuple[Tensor, Tensor] = zeros((layers, 2, *rest, spec.key_dim), dtype)
+        return LatentPool(zeros((layers, *rest, keys), dtype), spec.value_dim)
+    if spec.one_memory(kind):
+        numbers: Tensor | tuple[Tensor, Tensor] = zeros((layers, 2, *rest, keys), dtype)
     else:
-        numbers = zeros((layers, *rest, spec.key_dim), dtype), zeros((layers, *rest, spec.value_dim), dtype)
-    return QuantisedPool(numbers, zeros((layers, 2, *rest), torch.float32)) if dtype == torch.int8 else numbers
+        numbers = zeros((layers, *rest, keys), dtype), zeros((layers, *rest, values[0]), dtype)
+    if not kind.keys.scale_bytes:
+        return numbers
+    return QuantisedPool(numbers, zeros((layers, 2, *rest), torch.float32), kind)

@@ -6,12 +6,9 @@ run of neighbouring blocks is a matrix for each head that can be read where it l
 of the keys, there are the keys alone.
 
 They may be of another type than the model computes in (`--kv-cache-dtype`): they are rounded when they are written, and
-read as float32. float16 holds what is beyond its range as its largest number. Of int8 there is a scale for each token
-and head, keys and values apart, in a tensor of its own:
-
-    scale = max |x| / 127        code = x / scale, to the nearest whole number, ties to even
-
-all in float32, and read as code · scale; a head with a number that is none, or infinite, has a scale that is no number.
+read as float32. float16 holds what is beyond its range as its largest number. Of 8 bits and fewer there are codes
+(kv_formats.py), and a scale for each token and head, keys and values apart, in a tensor of its own; codes of keys and
+of values are one tensor where they are kept alike.
 
 Knows tensors only: no requests, no plans.
 """
@@ -26,10 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
+from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, KVType, LayerAttention
 
 from .decode import NumpyKV, pays
-from .native.attention import NativePool
+from .kv_formats import quantise, restore, width_of
+from .native.attention import Kept, NativePool
 from .native.library import Library
 
 
@@ -42,21 +40,22 @@ class LatentPool(NamedTuple):
 
 @dataclass(frozen=True)
 class QuantisedPool:
-    """Keys and values of 8 bits."""
+    """Keys and values of 8 bits and fewer."""
 
     codes: Tensor | tuple[Tensor, Tensor]
     scales: Tensor  # float32 [layers, 2, kv_heads, slots]
+    kind: KVType = KV_TYPES["int8"]
 
     def part(self, layers: int) -> QuantisedPool:
         """Of the first layers."""
-        assert isinstance(self.codes, Tensor), "keys and values have widths of their own"
-        return QuantisedPool(self.codes[:layers], self.scales[:layers])
+        codes = self.codes
+        some = codes[:layers] if isinstance(codes, Tensor) else (codes[0][:layers], codes[1][:layers])
+        return QuantisedPool(some, self.scales[:layers], self.kind)
 
 
 Pool = Tensor | tuple[Tensor, Tensor] | LatentPool | QuantisedPool
 Layers = Sequence[LayerAttention | None]
 
-LARGEST_CODE = 127
 LARGEST_FLOAT16 = 65504.0
 TILE = 128  # queries that share one mask
 FIRST_MASK = 1024  # keys that a table of masks has at first
@@ -98,8 +97,12 @@ class PoolMemory:
         self.block_size, self.dtype = block_size, keys.dtype
         self.model_dtype = dtype or keys.dtype
         self.widens = self.model_dtype != self.dtype  # what is read is made float32
-        self.kv_heads, self.slots, self.key_dim = keys.shape[1:]
-        self.value_dim = values.shape[3]
+        self.kv_heads, self.slots = keys.shape[1:3]
+        self._rows = (keys.shape[3], values.shape[3])  # of the memory's type
+        self.formats = (pool.kind.keys, pool.kind.values) if isinstance(pool, QuantisedPool) else None
+        self.key_dim, self.value_dim = self._rows
+        if self.formats is not None:
+            self.key_dim, self.value_dim = map(width_of, self.formats, self._rows)
         self.keys, self.values = keys.unbind(0), values.unbind(0)  # of each layer, [kv_heads, slots, width]
         joined = isinstance(codes, Tensor)
         self._joined = codes.unflatten(3, (-1, block_size)).flatten(4).unbind(0) if isinstance(codes, Tensor) else None
@@ -110,8 +113,10 @@ class PoolMemory:
         self._memory = list(_as_array(codes)) if isinstance(codes, Tensor) else None
         self._scale_memory = None if self.scales is None else list(self.scales.numpy())
         self.native: NativePool | None = None
-        if library is not None and not self.values_in_keys and NativePool.takes(keys, values):
-            self.native = NativePool(library, self.keys, self.values, self.scales, joined)
+        names = [kept.name for kept in self.formats] if self.formats else [str(keys.dtype).removeprefix("torch.")] * 2
+        if library is not None and not self.values_in_keys and NativePool.takes(names, self.key_dim, self.value_dim):
+            kept = (Kept(names[0], self.key_dim), Kept(names[1], self.value_dim))
+            self.native = NativePool(library, self.keys, self.values, self.scales, joined, kept)
         by_numpy = self.native is None and pays(keys)
         self.numpy = NumpyKV(keys, values, block_size, self.values_in_keys) if by_numpy else None
         self._scratch, self._exact = keys.new_empty(0), torch.empty(0)
@@ -122,45 +127,47 @@ class PoolMemory:
             return
         where = slots.numpy()
         for index, (part, memory) in enumerate(zip((keys, values), self._part_memory, strict=False)):
-            codes, scales = self._rounded(part)
+            codes, scales = self._rounded(part, index)
             memory[layer][:, where] = _as_array(codes).transpose(1, 0, 2)
             if self._scale_memory is not None and scales is not None:
                 self._scale_memory[layer][index][:, where] = scales.numpy().T
 
     def write_joined(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
-        assert self._memory is not None, "keys and values have widths of their own"
         if self.native is not None:
             self.native.store_joined(layer, slots, keys_values)
             return
+        if self._memory is None:
+            self.write(layer, slots, *keys_values.unbind(1))
+            return
         where = slots.numpy()
-        codes, scales = self._rounded(keys_values)
+        codes, scales = self._rounded(keys_values, 0)
         self._memory[layer][:, :, where] = _as_array(codes).transpose(1, 2, 0, 3)
         if self._scale_memory is not None and scales is not None:
             self._scale_memory[layer][:, :, where] = scales.numpy().transpose(1, 2, 0)
 
-    def _rounded(self, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        """As they are kept, and the scales of those of 8 bits."""
-        if self.dtype == torch.int8:
-            return quantise(values)
+    def _rounded(self, values: Tensor, index: int) -> tuple[Tensor, Tensor | None]:
+        """As keys (0) or values (1) are kept, and the scales of codes."""
+        if self.formats is not None:
+            return quantise(values, self.formats[index].name)
         if self.dtype == torch.float16 and values.dtype != torch.float16:
             values = values.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16)
         return values.to(self.dtype), None
 
     def scratch(self, blocks: int) -> Gathered:
         """The same memory at every call, if it is not larger than at the largest one before."""
-        size = self._numbers(blocks)
+        size = self._numbers(blocks, self._rows)
         if self._scratch.numel() < size:
             self._scratch = self._scratch.new_empty(max(size, 2 * self._scratch.numel()))
-        return self._room(self._scratch[:size], blocks)
+        return self._room(self._scratch[:size], blocks, self._rows)
 
     def exact(self, blocks: int) -> Gathered:
         """Memory for the same numbers in float32; what has that type already is its own."""
         if self.dtype == torch.float32:
             return self.scratch(blocks)
-        size = self._numbers(blocks)
+        size = self._numbers(blocks, self._widths)
         if self._exact.numel() < size:
             self._exact = torch.empty(max(size, 2 * self._exact.numel()))
-        return self._room(self._exact[:size], blocks)
+        return self._room(self._exact[:size], blocks, self._widths)
 
     def gather(self, layer: int, index: Tensor, target: Gathered) -> None:
         """Blocks of a layer, in the order of `index`, as they are kept."""
@@ -177,11 +184,13 @@ class PoolMemory:
         self.gather(layer, index, target)
         if exact.memory.data_ptr() == target.memory.data_ptr():
             return
-        exact.memory.copy_(target.memory)
-        if self.scales is not None:
-            scales = self.scales[layer].unflatten(2, (-1, self.block_size)).index_select(2, index).flatten(2)
-            for part, own in zip(self.of_tokens(exact), scales, strict=True):
-                part.mul_(own[..., None])
+        if self.scales is None or self.formats is None:
+            exact.memory.copy_(target.memory)
+            return
+        scales = self.scales[layer].unflatten(2, (-1, self.block_size)).index_select(2, index).flatten(2)
+        codes = (target.keys, target.values)
+        for kept, part, of_part, own in zip(self.formats, codes, self.of_tokens(exact), scales, strict=True):
+            restore(kept.name, part.view(*own.shape, -1), own, of_part)
 
     def of_tokens(self, gathered: Gathered) -> tuple[Tensor, Tensor]:
         """Keys and values [kv_heads, slots, width] of what was gathered."""
@@ -193,15 +202,20 @@ class PoolMemory:
 
     def fresh(self, blocks: int, exact: bool = False) -> Gathered:
         """Memory that no other call gets; `exact`: of float32."""
-        size = self._numbers(blocks)
-        return self._room(torch.empty(size) if exact else self._scratch.new_empty(size), blocks)
+        widths = self._widths if exact else self._rows
+        size = self._numbers(blocks, widths)
+        return self._room(torch.empty(size) if exact else self._scratch.new_empty(size), blocks, widths)
 
-    def _numbers(self, blocks: int) -> int:
-        width = self.key_dim + (0 if self.values_in_keys else self.value_dim)
+    @property
+    def _widths(self) -> tuple[int, int]:
+        return self.key_dim, self.value_dim
+
+    def _numbers(self, blocks: int, widths: tuple[int, int]) -> int:
+        width = widths[0] + (0 if self.values_in_keys else widths[1])
         return self.kv_heads * blocks * self.block_size * width
 
-    def _room(self, memory: Tensor, blocks: int) -> Gathered:
-        of_keys = self.kv_heads * blocks * self.block_size * self.key_dim
+    def _room(self, memory: Tensor, blocks: int, widths: tuple[int, int]) -> Gathered:
+        of_keys = self.kv_heads * blocks * self.block_size * widths[0]
         keys = memory[:of_keys].view(self.kv_heads, blocks, -1)
         if self.values_in_keys:
             return Gathered(memory, keys, keys)
@@ -297,15 +311,6 @@ class PagedKV:
                 kinds.append(Kind(pool, rule))
             places.append((number, inner))
         return kinds, places
-
-
-def quantise(values: Tensor) -> tuple[Tensor, Tensor]:
-    """(codes, scales) of heads [..., width]."""
-    exact = values.float()
-    scales = exact.abs().amax(-1) / LARGEST_CODE
-    scales = torch.where(scales.isfinite(), scales, torch.nan)
-    codes = exact / torch.where(scales > 0, scales, 1.0)[..., None]
-    return codes.round_().nan_to_num_(0.0).clamp_(-LARGEST_CODE, LARGEST_CODE).to(torch.int8), scales
 
 
 def _as_array(values: Tensor) -> np.ndarray:

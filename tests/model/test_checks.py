@@ -23,7 +23,6 @@ from tests.support.server import Server
 def test_what_else_is_seen_without_starting(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
         ({"kv_cache_memory_bytes": 4096}, "--kv-cache-memory-bytes: 4,096 bytes of KV memory are less than one block"),
-        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: on a GPU only"),
         ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: what is not quantised is float32"),
         ({"tensor_parallel_size": 3}, "--tensor-parallel-size: the model has 8 attention heads, which 3"),
         ({"pipeline_parallel_size": 9}, "--pipeline-parallel-size: the model has"),
@@ -102,10 +101,11 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
             check_device(make_config({"speculative_config": head, "tensor_parallel_size": 2}), on_gpu=True)
     check_device(make_config({"enable_lora": True}), on_gpu=True)
     check_device(make_config({"deterministic": True}), on_gpu=True)
-    with pytest.raises(ConfigError, match=r"^--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8"):
-        check_device(make_config({"kv_cache_dtype": "int8"}), on_gpu=True)
+    for kept in ("int8", "nvfp4", "turboquant_4bit_nc"):
+        with pytest.raises(ConfigError, match=f"^--kv-cache-dtype {kept}: on a CPU only; on a GPU auto or fp8"):
+            check_device(make_config({"kv_cache_dtype": kept}), on_gpu=True)
     assert find(folder, device="cpu", deterministic=True)
-    assert "on a GPU only" in refusal(folder, device="cpu", kv_cache_dtype="fp8")
+    assert find(folder, device="cpu", kv_cache_dtype="fp8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert not machine.may_have_gpu() and "no GPU here" in refusal(folder, device="cuda")
 

@@ -72,6 +72,8 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
             '--compilation-config {"cudagraph_capture_sizes":[8],"cudagraph_mode":"FULL"}',
             {"cudagraph_capture_sizes": [8]},
         ),
+        ("--kv-cache-dtype turboquant", {"kv_cache_dtype": "turboquant_4bit_nc"}),
+        ("--kv-cache-dtype turboquant_k8v4", {"kv_cache_dtype": "turboquant_k8v4"}),
         ("--generation-config vllm", {"generation_config": "none"}),
         ("--reasoning-parser deepseek-r1", {"reasoning_parser": "deepseek_r1"}),
         ("--tool-call-parser qwen25", {"tool_call_parser": "hermes"}),
@@ -179,8 +181,8 @@ def test_a_compilation_config_in_a_file_and_of_an_llm(tmp_path: Path, capsys: py
     file.write_text("compilation-config: 0\n")
     assert read("--config", str(file)) == Config(enforce_eager=True)
     with pytest.raises(ConfigError, match="compilation_config: True is neither a level"):
-        _config("X", {"compilation_config": True})
-    assert _config("X", {"compilation_config": {"cudagraph_mode": "NONE"}}).enforce_eager
+        read_options("X", {"compilation_config": True})
+    assert read_options("X", {"compilation_config": {"cudagraph_mode": "NONE"}}).enforce_eager
 
 
 def test_a_model_that_is_named_twice(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from actorserve.actors.options.config import Config, make_config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.memory.kv_memory import kv_dtype
+from actorserve.actors.worker.cpu.memory.kv_memory import kv_type
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
@@ -57,7 +57,7 @@ def make_runner(
         from actorserve.actors.worker.vision.start import make_vision
 
         vision = make_vision(config, info, model, source)
-    pools = make_pools(model.kv, blocks, config.block_size, kv_dtype(config, model))
+    pools = make_pools(model.kv, blocks, config.block_size, kv_type(config, model))
     own = np.zeros((rows, LENGTH), np.int32) if log is None else log
     verifier = DraftVerifier(proposer, rows, own.shape[1]) if proposer else None
     return CpuRunner(model, pools, own, config.block_size, rows, verifier=verifier, vision=vision)

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from actorserve.actors.model.memory.kv import KVSpec, uniform
+from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, KVType, uniform
 from actorserve.actors.options.config import make_config
 from actorserve.actors.worker.kept_memory.file import KeptMemory, digest_of
 from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu.paged_kv import QuantisedPool
 from actorserve.shm.kv_tier.blocks import MAGIC
 from actorserve.shm.layout import PAGE
+from tests.kernels.reference.kv_formats import codes_of
 
 DIGEST, OTHER = bytes(32), b"\1" * 32
 
@@ -84,21 +85,21 @@ def test_each_input_of_the_digest_counts(tmp_path: Path) -> None:
     assert digest_of(given, str(tmp_path), 1) != before
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
-def test_pools_of_two_lives_are_the_same_memory(fd: int, dtype: torch.dtype) -> None:
-    spec = uniform([None, None], 2, 2, 8, 1.0)
+@pytest.mark.parametrize("kept", ["float32", "int8", "nvfp4", "turboquant_k3v4_nc"])
+def test_pools_of_two_lives_are_the_same_memory(fd: int, kept: str) -> None:
+    spec, kind = uniform([None, None], 2, 2, 16, 1.0), KV_TYPES[kept]
     first = KeptMemory(fd, DIGEST, 1)
     first.begin(4)
-    for number, part in enumerate(parts_of(spec, dtype, first), 1):
+    for number, part in enumerate(parts_of(spec, kind, first), 1):
         part.fill_(number)
-    for number, part in enumerate(parts_of(spec, dtype, KeptMemory(fd, DIGEST, 2)), 1):
+    for number, part in enumerate(parts_of(spec, kind, KeptMemory(fd, DIGEST, 2)), 1):
         assert (part == number).all()
 
 
-def parts_of(spec: KVSpec, dtype: torch.dtype, kept: KeptMemory) -> list[torch.Tensor]:
+def parts_of(spec: KVSpec, kind: KVType, kept: KeptMemory) -> list[torch.Tensor]:
     """Of four blocks of eight tokens; of codes the scales, too."""
-    (pool,) = make_pools(spec, 4, 8, dtype, kept.take)
-    parts = [pool.codes, pool.scales] if isinstance(pool, QuantisedPool) else [pool]
+    (pool,) = make_pools(spec, 4, 8, kind, kept.take)
+    parts = [*codes_of(pool), pool.scales] if isinstance(pool, QuantisedPool) else [pool]
     return [part for part in parts if isinstance(part, torch.Tensor)]
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import OPTION, DraftModelOptions, HeadOptions, SuffixOptions, read_speculative
-from ..memory.kv import KV_TYPES
+from ..memory.kv import GPU_KV_TYPES
 from ..memory.machine import may_have_gpu
 
 
 def check_device(config: Config, on_gpu: bool) -> None:
     """ConfigError if an option is for the other device."""
-    if not on_gpu and config.kv_cache_dtype not in ("auto", *KV_TYPES):
-        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU only; on a CPU {', '.join(KV_TYPES)}")
-    if on_gpu and config.kv_cache_dtype == "int8":
-        raise ConfigError("--kv-cache-dtype int8: on a CPU only; on a GPU auto or fp8")
+    if on_gpu and config.kv_cache_dtype not in GPU_KV_TYPES:
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a CPU only; on a GPU auto or fp8")
     if on_gpu and config.pipeline_parallel_size > 1:
         raise ConfigError(
             "--pipeline-parallel-size: stages are for a CPU as yet (--device cpu); on GPUs --tensor-parallel-size "

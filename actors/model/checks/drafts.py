@@ -24,6 +24,7 @@ from ..heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, rea
 from ..heads.formats import RecurrentShape, Shape
 from ..info import ModelInfo, read_json, resolve_model
 from ..memory.kv import KVSpec, KVType
+from ..memory.kv_memory import check_kept
 from ..memory.machine import kv_type_of
 from ..names import find_folder
 from ..weights.weight_files import check_weights
@@ -77,7 +78,8 @@ def _read_head(given: HeadOptions, model: ModelInfo, target: Architecture) -> He
 
 def block_bytes(kv: KVSpec, block_size: int, kind: KVType) -> int:
     """The size of a KV block of this type."""
-    return kv.block_bytes(block_size, kind.itemsize, kind.scale_bytes)
+    check_kept(kv, kind)
+    return kv.block_bytes(block_size, kind)
 
 
 def head_block_bytes(shape: Shape, block_size: int, kind: KVType) -> int:

@@ -58,20 +58,58 @@ class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str | None = None  # as torch names it; None: the model's
 
 
-class KVType(NamedTuple):
-    """How keys and values are kept: bytes of a number, and of the scale that a token has for each head's keys, and for
-    its values."""
+class KVFormat(NamedTuple):
+    """How a head's keys, or its values, are kept (kernels/cpu/kv_formats.py): bytes of GROUP numbers, and of the scale
+    that each token has beside them."""
 
-    name: str  # of --kv-cache-dtype
-    itemsize: int
+    name: str
+    group_bytes: int
     scale_bytes: int = 0
 
+    def bytes_of(self, width: int) -> int:
+        """Of a head of so many numbers, its scale apart."""
+        return width * self.group_bytes // GROUP
 
+    def takes(self, width: int) -> bool:
+        """Whether heads may be as wide."""
+        return self.group_bytes % GROUP == 0 or width % GROUP == 0
+
+
+class KVType(NamedTuple):
+    """How keys and values are kept."""
+
+    name: str  # of --kv-cache-dtype
+    keys: KVFormat
+    values: KVFormat
+
+    @classmethod
+    def of_floats(cls, itemsize: int) -> KVType:
+        """Both as floats of so many bytes."""
+        kept = KVFormat(f"{8 * itemsize} bits", GROUP * itemsize)
+        return cls(kept.name, kept, kept)
+
+
+GROUP = 16
+_FORMATS = {
+    "float32": KVFormat("float32", 64),
+    "float16": KVFormat("float16", 32),
+    "bfloat16": KVFormat("bfloat16", 32),
+    "int8": KVFormat("int8", 16, 4),
+    "fp8": KVFormat("fp8", 16, 4),
+    "nvfp4": KVFormat("nvfp4", 9, 4),
+    "turbo4": KVFormat("turbo4", 8, 4),
+    "turbo3": KVFormat("turbo3", 6, 4),
+}
+_TURBOQUANT = {
+    "turboquant_k8v4": ("fp8", "turbo4"),
+    "turboquant_4bit_nc": ("turbo4", "turbo4"),
+    "turboquant_k3v4_nc": ("turbo3", "turbo4"),
+    "turboquant_3bit_nc": ("turbo3", "turbo3"),
+}
+GPU_KV_TYPES = ("auto", "float32", "float16", "bfloat16", "fp8")
 KV_TYPES = {  # on a CPU
-    "float32": KVType("float32", 4),
-    "float16": KVType("float16", 2),
-    "bfloat16": KVType("bfloat16", 2),
-    "int8": KVType("int8", 1, 4),
+    **{name: KVType(name, kept, kept) for name, kept in _FORMATS.items() if not name.startswith("turbo")},
+    **{name: KVType(name, _FORMATS[keys], _FORMATS[values]) for name, (keys, values) in _TURBOQUANT.items()},
 }
 
 
@@ -84,15 +122,24 @@ class PoolSpec(NamedTuple):
     layers: tuple[int, ...]
     values_in_keys: bool = False
 
-    @property
-    def numbers(self) -> int:
-        """Of a token, in all of these layers."""
-        return len(self.layers) * self.kv_heads * (self.key_dim + (0 if self.values_in_keys else self.value_dim))
+    def row_bytes(self, kind: KVType) -> list[int]:
+        """Of a head of a token in each memory that the pool has: keys and values, which are one where their rows are
+        as long, and scales. The same memory has those of keys and of values, one after the other."""
+        keys, values = kind.keys.bytes_of(self.key_dim), kind.values.bytes_of(self.value_dim)
+        if self.values_in_keys:
+            return [keys]
+        rows = [keys] if self.one_memory(kind) else [keys, values]
+        return [*rows, kind.keys.scale_bytes] if kind.keys.scale_bytes else rows
 
-    @property
-    def scales(self) -> int:
-        """Of a token, where heads have scales."""
-        return len(self.layers) * self.kv_heads * 2
+    def one_memory(self, kind: KVType) -> bool:
+        """Whether a key and a value are kept alike."""
+        return self.values_in_keys or (self.key_dim == self.value_dim and kind.keys == kind.values)
+
+    def token_bytes(self, kind: KVType) -> int:
+        """Of a token, in all of these layers."""
+        keys = kind.keys.bytes_of(self.key_dim) + kind.keys.scale_bytes
+        values = 0 if self.values_in_keys else kind.values.bytes_of(self.value_dim) + kind.values.scale_bytes
+        return len(self.layers) * self.kv_heads * (keys + values)
 
 
 class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +157,10 @@ class KVSpec(msgspec.Struct, frozen=True, kw_only=True):
                 found.setdefault(shape, []).append(index)
         return [PoolSpec(*shape[:3], tuple(layers), shape[3]) for shape, layers in found.items()]
 
-    def block_bytes(self, block_size: int, itemsize: int, scale_bytes: int = 0) -> int:
-        """The size of a KV block in all layers; `itemsize` and `scale_bytes` as of a KVType."""
-        return block_size * sum(itemsize * pool.numbers + scale_bytes * pool.scales for pool in self.pools())
+    def block_bytes(self, block_size: int, kind: KVType | int) -> int:
+        """The size of a KV block in all layers; `kind` may be the bytes of a float."""
+        kept = KVType.of_floats(kind) if isinstance(kind, int) else kind
+        return block_size * sum(pool.token_bytes(kept) for pool in self.pools())
 
     def row_bytes(self, itemsizes: dict[str | None, int]) -> int:
         """The size of the states of one sequence; `itemsizes` by their types, None: the model's."""

@@ -17,7 +17,7 @@ import msgspec
 
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import is_wanted
-from .kv import KVSpec, KVType, LayerAttention
+from .kv import GROUP, KVSpec, KVType, LayerAttention
 
 MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden
 SHARE_OF_SNAPSHOTS = 0.25  # of the memory that rows' states leave
@@ -111,11 +111,25 @@ def plan_kv_memory(
     sequence = -(-max_length // config.block_size)
     windows = plan_windows(kv, config, sequence) if may_free and not beside else None
     row = kv.row_bytes({None: itemsize} | ITEM_BYTES)
-    number, scale = (itemsize, 0) if kind is None else (kind.itemsize, kind.scale_bytes)
+    kept = KVType.of_floats(itemsize) if kind is None else kind
+    check_kept(kv, kept)
     if windows is None:
-        return KVMemory(kv.block_bytes(config.block_size, number, scale) + beside, sequence, None, row)
-    block = windows.specs(kv)[0].block_bytes(config.block_size, number, scale)
+        return KVMemory(kv.block_bytes(config.block_size, kept) + beside, sequence, None, row)
+    block = windows.specs(kv)[0].block_bytes(config.block_size, kept)
     return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
+
+
+def check_kept(kv: KVSpec, kind: KVType) -> None:
+    """ConfigError if what this model keeps cannot be kept so."""
+    option = f"--kv-cache-dtype {kind.name}"
+    for pool in kv.pools():
+        if pool.values_in_keys and kind.keys.scale_bytes:
+            raise ConfigError(f"{option}: the model keeps latents (MLA); float16 keeps half of float32's bytes")
+        for width, kept in ((pool.key_dim, kind.keys), (pool.value_dim, kind.values)):
+            if not kept.takes(width):
+                raise ConfigError(
+                    f"{option}: its heads are {width} numbers wide, and {GROUP} are kept together; int8 takes any width"
+                )
 
 
 def plan_windows(kv: KVSpec, config: Config, sequence: int) -> WindowPlan | None:

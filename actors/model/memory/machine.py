@@ -91,8 +91,6 @@ def kv_type_on_cpu(config: Config, computed: str, quantised: bool) -> KVType:
 
 def kv_type_of(config: Config, shape: Architecture) -> KVType:
     """How a model keeps keys and values on a CPU."""
-    if config.kv_cache_dtype == "int8" and shape.latent is not None:
-        raise ConfigError("--kv-cache-dtype int8: the model keeps latents (MLA); float16 keeps half of float32's bytes")
     return kv_type_on_cpu(config, dtype_on_cpu(config, shape), shape.quantization.computes_in is not None)
 
 

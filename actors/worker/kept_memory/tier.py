@@ -14,7 +14,7 @@ from pathlib import Path
 from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.kv_tier.blocks import BlockWriter, KVDescription, Piece, describe
 
-from ...model.memory.kv import KVSpec, KVType, PoolSpec
+from ...model.memory.kv import KVSpec, KVType
 from ...model.weights.marks import folder_marks
 from ...protocol.topics.tiers import LoadBlocks
 from ...protocol.wire import unpack
@@ -48,7 +48,7 @@ def make_reader(context: Context, kept: KeptMemory, kv: KVSpec, kind: KVType, *m
         return None
     meaning = blake2b(repr((kv, kind, code_digest(), *map(_version, LIBRARIES), more)).encode(), digest_size=32)
     slots = kept.blocks * context.config.block_size
-    sizes = [size for spec in kv.pools() for size in _token_bytes(spec, kind)]
+    sizes = [size for spec in kv.pools() for size in spec.row_bytes(kind)]
     pieces = [
         Piece(start, len(part) // (slots * size), context.config.block_size * size)
         for (start, part), size in zip(kept.taken, sizes, strict=True)
@@ -56,14 +56,6 @@ def make_reader(context: Context, kept: KeptMemory, kv: KVSpec, kind: KVType, *m
     described = KVDescription(meaning.digest(), kept.blocks, pieces, folder_marks(context.model.folder))
     describe(kept.fd, described)
     return TierReader(arena, context.spec.index, described, [part for _, part in kept.taken])
-
-
-def _token_bytes(spec: PoolSpec, kind: KVType) -> list[int]:
-    """Of a token in a row of each piece of a pool, in the order in which worker/memory.py takes them."""
-    one = spec.values_in_keys or spec.key_dim == spec.value_dim
-    widths = [spec.key_dim] if one else [spec.key_dim, spec.value_dim]
-    scales = [kind.scale_bytes] if kind.scale_bytes and not spec.values_in_keys else []
-    return [width * kind.itemsize for width in widths] + scales
 
 
 def code_digest() -> bytes:

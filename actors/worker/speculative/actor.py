@@ -35,7 +35,7 @@ from ..actor import WorkerActor
 from ..cpu.decoder import Decoder
 from ..cpu.executor import CpuModel
 from ..cpu.layers import native
-from ..cpu.memory.kv_memory import kv_dtype, kv_type
+from ..cpu.memory.kv_memory import kv_type
 from ..cpu.runner import CpuRunner
 from ..lora.resident import AdapterReader
 from ..memory import make_pools
@@ -120,7 +120,7 @@ def _suffix_rules(given: SuffixOptions) -> SuffixRules:
 
 def _paged(config: Config, spec: KVSpec, blocks: int, model: Decoder, aligned: bool = False) -> PagedKV:
     """Memory of what is computed as that model is."""
-    pools = make_pools(spec, blocks, config.block_size, kv_dtype(config, model))
+    pools = make_pools(spec, blocks, config.block_size, kv_type(config, model))
     return PagedKV(spec, pools, config.block_size, aligned, model.dtype, native.current())
 
 

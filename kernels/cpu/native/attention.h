@@ -10,9 +10,9 @@
  * result follow from the position and from what is seen: not from rows beside it, from threads, from how a prompt was
  * cut into chunks, nor from which blocks hold it.
  *
- * Keys and values of 8 bits are codes with a scale for each token and head, x = code · scale, scale = max |x| / 127: the
+ * Keys and values of 8 bits and fewer are codes with a scale for each token and head (codes.h), x = code · scale: the
  * product is taken of the codes and then scaled, and e^(score - m) is scaled before it is multiplied with the codes of a
- * value. */
+ * value. Where keys are turned before they are coded, queries are turned, too; where values are, results are turned back. */
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
@@ -22,7 +22,7 @@
 
 #define SPLIT 256 /* positions; a multiple of the lanes of any vector */
 
-enum number { FLOAT32, FLOAT16, BFLOAT16, INT8 };
+enum number { FLOAT32, FLOAT16, BFLOAT16, INT8, FP8, NVFP4, TURBO4, TURBO3 }; /* from INT8 on there are scales */
 
 typedef struct {
     int64_t first, size, position; /* its tokens in the flat batch, and where they stand in its sequence */
@@ -32,7 +32,7 @@ typedef struct {
 /* How the layers of one kind attend, and to whom. Strides are numbers, not bytes. */
 typedef struct {
     int64_t heads, kv_heads, key_dim, value_dim, block_size;
-    int64_t kv_number, query_number; /* enum number; results are as queries */
+    int64_t key_number, value_number, query_number; /* enum number; results are as queries */
     int64_t window, chunk;           /* 0: none */
     float scale, soft_cap;           /* soft_cap 0: none */
     const float *slopes;             /* by head of queries, or NULL */
@@ -45,7 +45,7 @@ typedef struct {
 typedef struct {
     const attention_rules *rules;
     const void *keys, *values;
-    const float *key_scales, *value_scales; /* of INT8 */
+    const float *key_scales, *value_scales; /* of codes */
     const void *queries;
     int64_t query_stride; /* from token to token; its heads lie side by side */
     void *out;            /* [tokens, heads, value_dim] */
@@ -63,7 +63,7 @@ typedef struct {
     const int64_t *slots;
     void *memory;
     int64_t stride; /* from head to head */
-    float *scales;  /* of INT8 */
+    float *scales;  /* of codes */
     int64_t scale_stride;
 } kv_rows;
 

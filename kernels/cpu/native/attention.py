@@ -14,7 +14,8 @@ from actorserve.actors.model.memory.kv import LayerAttention
 
 from .library import Library
 
-NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}  # enum number
+NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}  # enum number
+KEPT = ("float32", "float16", "bfloat16", "int8", "fp8", "nvfp4", "turbo4", "turbo3")  # in its order
 MOST_DIM = 1024
 MOST_GROUP = 128  # heads of queries that share one of keys
 
@@ -28,7 +29,7 @@ def _structure(name: str, **kinds: str) -> type[ctypes.Structure]:
 
 _Rules = _structure(  # attention_rules
     "_Rules",
-    sizes="heads kv_heads key_dim value_dim block_size kv_number query_number window chunk",
+    sizes="heads kv_heads key_dim value_dim block_size key_number value_number query_number window chunk",
     floats="scale soft_cap",
     pointers="slopes",
     sizes_="key_stride value_stride scale_stride spans",
@@ -78,47 +79,66 @@ class _Place(NamedTuple):
     value_scales: int | None
 
 
+class Kept(NamedTuple):
+    """What keys, or values, are kept as, and how many numbers a head has."""
+
+    name: str
+    width: int
+
+    @property
+    def number(self) -> int:
+        """As the kernels call it."""
+        return KEPT.index(self.name)
+
+
 class NativePool:
     """Where a pool's keys and values are, and how they get there."""
 
     def __init__(
-        self, library: Library, keys: Sequence[Tensor], values: Sequence[Tensor], scales: Tensor | None, joined: bool
+        self,
+        library: Library,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
+        scales: Tensor | None,
+        joined: bool,
+        kept: tuple[Kept, Kept],
     ) -> None:
-        """`keys` and `values` of each layer [kv_heads, slots, width], `scales` [layers, 2, kv_heads, slots]; `joined`:
-        values lie behind the keys as if they were of further heads."""
+        """`keys` and `values` of each layer [kv_heads, slots, …], `scales` [layers, 2, kv_heads, slots]; `joined`:
+        values lie behind the keys as if they were of further heads, `kept` as these."""
         self.library, self.scales, self.joined = library, scales, joined
-        self.heads, self.slots, self.key_dim = keys[0].shape
-        self.value_dim, self.dtype = values[0].shape[2], keys[0].dtype
+        self.heads, self.slots = keys[0].shape[:2]
+        self.kept = kept
         pairs = [(None, None)] * len(keys) if scales is None else [(k.data_ptr(), v.data_ptr()) for k, v in scales]
         self.places = [_Place(k.data_ptr(), v.data_ptr(), *p) for k, v, p in zip(keys, values, pairs, strict=True)]
         of_places = [address for place in self.places for address in place]
         self.table = (ctypes.c_void_p * len(of_places))(*of_places)
         self.place_bytes = ctypes.sizeof(self.table) // len(self.places)  # of a layer in it
         self._store = library.function("kv_store", ctypes.c_void_p)
-        self.rows = _Rows(kv_number=NUMBERS[self.dtype], scale_stride=self.slots)
+        self.rows = _Rows(scale_stride=self.slots)
         self._where = ctypes.addressof(self.rows)
 
     @staticmethod
-    def takes(keys: Tensor, values: Tensor) -> bool:
-        """Whether there are kernels for [layers, kv_heads, slots, width] of this type."""
-        return keys.dtype in NUMBERS and max(keys.shape[3], values.shape[3]) <= MOST_DIM
+    def takes(names: Sequence[str], *widths: int) -> bool:
+        """Whether there are kernels for heads that are kept so."""
+        return all(name in KEPT for name in names) and max(widths) <= MOST_DIM
 
     def store(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """`keys` and `values` [tokens, kv_heads, width]."""
         keys_at, values_at, key_scales, value_scales = self.places[layer]
-        self._write(slots, keys, keys_at, key_scales)
-        self._write(slots, values, values_at, value_scales)
+        self._write(slots, keys, keys_at, key_scales, self.kept[0])
+        self._write(slots, values, values_at, value_scales, self.kept[1])
 
     def store_joined(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
         """`keys_values` [tokens, 2, kv_heads, width]."""
         if self.joined:
             place = self.places[layer]
-            self._write(slots, keys_values.flatten(1, 2), place.keys, place.key_scales)
+            self._write(slots, keys_values.flatten(1, 2), place.keys, place.key_scales, self.kept[0])
             return
         self.store(layer, slots, *keys_values.unbind(1))
 
-    def _write(self, slots: Tensor, source: Tensor, memory: int, scales: int | None) -> None:
+    def _write(self, slots: Tensor, source: Tensor, memory: int, scales: int | None, kept: Kept) -> None:
         rows = self.rows
+        rows.kv_number = kept.number
         if source.stride(2) != 1:
             source = source.contiguous()
         rows.tokens, rows.kv_heads, rows.dim = source.shape
@@ -158,7 +178,8 @@ class NativeAttention:
             key_dim=rule.key_dim,
             value_dim=rule.value_dim,
             block_size=block_size,
-            kv_number=NUMBERS[pool.dtype],
+            key_number=pool.kept[0].number,
+            value_number=pool.kept[1].number,
             window=rule.window or 0,
             chunk=rule.chunk or 0,
             scale=rule.scale,
@@ -195,6 +216,7 @@ class NativeAttention:
         self._rules.query_number = rows.source_number = NUMBERS[torch.float32]
         own.queries, own.query_stride, own.out = qkv.data_ptr(), qkv.stride(0), out.data_ptr()
         own.sinks, own.memory = None, memory
+        rows.kv_number = self.pool.kept[0].number
         rows.tokens, rows.kv_heads, rows.dim = 1, 2 * rule.kv_heads, rule.key_dim
         rows.token_stride, rows.head_stride = qkv.stride(0), rule.key_dim
         rows.slots, rows.stride = slots.data_ptr(), self.pool.slots * rule.key_dim

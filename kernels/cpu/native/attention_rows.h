@@ -50,7 +50,7 @@ FAST void products(const float *queries, int64_t row, const void **keys, int64_t
         for (int k = 0; k < count; k++) {
             vec key = load(at[k], d, number);
             if (ahead) /* into the second cache: a tenth quicker than into the first and half as far */
-                __builtin_prefetch(later[k] + d * bytes_of(number), 0, 2);
+                __builtin_prefetch(later[k] + bytes_of(number, d), 0, 2);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++)
                 sums[r * count + k] = v_fma(query[r], key, sums[r * count + k]);
@@ -86,6 +86,10 @@ static inline void near_by_number(const float *queries, int64_t row, int64_t row
     case FLOAT16: near_products(queries, row, rows, dim, keys, FLOAT16, 1, out); break;
     case BFLOAT16: near_products(queries, row, rows, dim, keys, BFLOAT16, 1, out); break;
     case INT8: near_products(queries, row, rows, dim, keys, INT8, 1, out); break;
+    case FP8: near_products(queries, row, rows, dim, keys, FP8, 1, out); break;
+    case NVFP4: near_products(queries, row, rows, dim, keys, NVFP4, 1, out); break;
+    case TURBO4: near_products(queries, row, rows, dim, keys, TURBO4, 1, out); break;
+    case TURBO3: near_products(queries, row, rows, dim, keys, TURBO3, 1, out); break;
     default:
         if (rows <= MOST_ROWS)
             near_products(queries, row, rows, dim, keys, FLOAT32, 1, out);
@@ -105,12 +109,12 @@ FAST void mixture(const float *shares, const void **values, int64_t i, int64_t e
             kept[r * wide + c] = fresh ? v_zero() : v_load(sums + r * row + d + c * LANES);
     for (; i < end; i++) {
         vec value[8];
-        const char *later = (const char *)values[i + LATER] + d * bytes_of(number);
+        const char *later = (const char *)values[i + LATER] + bytes_of(number, d);
 #pragma GCC unroll 8
         for (int c = 0; c < wide; c++) {
             value[c] = load(values[i], d + c * LANES, number);
-            if (c * LANES * bytes_of(number) % LINE == 0)
-                __builtin_prefetch(later + c * LANES * bytes_of(number), 0, 2);
+            if (bytes_of(number, c * LANES) % LINE == 0)
+                __builtin_prefetch(later + bytes_of(number, c * LANES), 0, 2);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
@@ -127,19 +131,19 @@ FAST void mixture(const float *shares, const void **values, int64_t i, int64_t e
             v_store(sums + r * row + d + c * LANES, kept[r * wide + c]);
 }
 
-/* The same of all of `dim` numbers. */
+/* The same of all of `dim` numbers; of codes in fewer widths, since each is compiled by itself. */
 FAST void mix_rows(const float *shares, const void **values, int64_t i, int64_t end, int64_t dim, int number, int rows,
                    int fresh, float *sums, int64_t row) {
     int64_t d = 0;
 #if TILE == 16
-    if (rows <= 2)
+    if (rows <= 2 && number <= INT8)
         for (; d + 8 * LANES <= dim; d += 8 * LANES)
             mixture(shares, values, i, end, d, number, rows, 8, fresh, sums, row);
 #endif
     if (TILE == 16 || rows <= 2)
         for (; d + 4 * LANES <= dim; d += 4 * LANES)
             mixture(shares, values, i, end, d, number, rows, 4, fresh, sums, row);
-    for (; d + 2 * LANES <= dim; d += 2 * LANES)
+    for (; (number <= INT8 || TILE == 8) && d + 2 * LANES <= dim; d += 2 * LANES)
         mixture(shares, values, i, end, d, number, rows, 2, fresh, sums, row);
     for (; d < dim; d += LANES)
         mixture(shares, values, i, end, d, number, rows, 1, fresh, sums, row);
@@ -160,6 +164,10 @@ static inline void mix(const float *shares, const void **values, int64_t i, int6
     case FLOAT16: mix_by_rows(shares, values, i, end, dim, FLOAT16, rows, fresh, sums, row); break;
     case BFLOAT16: mix_by_rows(shares, values, i, end, dim, BFLOAT16, rows, fresh, sums, row); break;
     case INT8: mix_by_rows(shares, values, i, end, dim, INT8, rows, fresh, sums, row); break;
+    case FP8: mix_by_rows(shares, values, i, end, dim, FP8, rows, fresh, sums, row); break;
+    case NVFP4: mix_by_rows(shares, values, i, end, dim, NVFP4, rows, fresh, sums, row); break;
+    case TURBO4: mix_by_rows(shares, values, i, end, dim, TURBO4, rows, fresh, sums, row); break;
+    case TURBO3: mix_by_rows(shares, values, i, end, dim, TURBO3, rows, fresh, sums, row); break;
     default: mix_by_rows(shares, values, i, end, dim, FLOAT32, rows, fresh, sums, row);
     }
 }

@@ -34,10 +34,9 @@ static space space_of(const attention_layer *own) {
     return made;
 }
 
-
 static void read_queries(const attention_layer *own, const tile *of, space *in) {
     const attention_rules *rules = own->rules;
-    int64_t room = filled(rules->key_dim), bytes = bytes_of(rules->query_number);
+    int64_t room = filled(rules->key_dim), bytes = bytes_of(rules->query_number, 1);
     vec scale = v_set(rules->scale);
     for (int64_t row = 0; row < of->rows; row++) {
         int64_t token = of->span->first + of->offset + row / of->group, head = of->head * of->group + row % of->group;
@@ -46,25 +45,28 @@ static void read_queries(const attention_layer *own, const tile *of, space *in) 
         widen(from, (int)rules->query_number, rules->key_dim, room, to);
         for (int64_t d = 0; d < room; d += LANES)
             v_store(to + d, v_mul(v_load(to + d), scale));
+        if (turns(rules->key_number))
+            turn(to, rules->key_dim);
     }
 }
 
 /* Where positions base + [begin, end) of a span are; on both sides up to multiples of NEAR the nearest of them. */
 static void find(const attention_layer *own, const tile *of, int64_t base, int64_t begin, int64_t end, space *in) {
     const attention_rules *rules = own->rules;
-    int64_t bytes = bytes_of(rules->kv_number), block = rules->block_size;
-    const char *keys = (const char *)own->keys + of->head * rules->key_stride * bytes;
-    const char *values = (const char *)own->values + of->head * rules->value_stride * bytes;
+    int64_t block = rules->block_size, key_bytes = bytes_of(rules->key_number, rules->key_dim);
+    int64_t value_bytes = bytes_of(rules->value_number, rules->value_dim);
+    const char *keys = (const char *)own->keys + bytes_of(rules->key_number, of->head * rules->key_stride);
+    const char *values = (const char *)own->values + bytes_of(rules->value_number, of->head * rules->value_stride);
     int64_t scales = of->head * rules->scale_stride;
     for (int64_t i = begin; i < end;) {
         int64_t inside = (base + i) % block, slot = of->span->blocks[(base + i) / block] * block + inside;
         int64_t stop = smaller(end, i + block - inside);
         for (; i < stop; i++, slot++) {
-            in->keys[i] = keys + slot * rules->key_dim * bytes;
-            in->values[i] = values + slot * rules->value_dim * bytes;
-            if (rules->kv_number == INT8) {
-                in->key_scales[i] = own->key_scales[scales + slot];
-                in->value_scales[i] = own->value_scales[scales + slot];
+            in->keys[i] = keys + slot * key_bytes;
+            in->values[i] = values + slot * value_bytes;
+            if (scaled(rules->key_number)) {
+                in->key_scales[i] = own->key_scales[scales + slot] * unit_of(rules->key_number);
+                in->value_scales[i] = own->value_scales[scales + slot] * unit_of(rules->value_number);
             }
         }
     }
@@ -82,7 +84,7 @@ static void find(const attention_layer *own, const tile *of, int64_t base, int64
 /* Products of all rows with keys [begin, end). */
 static void score(const attention_rules *rules, const tile *of, int64_t begin, int64_t end, space *in) {
     int64_t room = filled(rules->key_dim), dim = in_lanes(rules->key_dim);
-    int number = (int)rules->kv_number, apart = dim != rules->key_dim || (number != FLOAT32 && of->rows > MOST_ROWS);
+    int number = (int)rules->key_number, apart = dim != rules->key_dim || (number != FLOAT32 && of->rows > MOST_ROWS);
     for (int64_t i = begin / NEAR * NEAR; i < end; i += NEAR) {
         const void **keys = in->keys + i, *widened[NEAR];
         for (int k = 0; apart && k < NEAR; k++) {
@@ -100,7 +102,7 @@ static void score(const attention_rules *rules, const tile *of, int64_t begin, i
 static void bend(const attention_rules *rules, int64_t head, int64_t distance, int64_t from, int64_t end,
                         const space *in, float *scores) {
     int64_t begin = from / LANES * LANES;
-    if (rules->kv_number == INT8)
+    if (scaled(rules->key_number))
         for (int64_t i = begin; i < end; i += LANES)
             v_store(scores + i, v_mul(v_load(scores + i), v_load(in->key_scales + i)));
     if (rules->soft_cap != 0)
@@ -142,7 +144,7 @@ static void seen_by(const attention_rules *rules, const tile *of, int64_t row, i
 /* The values of [begin, end) as they are multiplied; returns their number. */
 static int values_of(const attention_rules *rules, const tile *of, int64_t begin, int64_t end, space *in) {
     int64_t room = filled(rules->value_dim), dim = in_lanes(rules->value_dim);
-    int number = (int)rules->kv_number;
+    int number = (int)rules->value_number;
     if (dim == rules->value_dim && (number == FLOAT32 || of->rows <= MOST_ROWS))
         return number;
     for (int64_t i = begin; i < end; i++) {
@@ -169,7 +171,7 @@ static void attend_split(const attention_layer *own, const tile *of, int64_t spl
         int64_t position = of->span->position + of->offset + row / of->group;
         bend(rules, of->head * of->group + row % of->group, position - base, from, end, in, scores);
         total[row] = share(scores, from, end, &largest[row]);
-        if (rules->kv_number == INT8)
+        if (scaled(rules->value_number))
             for (int64_t i = from / LANES * LANES; i < end; i += LANES)
                 v_store(scores + i, v_mul(v_load(scores + i), v_load(in->value_scales + i)));
     }
@@ -200,6 +202,8 @@ static void finish(const attention_layer *own, const tile *of, int64_t row, floa
     vec factor = v_set(fading), whole = v_set(total);
     for (int64_t d = 0; d < dim; d += LANES)
         v_store(sums + d, v_div(v_mul(v_load(sums + d), factor), whole));
+    if (turns(rules->value_number))
+        turn_back(sums, dim);
     if (rules->query_number == FLOAT32) {
         memcpy((float *)own->out + place, sums, dim * sizeof(float));
         return;
@@ -281,10 +285,9 @@ void attention_join(const attention_layer *own, int64_t task) {
     const attention_rules *rules = own->rules;
     const work *divided = work_of(own);
     int64_t index = task / rules->kv_heads, room = filled(rules->value_dim), group = group_of(rules);
-    const span *from = &rules->span[index];
-    if (from->size > 1)
+    if (rules->span[index].size > 1)
         return;
-    tile of = {.span = from, .head = task % rules->kv_heads, .positions = 1, .rows = group, .group = group};
+    tile of = {.span = &rules->span[index], .head = task % rules->kv_heads, .positions = 1, .rows = group, .group = group};
     int64_t parts = (divided->spans[index + 1].first_part - divided->spans[index].first_part) / rules->kv_heads;
     const float *part = divided->part + (divided->spans[index].first_part + of.head * parts) * part_floats(rules);
     space in = space_of(own);

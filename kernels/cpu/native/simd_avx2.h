@@ -31,6 +31,27 @@ FAST void v_store_i8(int8_t *at, vec x) {
     __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
     _mm_storel_epi64((__m128i *)at, _mm_packs_epi16(half, half));
 }
+FAST vec v_load_e4m3(const uint8_t *at) { /* in units of FP8_UNIT */
+    __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)at));
+    __m128i sign = _mm_and_si128(_mm_slli_epi16(wide, 8), _mm_set1_epi16((short)0x8000));
+    __m128i size = _mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(0x3f80));
+    return _mm256_cvtph_ps(_mm_or_si128(sign, size));
+}
+FAST vec v_load_nibbles(const uint8_t *at, const float *table) {
+    int32_t all;
+    __builtin_memcpy(&all, at, sizeof all);
+    __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32(all), _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0));
+    __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(codes, 3), 31);
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), codes), _mm256_castsi256_ps(sign));
+}
+FAST vec v_load_pairs(const uint8_t *at, uint32_t signs, const float *table) {
+    uint16_t all;
+    __builtin_memcpy(&all, at, sizeof all);
+    __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32(all), _mm256_set_epi32(14, 12, 10, 8, 6, 4, 2, 0));
+    __m256i up = _mm256_sllv_epi32(_mm256_set1_epi32((int)signs), _mm256_set_epi32(24, 25, 26, 27, 28, 29, 30, 31));
+    __m256i sign = _mm256_and_si256(up, _mm256_set1_epi32((int)0x80000000));
+    return _mm256_or_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(table), codes), _mm256_castsi256_ps(sign));
+}
 FAST vec v_fma(vec a, vec b, vec sum) { return _mm256_fmadd_ps(a, b, sum); }
 FAST vec v_add(vec a, vec b) { return _mm256_add_ps(a, b); }
 FAST vec v_sub(vec a, vec b) { return _mm256_sub_ps(a, b); }

@@ -27,6 +27,25 @@ FAST vec v_load_i8(const int8_t *at) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
 }
 FAST void v_store_i8(int8_t *at, vec x) { _mm_storeu_si128((__m128i *)at, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(x))); }
+FAST vec v_load_e4m3(const uint8_t *at) { /* in units of FP8_UNIT */
+    __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)at));
+    __m256i sign = _mm256_and_si256(_mm256_slli_epi16(wide, 8), _mm256_set1_epi16((short)0x8000));
+    __m256i size = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(0x3f80));
+    return _mm512_cvtph_ps(_mm256_or_si256(sign, size));
+}
+FAST vec v_load_nibbles(const uint8_t *at, const float *table) {
+    const __m512i half = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512i down = _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
+    __m512i both = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)at));
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_permutexvar_epi32(half, both), down), _mm512_loadu_ps(table));
+}
+FAST vec v_load_pairs(const uint8_t *at, uint32_t signs, const float *table) {
+    const __m512i down = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    int32_t all;
+    __builtin_memcpy(&all, at, sizeof all);
+    vec x = _mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_set1_epi32(all), down), _mm512_loadu_ps(table));
+    return _mm512_mask_xor_ps(x, (__mmask16)signs, x, _mm512_set1_ps(-0.0f));
+}
 FAST vec v_fma(vec a, vec b, vec sum) { return _mm512_fmadd_ps(a, b, sum); }
 FAST vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 FAST vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }

@@ -71,6 +71,22 @@ FAST void v_store_i8(int8_t *at, vec x) {
     for (int i = 0; i < LANES; i++)
         at[i] = x[i] == x[i] ? (int8_t)nearbyintf(x[i]) : -127;
 }
+FAST vec v_load_e4m3(const uint8_t *at) { /* in units of FP8_UNIT */
+    uint16_t halves[4];
+    for (int i = 0; i < 4; i++)
+        halves[i] = (uint16_t)((at[i] & 0x80) << 8 | (at[i] & 0x7f) << 7);
+    return v_load_f16(halves);
+}
+FAST vec v_load_nibbles(const uint8_t *at, const float *table) {
+    float made[4] = {table[at[0] & 15], table[at[0] >> 4], table[at[1] & 15], table[at[1] >> 4]};
+    return v_load(made);
+}
+FAST vec v_load_pairs(const uint8_t *at, uint32_t signs, const float *table) {
+    float made[4];
+    for (int i = 0; i < 4; i++)
+        made[i] = signs >> i & 1 ? -table[*at >> 2 * i & 3] : table[*at >> 2 * i & 3];
+    return v_load(made);
+}
 FAST vec v_fma(vec a, vec b, vec sum) { return a * b + sum; }
 FAST vec v_add(vec a, vec b) { return a + b; }
 FAST vec v_sub(vec a, vec b) { return a - b; }

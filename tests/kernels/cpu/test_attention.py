@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from actorserve.actors.model.memory.kv import KVSpec, LayerAttention, uniform
+from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, LayerAttention, uniform
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu import decode as cpu_decode
@@ -21,10 +21,12 @@ from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.library import Library
 from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
+from tests.kernels.reference.kv_formats import read
 from tests.kernels.reference.layer_attention import layer_attention
 from tests.support.compiler import need_compiler
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
+SOME = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64)]  # (queries, context)
 LENGTHS = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64), (300, 300), (2, 65), (128, 256)]  # (queries, context)
 
 
@@ -64,7 +66,7 @@ class Case:
     window: int | None = None
     block_size: int = 32
     dtype: torch.dtype = torch.float32
-    kv_dtype: torch.dtype | None = None  # of the KV memory, None: the queries'
+    kv_type: str | None = None  # of the KV memory, None: the queries'
     aligned: bool = False
     order: str = "mixed"  # how blocks follow one another: in one run, scattered, or either
 
@@ -102,8 +104,8 @@ class Batch:
         self.case, self.layers = case, layers
         needed = [-(-context // case.block_size) for _, context in lengths]
         blocks = 2 * sum(needed)
-        kept = case.kv_dtype or case.dtype
-        pools = make_pools(KVSpec(layers=layers), blocks, case.block_size, kept)
+        self.kind = KV_TYPES[case.kv_type or str(case.dtype).removeprefix("torch.")]
+        pools = make_pools(KVSpec(layers=layers), blocks, case.block_size, self.kind)
         for pool in pools:
             numbers = pool.scales if isinstance(pool, QuantisedPool) else pool
             for part in (numbers,) if isinstance(numbers, torch.Tensor) else numbers:
@@ -129,13 +131,12 @@ class Batch:
     def _random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape).to(self.case.dtype)
 
-    def _kept(self, values: torch.Tensor) -> torch.Tensor:
-        """What is left of keys or values in the KV memory's type."""
-        kept = self.case.kv_dtype or self.case.dtype
-        if kept != torch.int8:
-            return values.to(kept)
-        scales = values.float().abs().amax(-1, keepdim=True) / 127
-        return (values.float() / scales).round().double() * scales.double()
+    def _kept(self, index: int, slots: torch.Tensor, *numbers: torch.Tensor) -> Sequence[torch.Tensor]:
+        """What is left of keys and values in the KV memory's type."""
+        memory, place = self.kv.at(index)
+        if isinstance(memory.pool, QuantisedPool):
+            return list(read(memory.pool, place, slots))
+        return [values.to(getattr(torch, self.kind.name)) for values in numbers]
 
     def _write(self, index: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of each sequence in a layer."""
@@ -152,7 +153,8 @@ class Batch:
                 self.kv.write_joined(index, slots, torch.stack([keys, values], 1))
             else:
                 self.kv.write(index, slots, keys, values)
-            memory.append((self._kept(keys), self._kept(values)))
+            keys, values = self._kept(index, slots, keys, values)
+            memory.append((keys, values))
         return memory
 
     def make(self, kv: PagedKV | None = None) -> StepAttention | AlignedAttention:
@@ -204,10 +206,16 @@ def test_types_of_16_bits(dtype: torch.dtype, window: int | None) -> None:
     check(Case(dtype=dtype, window=window, head_dim=64))
 
 
-@pytest.mark.parametrize("kept", [torch.float32, torch.float16, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_kv_memory_of_another_type(kept: torch.dtype, dtype: torch.dtype, aligned: bool) -> None:
-    check(Case(dtype=dtype, kv_dtype=kept, window=100, aligned=aligned))
+@pytest.mark.parametrize("kept", KV_TYPES)
+def test_kv_memory_of_another_type(kept: str, dtype: torch.dtype, aligned: bool) -> None:
+    check(Case(dtype=dtype, kv_type=kept, window=100, aligned=aligned, head_dim=48 if "_" in kept else 32), SOME)
+
+
+@pytest.mark.parametrize("kept", ["fp8", "nvfp4", "turboquant_k3v4_nc"])
+def test_keys_and_values_of_widths_of_their_own(kept: str, aligned: bool) -> None:
+    case = Case(kv_type=kept, aligned=aligned, block_size=16)
+    Batch(case, [rule_of(case, key_dim=48, value_dim=32, sinks=True, window=40)], SHORT).check()
 
 
 SHORT = [(1, 41), (5, 18), (37, 61), (1, 1), (1, 64), (2, 65), (150, 150)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import msgspec
 import pytest
 
-from actorserve.actors.model.memory.kv import KVSpec, LayerAttention, StateSpec
+from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, LayerAttention, StateSpec
 from actorserve.actors.model.memory.kv_memory import plan_kv_memory
-from actorserve.actors.options.config import Config
+from actorserve.actors.options.config import Config, ConfigError
 
 
 def layer(kv_heads: int, key_dim: int, value_dim: int, source: int | None = None) -> LayerAttention:
@@ -20,7 +21,30 @@ def test_layers_of_one_shape_share_a_pool_and_what_is_anothers_takes_no_memory()
     kv = KVSpec(layers=(layer(2, 64, 64), layer(1, 512, 64), None, layer(2, 64, 64), layer(2, 64, 64, source=3)))
     assert [tuple(pool) for pool in kv.pools()] == [(2, 64, 64, (0, 3), False), (1, 512, 64, (1,), False)]
     assert kv.block_bytes(16, 2) == 16 * 2 * (2 * 2 * 128 + 576)
-    assert kv.block_bytes(16, 1, 4) == kv.block_bytes(16, 1) + 16 * 4 * 2 * (2 * 2 + 1)
+    for name, bytes_of_key, bytes_of_value in (
+        ("int8", 64 + 4, 64 + 4),
+        ("fp8", 64 + 4, 64 + 4),
+        ("nvfp4", 36 + 4, 36 + 4),
+        ("turboquant_k8v4", 64 + 4, 32 + 4),
+        ("turboquant_4bit_nc", 32 + 4, 32 + 4),
+        ("turboquant_k3v4_nc", 24 + 4, 32 + 4),
+        ("turboquant_3bit_nc", 24 + 4, 24 + 4),
+    ):
+        own = KVSpec(layers=(layer(2, 64, 64), None, layer(2, 64, 64)))
+        assert own.block_bytes(16, KV_TYPES[name]) == 16 * 2 * 2 * (bytes_of_key + bytes_of_value), name
+
+
+@pytest.mark.parametrize("name", KV_TYPES)
+def test_what_cannot_be_kept_so_is_refused(name: str) -> None:
+    few = name == "nvfp4" or name.startswith("turboquant")
+    latent = msgspec.structs.replace(layer(1, 64, 48), values_in_keys=True)
+    for kept, reason in (
+        (layer(2, 64, 40), "its heads are 40 numbers wide, and 16 are kept together"),
+        (latent, "MLA"),
+    ):
+        refused = few or (reason == "MLA" and name in ("int8", "fp8"))
+        with pytest.raises(ConfigError, match=f"^--kv-cache-dtype {name}: .*{reason}") if refused else nullcontext():
+            plan_kv_memory(KVSpec(layers=(layer(2, 64, 64), kept)), Config(), 64, 4, kind=KV_TYPES[name])
 
 
 def test_states_are_counted_by_their_types() -> None:

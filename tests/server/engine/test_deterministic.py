@@ -11,6 +11,7 @@ import signal
 
 import pytest
 
+from actorserve.actors.model.memory.kv import KV_TYPES
 from tests.support.client import http_session
 from tests.support.server import Server
 from tests.support.streams.crowds import Answer, alone, ask, differing, in_crowds
@@ -27,7 +28,10 @@ def test_the_same_in_16_bits(dtype: str) -> None:
         assert differing(asyncio.run(in_crowds(server, 12, 1)), expected) == []
 
 
-KEPT = ["auto", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int8", "float16", "bfloat16"))]
+KEPT = [
+    "auto",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in KV_TYPES if name != "float32"),
+]
 
 
 @pytest.mark.parametrize("kept", KEPT)

@@ -224,7 +224,7 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
 OTHERS = {
     "dtype": ("--dtype", "bfloat16"),
     "quantisation": ("--quantization", "int8"),
-    "type of KV memory": ("--kv-cache-dtype", "int8"),
+    **{f"KV memory of {kept}": ("--kv-cache-dtype", kept) for kept in ("int8", "nvfp4", "turboquant_k3v4_nc")},
     "block size": ("--block-size", "16"),
     "group": ("--tensor-parallel-size", "2"),
     "layers": ("--model-impl", "transformers"),

@@ -41,7 +41,10 @@ def stream(client: httpx.Client, server: Server, victim: str | None) -> tuple[st
 
 SLOW = [
     pytest.param(options, marks=pytest.mark.slow)
-    for options in (("--kv-cache-dtype", "int8"), ("--data-parallel-size", "2"))
+    for options in (
+        *(("--kv-cache-dtype", kept) for kept in ("int8", "fp8", "nvfp4", "turboquant_4bit_nc", "turboquant_k3v4_nc")),
+        ("--data-parallel-size", "2"),
+    )
 ]
 
 

@@ -115,7 +115,10 @@ def test_a_scripted_worker_has_room_for_all() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype fp8: on a GPU only; on a CPU float32, float16, bfloat16, int8"),
+        (
+            {"kv_cache_dtype": "nvfp4", "load_format": "dummy", "hf_overrides": '{"head_dim": 24}'},
+            "--kv-cache-dtype nvfp4: its heads are 24 numbers wide, and 16 are kept together; int8 takes any width",
+        ),
         ({"quantization": "int8", "dtype": "bfloat16"}, "--quantization int8: "),
         ({"tensor_parallel_size": 3}, "--tensor-parallel-size: "),
         ({"pipeline_parallel_size": 5}, "--pipeline-parallel-size: the model has 4 layers"),

@@ -18,7 +18,7 @@ from actorserve.actors.options.config import Config
 from actorserve.actors.worker.cpu.batch import BlockTables, prepare_inputs
 from actorserve.actors.worker.cpu.decoder import Decoder
 from actorserve.actors.worker.cpu.layers import native
-from actorserve.actors.worker.cpu.memory.kv_memory import kv_dtype
+from actorserve.actors.worker.cpu.memory.kv_memory import kv_type
 from actorserve.actors.worker.lora.sites import RowAdapters
 from actorserve.actors.worker.lora.start import make_maker
 from actorserve.actors.worker.memory import make_pools
@@ -47,7 +47,7 @@ class Bench:
             for number, path in enumerate(adapters, 1)
         }
         self.rows = RowAdapters(self.maker.sites, loaded, BLOCKS)
-        pools = make_pools(self.model.kv, BLOCKS, BLOCK, kv_dtype(self.config, self.model))
+        pools = make_pools(self.model.kv, BLOCKS, BLOCK, kv_type(self.config, self.model))
         library = native.current()
         self.kv = PagedKV(self.model.kv, pools, BLOCK, self.model.batch_invariant, self.model.dtype, library)
 

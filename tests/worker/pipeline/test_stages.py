@@ -20,7 +20,7 @@ from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.options.objects.speculative import is_by_itself, most_drafts
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import Step
-from actorserve.actors.worker.cpu.memory.kv_memory import kv_dtype
+from actorserve.actors.worker.cpu.memory.kv_memory import kv_type
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
@@ -100,7 +100,7 @@ class Pipeline:
         for index in range(count):
             link = Link(hub, index, count)
             model = load_decoder(config, info, None, link)
-            pools = make_pools(model.kv, blocks, config.block_size, kv_dtype(config, model))
+            pools = make_pools(model.kv, blocks, config.block_size, kv_type(config, model))
             self.stages.append(make_stage_runner(link, model, pools, self.log, config.block_size, rows))
         self.outcome = None
         self.computed, self.kv, self.block_size = self.stages[-1].computed, self.stages[-1].kv, config.block_size
@@ -130,7 +130,9 @@ def test_stages_say_what_one_says(checkpoints: Folders, kind: str) -> None:
     check_alike(checkpoints(kind), 3 if kind == "llama_tied" else 2)
 
 
-@pytest.mark.parametrize("options", [{"quantization": "int8"}, {"deterministic": True}])
+@pytest.mark.parametrize(
+    "options", [{"quantization": "int8"}, {"deterministic": True}, {"kv_cache_dtype": "turboquant_4bit_nc"}]
+)
 def test_whatever_the_weights_are_kept_in(checkpoints: Folders, options: dict[str, object]) -> None:
     check_alike(checkpoints("llama"), 2, **options)
 

@@ -50,12 +50,6 @@ def kv_type(config: Config, model: KeepsTokens) -> KVType:
     return kv_type_on_cpu(config, str(model.dtype).removeprefix("torch."), model.quantised)
 
 
-def kv_dtype(config: Config, model: KeepsTokens) -> torch.dtype:
-    """The same, as torch has it."""
-    found: torch.dtype = getattr(torch, kv_type(config, model).name)
-    return found
-
-
 def plan_memory(config: Config, model: KeepsTokens, max_length: int, beside: int) -> KVMemory:
     """`beside`: bytes of a block in a draft model. Of a model that does not say so (`reads_windows_alone`), more may be
     read than what its windows let see.
@@ -69,13 +63,13 @@ def make_memory(
     config: Config, model: KeepsTokens, plan: KVMemory, blocks: int, room: int, take: Take = anonymous
 ) -> WorkerMemory:
     """`room`: the bytes that all of it was planned for. `take` gives that of blocks in one table."""
-    size, dtype = config.block_size, kv_dtype(config, model)
+    size, kind = config.block_size, kv_type(config, model)
     made: Sequence[Pool] | TabledKV
     if plan.windows is None:
-        made = make_pools(model.kv, blocks, size, dtype, take)
+        made = make_pools(model.kv, blocks, size, kind, take)
     else:
         made = TabledKV(
-            model.kv, plan.windows, blocks, size, dtype, model.batch_invariant, model.dtype, native.current()
+            model.kv, plan.windows, blocks, size, kind, model.batch_invariant, model.dtype, native.current()
         )
     window, tables = (0, 0) if plan.windows is None else (plan.windows.window, len(plan.windows.tables) - 1)
     if not model.kv.states:

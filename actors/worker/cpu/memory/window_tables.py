@@ -17,7 +17,7 @@ from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native.library import Library
 from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
 
-from ....model.memory.kv import KVSpec
+from ....model.memory.kv import KVSpec, KVType
 from ....model.memory.kv_memory import WindowPlan
 from ...memory import make_pools
 
@@ -31,14 +31,14 @@ class TabledKV:
         plan: WindowPlan,
         blocks: int,
         block_size: int,
-        dtype: torch.dtype,
+        kind: KVType | torch.dtype,
         aligned: bool = False,
         model_dtype: torch.dtype | None = None,
         library: Library | None = None,
     ) -> None:
-        """`blocks` in all tables together; the others as of PagedKV, and `dtype` is that of keys and values."""
+        """`blocks` in all tables together; the others as of PagedKV, and `kind` is that of keys and values."""
         specs = plan.specs(spec)
-        (memory,) = make_pools(specs[0], blocks, block_size, dtype)
+        (memory,) = make_pools(specs[0], blocks, block_size, kind)
         assert not isinstance(memory, tuple), "keys and values have widths of their own"
         self.spec, self.block_size, self.aligned = spec, block_size, aligned
         self.memory = memory
