@@ -169,7 +169,8 @@ KEYS = {  # names that set one key of a JSON object: (field, key)
     "--speculative-draft-model": ("speculative_config", "model"),
     "--speculative-num-steps": ("speculative_config", "num_speculative_tokens"),
 }
-ALGORITHMS = {"eagle": "eagle", "eagle3": "eagle3", "nextn": "mtp", "standalone": "draft_model", "ngram": "ngram"}
+ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}
+ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
 
 VARIABLES = {"VLLM_BATCH_INVARIANT": "deterministic"}  # of the environment, with the value that the field has
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ...options.config import Config, ConfigError
-from ...options.objects.speculative import OPTION, DraftModelOptions, HeadOptions, SuffixOptions, read_speculative
+from ...options.objects.speculative import (
+    OPTION,
+    DFlashOptions,
+    DraftModelOptions,
+    HeadOptions,
+    SuffixOptions,
+    read_speculative,
+)
 from ..memory.kv import GPU_KV_TYPES
 from ..memory.machine import may_have_gpu
 
@@ -19,7 +26,7 @@ def check_device(config: Config, on_gpu: bool) -> None:
         )
     if on_gpu:
         _check_only_on_cpu(config)
-        check_no_suffix(config)
+        check_drafts_on_gpu(config)
     given = read_speculative(config) if on_gpu else None
     if isinstance(given, DraftModelOptions | HeadOptions) and config.tensor_parallel_size > 1:
         raise ConfigError(f"{OPTION}: method: ngram only with several GPUs (--tensor-parallel-size above 1)")
@@ -38,10 +45,13 @@ def _check_only_on_cpu(config: Config) -> None:
             raise ConfigError(f"{option}: on a CPU as yet (--device cpu)")
 
 
-def check_no_suffix(config: Config) -> None:
-    """ConfigError if drafts are to be what followed the same words before, which no worker of a GPU remembers."""
-    if isinstance(read_speculative(config), SuffixOptions):
-        raise ConfigError(f"{OPTION}: method: suffix is for a CPU only (--device cpu); ngram is nearest to it")
+def check_drafts_on_gpu(config: Config) -> None:
+    """ConfigError if drafts are of a kind that a CPU's worker alone makes."""
+    given = read_speculative(config)
+    for kind, method, nearest in ((SuffixOptions, "suffix", "ngram"), (DFlashOptions, "dflash", "eagle3")):
+        if isinstance(given, kind):
+            advice = f"is for a CPU only (--device cpu); {nearest} is nearest to it"
+            raise ConfigError(f"{OPTION}: method: {method} {advice}")
 
 
 def check_gpu(config: Config) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     OPTION,
+    DFlashOptions,
     DraftModelOptions,
     Eagle3Options,
     EagleOptions,
@@ -20,8 +21,9 @@ from ...options.objects.speculative import (
 )
 from ..architecture import Architecture
 from ..config_json import find_architecture
+from ..heads.blocks import read_blocks
 from ..heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
-from ..heads.formats import RecurrentShape, Shape
+from ..heads.formats import DraftShape, Shape
 from ..info import ModelInfo, read_json, resolve_model
 from ..memory.kv import KVSpec, KVType
 from ..memory.kv_memory import check_kept
@@ -72,6 +74,8 @@ def _read_head(given: HeadOptions, model: ModelInfo, target: Architecture) -> He
         raise ConfigError(f"model: {folder} is a GGUF file; heads are read of safetensors and PyTorch's files")
     if isinstance(given, MedusaOptions):
         return read_medusa(folder, target, given.num_speculative_tokens)
+    if isinstance(given, DFlashOptions):
+        return read_blocks(folder, target, given.num_speculative_tokens)
     assert isinstance(given, EagleOptions | Eagle3Options)
     return read_eagle(folder, target, isinstance(given, Eagle3Options))
 
@@ -84,7 +88,7 @@ def block_bytes(kv: KVSpec, block_size: int, kind: KVType) -> int:
 
 def head_block_bytes(shape: Shape, block_size: int, kind: KVType) -> int:
     """The size of a KV block of a head."""
-    return block_bytes(shape.kv, block_size, kind) if isinstance(shape, RecurrentShape) else 0
+    return block_bytes(shape.kv, block_size, kind) if isinstance(shape, DraftShape) else 0
 
 
 def draft_refused(given: DraftModelOptions | HeadOptions, error: ConfigError) -> ConfigError:

@@ -30,7 +30,7 @@ from ..tokenizers.tokenizer import find_templates, special_tokens
 from ..tokenizers.tokenizer_files import check_tokenizer
 from ..weights.weight_files import check_weights
 from .combinations import check_adapted, check_pooling, check_prompt_embeds, check_vision
-from .device import check_device, check_gpu, check_no_suffix
+from .device import check_device, check_drafts_on_gpu, check_gpu
 from .drafts import check_drafts, find_draft_model, find_head, head_block_bytes, read_shape
 
 NO_TEMPLATE = (
@@ -89,7 +89,7 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
     head = find_head(config, model, shape)
     beside = 0 if drafts is None else check_drafts(*drafts)
     if check_gpu(config):
-        check_no_suffix(config)
+        check_drafts_on_gpu(config)
         return  # if torch finds it, too
     check_device(config, on_gpu=False)
     if head is not None:

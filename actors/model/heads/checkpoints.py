@@ -7,7 +7,7 @@ the names of tensors and in where config.json has what. Knows files; no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from .formats import (
     EMBEDDING,
     MTP,
     TO_TARGET,
+    DraftShape,
     MedusaShape,
     RecurrentFormat,
     RecurrentShape,
@@ -58,8 +59,8 @@ class Head(NamedTuple):
 
 def read_eagle(folder: Path, target: Architecture, three: bool) -> Head:
     """EAGLE-3, or EAGLE-1 and -2, which differ in how they draft alone. ConfigError says what does not fit."""
-    given = _head_config(folder)
-    found, names = _renamed(folder, read_weights(folder))
+    given = head_config(folder, "Llama", LAYERS, SPECULATORS)
+    found, names = renamed(folder, read_weights(folder))
     if three != any(name.endswith("hidden_norm.weight") for name in found):
         raise ConfigError(f"model: {folder} holds a head of EAGLE-{'1' if three else '3'}: {_other(three)}")
     if (layers := given.whole("num_hidden_layers", 1)) not in (None, 1):
@@ -72,7 +73,7 @@ def read_eagle(folder: Path, target: Architecture, three: bool) -> Head:
     states = TargetStates(_aux_layers(given, target)) if three else TargetStates(normed=True)
     shape = _recurrent_shape(given, target, EAGLE3 if three else EAGLE, states, found)
     shape = msgspec.structs.replace(shape, hidden_norm_stays=three and given.flag("norm_before_residual"))
-    return _checked(folder, shape, found, names)
+    return checked(folder, shape, found, names)
 
 
 def read_mtp(folder: Path, target: Architecture) -> Head:
@@ -87,7 +88,7 @@ def read_mtp(folder: Path, target: Architecture) -> Head:
     names = {name.replace(MTP_LAYER, "layers.0."): name for name in own}
     found = {ours: own[theirs] for ours, theirs in names.items()}
     shape = _recurrent_shape(given, target, MTP, TargetStates(), found)
-    return _checked(folder, shape, found, names)
+    return checked(folder, shape, found, names)
 
 
 def read_medusa(folder: Path, target: Architecture, wanted: int) -> Head:
@@ -119,15 +120,16 @@ def _other(three: bool) -> str:
     return f"for it, method is {'eagle' if three else 'eagle3'}"
 
 
-def _head_config(folder: Path) -> Values:
-    """Its values; where the layer's stand in an object of their own, these count as well."""
+def head_config(folder: Path, of: str, parts: Collection[str], wholes: Collection[str]) -> Values:
+    """Its values; where the layers' stand in an object of their own, these count as well. `parts` of names of
+    architectures are supported, and `wholes`; these are those `of` whom is told."""
     path = folder / "config.json"
     whole = Values(path, read_json(path))
     names = whole["architectures"] or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise whole.wrong("architectures", "a list of names")
-    if names and not any(kind in names[0] for kind in LAYERS) and names[0] not in SPECULATORS:
-        raise ConfigError(f"model: heads of the architecture {names[0]} are not supported; those of Llama are ({path})")
+    if names and not any(kind in names[0] for kind in parts) and names[0] not in wholes:
+        raise ConfigError(f"model: heads of the architecture {names[0]} are not supported; those of {of} are ({path})")
     inner = whole.object("transformer_layer_config")
     return whole if inner is None else Values(path, {**whole.values, **inner.values})
 
@@ -156,35 +158,40 @@ def _aux_layers(given: Values, target: Architecture) -> tuple[int, ...]:
 def _recurrent_shape(
     given: Values, target: Architecture, form: RecurrentFormat, states: TargetStates, found: Tensors
 ) -> RecurrentShape:
-    heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
-    head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
-    own_embeddings = f"{EMBEDDING}.weight" in found
-    _check_sizes(given, target, own_embeddings and form.fuse is not None)
-    drafted = given.whole("draft_vocab_size", 1, LARGEST) or target.vocab_size
-    if drafted > target.vocab_size:
-        raise given.wrong("draft_vocab_size", f"a number up to {target.vocab_size}, the words of the model,")
-    own_head = f"{HEAD}.weight" in found or drafted != target.vocab_size
+    check_sizes(given, target, f"{EMBEDDING}.weight" in found and form.fuse is not None)
     return RecurrentShape(
-        vocab_size=target.vocab_size,
-        hidden_size=hidden,
-        intermediate_size=given.needed("intermediate_size", LARGEST),
-        heads=heads,
-        kv_heads=given.whole("num_key_value_heads", 1, LARGEST) or heads,
-        head_dim=head_dim,
-        norm_eps=given.real("rms_norm_eps", 0, 1) or 1e-6,
+        **own_sizes(given, target, found),
         windows=(None,),
-        rope=read_rope(given, ROPES, head_dim, False),
         format=_with_biases(form, found),
         states=states,
-        target_hidden=target.hidden_size,
-        draft_vocabulary=drafted,
-        own_embeddings=own_embeddings,
-        own_head=own_head,
-        mapped=drafted != target.vocab_size or TO_TARGET in found,
     )
 
 
-def _check_sizes(given: Values, target: Architecture, own_size: bool) -> None:
+def own_sizes(given: Values, target: Architecture, found: Tensors) -> dict[str, Any]:
+    """Fields of a DraftShape that all formats have alike."""
+    heads, hidden = given.needed("num_attention_heads", LARGEST), given.needed("hidden_size", LARGEST)
+    head_dim = given.whole("head_dim", 1, LARGEST) or hidden // heads
+    drafted = given.whole("draft_vocab_size", 1, LARGEST) or target.vocab_size
+    if drafted > target.vocab_size:
+        raise given.wrong("draft_vocab_size", f"a number up to {target.vocab_size}, the words of the model,")
+    return {
+        "vocab_size": target.vocab_size,
+        "hidden_size": hidden,
+        "intermediate_size": given.needed("intermediate_size", LARGEST),
+        "heads": heads,
+        "kv_heads": given.whole("num_key_value_heads", 1, LARGEST) or heads,
+        "head_dim": head_dim,
+        "norm_eps": given.real("rms_norm_eps", 0, 1) or 1e-6,
+        "rope": read_rope(given, ROPES, head_dim, False),
+        "target_hidden": target.hidden_size,
+        "draft_vocabulary": drafted,
+        "own_embeddings": f"{EMBEDDING}.weight" in found,
+        "own_head": f"{HEAD}.weight" in found or drafted != target.vocab_size,
+        "mapped": drafted != target.vocab_size or TO_TARGET in found,
+    }
+
+
+def check_sizes(given: Values, target: Architecture, own_size: bool) -> None:
     """What has to be the model's is; with `own_size` a head may have another hidden size."""
     vocabulary = given.whole("vocab_size", 1, LARGEST) or given.whole("target_vocab_size", 1, LARGEST)
     states = given.whole("target_hidden_size", 1, LARGEST)
@@ -216,7 +223,7 @@ def _with_biases(form: RecurrentFormat, found: Tensors) -> RecurrentFormat:
     return msgspec.structs.replace(form, layer=layer, **others)
 
 
-def _renamed(folder: Path, stored: Tensors) -> tuple[Tensors, dict[str, str]]:
+def renamed(folder: Path, stored: Tensors) -> tuple[Tensors, dict[str, str]]:
     """The same by the names of formats.py, and which name each has in its file."""
     names: dict[str, str] = {}
     for name in stored:
@@ -245,7 +252,7 @@ def _medusa_names(stored: Iterable[str]) -> dict[str, str]:
     return names
 
 
-def _checked(folder: Path, shape: RecurrentShape, found: Tensors, names: dict[str, str]) -> Head:
+def checked(folder: Path, shape: DraftShape, found: Tensors, names: dict[str, str]) -> Head:
     check_tensors(folder, shape, found)
     return Head(shape, {ours: (found[ours].file, theirs) for ours, theirs in names.items()})
 

@@ -90,21 +90,24 @@ MTP = RecurrentFormat(
 )
 
 
-class RecurrentShape(Architecture, frozen=True, kw_only=True):
-    """A head of such a format: an architecture of one layer."""
+class DraftShape(Architecture, frozen=True, kw_only=True):
+    """What is computed with keys and values of its own, and shares with the model what it does not bring along."""
 
-    format: RecurrentFormat
     states: TargetStates
     target_hidden: int
     draft_vocabulary: int
     own_embeddings: bool  # otherwise the model's
     own_head: bool  # likewise
     mapped: bool  # words that may be drafted are counted otherwise than the model's
-    hidden_norm_stays: bool = False  # what is added to is the hidden state behind its norm
 
     @property
     def head(self) -> LinearSpec:
         return LinearSpec(HEAD, (Axis.DRAFT_VOCABULARY,), Axis.HIDDEN)
+
+    @property
+    def beside_layers(self) -> tuple[tuple[LinearSpec, ...], tuple[str, ...]]:
+        """(linears, names of norms)."""
+        raise NotImplementedError
 
     def size(self, axis: Axis) -> int:
         own = {
@@ -115,10 +118,13 @@ class RecurrentShape(Architecture, frozen=True, kw_only=True):
         return own[axis] if axis in own else super().size(axis)
 
     def specs(self) -> dict[str, TensorSpec]:
-        found = self.format.layer.tensors()
-        for linear in self.format.linears:
+        found: dict[str, TensorSpec] = {}
+        for layer in range(self.layers):
+            found |= self.layer_at(layer).tensors()
+        linears, norms = self.beside_layers
+        for linear in linears:
             found |= linear.tensors()
-        found |= {f"{name}.weight": TensorSpec(Kind.GAIN, (Axis.HIDDEN,)) for name in self.format.norms}
+        found |= {f"{name}.weight": TensorSpec(Kind.GAIN, (Axis.HIDDEN,)) for name in norms}
         if self.own_embeddings:
             found[f"{EMBEDDING}.weight"] = TensorSpec(Kind.EMBEDDING, (Axis.VOCABULARY,), Axis.HIDDEN)
         return found | self.head.tensors() if self.own_head else found
@@ -129,6 +135,51 @@ class RecurrentShape(Architecture, frozen=True, kw_only=True):
             FROM_TARGET: StoredSpec((self.vocab_size,), ("BOOL",), optional=True),
         }
         return super().stored_specs(there) | words
+
+
+class RecurrentShape(DraftShape, frozen=True, kw_only=True):
+    """A head of a recurrent format: an architecture of one layer."""
+
+    format: RecurrentFormat
+    hidden_norm_stays: bool = False  # what is added to is the hidden state behind its norm
+
+    def layer_at(self, index: int, first_expert: int = 0) -> LayerSpec:
+        return self.format.layer
+
+    @property
+    def beside_layers(self) -> tuple[tuple[LinearSpec, ...], tuple[str, ...]]:
+        return self.format.linears, self.format.norms
+
+
+BLOCK_FUSE = LinearSpec("fc", (Axis.HIDDEN,), Axis.TARGET_STATES)
+BLOCK_HIDDEN_NORM, BLOCK_FINAL_NORM = "hidden_norm", "norm"
+BLOCK_LAYER = llama_layer(
+    qkv_bias="self_attn.q_proj", out_bias="self_attn.o_proj", mlp_bias="mlp.gate_proj", qk_norm=True
+)  # a bias is told by the linear that has it
+
+
+class BlockShape(DraftShape, frozen=True, kw_only=True):
+    """A small model that says a block of tokens in one pass (DFlash). Of the model's hidden states s_j at positions
+    j < p and the token t at p, with masks m at p + 1 and on, as many as there are drafts:
+
+        c_j = hidden_norm(fuse(s_j)), x_i = the embeddings of t, m, m, … at positions p, p + 1, p + 2, …
+        in each layer, with norms and rotations of q and k as in Qwen3:
+            keys and values are those of c_j at j < p, and of attention_norm x_i; queries of attention_norm x_i
+            x += out(attention), x += down(silu(gate) * up)            with gate, up of gate_up(mlp_norm x)
+        the logits of the token at p + i are head(final_norm x_i), i > 0
+    Within the block each position sees all others, but in causal layers those before it alone.
+    """
+
+    block: int  # positions, the first one's token included, that it was made for
+    mask: int  # a token
+    causal: tuple[bool, ...]  # by layer
+
+    def layer_at(self, index: int, first_expert: int = 0) -> LayerSpec:
+        return self.layer.under(f"layers.{index}.")
+
+    @property
+    def beside_layers(self) -> tuple[tuple[LinearSpec, ...], tuple[str, ...]]:
+        return (BLOCK_FUSE,), (BLOCK_HIDDEN_NORM, BLOCK_FINAL_NORM)
 
 
 MEDUSA_STATES = TargetStates(normed=True)
@@ -170,4 +221,4 @@ def out_name(head: int) -> str:
     return f"heads.{head}.out.weight"
 
 
-Shape = RecurrentShape | MedusaShape
+Shape = DraftShape | MedusaShape

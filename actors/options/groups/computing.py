@@ -29,8 +29,8 @@ class WorkerOptions(ParallelOptions, frozen=True, kw_only=True):
         str | None,
         Meta(
             description='drafts: JSON such as {"method": "ngram", "num_speculative_tokens": 5}; other methods: '
-            "suffix, draft_model, eagle, eagle3, mtp, medusa; auto: n-grams for one running request, where they pay "
-            "and cannot change a bit (int8, --deterministic, kernels in C); none or off: never"
+            "suffix, draft_model, eagle, eagle3, mtp, medusa, dflash; auto: n-grams for one running request, where "
+            "they pay and cannot change a bit (int8, --deterministic, kernels in C); none or off: never"
         ),
     ] = None
     enable_lora: Annotated[bool, Meta(description="requests may name LoRA adapters in place of the model")] = False

@@ -93,6 +93,16 @@ class MedusaOptions(
     draft_tensor_parallel_size: Alone = None
 
 
+class DFlashOptions(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="dflash"
+):
+    """Drafts are what a small model says in one pass, a block of them, from hidden states of several layers."""
+
+    model: str
+    num_speculative_tokens: Drafts
+    draft_tensor_parallel_size: Alone = None
+
+
 class MtpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="method", tag="mtp"):
     """Drafts are what the model's own layer for multi-token prediction says."""
 
@@ -101,7 +111,7 @@ class MtpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 BY_ITSELF = NgramOptions(num_speculative_tokens=4, prompt_lookup_max=4, prompt_lookup_min=3)
-HeadOptions = EagleOptions | Eagle3Options | MedusaOptions | MtpOptions
+HeadOptions = EagleOptions | Eagle3Options | MedusaOptions | DFlashOptions | MtpOptions
 LookupOptions = NgramOptions | SuffixOptions  # what they look up needs no model
 Speculative = LookupOptions | DraftModelOptions | HeadOptions
 OPTIONS: dict[str, type[msgspec.Struct]] = {
@@ -112,6 +122,7 @@ OPTIONS: dict[str, type[msgspec.Struct]] = {
     "eagle3": Eagle3Options,
     "mtp": MtpOptions,
     "medusa": MedusaOptions,
+    "dflash": DFlashOptions,
 }
 METHODS = tuple(OPTIONS)
 SAME = {"mimo_mtp": "mtp"}  # vLLM's names of them by the model

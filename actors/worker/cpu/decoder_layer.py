@@ -96,16 +96,29 @@ class CpuLayer:
     def mix(self, slots: Tensor, kv: AnyKV, attention: Attention, qkv: Tensor) -> Tensor:
         """Attention of rows of q, k and v, whose keys and values go to `slots`."""
         assert not isinstance(attention, LatentStep)
+        heads = self._write(slots, kv, qkv)
+        return attention(self.index, heads[:, : self.shape.heads], self.sinks).view(len(qkv), -1)
+
+    def remember(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: AnyKV) -> None:
+        """Keep keys and values that are made of `seen` as it is; nothing is attended to."""
+        self._write(slots, kv, self._turned(seen, rotations))
+
+    def _write(self, slots: Tensor, kv: AnyKV, qkv: Tensor) -> Tensor:
+        """Keys and values go to `slots`; heads of q, then k, then v of each row."""
         shape = self.shape
-        heads = qkv.view(len(qkv), -1, shape.head_dim)  # of q, then k, then v
+        heads = qkv.view(len(qkv), -1, shape.head_dim)
         kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(qkv), 2, shape.kv_heads, shape.head_dim))
-        return attention(self.index, heads[:, : shape.heads], self.sinks).view(len(qkv), -1)
+        return heads
 
     def _attend(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: AnyKV, attention: Attention) -> Tensor:
         """What heads see, [tokens, all their numbers]."""
         if self.latent is not None:
             assert isinstance(kv, PagedKV) and isinstance(attention, LatentStep)
             return self.latent(seen, rotations, slots, kv, attention)
+        return self.mix(slots, kv, attention, self._turned(seen, rotations))
+
+    def _turned(self, seen: Tensor, rotations: Tensor) -> Tensor:
+        """Rows of q, k and v, of which q and k stand for their positions."""
         qkv = self.qkv(seen)
         qk = qkv.view(len(seen), -1, self.shape.head_dim)[:, : self.shape.heads + self.shape.kv_heads]
         if self.qk_norm is not None:
@@ -116,7 +129,7 @@ class CpuLayer:
             self.unit_norm.in_place(qk)
         if self.grows:
             qk[:, : self.shape.heads].mul_(rotations)
-        return self.mix(slots, kv, attention, qkv)
+        return qkv
 
     def _add(self, linear: CpuLinear | CpuMoe, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:
         """x += scale * norm(linear(inner)), of which each member of a group has a part."""

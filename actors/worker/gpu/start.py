@@ -15,7 +15,7 @@ from ...model.architecture import Architecture
 from ...model.checks.combinations import adapted_on_gpu, vision_on_gpu
 from ...model.checks.drafts import draft_refused, find_draft_model, find_head
 from ...model.config_json import find_architecture
-from ...model.heads.formats import MedusaShape
+from ...model.heads.formats import MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
 from ...model.memory.machine import check_quantization
@@ -175,6 +175,7 @@ def _load_head(context: Context, model: GpuModel) -> list[MedusaHead] | Recurren
     assert head is not None
     if isinstance(head.shape, MedusaShape):
         return load_heads(head.shape, open_head(head), model, count_drafts(config))
+    assert isinstance(head.shape, RecurrentShape), "check_device has let nothing else through"
     try:
         check_shape(config, head.shape)
         return RecurrentHead(head.shape, open_head(head), model, context.model.max_model_len)

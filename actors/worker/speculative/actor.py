@@ -12,7 +12,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV
 from ...model.checks.drafts import block_bytes, draft_refused, find_draft_model, find_head, head_block_bytes
 from ...model.config_json import read_architecture
 from ...model.heads.checkpoints import Head
-from ...model.heads.formats import MedusaShape
+from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
 from ...model.memory.machine import kv_type_of
@@ -42,6 +42,7 @@ from ..memory import make_pools
 from ..models.weights import load_model, open_head
 from ..tensor_parallel import TensorParallelGroup
 from . import draft_model
+from .blocks import BlockDrafter, BlockProposer
 from .medusa import MedusaProposer, load_heads
 from .ngram import NgramProposer
 from .recurrent import RecurrentHead, RecurrentProposer
@@ -134,6 +135,11 @@ def make_proposer(config: Config, head: Head, blocks: int, length: int, target: 
     if isinstance(shape, MedusaShape):
         return MedusaProposer(load_heads(shape, get, target.dtype, given.num_speculative_tokens), target, rows)
     try:
+        if isinstance(shape, BlockShape):
+            drafter = BlockDrafter(shape, get, target, length, given.num_speculative_tokens)
+            spare = drafter.spare_blocks(rows, config.block_size)
+            return BlockProposer(drafter, _paged(config, shape.kv, blocks + spare, target), rows, blocks)
+        assert isinstance(shape, RecurrentShape)
         recurrent = RecurrentHead(shape, get, target, length)
     except ConfigError as error:
         raise draft_refused(given, error) from None

@@ -31,6 +31,7 @@ from tests.support.client import http_client
 from tests.support.compiler import need_compiler
 from tests.support.models import heads
 from tests.support.models.checkpoints import checkpoint
+from tests.support.models.trained_blocks import train as train_blocks
 from tests.support.models.trained_heads import pairs_head, train
 from tests.support.server import Server
 
@@ -106,12 +107,14 @@ def config_of(method: str, folders: pytest.TempPathFactory) -> str:
     folder = folders.mktemp(method) / "head"
     if method == "eagle":
         pairs_head(DEMO_FOLDER, folder)
+    elif method == "dflash":
+        train_blocks(DEMO_FOLDER, folder)
     else:
         train(DEMO_FOLDER, folder, steps=100, texts=30)
     return json.dumps({"method": method, "model": str(folder), "num_speculative_tokens": 3})
 
 
-LATER = [pytest.param(method, marks=pytest.mark.slow) for method in ("draft_model", "eagle3", "ngram")]
+LATER = [pytest.param(method, marks=pytest.mark.slow) for method in ("draft_model", "eagle3", "dflash", "ngram")]
 
 
 @pytest.fixture(scope="module", params=["suffix", "eagle", *LATER])
@@ -215,7 +218,8 @@ def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    "method", ["draft_model", *(pytest.param(method, marks=pytest.mark.slow) for method in ("ngram", "eagle"))]
+    "method",
+    ["draft_model", *(pytest.param(method, marks=pytest.mark.slow) for method in ("ngram", "eagle", "dflash"))],
 )
 def test_two_workers_draft_alike(method: str, plain: Plain, tmp_path_factory: pytest.TempPathFactory) -> None:
     # one of the slowest: two workers, each with two models, which wait for each other at each step
@@ -224,14 +228,17 @@ def test_two_workers_draft_alike(method: str, plain: Plain, tmp_path_factory: py
         assert gauges(server, 2)[Gauge.ACCEPTED_TOKENS] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["mtp", "medusa"])
+@pytest.mark.parametrize(
+    "method", ["dflash", *(pytest.param(method, marks=pytest.mark.slow) for method in ("mtp", "medusa"))]
+)
 def test_heads_of_other_kinds(method: str, tmp_path: Path) -> None:
     """Eight at once, which share a long prefix and come twice; the worker is killed in between."""
     model = checkpoint("qwen2", tmp_path)
     given: dict[str, Any] = {"method": method, "num_speculative_tokens": 3}
     if method == "mtp":
         model = heads.write_mimo(tmp_path / "mimo", model, heads.mtp(model))
+    elif method == "dflash":
+        given["model"] = str(heads.write_dflash(tmp_path / "head", model, heads.dflash(model)))
     else:
         given["model"] = str(heads.write_medusa(tmp_path / "head", heads.medusa(model)))
     answers = []
@@ -276,6 +283,7 @@ def drafted_tokens(server: Server) -> float:
         ),
         ('{"method": "eagle3", "num_speculative_tokens": 3}', "missing required field `model`"),
         ('{"method": "medusa", "model": "x", "num_speculative_tokens": 40}', "tokens: Expected `int` <= 32"),
+        ('{"method": "dflash", "num_speculative_tokens": 15}', "missing required field `model`"),
         ('{"method": "deepseek_mtp", "num_speculative_tokens": 1}', "method: deepseek_mtp: models with such layers"),
         ('{"method": "mtp", "model": "x", "num_speculative_tokens": 1}', "model is none of method, num_speculative"),
         (

@@ -13,7 +13,7 @@ import pytest
 from tests.support.client import http_client
 from tests.support.models.adapters import KINDS, logprobs_of, write_adapter
 from tests.support.models.checkpoints import checkpoint
-from tests.support.models.heads import eagle3, medusa, write_eagle3, write_medusa
+from tests.support.models.heads import dflash, eagle3, medusa, write_dflash, write_eagle3, write_medusa
 from tests.support.server import Server
 
 NGRAM = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}')
@@ -47,12 +47,14 @@ def test_what_peft_says(kind: str, options: Sequence[str], tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["eagle3", "medusa"])
+@pytest.mark.parametrize("method", ["eagle3", "medusa", "dflash"])
 def test_drafts_by_heads_are_judged_with_the_adapter(method: str, tmp_path: Path) -> None:
     """The heads know nothing of adapters: what they draft is taken where the adapted model, its logits too, says so."""
     base, head = checkpoint("qwen3", tmp_path, initializer_range=0.1), tmp_path / "drafts"
     if method == "eagle3":
         write_eagle3(head, base, eagle3(base))
+    elif method == "dflash":
+        write_dflash(head, base, dflash(base))
     else:
         write_medusa(head, medusa(base))
     drafts = {"method": method, "model": str(head), "num_speculative_tokens": 3}

@@ -175,6 +175,63 @@ def write_vllm_medusa(folder: Path, tensors: Tensors) -> Path:
     return _write(folder, {"architectures": ["MedusaModel"], "model_type": "medusa"}, renamed)
 
 
+def dflash(
+    target: Path,
+    seed: int = 1,
+    reads: int = 2,
+    layers: int = 2,
+    biased: bool = False,
+    drafted: int | None = None,
+    config: dict[str, Any] | None = None,
+) -> Tensors:
+    """DFlash's, which reads so many layers; with embeddings and words of its own if `drafted` of these."""
+    weights, own = Weights(seed), config_of(target)
+    states, config = own["hidden_size"], own | (config or {})
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    size = config.get("head_dim") or hidden // heads
+    tensors: Tensors = {"fc.weight": weights.matrix(hidden, reads * states)}
+    tensors |= {f"{name}.weight": weights.gain(hidden) for name in ("hidden_norm", "norm")}
+    for number in range(layers):
+        layer = weights.layer(config, hidden, ("q", "k", "v") if biased else ())
+        layer |= {f"self_attn.{name}_norm.weight": weights.gain(size) for name in "qk"}
+        layer["input_layernorm.weight"] = weights.gain(hidden)
+        layer |= {"self_attn.o_proj.bias": weights.bias(hidden)} if biased else {}
+        tensors |= {f"layers.{number}.{name}": tensor for name, tensor in layer.items()}
+    if drafted is not None:
+        words = config["vocab_size"]
+        tensors |= {
+            "lm_head.weight": weights.matrix(drafted, hidden),
+            "embed_tokens.weight": weights.matrix(words, hidden),
+        }
+        chosen = torch.randperm(words, generator=weights.generator)[:drafted].sort().values
+        tensors["d2t"] = chosen - torch.arange(drafted)
+    return tensors
+
+
+def write_dflash(
+    folder: Path, target: Path, tensors: Tensors, own: dict[str, Any] | None = None, **config: Any
+) -> Path:
+    """As z-lab writes it; `own` is what its object has otherwise."""
+    layers = sum(name.endswith("q_norm.weight") for name in tensors)
+    given = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": layers, "block_size": 8}
+    given |= {"num_target_layers": 3, "layer_types": ["full_attention"] * layers}
+    if "d2t" in tensors:
+        given["draft_vocab_size"] = len(tensors["d2t"])
+    inner = {"mask_token_id": 7, "target_layer_ids": [0, 1], **(own or {})}
+    return _write(folder, {**config_of(target), **given, "dflash_config": inner, **config}, tensors)
+
+
+def write_dflash_speculators(folder: Path, target: Path, tensors: Tensors, **config: Any) -> Path:
+    """The same as speculators writes it, of which it counts the layers before which is read."""
+    layers = sum(name.endswith("q_norm.weight") for name in tensors)
+    outer = {"architectures": ["DFlashSpeculator"], "speculators_model_type": "dflash", "block_size": 8, **config}
+    outer |= {"mask_token_id": 7, "aux_hidden_state_layer_ids": [1, 2]}
+    outer["transformer_layer_config"] = {**config_of(target), "num_hidden_layers": layers}
+    if "d2t" in tensors:
+        outer["draft_vocab_size"] = len(tensors["d2t"])
+    return _write(folder, outer, tensors)
+
+
 def _write(folder: Path, config: dict[str, Any], tensors: Tensors, pickled: bool = False) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,8 +34,8 @@ class Texts(NamedTuple):
     logits: Tensor  # [texts, tokens, words]
 
 
-def say(folder: Path, texts: int, tokens: int, seed: int) -> Texts:
-    """Texts of the model, drawn at temperature 1."""
+def say(folder: Path, texts: int, tokens: int, seed: int, layers: Sequence[int] = LAYERS) -> Texts:
+    """Texts of the model, drawn at temperature 1, and the output of these layers."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -48,7 +49,7 @@ def say(folder: Path, texts: int, tokens: int, seed: int) -> Texts:
             said.append(model.generate(start, pad_token_id=0, **drawn)[:, :tokens])
         ids = torch.cat(said)
         out = model(ids, output_hidden_states=True)
-    states = torch.cat([_unnormed(model, ids, layer + 1, out.hidden_states) for layer in LAYERS], -1)
+    states = torch.cat([_unnormed(model, ids, layer + 1, out.hidden_states) for layer in layers], -1)
     return Texts(ids, states, out.logits)
 
 
@@ -82,7 +83,7 @@ class Trainee:
             (seen @ self.tensors[f"midlayer.self_attn.{name}_proj.weight"].T).unflatten(-1, (count, -1)).transpose(1, 2)
             for name, count in (("q", heads_), ("k", kv), ("v", kv))
         )
-        q, k = (x * self.cos[: len(ids[0])] + _turned(x) * self.sin[: len(ids[0])] for x in (q, k))
+        q, k = (x * self.cos[: len(ids[0])] + turned(x) * self.sin[: len(ids[0])] for x in (q, k))
         return q, k.repeat_interleave(heads_ // kv, 1), v.repeat_interleave(heads_ // kv, 1)
 
     def layer(self, hidden: Tensor, q: Tensor, first: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor]) -> Tensor:
@@ -105,7 +106,7 @@ class Trainee:
         return F.rms_norm(x, x.shape[-1:], self.tensors[f"{name}.weight"], self.config["rms_norm_eps"])
 
 
-def _turned(x: Tensor) -> Tensor:
+def turned(x: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
     return torch.cat([-second, first], -1)
 
@@ -118,7 +119,7 @@ def train(target: Path, folder: Path, steps: int = 150, texts: int = 120, tokens
     words = said.ids.flatten().bincount(minlength=config["vocab_size"]).argsort(descending=True)[:WORDS].sort().values
     weights = heads.eagle3(target, seed, config={"intermediate_size": INNER})
     tensors = {name: tensor * 0.2 if tensor.dim() == 2 else torch.ones_like(tensor) for name, tensor in weights.items()}
-    table = _embeddings(target)
+    table = embeddings(target)
     tensors["lm_head.weight"] = table[words].clone()
     for tensor in tensors.values():
         tensor.requires_grad_()
@@ -176,7 +177,7 @@ def pairs_head(target: Path, folder: Path) -> Path:
     return heads.write_eagle(folder, target, tensors)
 
 
-def _embeddings(target: Path) -> Tensor:
+def embeddings(target: Path) -> Tensor:
     from safetensors.torch import load_file
 
     return load_file(target / "model.safetensors")["model.embed_tokens.weight"].float()

@@ -19,7 +19,7 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.batch import BatchInputs
 from actorserve.actors.worker.cpu.runner import CpuRunner
-from actorserve.actors.worker.speculative import recurrent
+from actorserve.actors.worker.speculative import entries
 from actorserve.actors.worker.speculative.actor import load_drafter
 from actorserve.actors.worker.speculative.recurrent import RecurrentProposer
 from actorserve.actors.worker.speculative.verifier import DraftBatch, DraftVerifier, Ints, Tokens
@@ -29,9 +29,11 @@ from tests.support.models import heads
 from tests.support.models.checkpoints import VOCABULARY
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
+from .block_format import BlockReference
 from .head_formats import FORMS, MedusaReference, Reference
 
 Folders = Callable[..., Path]
+AnyReference = Reference | MedusaReference | BlockReference
 BLOCKS = 128
 DRAFTS = 4
 SAMPLINGS = [
@@ -51,14 +53,14 @@ class Case(NamedTuple):
     """A checkpoint, and what it has to say."""
 
     config: Config
-    reference: Reference | MedusaReference
+    reference: AnyReference
 
 
 def case(name: str, checkpoints: Folders, root: Path) -> Case:
     """One head in one of its forms, for a model of its own."""
     kind = "qwen2" if name == "mtp" else "llama"
     target, folder, most = checkpoints(kind), root / name, DRAFTS
-    reference: Reference | MedusaReference
+    reference: AnyReference
     if name.startswith("eagle3"):
         words = 200 if name == "eagle3_words" else None
         sizes = {"hidden_size": 32, "target_hidden_size": 64} if name == "eagle3_narrow" else {}
@@ -76,6 +78,8 @@ def case(name: str, checkpoints: Folders, root: Path) -> Case:
         tensors = heads.mtp(target)
         reference = Reference(FORMS["mtp"], tensors, target)
         target = heads.write_mimo(folder, target, tensors)
+    elif name.startswith("dflash"):
+        reference = dflash_case(name, folder, target)
     else:
         blocks = 2 if name == "medusa_vllm" else 1
         tensors = heads.medusa(target, heads=DRAFTS, blocks=blocks)
@@ -90,11 +94,24 @@ def case(name: str, checkpoints: Folders, root: Path) -> Case:
     return Case(config_for(target, **options), reference)
 
 
+def dflash_case(name: str, folder: Path, target: Path) -> BlockReference:
+    """Plain, with biases and windows, and with words of its own."""
+    words = 200 if name == "dflash_speculators" else None
+    tensors = heads.dflash(target, biased=name == "dflash_windows", drafted=words)
+    if words is not None:
+        heads.write_dflash_speculators(folder, target, tensors)
+        return BlockReference(tensors, target, DRAFTS, (None, None))
+    windows = (5, None) if name == "dflash_windows" else (None, None)
+    kinds = ["full_attention" if window is None else "sliding_attention" for window in windows]
+    heads.write_dflash(folder, target, tensors, layer_types=kinds, sliding_window=5)
+    return BlockReference(tensors, target, DRAFTS, windows)
+
+
 NAMES = (
     *("eagle3", "eagle3_words", "eagle3_embeddings", "eagle3_speculators", "eagle3_narrow", "eagle", "eagle_bias"),
-    *("mtp", "medusa", "medusa_vllm"),
+    *("mtp", "medusa", "medusa_vllm", "dflash", "dflash_windows", "dflash_speculators"),
 )
-MAIN = ("eagle3_words", "eagle", "mtp", "medusa")
+MAIN = ("eagle3_words", "eagle", "mtp", "medusa", "dflash_windows")
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +274,7 @@ def test_nothing_is_drafted_where_no_hidden_state_is_there(cases: Callable[[str]
     assert not found and runner.outcome is None
 
 
-RECURRENT = tuple(name for name in MAIN if name != "medusa")
+RECURRENT = tuple(name for name in MAIN if name not in ("medusa", "dflash_windows"))
 
 
 def steps_without_room(runner: CpuRunner, ids: list[int], count: int) -> int:
@@ -298,7 +315,7 @@ def test_a_head_computes_nothing_where_drafts_are_off(name: str, cases: Callable
 def test_what_a_head_keeps_is_bounded(name: str, cases: Callable[[str], Case], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more positions than are kept the last ones are made up for; the tokens are those without drafts."""
     config, _ = cases(name)
-    monkeypatch.setattr(recurrent, "MOST_KEPT", 7)
+    monkeypatch.setattr(entries, "MOST_KEPT", 7)
     lines = []
     for runner in (make_runner(config, blocks=BLOCKS), with_head(config)):
         step = steps_without_room(runner, prompt(20), 30)

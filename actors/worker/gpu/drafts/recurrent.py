@@ -28,7 +28,7 @@ from ....model.heads.formats import EMBEDDING, RecurrentShape
 from ....model.layers import LayerSpec
 from ...models.rope import cosines_and_sines
 from ...models.sharding import Get
-from ...speculative.recurrent import target_words
+from ...speculative.words import target_words
 from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
 from ..graphs import Graphs, StepSize
 from ..layers.scratch import SplitScratch
