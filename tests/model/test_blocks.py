@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.heads.formats import BlockShape
 from actorserve.actors.model.info import DEMO_FOLDER
 from tests.support.models import heads

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actorserve import LLM
-from actorserve.actors.model.checks import find_model
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.options.config import ConfigError, make_config
 from tests.support.models.embedders import cosines, vectors, write_model
 from tests.support.models.gguf.encoders import TEXTS, write_encoder
