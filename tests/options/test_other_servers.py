@@ -257,6 +257,8 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     config = read(*words.split(), "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
     assert config.speculative_config is not None and json.loads(config.speculative_config) == expected
     assert "--speculative-num-draft-tokens: not needed" in capsys.readouterr().err
+    config = read(*words.replace("EAGLE3", "DFLASH").split())
+    assert config.speculative_config is not None and json.loads(config.speculative_config)["method"] == "dflash"
     file = tmp_path / "sglang.yaml"
     file.write_text("speculative-algorithm: NEXTN\nspeculative-num-steps: 1\n")
     config = read("--config", str(file))

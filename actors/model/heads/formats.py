@@ -6,7 +6,7 @@ reads it here, whatever the device. Knows no files and no torch.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -104,11 +104,6 @@ class DraftShape(Architecture, frozen=True, kw_only=True):
     def head(self) -> LinearSpec:
         return LinearSpec(HEAD, (Axis.DRAFT_VOCABULARY,), Axis.HIDDEN)
 
-    @property
-    def beside_layers(self) -> tuple[tuple[LinearSpec, ...], tuple[str, ...]]:
-        """(linears, names of norms)."""
-        raise NotImplementedError
-
     def size(self, axis: Axis) -> int:
         own = {
             Axis.PAIR: 2 * self.hidden_size,
@@ -121,10 +116,6 @@ class DraftShape(Architecture, frozen=True, kw_only=True):
         found: dict[str, TensorSpec] = {}
         for layer in range(self.layers):
             found |= self.layer_at(layer).tensors()
-        linears, norms = self.beside_layers
-        for linear in linears:
-            found |= linear.tensors()
-        found |= {f"{name}.weight": TensorSpec(Kind.GAIN, (Axis.HIDDEN,)) for name in norms}
         if self.own_embeddings:
             found[f"{EMBEDDING}.weight"] = TensorSpec(Kind.EMBEDDING, (Axis.VOCABULARY,), Axis.HIDDEN)
         return found | self.head.tensors() if self.own_head else found
@@ -137,6 +128,14 @@ class DraftShape(Architecture, frozen=True, kw_only=True):
         return super().stored_specs(there) | words
 
 
+def _beside_layers(linears: Iterable[LinearSpec], norms: Iterable[str]) -> dict[str, TensorSpec]:
+    """Their tensors; norms are of the hidden size."""
+    found: dict[str, TensorSpec] = {}
+    for linear in linears:
+        found |= linear.tensors()
+    return found | {f"{name}.weight": TensorSpec(Kind.GAIN, (Axis.HIDDEN,)) for name in norms}
+
+
 class RecurrentShape(DraftShape, frozen=True, kw_only=True):
     """A head of a recurrent format: an architecture of one layer."""
 
@@ -146,9 +145,8 @@ class RecurrentShape(DraftShape, frozen=True, kw_only=True):
     def layer_at(self, index: int, first_expert: int = 0) -> LayerSpec:
         return self.format.layer
 
-    @property
-    def beside_layers(self) -> tuple[tuple[LinearSpec, ...], tuple[str, ...]]:
-        return self.format.linears, self.format.norms
+    def specs(self) -> dict[str, TensorSpec]:
+        return super().specs() | _beside_layers(self.format.linears, self.format.norms)
 
 
 BLOCK_FUSE = LinearSpec("fc", (Axis.HIDDEN,), Axis.TARGET_STATES)
@@ -177,9 +175,8 @@ class BlockShape(DraftShape, frozen=True, kw_only=True):
     def layer_at(self, index: int, first_expert: int = 0) -> LayerSpec:
         return self.layer.under(f"layers.{index}.")
 
-    @property
-    def beside_layers(self) -> tuple[tuple[LinearSpec, ...], tuple[str, ...]]:
-        return (BLOCK_FUSE,), (BLOCK_HIDDEN_NORM, BLOCK_FINAL_NORM)
+    def specs(self) -> dict[str, TensorSpec]:
+        return super().specs() | _beside_layers([BLOCK_FUSE], [BLOCK_HIDDEN_NORM, BLOCK_FINAL_NORM])
 
 
 MEDUSA_STATES = TargetStates(normed=True)

@@ -217,7 +217,9 @@ OTHER_TYPES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OTHER_TYPES)
-@pytest.mark.parametrize("name", ["eagle3_words", pytest.param("mtp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["eagle3_words", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mtp", "dflash_windows"))]
+)
 def test_in_other_types(name: str, options: dict[str, Any], cases: Callable[[str], Case]) -> None:
     """Where bits do not depend on the batch, logits of a step with drafts are those of one without."""
     config = msgspec.structs.replace(cases(name).config, **options)
