@@ -23,8 +23,11 @@ URLS = {  # types of parts, with the modality and the field that has the address
     "input_image": (IMAGE, "image_url"),
     "image": (IMAGE, "image_url"),
     "video_url": (VIDEO, "video_url"),
+    "video": (VIDEO, "video_url"),
     "audio_url": (AUDIO, "audio_url"),
+    "audio": (AUDIO, "audio_url"),
 }
+OF_TRANSFORMERS = (IMAGE, VIDEO, AUDIO)  # types, and names of fields, of its own chat templates
 INPUT_AUDIO, IMAGE_EMBEDS = "input_audio", "image_embeds"
 KNOWN = (*URLS, INPUT_AUDIO, IMAGE_EMBEDS)
 CHANGES, READING = "mm_processor_kwargs", "media_io_kwargs"
@@ -122,6 +125,8 @@ def _source(part: ContentPart, path: str, rules: MediaRules) -> MediaSource:
     if part.type == IMAGE_EMBEDS:
         return _embeds(part, path, rules)
     modality, name = URLS.get(part.type, (AUDIO, INPUT_AUDIO))
+    if part.type in OF_TRANSFORMERS:
+        name = next((one for one in (name, part.type, "url") if getattr(part, one) is not None), name)
     check_modality(modality, part.type, path, rules)
     field = f"{path}.{part.leaf or name}"
     if part.file_id is not None:

@@ -38,6 +38,9 @@ def test_a_picture_is_as_many_tokens_as_it_has_embeddings(ask: Ask) -> None:
     assert prompt_tokens(ask(shown(), "What?")) == one + TOKENS + around
     assert prompt_tokens(ask(shown(), "What?", shown(1))) == one + 2 * (TOKENS + around)
     assert prompt_tokens(ask(shown(2, 32, 32), "What?")) == one + 16 + around
+    for name in ("image", "url"):  # as chat templates of transformers have it
+        other = {"type": "image", name: shown()["image_url"]["url"]}
+        assert prompt_tokens(ask(other, "What?")) == one + TOKENS + around
 
 
 def test_the_same_picture_shares_a_prefix_and_another_does_not(ask: Ask) -> None:
@@ -232,6 +235,9 @@ def _url() -> dict[str, str]:
     [
         ({"type": "image_url", "image_url": {}}, 400, "messages[0].content[0].image_url: there is no address"),
         ({"type": "image_url"}, 400, "messages[0].content[0].image_url: there is no address"),
+        ({"type": "image", "url": "x.png"}, 400, "messages[0].content[0].url: an address begins with https://"),
+        ({"type": "video"}, 400, "messages[0].content[0].video_url: there is no address"),
+        ({"type": "audio", "audio": "https://x.com/x.wav"}, 400, "takes text, image and video only"),
         (at("ftp://example.com/x.png"), 400, "an address begins with https://"),
         (at("data:image/png,x"), 400, "data:TYPE;base64,DATA"),
         (at("data:image/png;base64,%%%"), 400, "its base64 is wrong"),
