@@ -187,7 +187,6 @@ def _check_stages(config: Config) -> None:
         return
     for option, given in (
         ("--speculative-config", config.speculative_config not in (None, "none")),
-        ("--enable-lora", config.enable_lora),
         ("--kv-offload", config.offloads),
     ):
         if given:
@@ -195,3 +194,5 @@ def _check_stages(config: Config) -> None:
                 f"{option}: not with --pipeline-parallel-size above 1; --tensor-parallel-size divides a model, too, "
                 "and goes with it"
             )
+    if config.enable_lora and config.nnodes > 1:
+        raise ConfigError("--enable-lora: not with --nnodes above 1: adapters are read by stages on one machine")

@@ -43,6 +43,11 @@ class NativeLayout:
     def _linears(self) -> dict[str, LinearSpec]:
         there = {module for site in self._sites.linears for module in site.modules}
         layers = [self._whole.layer_at(index) for index in range(self._whole.layers)]
+        first, behind = self._own.first_layer, self._own.first_layer + self._own.layers
+        for layer in (*layers[:first], *layers[behind:]):  # of other stages, which look at them
+            there.update(linear.name for linear in (*layer.linears(), *layer.exact()))
+        if behind < self._whole.layers:
+            there.add(HEAD)
         if self.adapts_experts:
             for moe in (layer.moe for layer in layers if layer.moe is not None):  # others of a group may have them
                 there.update(linear.name for product in moe.products() for linear in product)

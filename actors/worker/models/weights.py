@@ -82,13 +82,13 @@ def load_model(
     ):
         grouped = open_grouped(Path(info.folder), shape, read_parts)
     make = CpuModel if shape.vision is None else SeeingModel
+    lora = LoraSites() if config.enable_lora else None
     with large_blocks_apart():
         if stage is not None:
             from ..pipeline.model import StageModel
 
             parts = worker_shapes(config, shape)
-            return StageModel(stage, parts, get, dtype, info.max_model_len, group, config.deterministic, grouped)
-        lora = LoraSites() if config.enable_lora else None
+            return StageModel(stage, parts, get, dtype, info.max_model_len, group, config.deterministic, grouped, lora)
         made = make(own, get, dtype, info.max_model_len, group, config.deterministic, grouped, lora, cache)
     if cache is not None:
         cache.loaded()

@@ -14,6 +14,7 @@ from ..cpu.builder import CpuBuilder
 from ..cpu.executor import CpuModel
 from ..cpu.layers.norm import RMSNorm
 from ..formats.grouped import ReadGrouped
+from ..lora.sites import LoraSites
 from ..models.sharding import Get
 from ..quantization.base import CpuLinear
 from ..tensor_parallel import TensorParallelGroup
@@ -43,11 +44,12 @@ class StageModel(CpuModel):
         group: TensorParallelGroup | None,
         deterministic: bool,
         grouped: ReadGrouped | None,
+        lora: LoraSites | None = None,
     ) -> None:
         """`shapes` of all stages; the rest as of CpuModel."""
         self.link = link
         self.stage_kvs: list[KVSpec] = [shape.kv for shape in shapes]
-        super().__init__(shapes[link.index], get, dtype, max_length, group, deterministic, grouped)
+        super().__init__(shapes[link.index], get, dtype, max_length, group, deterministic, grouped, lora)
         if not self._is_first:
             self.embedding_scale = 1.0
 

@@ -13,6 +13,7 @@ import pytest
 
 from actorserve.actors.observer.attach import attach
 from tests.support.client import http_client
+from tests.support.models.adapters import write_adapters
 from tests.support.models.checkpoints import KINDS, VOCABULARY, checkpoint
 from tests.support.server import Server
 
@@ -29,12 +30,17 @@ ASKED: list[dict[str, Any]] = [
     {"prompt": PROMPT + "What then?", "n": 2, "temperature": 1, "seed": 3},
     {"prompt": ["One", "Two, three"], "temperature": 1.2, "seed": 8, "min_tokens": 20, "repetition_penalty": 1.3},
 ]
+ADAPTED: list[dict[str, Any]] = [{"prompt": PROMPT, "model": f"adapter-{index}", "logprobs": 2} for index in (0, 1)]
 
 
 def all_said(server: Server) -> tuple[list[list[Any]], list[Any]]:
     """Streams at once, then one request after the other, of which some find a prefix."""
     streams = asyncio.run(all_answers(server))
-    return streams, [[told(choice) for choice in ask(server, **body)["choices"]] for body in ASKED]
+    return streams, said(server, ASKED + ADAPTED)
+
+
+def said(server: Server, bodies: list[dict[str, Any]]) -> list[Any]:
+    return [[told(choice) for choice in ask(server, **body)["choices"]] for body in bodies]
 
 
 def told(choice: dict[str, Any]) -> list[Any]:
@@ -54,20 +60,28 @@ def counted(server: Server, name: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def expected() -> tuple[list[list[Any]], list[Any]]:
-    with Server(*OPTIONS) as server:
+def lora(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Options for two adapters, whose numbers are for layers of both stages."""
+    return "--enable-lora", "--lora-modules", *write_adapters(tmp_path_factory.mktemp("adapters"), 2)
+
+
+@pytest.fixture(scope="module")
+def expected(lora: tuple[str, ...]) -> tuple[list[list[Any]], list[Any]]:
+    with Server(*OPTIONS, *lora) as server:
         return all_said(server)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(*OPTIONS, "-pp", "2") as made:
+def server(lora: tuple[str, ...]) -> Iterator[Server]:
+    with Server(*OPTIONS, *lora, "-pp", "2") as made:
         yield made
 
 
 def test_two_stages_say_what_one_worker_says(server: Server, expected: tuple[list[list[Any]], list[Any]]) -> None:
     """Grammars, penalties, logprobs, several choices, stop strings; prompts in parts, prefixes, preemptions."""
     assert all_said(server) == expected
+    first, second, *_ = expected[1][-len(ADAPTED) :]
+    assert first != second != expected[1][1]
     assert counted(server, "vllm:num_preemptions_total") > 0 and counted(server, "vllm:prefix_cache_hits_total") > 0
 
 
@@ -82,10 +96,11 @@ def test_two_stages_say_what_one_worker_says(server: Server, expected: tuple[lis
 def test_a_stage_dies_and_changes_no_answer(
     server: Server, expected: tuple[list[list[Any]], list[Any]], victims: tuple[str, ...]
 ) -> None:
-    """All of them are started again, each with its KV memory."""
+    """All of them are started again, each with its KV memory, and read adapters anew."""
     before = server.pids()
     assert asyncio.run(all_answers(server, victims)) == expected[0]
     assert {server.wait_for(r"(worker-pp\d) is up")[1] for _ in STAGES} == STAGES
+    assert said(server, ADAPTED) == expected[1][-len(ADAPTED) :]
     after = server.pids()
     assert all(before[name] != after[name] for name in STAGES)
     if victims == ("worker-pp1",):

@@ -204,8 +204,8 @@ def test_more_stages_than_layers_are_refused(checkpoints: Folders) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"enable_lora": True}, "--enable-lora: not with --pipeline-parallel-size"),
         ({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 2}'}, "--speculative-config: not with"),
+        ({"kv_offload": "host:64Mi"}, "--kv-offload: not with --pipeline-parallel-size"),
     ],
 )
 def test_options_that_do_not_go_with_stages(options: dict[str, object], said: str) -> None:
