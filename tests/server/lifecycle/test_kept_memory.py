@@ -40,7 +40,7 @@ def stream(client: httpx.Client, server: Server, victim: str | None) -> tuple[st
 
 
 SLOW = [
-    pytest.param(options, marks=pytest.mark.slow)
+    pytest.param(options, marks=pytest.mark.slow, id=options[1])
     for options in (
         *(("--kv-cache-dtype", kept) for kept in ("int8", "fp8", "nvfp4", "turboquant_4bit_nc", "turboquant_k3v4_nc")),
         ("--data-parallel-size", "2"),
