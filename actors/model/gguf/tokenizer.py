@@ -1,9 +1,9 @@
 """tokenizer.json and tokenizer_config.json of a GGUF file's vocabulary.
 
-Four kinds: `gpt2` merges bytes in the order of its merges, `llama` (SentencePiece's BPE) merges characters by the
+Five kinds: `gpt2` merges bytes in the order of its merges, `llama` (SentencePiece's BPE) merges characters by the
 scores of what they give, and falls back to bytes, `gemma4` merges characters in the order of its merges, and falls back
 to bytes, too. The second is written with merges in the order of scores. `bert` takes the longest piece of a word that
-it has (word_pieces.py).
+it has (encoders/word_pieces.py), `t5` (SentencePiece's Unigram) the likeliest pieces (encoders/unigram.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from ..tokenizers.tokenizer_parts import (
     pieces_decoder,
 )
 from ..values import Values
+from ..vocabularies.proto import Piece
+from .encoders.unigram import unigram_parts
+from .encoders.word_pieces import BertMarks, word_pieces
 from .header import GgufHeader
 from .pre_tokenizers import BY_NAME, pre_tokenizer
-from .word_pieces import BertMarks, word_pieces
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of tokens
 PREFIX = "tokenizer.ggml."
@@ -75,8 +77,11 @@ def make_tokenizer(header: GgufHeader) -> tuple[dict[str, Any], dict[str, Any]]:
         made = _characters(vocabulary)
     elif model == "bert":
         made = word_pieces(vocabulary.usable(), _ends_of_bert(vocabulary)) | {"added_tokens": _added(vocabulary)}
+    elif model == "t5":
+        made = _unigram(vocabulary)
     else:
-        raise vocabulary.wrong("model", f"{model} is not supported; these are: gpt2, llama, gemma4, bert; {_instead()}")
+        known = "gpt2, llama, gemma4, bert, t5"
+        raise vocabulary.wrong("model", f"{model} is not supported; these are: {known}; {_instead()}")
     return {"version": "1.0", "truncation": None, "padding": None} | made, _config(vocabulary)
 
 
@@ -178,19 +183,33 @@ def _ends_of_bert(vocabulary: Vocabulary) -> BertMarks:
     return BertMarks(**found)
 
 
+def _unigram(vocabulary: Vocabulary) -> dict[str, Any]:
+    pieces = [Piece(*one) for one in zip(vocabulary.tokens, _scores(vocabulary), vocabulary.kinds, strict=True)]
+    unknown = vocabulary.special("unknown")
+    return unigram_parts(vocabulary.fields, pieces, -1 if unknown is None else unknown) | {
+        "added_tokens": _added(vocabulary),
+        "post_processor": _ends(vocabulary, False),
+    }
+
+
 def _merges_by_score(vocabulary: Vocabulary) -> list[list[str]]:
-    scores = vocabulary.fields[f"{PREFIX}scores"]
-    count = len(vocabulary.tokens)
-    if not isinstance(scores, list) or len(scores) != count or not all(isinstance(score, float) for score in scores):
-        raise vocabulary.wrong("scores", f"a list of {count} numbers is needed; {_instead()}")
-    if any(score != score for score in scores):
-        raise vocabulary.wrong("scores", "one of them is no number (NaN)")
+    scores = _scores(vocabulary)
     pieces = zip(vocabulary.tokens, vocabulary.kinds, scores, strict=True)
     known = {text: (token, score) for token, (text, kind, score) in enumerate(pieces) if kind == NORMAL}
     try:
         return merges_by_score(known)
     except ValueError as error:
         raise vocabulary.wrong("tokens", str(error)) from None
+
+
+def _scores(vocabulary: Vocabulary) -> list[float]:
+    scores = vocabulary.fields[f"{PREFIX}scores"]
+    count = len(vocabulary.tokens)
+    if not isinstance(scores, list) or len(scores) != count or not all(isinstance(score, float) for score in scores):
+        raise vocabulary.wrong("scores", f"a list of {count} numbers is needed; {_instead()}")
+    if any(score != score for score in scores):
+        raise vocabulary.wrong("scores", "one of them is no number (NaN)")
+    return scores
 
 
 def _added(vocabulary: Vocabulary) -> list[dict[str, Any]]:

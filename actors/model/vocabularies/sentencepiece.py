@@ -47,7 +47,7 @@ def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any
         raise refused(model, "it is of the type UNIGRAM and has pieces that are not to be used (UNUSED)")
     added = _added(model, about)
     prefix = model.dummy_prefix and about.config.flag("add_prefix_space", absent=True)
-    steps, cut = _normal_form(model, prefix, about.config.flag("legacy"))
+    steps, cut = normal_form(model, prefix, about.config.flag("legacy"))
     begin = model.pieces[model.begin].text if model.begin >= 0 else None
     end = model.pieces[model.end].text if model.end >= 0 else None
     return {
@@ -56,7 +56,7 @@ def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any
         "pre_tokenizer": cut,
         "post_processor": added.ends(not name or name in BEGIN_WITH, begin, end),
         "decoder": pieces_decoder(ALL if model.fewer_spaces else int(prefix)),
-        "model": _byte_pairs(model, added.words()) if model.kind == BPE else _unigram(model, added.words()),
+        "model": _byte_pairs(model, added.words()) if model.kind == BPE else unigram(model, added.words()),
     }
 
 
@@ -85,7 +85,7 @@ def _added(model: SentencePieceModel, about: About) -> AddedTokens:
     return added
 
 
-def _normal_form(
+def normal_form(
     model: SentencePieceModel, prefix: bool, legacy: bool
 ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """(what becomes of a text, how it is cut). `legacy`: a space before what follows a special token as well."""
@@ -112,7 +112,7 @@ def _byte_pairs(model: SentencePieceModel, vocabulary: dict[str, int]) -> dict[s
     return byte_pairs(vocabulary, merges) | WITH_BYTES | {"unk_token": unknown, "byte_fallback": model.byte_fallback}
 
 
-def _unigram(model: SentencePieceModel, words: dict[str, int]) -> dict[str, Any]:
+def unigram(model: SentencePieceModel, words: dict[str, int]) -> dict[str, Any]:
     """Tokens of the folder follow, as the library numbers them."""
     if max(words.values()) != len(words) - 1:
         raise refused(model, "its folder adds tokens that do not follow on its pieces without a gap")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,17 @@ import pytest
 
 from actorserve import LLM
 from actorserve.actors.model.checks.model import find_model
+from actorserve.actors.model.gguf.header import read_header
+from actorserve.actors.model.gguf.tokenizer import make_tokenizer
+from actorserve.actors.model.vocabularies.proto import read_sentencepiece
+from actorserve.actors.model.vocabularies.sentencepiece import from_sentencepiece
+from actorserve.actors.model.vocabularies.special import read_about
 from actorserve.actors.options.config import ConfigError, make_config
 from tests.support.models.embedders import cosines, vectors, write_model
 from tests.support.models.gguf.encoders import TEXTS, write_encoder
-from tests.support.models.gguf.files import convert
+from tests.support.models.gguf.files import convert, tiny_model
+
+VOCABULARIES = Path(__file__).parents[2] / "model" / "vocabularies" / "vocabulary_files"
 
 
 @pytest.mark.parametrize(
@@ -21,7 +29,7 @@ from tests.support.models.gguf.files import convert
 )
 def test_vectors_of_a_file(family: str, cased: bool, mode: str, method: int, tmp_path: Path) -> None:
     name = family.replace("_", "-")
-    path = write_encoder(family, tmp_path, cased, **{f"{name}.pooling_type": method})
+    path = write_encoder(family, tmp_path, cased, 1 + (not cased), **{f"{name}.pooling_type": method})
     wanted = vectors(tmp_path, TEXTS, mode)
     with LLM(str(path), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
         found = llm.embed(TEXTS, use_tqdm=False)
@@ -68,3 +76,37 @@ def test_a_decoder_whose_file_says_how_it_pools(tmp_path: Path) -> None:
     with LLM(str(path), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
         found = llm.embed([{"prompt_token_ids": ids_of(tmp_path, text)} for text in TEXTS], use_tqdm=False)
     assert cosines([one.outputs.embedding for one in found], wanted).min() > 0.99999
+
+
+def test_a_vocabulary_of_unigram(tmp_path: Path) -> None:
+    """As files of XLM-R and T5 have it: what is made of SentencePiece's own file cuts texts in the same way."""
+    from tokenizers import Tokenizer
+
+    file = VOCABULARIES / "unigram.model"
+    model = read_sentencepiece(file, file.read_bytes())
+    (tmp_path / "theirs").mkdir()
+    shutil.copy(file, tmp_path / "theirs" / "tokenizer.model")
+    theirs = from_sentencepiece(model, read_about(tmp_path / "theirs"))
+    fields = {
+        "model": "t5",
+        "tokens": [piece.text for piece in model.pieces],
+        "scores": [piece.score for piece in model.pieces],
+        "token_type": [piece.kind for piece in model.pieces],
+        "precompiled_charsmap": list(model.characters),
+        "remove_extra_whitespaces": model.fewer_spaces,
+        "add_space_prefix": model.dummy_prefix,
+        "unknown_token_id": model.unknown,
+        "eos_token_id": model.end,
+        "add_eos_token": True,
+        **dict.fromkeys(("pre", "merges", "bos_token_id")),
+    }
+    made = {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
+    header = read_header(tiny_model(tmp_path, made, words=len(model.pieces)))
+    ours, wanted = (Tokenizer.from_str(json.dumps(one)) for one in (make_tokenizer(header)[0], theirs))
+    for text in [*TEXTS, "  spaces   here ", "ﬁne ½ ＡＢ", "hello<unk>world", ""]:
+        ids = wanted.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text).ids == [*ids, model.end], text
+        assert ours.decode(ids) == wanted.decode(ids)
+    broken = {**made, "tokenizer.ggml.scores": [0.5]}
+    with pytest.raises(ConfigError, match=r"tokenizer.ggml.scores: a list of \d+ numbers"):
+        make_tokenizer(read_header(tiny_model(tmp_path, broken, words=len(model.pieces))))

@@ -46,7 +46,7 @@ def words(cased: bool) -> list[str]:
     return [*MARKS, *WORDS.split(), *(["The", "What"] if cased else []), "##o", "z"]
 
 
-def write_encoder(family: str, folder: Path, cased: bool = False, **fields: Any) -> Path:
+def write_encoder(family: str, folder: Path, cased: bool = False, types: int = 2, **fields: Any) -> Path:
     """A checkpoint in `folder`, with a tokenizer of word pieces, and the same as a GGUF file, which is returned."""
     import torch
     from tokenizers import BertWordPieceTokenizer
@@ -55,7 +55,9 @@ def write_encoder(family: str, folder: Path, cased: bool = False, **fields: Any)
     from actorserve.actors.worker.adapter.verify import randomise
 
     vocabulary = words(cased)
-    config = AutoConfig.for_model(family, **{**FAMILIES[family], "vocab_size": len(vocabulary)})
+    config = AutoConfig.for_model(
+        family, **{**FAMILIES[family], "vocab_size": len(vocabulary), "type_vocab_size": types}
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModel.from_config(config).float().eval()
@@ -113,5 +115,5 @@ def _tensors(folder: Path) -> dict[str, Stored]:
             own = f"blk.{match[1]}.{INSIDE[match[2]]}"
         else:
             own = next(ours for theirs, ours in NAMES if re.fullmatch(theirs, stem))
-        found[f"{own}.{end}"] = stored(kind, weight)
+        found[f"{own}.{end}"] = stored(kind, weight.squeeze())  # which converters do, too
     return found

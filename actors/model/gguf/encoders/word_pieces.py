@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..tokenizers.tokenizer_parts import SPACE
+from ...tokenizers.tokenizer_parts import SPACE
 
 WITHIN = "##"
 LONGEST_WORD = 100  # characters; a longer one is not known
