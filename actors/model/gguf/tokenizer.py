@@ -23,7 +23,6 @@ from ..tokenizers.tokenizer_parts import (
     pieces_decoder,
 )
 from ..values import Values
-from ..vocabularies.proto import Piece
 from .encoders.unigram import unigram_parts
 from .encoders.word_pieces import BertMarks, word_pieces
 from .header import GgufHeader
@@ -184,9 +183,9 @@ def _ends_of_bert(vocabulary: Vocabulary) -> BertMarks:
 
 
 def _unigram(vocabulary: Vocabulary) -> dict[str, Any]:
-    pieces = [Piece(*one) for one in zip(vocabulary.tokens, _scores(vocabulary), vocabulary.kinds, strict=True)]
+    pieces = list(zip(vocabulary.tokens, _scores(vocabulary), strict=True))
     unknown = vocabulary.special("unknown")
-    return unigram_parts(vocabulary.fields, pieces, -1 if unknown is None else unknown) | {
+    return unigram_parts(vocabulary.fields, pieces, -1 if unknown is None else unknown, BYTE in vocabulary.kinds) | {
         "added_tokens": _added(vocabulary),
         "post_processor": _ends(vocabulary, False),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -77,6 +78,35 @@ def pieces_decoder(strip: int) -> dict[str, Any]:
     ]
     first = [{"type": "Strip", "content": " ", "start": strip, "stop": 0}] if strip else []
     return {"type": "Sequence", "decoders": [*steps, *first]}
+
+
+def normal_form(
+    characters: bytes, fewer_spaces: bool, prefix: bool, legacy: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """(what becomes of a text, how it is cut), as SentencePiece does it, `characters` its compiled table of them.
+    `prefix`: a space stands before it; `legacy`: before what follows a special token as well.
+    """
+    steps: list[dict[str, Any]] = []
+    if characters:
+        table = base64.b64encode(characters).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": table})
+    if fewer_spaces:
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        steps.append({"type": "Replace", "pattern": {"Regex": r"\A | \z"}, "content": ""})
+    if not prefix or legacy:
+        before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+        return [*steps, *before, SPACES_SHOWN], None
+    return steps, {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False}
+
+
+def unigram(pieces: Iterable[tuple[str, float]], unknown: int, byte_fallback: bool) -> dict[str, Any]:
+    """The likeliest pieces of a text, by their scores; `unknown`: -1 if there is no such piece."""
+    return {
+        "type": "Unigram",
+        "unk_id": unknown if unknown >= 0 else None,
+        "vocab": [[text, score] for text, score in pieces],
+        "byte_fallback": byte_fallback,
+    }
 
 
 def merges_by_score(known: Mapping[str, tuple[int, float]]) -> list[list[str]]:

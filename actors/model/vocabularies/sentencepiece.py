@@ -6,18 +6,17 @@ classes that number pieces in another way are refused by name.
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from ...options.config import ConfigError
 from ..tokenizers.tokenizer_parts import (
-    SPACE,
-    SPACES_SHOWN,
     WITH_BYTES,
     byte_pairs,
     in_turn,
     merges_by_score,
+    normal_form,
     pieces_decoder,
+    unigram,
 )
 from .proto import BPE, CONTROL, NORMAL, UNIGRAM, UNKNOWN, UNUSED, USER_DEFINED, SentencePieceModel
 from .special import About, AddedTokens
@@ -47,7 +46,8 @@ def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any
         raise refused(model, "it is of the type UNIGRAM and has pieces that are not to be used (UNUSED)")
     added = _added(model, about)
     prefix = model.dummy_prefix and about.config.flag("add_prefix_space", absent=True)
-    steps, cut = normal_form(model, prefix, about.config.flag("legacy"))
+    legacy = about.config.flag("legacy")
+    steps, cut = normal_form(model.characters, model.fewer_spaces, prefix, legacy)
     begin = model.pieces[model.begin].text if model.begin >= 0 else None
     end = model.pieces[model.end].text if model.end >= 0 else None
     return {
@@ -56,7 +56,7 @@ def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any
         "pre_tokenizer": cut,
         "post_processor": added.ends(not name or name in BEGIN_WITH, begin, end),
         "decoder": pieces_decoder(ALL if model.fewer_spaces else int(prefix)),
-        "model": _byte_pairs(model, added.words()) if model.kind == BPE else unigram(model, added.words()),
+        "model": _byte_pairs(model, added.words()) if model.kind == BPE else _unigram(model, added.words()),
     }
 
 
@@ -85,23 +85,6 @@ def _added(model: SentencePieceModel, about: About) -> AddedTokens:
     return added
 
 
-def normal_form(
-    model: SentencePieceModel, prefix: bool, legacy: bool
-) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """(what becomes of a text, how it is cut). `legacy`: a space before what follows a special token as well."""
-    steps: list[dict[str, Any]] = []
-    if model.characters:
-        table = base64.b64encode(model.characters).decode()
-        steps.append({"type": "Precompiled", "precompiled_charsmap": table})
-    if model.fewer_spaces:
-        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
-        steps.append({"type": "Replace", "pattern": {"Regex": r"\A | \z"}, "content": ""})
-    if not prefix or legacy:
-        before = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
-        return [*steps, *before, SPACES_SHOWN], None
-    return steps, {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False}
-
-
 def _byte_pairs(model: SentencePieceModel, vocabulary: dict[str, int]) -> dict[str, Any]:
     known = {piece.text: (at, piece.score) for at, piece in enumerate(model.pieces) if piece.kind == NORMAL}
     try:
@@ -112,13 +95,9 @@ def _byte_pairs(model: SentencePieceModel, vocabulary: dict[str, int]) -> dict[s
     return byte_pairs(vocabulary, merges) | WITH_BYTES | {"unk_token": unknown, "byte_fallback": model.byte_fallback}
 
 
-def unigram(model: SentencePieceModel, words: dict[str, int]) -> dict[str, Any]:
+def _unigram(model: SentencePieceModel, words: dict[str, int]) -> dict[str, Any]:
     """Tokens of the folder follow, as the library numbers them."""
     if max(words.values()) != len(words) - 1:
         raise refused(model, "its folder adds tokens that do not follow on its pieces without a gap")
-    return {
-        "type": "Unigram",
-        "unk_id": model.unknown if model.unknown >= 0 else None,
-        "vocab": [[piece.text, piece.score] for piece in model.pieces],
-        "byte_fallback": model.byte_fallback,
-    }
+    pieces = ((piece.text, piece.score) for piece in model.pieces)
+    return unigram(pieces, model.unknown, model.byte_fallback)

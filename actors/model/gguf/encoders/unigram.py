@@ -5,38 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from ....options.config import ConfigError
-from ...tokenizers.tokenizer_parts import in_turn, pieces_decoder
+from ...tokenizers.tokenizer_parts import in_turn, normal_form, pieces_decoder, unigram
 from ...values import Values
-from ...vocabularies.proto import BYTE, UNIGRAM, Piece, SentencePieceModel
-from ...vocabularies.sentencepiece import normal_form, unigram
 
 PREFIX = "tokenizer.ggml."
 
 
-def unigram_parts(fields: Values, pieces: list[Piece], unknown: int) -> dict[str, Any]:
+def unigram_parts(fields: Values, pieces: list[tuple[str, float]], unknown: int, with_bytes: bool) -> dict[str, Any]:
     """All but added tokens, and what stands around a text."""
     prefix = fields.flag(f"{PREFIX}add_space_prefix", absent=True)
-    model = SentencePieceModel(
-        file=fields.file,  # type: ignore[arg-type]
-        pieces=pieces,
-        kind=UNIGRAM,
-        unknown=unknown,
-        begin=-1,
-        end=-1,
-        pad=-1,
-        byte_fallback=any(piece.kind == BYTE for piece in pieces),
-        whitespace_as_suffix=False,
-        characters=_characters(fields),
-        dummy_prefix=prefix,
-        fewer_spaces=fields.flag(f"{PREFIX}remove_extra_whitespaces", absent=True),
-        escapes_spaces=True,
-    )
-    steps, cut = normal_form(model, prefix, False)
+    fewer = fields.flag(f"{PREFIX}remove_extra_whitespaces", absent=True)
+    steps, cut = normal_form(_characters(fields), fewer, prefix, False)
     return {
         "normalizer": in_turn("normalizers", steps),
         "pre_tokenizer": cut,
         "decoder": pieces_decoder(int(prefix)),
-        "model": unigram(model, {piece.text: at for at, piece in enumerate(pieces)}),
+        "model": unigram(pieces, unknown, with_bytes),
     }
 
 
