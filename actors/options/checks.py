@@ -185,14 +185,11 @@ def _check_stages(config: Config) -> None:
     _check_nodes(config)
     if config.pipeline_parallel_size == 1:
         return
-    for option, given in (
-        ("--speculative-config", config.speculative_config not in (None, "none")),
-        ("--kv-offload", config.offloads),
-    ):
-        if given:
-            raise ConfigError(
-                f"{option}: not with --pipeline-parallel-size above 1; --tensor-parallel-size divides a model, too, "
-                "and goes with it"
-            )
-    if config.enable_lora and config.nnodes > 1:
-        raise ConfigError("--enable-lora: not with --nnodes above 1: adapters are read by stages on one machine")
+    if config.speculative_config not in (None, "none"):
+        raise ConfigError(
+            "--speculative-config: not with --pipeline-parallel-size above 1; --tensor-parallel-size divides a model, "
+            "too, and goes with it"
+        )
+    for option, given in (("--enable-lora", config.enable_lora), ("--kv-offload", config.offloads)):
+        if given and config.nnodes > 1:
+            raise ConfigError(f"{option}: not with --nnodes above 1, whose other machines are told of steps alone")

@@ -22,8 +22,8 @@ from ..options.config import Config
 FORMAT = 1  # of arena slots and files
 OPTIONS = (
     "dtype quantization model_impl deterministic load_format seed max_model_len kv_cache_dtype block_size "
-    "tensor_parallel_size enable_expert_parallel cpu_kernels trust_remote_code mm_processor_kwargs media_io_kwargs "
-    "max_media_pixels"
+    "tensor_parallel_size pipeline_parallel_size enable_expert_parallel cpu_kernels trust_remote_code "
+    "mm_processor_kwargs media_io_kwargs max_media_pixels"
 ).split()
 LARGE = 32 << 20  # bytes of a file whose digest is kept
 DIGESTS = ".digests"  # folder for these

@@ -37,7 +37,7 @@ class EngineMemory:
         self._pages = pages
         parts = [read_description(page) for page in pages]
         self.parts = [part for part in parts if part is not None]
-        alike = len({(part.block_bytes, part.blocks) for part in self.parts}) == 1
+        alike = len({part.blocks for part in self.parts}) == 1  # stages have blocks of their own sizes
         if len(self.parts) < len(parts) or not alike:
             self.parts = []
         return True

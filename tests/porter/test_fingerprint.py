@@ -20,6 +20,7 @@ OTHERWISE: dict[str, Any] = {
     "dtype": "bfloat16", "quantization": "int8", "model_impl": "transformers", "deterministic": True,
     "load_format": "dummy", "seed": 3, "max_model_len": 64, "kv_cache_dtype": "int8", "block_size": 16,
     "tensor_parallel_size": 2, "enable_expert_parallel": True, "cpu_kernels": "torch", "trust_remote_code": True,
+    "pipeline_parallel_size": 2,
     "mm_processor_kwargs": {"a": 1}, "media_io_kwargs": {"video": {"num_frames": 3}}, "max_media_pixels": 4096,
 }  # fmt: skip
 SAME: dict[str, Any] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import mmap
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -27,10 +28,10 @@ LIBRARIES = ("torch", "transformers", "numpy")  # that compute
 class TierReader:
     """Of one worker."""
 
-    def __init__(self, arena: TierArena, rank: int, description: KVDescription, memory: list[mmap.mmap]) -> None:
-        """`memory` of the description's pieces."""
+    def __init__(self, arena: TierArena, first: int, description: KVDescription, memory: list[mmap.mmap]) -> None:
+        """Its part of a block begins at byte `first`; `memory` of the description's pieces."""
         self._arena = arena
-        self._first, self._end = rank * description.block_bytes, (rank + 1) * description.block_bytes
+        self._first, self._end = first, first + description.block_bytes
         self._blocks = BlockWriter(description, [memoryview(part) for part in memory])
 
     def load(self, message: LoadBlocks) -> None:
@@ -41,21 +42,30 @@ class TierReader:
                 self._blocks.write(block, self._arena.data(slot)[self._first : self._end])
 
 
-def make_reader(context: Context, kept: KeptMemory, kv: KVSpec, kind: KVType, *more: object) -> TierReader | None:
-    """Describe the memory that was taken, of this spec and type, which `more` gives a meaning; None without tiers."""
+def make_reader(
+    context: Context, kept: KeptMemory, kvs: Sequence[KVSpec], kind: KVType, *more: object
+) -> TierReader | None:
+    """Describe the memory that was taken, of this type, which `more` gives a meaning; None without tiers. `kvs`: of all
+    workers of the engine, whose parts of a block lie one behind the other.
+    """
     arena = context.kv_tier()
     if arena is None:
         return None
+    own, block_size = context.spec.index, context.config.block_size
+    kv = kvs[own]
     meaning = blake2b(repr((kv, kind, code_digest(), *map(_version, LIBRARIES), more)).encode(), digest_size=32)
-    slots = kept.blocks * context.config.block_size
+    slots = kept.blocks * block_size
     sizes = [size for spec in kv.pools() for size in spec.row_bytes(kind)]
     pieces = [
-        Piece(start, len(part) // (slots * size), context.config.block_size * size)
+        Piece(start, len(part) // (slots * size), block_size * size)
         for (start, part), size in zip(kept.taken, sizes, strict=True)
     ]
     described = KVDescription(meaning.digest(), kept.blocks, pieces, folder_marks(context.model.folder))
     describe(kept.fd, described)
-    return TierReader(arena, context.spec.index, described, [part for _, part in kept.taken])
+    alike = all(one == kv for one in kvs)
+    assert alike or kv.block_bytes(block_size, kind) == described.block_bytes, "others know where its part begins"
+    before = (described.block_bytes if one == kv else one.block_bytes(block_size, kind) for one in kvs[:own])
+    return TierReader(arena, sum(before), described, [part for _, part in kept.taken])
 
 
 def code_digest() -> bytes:

@@ -58,15 +58,15 @@ def start(context: Context, own: Worker | None = None) -> WorkerActor:
     if adapters is not None:
         runner.lora = adapters.rows(config.max_num_seqs)
     said = runner, memory.blocks, memory.made.layout, tokens, adapters
+    tier = make_tier(context, memory, model) if config.offloads else None
     if stage is not None:
         staged = StageWorkerActor(context, stage, *said)
         staged.use(own)
+        staged.tier = tier
         return staged
     actor = (SpeculativeWorkerActor if drafter else WorkerActor)(context, *said)
     actor.use(own)
-    actor.vision = vision
-    if config.offloads:
-        actor.tier = make_tier(context, memory, model)
+    actor.vision, actor.tier = vision, tier
     return actor
 
 

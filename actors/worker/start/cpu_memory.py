@@ -13,6 +13,7 @@ from ..cpu.memory.kv_memory import WorkerMemory, kv_type, make_memory
 from ..kept_memory.file import KeptMemory, anonymous, digest_of
 from ..kept_memory.tier import TierReader, make_reader
 from ..pipeline.link import Stage
+from ..pipeline.model import StageModel
 from ..pipeline.start import plan_worker_memory
 from ..tensor_parallel import TensorParallelGroup
 from .shared import speaks_for_all, warn_unused_memory
@@ -74,10 +75,13 @@ def _find_memory(
 
 def make_tier(context: Context, memory: GivenMemory, model: Decoder) -> TierReader | None:
     """--kv-offload, of memory whose blocks are all that there is to a prefix."""
-    config, group = context.config, (context.spec.index, context.config.tensor_parallel_size)
+    config = context.config
+    group = context.spec.index, config.tensor_parallel_size, config.pipeline_parallel_size
     if not memory.plain:
         if speaks_for_all(context):
             context.log.warning("--kv-offload: it has no effect with a model or drafts that keep more than blocks")
         return None
     exact = config.threads if model.batch_invariant else None
-    return make_reader(context, memory.kept, model.kv, kv_type(config, model), str(model.dtype), group, exact)
+    stages = model.stage_kvs if isinstance(model, StageModel) else [model.kv]
+    kvs = [kv for kv in stages for _ in range(config.tensor_parallel_size)]
+    return make_reader(context, memory.kept, kvs, kv_type(config, model), str(model.dtype), group, exact)

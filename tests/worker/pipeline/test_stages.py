@@ -201,11 +201,15 @@ def test_more_stages_than_layers_are_refused(checkpoints: Folders) -> None:
         Pipeline(config_for(checkpoints("llama"), pipeline_parallel_size=4))
 
 
+NODES = {"master_addr": "node-a", "node_secret_file": "/secret"}
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 2}'}, "--speculative-config: not with"),
-        ({"kv_offload": "host:64Mi"}, "--kv-offload: not with --pipeline-parallel-size"),
+        ({"kv_offload": "host:64Mi", "nnodes": 2, **NODES}, "--kv-offload: not with --nnodes"),
+        ({"enable_lora": True, "nnodes": 2, **NODES}, "--enable-lora: not with --nnodes"),
     ],
 )
 def test_options_that_do_not_go_with_stages(options: dict[str, object], said: str) -> None:
