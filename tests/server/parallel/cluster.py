@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import time
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import load_file, save_file
 
@@ -45,6 +47,13 @@ def is_there(server: Server) -> None:
     deadline = time.monotonic() + WAIT_S
     while json.loads(urllib.request.urlopen(f"{server.base_url}/ready").read())["status"] != "ready":
         assert time.monotonic() < deadline, server.output
+
+
+async def begun(engine: Server, asking: list[asyncio.Task[Any]]) -> None:
+    """Until it computes some of these: that is read from shared memory, and nothing tells."""
+    while not running(engine):
+        assert not all(task.done() for task in asking), "all have ended elsewhere"
+        await asyncio.sleep(0.01)
 
 
 def running(engine: Server) -> int:

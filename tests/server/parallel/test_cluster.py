@@ -28,7 +28,7 @@ from tests.support.models.adapters import write_adapters
 from tests.support.server import Server
 from tests.support.streams.elsewhere import LONG, SECRET, STREAMS, all_answers, complete, post, read
 
-from .cluster import is_there, loaded, make_proofs, refused, running, write_weights
+from .cluster import begun, is_there, loaded, make_proofs, refused, running, write_weights
 
 LORA = ("--enable-lora", "--max-loras", "2")
 PROCESSORS = (*LORA, "--logits-processors", f"{logits_plugin.__file__}:Only")
@@ -284,9 +284,9 @@ def test_adapters_are_loaded_there_and_go_on_through_deaths(
             for name in ("both", "here"):
                 assert await complete(session, 1, model=name, **LONG) == wanted[name]
             for victim in ("worker", "steward", "scheduler"):
+                await asyncio.to_thread(is_there, server)  # else the requests go elsewhere, and none runs there
                 asking = [asyncio.create_task(complete(session, 1, model="both", **LONG)) for _ in range(3)]
-                while not running(engine):
-                    await asyncio.sleep(0.01)  # it is read from shared memory, and nothing tells
+                await begun(engine, asking)
                 os.kill(engine.pids()[victim], signal.SIGKILL)
                 assert await asyncio.gather(*asking) == [wanted["both"]] * 3, victim
             assert (await post(session, "/v1/unload_lora_adapter", {"lora_name": "both"}))[0] == 200
@@ -312,8 +312,7 @@ def test_an_adapter_whose_files_change_is_the_one_that_was_loaded_in_every_engin
             assert (await post(session, "/v1/load_lora_adapter", load))[0] == 200
             wanted = [await complete(session, to, model="changing", **LONG) for to in (0, 1)]
             asking = [asyncio.create_task(complete(session, 1, model="changing", **LONG)) for _ in range(3)]
-            while not running(engine):
-                await asyncio.sleep(0.01)  # it is read from shared memory, and nothing tells
+            await begun(engine, asking)
             for file in second.iterdir():
                 shutil.copyfile(file, first / file.name)
             os.kill(engine.pids()["worker"], signal.SIGKILL)
