@@ -28,7 +28,7 @@ from tests.support.models.adapters import write_adapters
 from tests.support.server import Server
 from tests.support.streams.elsewhere import LONG, SECRET, STREAMS, all_answers, complete, post, read
 
-from .cluster import begun, is_there, loaded, make_proofs, refused, running, write_weights
+from .cluster import begun, is_there, loaded, make_proofs, refused, write_weights
 
 LORA = ("--enable-lora", "--max-loras", "2")
 PROCESSORS = (*LORA, "--logits-processors", f"{logits_plugin.__file__}:Only")
