@@ -154,7 +154,6 @@ def test_parsers_are_brought_by_options(tmp_path: Path) -> None:
 )
 def test_what_brings_no_parser_is_told(tmp_path: Path, given: str, words: str) -> None:
     (tmp_path / "plugin.py").write_text("number = 7\n")
-    config = make_config({"tool_parser_plugin": given.format(tmp_path)})
-    with pytest.raises(ConfigError, match=words) as caught:
-        choose_parsers(config, model_of(tmp_path, UNKNOWN))
+    with pytest.raises(ConfigError, match=words) as caught:  # when options are read, or parsers are made of them
+        choose_parsers(make_config({"tool_parser_plugin": given.format(tmp_path)}), model_of(tmp_path, UNKNOWN))
     assert str(caught.value).startswith("--tool-parser-plugin: ")
