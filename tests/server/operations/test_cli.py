@@ -106,7 +106,7 @@ def test_what_is_no_number_says_what_would_be(text: str, capsys: pytest.CaptureF
             ("--speculative-config", '{"method": "n-gram", "num_speculative_tokens": 3}'),
             (
                 "--speculative-config: method: n-gram is none of ngram, suffix, draft_model",
-                "medusa; did you mean ngram?",
+                "dflash; did you mean ngram?",
             ),
         ),
         (

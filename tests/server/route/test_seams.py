@@ -207,7 +207,7 @@ def refusal(server: Server, path: str = TEXT, body: Any = None, **fields: Any) -
         ({"choices": [{"tokens": [5] * 100_000}]}, "choices[0].tokens"),
         ({"choices": [{"characters": 3}]}, "choices[0].tokens"),
         ({"choices": [{"tokens": [5], "characters": -1}]}, "choices[0].characters"),
-        ({"choices": [{"tokens": [5], "text": "x"}]}, "choices[0]"),
+        ({"choices": [{"tokens": [5], "text": "x"}]}, "choices[0].text"),
         ({"begun": False}, "begun"),
         ({"body": ONCE}, "body"),
         ({"body": {**ONCE, "stream": True, "max_tokens": -1}}, "max_tokens"),
