@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from .transcript import model_of
+from .trails.transcript import model_of
 
 BLOCK = 256  # bytes of a body's text that are looked for together
 MOST_BLOCKS = 1024

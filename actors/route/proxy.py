@@ -24,9 +24,9 @@ from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
 from .settings import RouteSettings
 from .streams import ClientGone, ClientStream, Streams, reason_of
-from .trail import ORIGIN, Passed, Trail, TrailError
-from .transcript import PATHS as HEARD
-from .transcript import Transcript
+from .trails.trail import ORIGIN, Passed, Trail, TrailError
+from .trails.transcript import PATHS as HEARD
+from .trails.transcript import Transcript
 from .upstream import GATEWAY, Failed, Upstream, Whole, read_whole, sent_headers
 
 STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")

@@ -15,7 +15,7 @@ from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
 from .settings import RouteSettings
-from .trail import Passed, TrailError
+from .trails.trail import Passed, TrailError
 from .upstream import GATEWAY, Failed, Upstream, passed_headers, read_whole, settle
 
 STALL_S = 25.0  # a client that takes nothing for so long is cut off, before a replica cuts off the router

@@ -13,7 +13,7 @@ from multidict import CIMultiDict
 from .asked import Asked
 from .replica import Replica
 from .settings import RouteSettings
-from .trail import TRAIL
+from .trails.trail import TRAIL
 
 HOP_BY_HOP = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from actorserve.actors.route.asked import understand
-from actorserve.actors.route.trail import TrailError
-from actorserve.actors.route.transcript import Transcript
+from actorserve.actors.route.trails.trail import TrailError
+from actorserve.actors.route.trails.transcript import Transcript
 from tests.support.routers import Routed, routed, stream
 
 PATH = "/v1/audio/transcriptions"

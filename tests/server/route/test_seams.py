@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.route.trail import Trail
+from actorserve.actors.route.trails.trail import Trail
 from tests.support.client import http_client
 from tests.support.server import Server
 from tests.support.streams import pieces as streams
@@ -229,7 +229,7 @@ def test_without_asking_a_stream_says_nothing_of_it(demo_server: Server) -> None
 
 
 def test_a_trail_that_cannot_be_read_is_told() -> None:
-    from actorserve.actors.route.trail import TrailError
+    from actorserve.actors.route.trails.trail import TrailError
 
     with pytest.raises(TrailError):
         Trail("x")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from openai import APIStatusError, BadRequestError, OpenAI
 
-from actorserve.actors.route.transcript import Transcript
+from actorserve.actors.route.trails.transcript import Transcript
 from actorserve.actors.sound.windows import cut as windows
 from tests.support.models.whispers import RATE, SECONDS, STEP, TIMES, Reference, encoded, sound, wav
 from tests.support.server import Server

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from actorserve.actors.route.trail import ORIGIN, TRAIL, Trail
+from actorserve.actors.route.trails.trail import ORIGIN, TRAIL, Trail
 
 from ..client import connect
 from ..server import Server
