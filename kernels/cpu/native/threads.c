@@ -13,9 +13,9 @@
  * divided among tasks and sums never are, so that no bit depends on who does what.
  *
  * Beside busy neighbours a thread may be sent away in the middle of a task, and all wait for it. Where the caller has
- * waited so for STALL_NS, it is `alone`: others leave the region and take no task for ALONE_NS, twice as long each time
- * that this happens again at once. So a machine with more to do than it has cores sees one thread of ours, which waits for
- * nobody, and one that is free again sees all of them soon.
+ * waited so for STALL_NS, it is `alone`: others leave the region and take no task for ALONE times as long as it waited, and
+ * twice as long each time that this happens again at once. So a machine with more to do than it has cores sees one thread
+ * of ours, which waits for nobody, and a process that woke for a moment, as a frontend does for a token, costs a moment.
  *
  * A wait spins for SPIN_NS where a step is on, then gives the core away some times; where that takes long, others want
  * it, and the thread sleeps. */
@@ -39,7 +39,7 @@
 #define YIELD_NS 1000000 /* so long it gives the core away, again and again, before it sleeps */
 #define BUSY_NS 20000    /* a core that comes back later than this was another's */
 #define STALL_NS 500000  /* a task takes some µs: who holds one for so long does not run */
-#define ALONE_NS 50000000
+#define ALONE 2          /* times as long as it waited the caller goes on alone at first */
 #define MOST_ALONE_NS 1600000000
 #define LINE 64
 
@@ -153,7 +153,7 @@ static void wait_for_others(pool *own, int turn) {
     int64_t now = now_ns();
     if (now - begin < STALL_NS || atomic_load(&own->alone))
         return;
-    own->alone_ns = own->alone_ns ? 2 * own->alone_ns : ALONE_NS;
+    own->alone_ns = own->alone_ns ? 2 * own->alone_ns : ALONE * (now - begin);
     if (own->alone_ns > MOST_ALONE_NS)
         own->alone_ns = MOST_ALONE_NS;
     own->alone_until = now + own->alone_ns;
