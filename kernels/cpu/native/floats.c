@@ -6,6 +6,7 @@
 
 #define OUTPUTS 4 /* weights' rows that are multiplied together */
 #define ROWS 4    /* rows of x */
+#define FEW 2     /* of these, outputs are computed one by one: memory is read best as one run */
 #define BLOCK 64  /* outputs whose weights stay in a near cache while all rows pass */
 
 INLINE vec numbers(const char *at, int64_t index, const int kind) {
@@ -16,10 +17,12 @@ INLINE vec numbers(const char *at, int64_t index, const int kind) {
     }
 }
 
+INLINE int64_t number_bytes(const int kind) { return kind == FLOAT_32 ? 4 : 2; }
+
 /* The last ones of a row, and zeros. */
 INLINE vec rest(const char *at, int64_t index, int64_t count, const int kind) {
     char own[4 * LANES] = {0};
-    int64_t size = kind == FLOAT_32 ? 4 : 2;
+    int64_t size = number_bytes(kind);
     memcpy(own, at + index * size, count * size);
     return numbers(own, 0, kind);
 }
@@ -37,8 +40,12 @@ INLINE void tile(
         for (int r = 0; r < rows; r++)
             sums[o][r] = v_zero();
     int64_t i = 0;
+    const int ahead = outputs > 1 && row == 0; /* the next outputs' weights are not foreseen by the processor */
+    const int64_t size = number_bytes(kind);
     for (; i + LANES <= by->inputs; i += LANES)
         for (int o = 0; o < outputs; o++) {
+            if (ahead)
+                __builtin_prefetch(weight + (o + OUTPUTS) * by->stride + i * size, 0, 2);
             vec left = numbers(weight + o * by->stride, i, kind);
             for (int r = 0; r < rows; r++)
                 sums[o][r] = v_fma(v_load(x[r] + i), left, sums[o][r]);
@@ -61,7 +68,7 @@ INLINE void tile(
 
 INLINE void some_rows(const product *own, int64_t first, int64_t last, int64_t row, const int rows, const int kind,
                       int64_t bytes) {
-    for (; first + OUTPUTS <= last; first += OUTPUTS)
+    for (; rows > FEW && first + OUTPUTS <= last; first += OUTPUTS)
         tile(own, first, row, OUTPUTS, rows, kind, bytes);
     for (; first < last; first++)
         tile(own, first, row, 1, rows, kind, bytes);

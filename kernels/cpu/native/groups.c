@@ -82,18 +82,20 @@ void groups_ready(const linear *own, const float *x, char *ready) {
 
 /* Products of a group with some rows, whose numbers begin at `x`. */
 INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums *sums, const int rows, const int bits) {
-    for (int i = 0; i < GROUP / 8; i++) {
-        const uint8_t *at = weight + 64 * i;
-        s_numbers low = bits == 8 ? s_bytes(at) : s_low(at), high = bits == 8 ? s_bytes(at + 256) : s_high(at);
-        for (int r = 0; r < rows; r++)
-            if (bits == 8) {
-                sums[r] = s_dot_bytes(sums[r], low, x[r] + 4 * i);
-                sums[r] = s_dot_bytes(sums[r], high, x[r] + GROUP / 2 + 4 * i);
-            } else {
+    if (bits == 8)
+        for (int i = 0; i < GROUP / 4; i++) {
+            s_numbers numbers = s_bytes(weight + 64 * i);
+            for (int r = 0; r < rows; r++)
+                sums[r] = s_dot_bytes(sums[r], numbers, x[r] + 4 * i);
+        }
+    else
+        for (int i = 0; i < GROUP / 8; i++) {
+            s_numbers low = s_low(weight + 64 * i), high = s_high(weight + 64 * i);
+            for (int r = 0; r < rows; r++) {
                 sums[r] = s_dot(sums[r], low, x[r] + 4 * i);
                 sums[r] = s_dot(sums[r], high, x[r] + GROUP / 2 + 4 * i);
             }
-    }
+        }
 }
 
 INLINE void tile(const product *own, int64_t output, int64_t row, const int rows, const int bits) {

@@ -10,6 +10,7 @@
 #define GROUP 32
 #define SUPER 256
 #define EACH (CHUNK / GROUP)
+#define AHEAD 32 /* groups whose scales are fetched meanwhile: processors foresee the numbers, but not these beside them */
 
 static inline int64_t chunks(const linear *own) { return (own->inputs + CHUNK - 1) / CHUNK; }
 
@@ -59,6 +60,7 @@ INLINE void expand(const linear *own, const uint8_t *at, int64_t chunk, vec *sca
             least[i] = v_sub(v_zero(), v_mul(halves(super + 2 * side), s_small(at + side * (groups(own) + group))));
             break;
         default:
+            __builtin_prefetch(at + 2 * side * (group + AHEAD));
             scale[i] = halves(at + 2 * side * group);
             least[i] = v_zero();
         }

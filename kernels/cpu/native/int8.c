@@ -21,7 +21,7 @@
 
 #if defined(__AVX512F__)
 #define ROWS 8 /* of x that are multiplied together, as there are registers */
-#define SIDES 2
+#define SIDES 2 /* for one row 1: memory is read best as one run */
 #else
 #define ROWS 2
 #define SIDES 1
@@ -76,7 +76,7 @@ INLINE void tile(const product *own, int64_t output, int64_t row, const int side
 
 #define SOME_ROWS(count)                                               \
     case count:                                                        \
-        for (; first + SIDES * SIDE <= last; first += SIDES * SIDE)    \
+        for (; count > 1 && first + SIDES * SIDE <= last; first += SIDES * SIDE) \
             tile(own, first, row, SIDES, count);                       \
         for (; first < last; first += SIDE)                            \
             tile(own, first, row, 1, count);                           \
