@@ -12,7 +12,7 @@ leaves behind, and for that the order in which one thread stores is enough. Wher
               stale: generation that held its blocks when the cache was reset: no prefix is to be found in them
               table: int32, the blocks in the order of the tokens
     a block   cached (a byte): its 16-byte hash is valid, and so are its contents
-              version: how often it has ceased to be cached; larger before the flag goes (reader.py)
+              version: how often it has become or ceased to be cached; larger before the flag changes (reader.py)
     a snapshot of states (where the worker's model has some)   cached: likewise
     index     for other actors' looks alone, where there is one (index.py)
 Knows neither why a block is held nor what a hash is made of.
@@ -49,9 +49,13 @@ class CachedKeys:
         self._versions: Ints | None = None if versions is None else np.ndarray(count, np.int64, memory, versions)
 
     def cache(self, index: int, key: bytes) -> None:
-        """Its contents are final and found by `key`; it was not cached."""
+        """Its contents are final and found by `key`; it was not cached. Who has looked between the two stores of
+        `uncache` has the version that it had until now, and would take these contents for those of the key before.
+        """
         start = self._hashes + HASH_BYTES * index
         self._memory[start : start + HASH_BYTES] = key
+        if self._versions is not None:
+            self._versions[index] += 1  # SYNC: kv_map.version, pairs with CachedBlocks.holds
         store_fence()
         self.flags[index] = 1  # SYNC: kv_map.cached, pairs with CachedBlocks.look
 

@@ -1,8 +1,9 @@
 """What an engine has cached, as an actor sees it that copies blocks or tells of them: it writes nothing.
 
 The scheduler goes on meanwhile. Who reads a block's contents asks for its version before (`look`) and behind (`holds`):
-a version is larger before the flag goes, and the flag is gone before the block is given away, so contents that were
-read between two looks at the same version are those of the key.
+a version is larger before the flag goes, and the flag is gone before the block is given away; and it is larger again
+before the flag comes back. So contents that were read between two looks at the same version are those of the key, also
+where the first look came between the larger version and the flag that went.
 """
 
 from __future__ import annotations

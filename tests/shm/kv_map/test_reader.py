@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from actorserve.shm.kv_map import map as module
 from actorserve.shm.kv_map.map import KVMap, kv_map_bytes
 from actorserve.shm.kv_map.reader import CachedBlocks
 from actorserve.shm.segment import Segment
@@ -31,6 +36,25 @@ def test_a_block_that_was_given_away_holds_no_more() -> None:
     kv.reset_cache()
     kv.cache(5, KEY)
     assert not reader.holds(5, again[0])
+
+
+@pytest.mark.parametrize("ends", [lambda kv: kv.uncache(5), lambda kv: kv.reset_cache()], ids=["uncache", "reset"])
+def test_a_look_between_the_stores_of_an_end_holds_no_later_contents(
+    monkeypatch: pytest.MonkeyPatch, ends: Callable[[KVMap], object]
+) -> None:
+    """The version is larger already, and the flag still there."""
+    kv, reader = make()
+    kv.begin(3, 16)
+    kv.cache(5, KEY)
+    between: list[tuple[int, bytes] | None] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "store_fence", lambda: between.append(reader.look(5)))
+        ends(kv)
+    assert between[0] is not None and between[0][1] == KEY
+    assert reader.changed() == []
+    kv.cache(5, OTHER)
+    assert not reader.holds(5, between[0][0]), "what was read since may be the other's"
+    assert reader.changed() == [5]
 
 
 def test_what_has_changed_is_told_once() -> None:
