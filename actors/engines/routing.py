@@ -42,6 +42,10 @@ class Router:
         """The engines that can compute now, but one."""
         return [engine for engine in self._loads.engines if engine != but and self._loads.is_up(engine)]
 
+    def is_parked(self, engine: int) -> bool:
+        """Is it not wanted now?"""
+        return self._loads.is_parked(engine)
+
     def leave_before(self, engine: int) -> bool:
         """Does one with a lower number give away what it has, too, to the same others?"""
         return any(other < engine and self._loads.is_leaving(other) for other in self._loads.engines)

@@ -6,6 +6,9 @@ The link of the first engine writes the registry, as that engine's scheduler wou
 other link reads it. One that an engine cannot have (its files are not there, or are others, on either machine) is no
 failure of requests: they go on in engines that have it, and end where there is none.
 
+What an engine has refused stands in the registry for as long as its connection, and until there is another: so nobody
+gives a sequence to where it would come back from (engines/refusals.py).
+
 Ids are those of the server; the engine has its own, which its steward knows (steward/adapters.py). A connection is a
 life: what the engine has in memory is asked for anew, and is no work where it is there.
 """
@@ -75,6 +78,7 @@ class LinkAdapters:
         self._connections += 1
         self.missing.clear()
         if self._own is not None:
+            self._own.registry.forget_refusals()
             self._own.meet_worker(self._connections, ())
 
     def has_read(self, answer: AdapterRead) -> None:
@@ -84,6 +88,7 @@ class LinkAdapters:
         problem = f"engine {self._context.spec.engine} at {self._name}: {answer.problem}" if answer.problem else ""
         if problem and (one := self._own.registry.by_id(answer.adapter)) is not None:
             self.missing[answer.adapter] = problem
+            self._own.registry.refuse(answer.adapter)
             self._context.log.error("the adapter %s cannot be used: %s", one.name, problem)
         self._own.has_read(AdapterRead(self._connections, 0, answer.adapter, problem))
         self._own.lost.clear()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 from ..engines.ownership import Ownership
+from ..engines.refusals import Refusals
 from ..engines.routing import Router
 from ..protocol.messages import Admit, Finish
 from ..runtime.process import Context
@@ -22,7 +23,7 @@ class LinkGiver:
     def __init__(self, context: Context, sequences: Sequences, ownership: Ownership) -> None:
         self._context, self._sequences, self._ownership = context, sequences, ownership
         self._table, self._engine = context.table, context.spec.engine
-        self._router = Router(context)
+        self._router, self._refusals = Router(context), Refusals(context)
         self._rows = context.config.max_num_seqs
         self._share_at = 0.0
 
@@ -41,7 +42,8 @@ class LinkGiver:
             return
         self._share_at = now + SHARE_S
         rooms = self._router.rooms(self._rows, but=self._engine)
-        free = [held for held in self._sequences.held.values() if self._may_leave(held)] if rooms else []
+        able, all_held = self._refusals.able, self._sequences.held.values()
+        free = [held for held in all_held if rooms and self._may_leave(held) and able(held.adapter, rooms)]
         some = free[-min(waiting, sum(rooms.values())) :] if free else []
         if some:
             given = self._give(some, list(rooms))
@@ -51,15 +53,21 @@ class LinkGiver:
         return not (held.has_run or held.deaths >= DEATHS_BEFORE_TRIAL or self._table.is_pinned(held.ref))
 
     def leave(self, adapters: Iterable[int]) -> None:
-        """Whose adapter the engine cannot have goes on in another one, and ends where there can be none."""
-        some = [held for held in self._sequences.held.values() if held.adapter in adapters]
-        if not some:
-            return
-        if engines := self._router.up(but=self._engine):
-            self._give(some, engines)
-        elif len(self._context.served.engines) == 1:
-            for held in some:
-                self._sequences.end(held.ref, Finish.ADAPTER)
+        """Whose adapter the engine cannot have goes on in another one that may have it, once that computes, and ends
+        where no engine may.
+        """
+        missed: dict[int, list[Held]] = {}
+        for held in self._sequences.held.values():
+            if held.adapter in adapters:
+                missed.setdefault(held.adapter, []).append(held)
+        others = [engine for engine in self._context.served.engines if engine != self._engine]
+        for adapter, some in missed.items():
+            able = [one for one in self._refusals.able(adapter, others) if not self._router.is_parked(one)]
+            if engines := [engine for engine in self._router.up(but=self._engine) if engine in able]:
+                self._give(some, engines)
+            elif not able:
+                for held in some:
+                    self._sequences.end(held.ref, Finish.ADAPTER)
 
     def give_home(self, some: list[Held]) -> None:
         """To engines of this machine, as soon as one computes; where there are none they end."""
@@ -76,7 +84,8 @@ class LinkGiver:
         self._sequences.stats.survived_elsewhere(held.ref for held in some if held.has_run)
         for held in some:
             tokens = held.num_prompt_tokens + held.num_generated_tokens
-            engine = self._router.choose(self._table.hashes(held.ref), tokens, among=engines)
+            able = self._refusals.able(held.adapter, engines) or engines
+            engine = self._router.choose(self._table.hashes(held.ref), tokens, among=able)
             self._sequences.let_go(held)
             self._table.move(held.ref, engine, held.deaths)
             given.setdefault(engine, []).append(held.ref)

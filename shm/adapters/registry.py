@@ -1,11 +1,12 @@
 """Which adapters a server has: names, places and states, for all actors and for the successors of each.
 
-One writer: the scheduler of the first engine, but for the counts. Everybody may read. Layout: a header line, then
-ENTRIES entries, then the counts.
+One writer: the scheduler of the first engine, but for counts and refusals. Everybody may read. Layout: a header line,
+then ENTRIES entries, then the counts, then the refusals.
     header       seeded (those of the command line are there), number of the last load
     line 0       state << 56 | id, lengths of name and path, stamp of the files that were read (0: none were yet)
     then         the name, the path
-    counts       of each engine, running << 32 | waiting for each entry      its scheduler
+    counts       of each engine, running << 32 | waiting for each entry      its scheduler, or its link
+    refusals     of each engine, the id of the load that cannot be used there, for each entry; 0: none      its link
 An id is `load << ENTRY_BITS | entry`: it names one load of an adapter in the server's life and is never used again, so
 that whatever was computed with another one is not taken for its own. A name may stand twice, while one load takes the
 place of another: the newest that is ready counts.
@@ -64,7 +65,7 @@ class RegisteredAdapter(NamedTuple):
 
 def registry_bytes(engines: int = 1) -> int:
     """Of a segment."""
-    return CACHE_LINE + ENTRIES * (ENTRY_BYTES + engines * WORD_BYTES)
+    return CACHE_LINE + ENTRIES * (ENTRY_BYTES + 2 * engines * WORD_BYTES)
 
 
 class AdapterRegistry:
@@ -130,6 +131,13 @@ class AdapterRegistry:
     def _count_at(self, engine: int, entry: int) -> int:
         return self._header + LINE_WORDS + ENTRIES * ENTRY_WORDS + engine * ENTRIES + entry
 
+    def is_refused(self, adapter: int, engine: int) -> bool:
+        """Has that engine said that it cannot have this load?"""
+        return bool(adapter) and self._words[self._refusal_at(engine, adapter & (ENTRIES - 1))] == adapter
+
+    def _refusal_at(self, engine: int, entry: int) -> int:
+        return self._count_at(self._engines + engine, entry)
+
     def _place(self, entry: int) -> int:
         """Where its name begins, in bytes of the segment."""
         return self._offset + CACHE_LINE + entry * ENTRY_BYTES + CACHE_LINE
@@ -187,6 +195,16 @@ class AdapterRegistryWriter(AdapterRegistry):
     def forget_counts(self) -> None:
         """A life of this engine's scheduler begins: it counts anew."""
         first = self._count_at(self._engine, 0)
+        for at in range(first, first + ENTRIES):
+            self._words[at] = 0
+
+    def refuse(self, adapter: int) -> None:
+        """This engine cannot have that load."""
+        self._words[self._refusal_at(self._engine, adapter & (ENTRIES - 1))] = adapter
+
+    def forget_refusals(self) -> None:
+        """Nobody knows any more what this engine cannot have."""
+        first = self._refusal_at(self._engine, 0)
         for at in range(first, first + ENTRIES):
             self._words[at] = 0
 

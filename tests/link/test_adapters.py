@@ -56,6 +56,10 @@ def test_files_that_are_others_than_those_of_the_load_are_not_asked_for(
     assert asked_for() == [wire.adapter_digest(folder)]
     os.utime(folder / "adapter_model.safetensors", ns=(1, 1))
     assert asked_for() == [""]
+    link.has_read(AdapterRead(0, 0, adapter, "there are other files"))
+    assert first.registry.is_refused(adapter, 1) and not first.registry.is_refused(adapter, 0)
+    link.met()
+    assert not first.registry.is_refused(adapter, 1), "another connection may have it"
 
 
 class Steward(StewardAdapters):

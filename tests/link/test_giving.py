@@ -11,6 +11,8 @@ import pytest
 from actorserve.actors.link import giving as module
 from actorserve.actors.link.giving import LinkGiver
 from actorserve.actors.protocol.messages import Admit, Finish
+from actorserve.shm.adapters.registry import AdapterRegistryWriter, AdapterState, registry_bytes
+from actorserve.shm.segment import Segment
 from tests.link.test_sequences import Bench, moved
 
 
@@ -28,6 +30,9 @@ class Others:
         assert (rows, but) == (8, 1)
         return self.found
 
+    def is_parked(self, engine: int) -> bool:
+        return False
+
     def choose(self, hashes: bytes, tokens: int, among: list[int]) -> int:
         return among[0]
 
@@ -43,16 +48,30 @@ class Giving:
         self.posted: dict[int, list[int]] = {}
         self.others = Others(rooms)
         monkeypatch.setattr(module, "Router", lambda context: self.others)
+        self.segment = Segment.create(registry_bytes(3), "test")
         context: Any = SimpleNamespace(
             table=self.bench.table,
             spec=SimpleNamespace(engine=1),
-            config=SimpleNamespace(max_num_seqs=8),
+            config=SimpleNamespace(max_num_seqs=8, enable_lora=True),
+            segment=self.segment,
             served=SimpleNamespace(engines=range(1, 2) if not rooms else range(3)),
-            system=SimpleNamespace(remote_engines=range(1, 3)),
+            system=SimpleNamespace(remote_engines=range(1, 3), adapters_offset=0, engines=range(3)),
             log=logging.getLogger("test"),
         )
         ownership: Any = SimpleNamespace(post=self.post)
         self.giver = LinkGiver(context, self.bench.sequences, ownership)
+
+    def want(self, ref: int) -> int:
+        """An adapter for this sequence, which its engine refuses."""
+        first = AdapterRegistryWriter(self.segment, 0, 3)
+        adapter = first.add("own", "/own", AdapterState.READY)
+        assert adapter is not None
+        self.bench.sequences.held[ref].adapter = adapter
+        self.refuse(1, adapter)
+        return adapter
+
+    def refuse(self, engine: int, adapter: int) -> None:
+        AdapterRegistryWriter(self.segment, 0, 3, engine).refuse(adapter)
 
     def post(self, given: dict[int, list[int]], make: type) -> None:
         assert make is Admit
@@ -90,14 +109,32 @@ def test_who_is_wanted_there_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whose_adapter_is_nowhere_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is another engine it waits for that, or goes there."""
     giving = Giving(monkeypatch, {})
-    giving.bench.sequences.held[giving.refs[1]].adapter = 5
-    giving.giver.leave({5: "it is not there"})
+    giving.giver.leave([giving.want(giving.refs[1])])
     assert giving.bench.table.finish(giving.refs[1]) == Finish.ADAPTER
     assert len(giving.bench.sequences.held) == 2
     other = Giving(monkeypatch, {0: 1})
-    other.bench.sequences.held[other.refs[1]].adapter = 5
-    other.giver.leave({5: "it is not there"})
+    other.giver.leave([other.want(other.refs[1])])
     assert other.posted == {0: [other.refs[1]]}
+
+
+def test_nobody_goes_to_where_the_same_adapter_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would come back for ever. It waits for an engine that may have it, and ends once all have refused it."""
+    giving = Giving(monkeypatch, {2: 5})
+    adapter = giving.want(giving.refs[1])
+    giving.refuse(2, adapter)
+    giving.giver.leave([adapter])
+    giving.giver.share(3)
+    assert giving.posted == {2: [giving.refs[0], giving.refs[2]]}
+    assert list(giving.bench.sequences.held) == [giving.refs[1]]
+    giving.others.found = {2: 5, 0: 5}
+    giving.giver.leave([adapter])
+    assert giving.posted[0] == [giving.refs[1]]
+    last = Giving(monkeypatch, {2: 5})
+    adapter = last.want(last.refs[1])
+    for engine in (0, 2):
+        last.refuse(engine, adapter)
+    last.giver.leave([adapter])
+    assert last.bench.table.finish(last.refs[1]) == Finish.ADAPTER and not last.posted
 
 
 def test_what_the_engine_elsewhere_does_not_do_goes_home(monkeypatch: pytest.MonkeyPatch) -> None:

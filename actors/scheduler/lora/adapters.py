@@ -73,6 +73,7 @@ class Adapters:
         self._decode = msgspec.msgpack.Decoder(Generation).decode
         self._counted: dict[int, tuple[int, int]] = {}
         registry.forget_counts()
+        registry.forget_refusals()
         if registry.keeps and not registry.seeded:
             self._seed(modules)
         if registry.keeps:

@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from ...engines.ownership import Ownership
+from ...engines.refusals import Refusals
 from ...engines.routing import Router
 from ...protocol.messages import Admit, Message
 from ...runtime.in_flight import NO_REQUEST
@@ -66,7 +67,7 @@ class Handover:
         self._peers = context.served.engines  # of the same model: slots of others are none of its business
         self._workers = [worker.position for worker in context.system.workers_of(self._engine)]
         self._lives: list[int] = []  # of the workers that were met
-        self._ownership, self._router = Ownership(context), Router(context)
+        self._ownership, self._router, self._refusals = Ownership(context), Router(context), Refusals(context)
         self._share_at = self._part_at = self._gave_at = 0.0
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
         self._num_prefill = context.config.prefill_engines
@@ -187,7 +188,8 @@ class Handover:
         deaths, pinned = self._scheduler.suspects.deaths, self._table.is_pinned
         all_waiting = (one for one in waiting.in_order() if deaths(one.ref) < DEATHS_BEFORE_TRIAL)
         free = (one for one in all_waiting if not pinned(one.ref))
-        idle = [sequence for sequence in free if not sequence.num_in_flight_tokens]
+        able = self._refusals.able
+        idle = [one for one in free if not one.num_in_flight_tokens and able(one.adapter, rooms)]
         return self._give(idle[: sum(rooms.values())], list(rooms)) if rooms and idle else {}
 
     # --- when another kind of engine goes on ---------------------------------------------------------------------
@@ -219,7 +221,8 @@ class Handover:
     def _give(self, sequences: Iterable[Sequence], engines: list[int]) -> dict[int, int]:
         given: dict[int, list[int]] = {}
         for sequence in sequences:
-            engine = self._router.choose(self._table.hashes(sequence.ref), sequence.num_tokens, among=engines)
+            able = self._refusals.able(sequence.adapter, engines) or engines
+            engine = self._router.choose(self._table.hashes(sequence.ref), sequence.num_tokens, among=able)
             deaths = self._scheduler.suspects.deaths(sequence.ref)
             self._scheduler.lifecycle.drop(sequence)
             self._table.move(sequence.ref, engine, deaths)
