@@ -163,12 +163,12 @@ class Proxy:
     async def _rest(self, passage: Passage, asked: Asked, replica: Replica, reason: str) -> web.StreamResponse:
         """Of a stream that has broken off."""
         assert passage.client is not None
-        if passage.trail is None:
-            self._metrics.broken.inc()
-            log.error("request %s breaks off: %s (%s)", passage.request_id, replica.address, reason)
-            passage.client.break_off()
-            return passage.client.response
         try:
+            if passage.trail is None:
+                self._metrics.broken.inc()
+                log.error("request %s breaks off: %s (%s)", passage.request_id, replica.address, reason)
+                await passage.client.break_off()
+                return passage.client.response
             await self._streams.go_on(passage.client, asked, passage.trail, passage.request_id, replica, reason)
         except ClientGone:
             log.debug("the client of request %s has gone", passage.request_id)
@@ -178,12 +178,13 @@ class Proxy:
         """What one replica keeps: all are asked, until one has it."""
         found: Whole | None = None
         for replica in [one for one in self._fleet.replicas if one.is_up]:
+            passage = Passage()
             try:
-                answer = await replica.run(self._ask(request, asked, replica, Passage()))
-            except ReplicaLost:
-                continue
-            except Failed as error:
-                found = found or error.answer
+                answer = await replica.run(self._ask(request, asked, replica, passage))
+            except (Failed, ReplicaLost) as error:
+                if passage.client is not None:  # the stream of a response that it keeps
+                    return await self._rest(passage, asked, replica, reason_of(error))
+                found = found or (error.answer if isinstance(error, Failed) else None)
                 continue
             except ClientGone:
                 raise ConnectionResetError from None

@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from .asked import Asked
+from .endings import Ending
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
@@ -33,6 +34,7 @@ class ClientStream:
     def __init__(self, request: web.Request, head: aiohttp.ClientResponse) -> None:
         self._request = request
         self.response = web.StreamResponse(status=head.status, headers=passed_headers(head.headers))
+        self.ending = Ending(request.path, head.headers.get("Content-Type", ""), "Content-Encoding" in head.headers)
 
     async def begin(self) -> None:
         if self._request.version >= (1, 1):
@@ -40,13 +42,21 @@ class ClientStream:
         await self._patiently(self.response.prepare(self._request))
 
     async def write(self, data: bytes) -> None:
+        self.ending.note(data)
         await self._patiently(self.response.write(data))
 
     async def end(self) -> None:
         await self._patiently(self.response.write_eof())
 
-    def break_off(self) -> None:
-        """What the client has is not whole, and it shall see that."""
+    async def break_off(self) -> None:
+        """What the client has is not whole, and it is told so. ClientGone as `write`."""
+        if said := self.ending.error():
+            await self.write(said)
+            await self.end()
+        else:
+            self._cut()
+
+    def _cut(self) -> None:
         if self._request.transport is not None:
             self._request.transport.abort()
 
@@ -55,7 +65,7 @@ class ClientStream:
             async with asyncio.timeout(STALL_S):
                 await work
         except TimeoutError:
-            self.break_off()
+            self._cut()
             raise ClientGone from None
         except (ConnectionError, aiohttp.ClientConnectionResetError):
             raise ClientGone from None
@@ -71,9 +81,12 @@ class Streams:
         """One that cannot go on elsewhere. Failed where it breaks off."""
         try:
             async for data in head.content.iter_any():
-                await client.write(data)
+                if passed := client.ending.whole(data):
+                    await client.write(passed)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Failed(type(error).__name__) from error
+        if rest := client.ending.rest():
+            await client.write(rest)
         await client.end()
 
     async def follow(self, client: ClientStream, head: aiohttp.ClientResponse, trail: Passed) -> None:
@@ -101,7 +114,7 @@ class Streams:
             if replica is None or left == 0 or trail.is_over:
                 log.error("request %s breaks off: %s, and nobody goes on with it", request_id, reason)
                 self._metrics.broken.inc()
-                client.break_off()
+                await client.break_off()
                 return
             left, before = left - 1, trail.tokens
             self._metrics.moves.labels(reason).inc()

@@ -1,0 +1,76 @@
+"""How a stream ends with which nobody goes on: its client is told so by an error of its API, behind the last event that
+is whole, as a server ends a stream that fails. Where no such can stand the connection breaks off.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+MOST_HELD = 32 << 20  # bytes of one event
+EVENTS, LINES = "text/event-stream", "application/x-ndjson"
+MESSAGE = "The server that made this answer was lost, and no other one can go on with it. Ask again."
+CODE, KIND = "server_lost", "server_error"
+NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
+encode = msgspec.json.Encoder().encode
+
+
+class Ending:
+    """Of one stream, by what was asked for and in which form it is answered."""
+
+    def __init__(self, path: str, content_type: str, is_encoded: bool = False) -> None:
+        """`is_encoded`: its bytes are compressed, or otherwise nothing that can be written to."""
+        self._path = path
+        kind = content_type.partition(";")[0].strip().lower()
+        self._between = {EVENTS: b"\n\n", LINES: b"\n"}.get(kind, b"") if not is_encoded else b""
+        self._held = b""
+        self._number = -1  # of the last event of a response
+
+    def whole(self, data: bytes) -> bytes:
+        """What has come up to the end of an event; `rest` is what stands behind it."""
+        if not self._between:
+            return data
+        self._held += data
+        end = self._held.rfind(self._between)
+        if end < 0 and len(self._held) <= MOST_HELD:
+            return b""
+        if end < 0:
+            self._between = b""  # it is nothing of which one knows where its events end
+            return self.rest()
+        end += len(self._between)
+        passed, self._held = self._held[:end], self._held[end:]
+        return passed
+
+    def rest(self) -> bytes:
+        """What stands behind the last whole event, where its server has ended the stream itself."""
+        held, self._held = self._held, b""
+        return held
+
+    def note(self, passed: bytes) -> None:
+        """The client has this."""
+        if self._path.startswith("/v1/responses") and (found := NUMBER.findall(passed)):
+            self._number = int(found[-1])
+
+    def error(self) -> bytes:
+        """The event that says so; nothing where none can stand there."""
+        body = {"message": MESSAGE, "type": KIND, "param": None, "code": CODE}
+        if self._between == b"\n":
+            return encode({"error": MESSAGE}) + b"\n"
+        if not self._between:
+            return b""
+        if self._path.startswith("/v1/responses"):
+            told = {"type": "error", "code": CODE, "message": MESSAGE, "param": None}
+            return _event("error", {**told, "sequence_number": self._number + 1})
+        if self._path.startswith("/v1/messages"):
+            return _event("error", {"type": "error", "error": {"type": "api_error", "message": MESSAGE}})
+        if self._path.endswith("/v2/chat"):
+            return _event("message-end", {"type": "message-end", "delta": {"error": MESSAGE, "finish_reason": "ERROR"}})
+        if self._path.startswith("/v1/audio"):
+            return _event(None, {"type": "error", "error": body})
+        return _event(None, {"error": body})
+
+
+def _event(name: str | None, body: object) -> bytes:
+    head = b"" if name is None else b"event: %s\n" % name.encode()
+    return b"%sdata: %s\n\n" % (head, encode(body))
