@@ -265,11 +265,14 @@ class LinkActor(LoopActor):
         blocks = min(record.blocks, self._kv.blocks)
         if not self._kv.describes(1, blocks):
             self._kv.begin(1, blocks)
-        for block in unpack(record.gone).tolist():
-            if block < blocks:
+        gone, new = unpack(record.gone).tolist(), unpack(record.new).tolist()
+        if len(record.keys) != HASH_BYTES * len(new):
+            raise ValueError(f"{len(record.keys)} bytes of the keys of {len(new)} blocks")
+        for block in gone:
+            if 0 <= block < blocks:
                 self._kv.uncache(block)
-        for index, block in enumerate(unpack(record.new).tolist()):
-            if block < blocks:
+        for index, block in enumerate(new):
+            if 0 <= block < blocks:
                 self._kv.uncache(block)
                 self._kv.cache(block, record.keys[index * HASH_BYTES : (index + 1) * HASH_BYTES])
 

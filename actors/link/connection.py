@@ -95,21 +95,36 @@ class EngineConnection:
     async def _connect(self) -> None:
         self._over.clear()
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_S):
-            places = await loop.getaddrinfo(*self._address(), type=socket.SOCK_STREAM)
-            family, kind, protocol, _, place = places[0]
-            own = socket.socket(family, kind, protocol)
-            own.setblocking(False)
-            try:
-                await loop.sock_connect(own, place)
-            except BaseException:
-                own.close()
-                raise
+        own = await self._open()
         channel = Channel(wire.ToLink, self._heard, self._lost, self._turn)
         self._greeting, self._is_refusal = loop.create_future(), False
         async with asyncio.timeout(wire.PROVE_S):
             await loop.create_connection(lambda: channel, sock=prepare(own), ssl=self._tls, server_hostname="")
         self._channel = channel
+
+    async def _open(self) -> socket.socket:
+        """To the first place that answers: of a name that has several, of IPv4 and IPv6, it may listen at one alone."""
+        loop, host_and_port = asyncio.get_running_loop(), self._address()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                places = await loop.getaddrinfo(*host_and_port, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            raise ConnectionError(f"{host_and_port[0]} is no name of a machine") from None
+        troubles: list[OSError] = []
+        for family, kind, protocol, _, place in places:
+            own = socket.socket(family, kind, protocol)
+            own.setblocking(False)
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await loop.sock_connect(own, place)
+                return own
+            except OSError as error:
+                own.close()
+                troubles.append(error)
+            except BaseException:
+                own.close()
+                raise
+        raise troubles[0]
 
     async def _greeted(self) -> bool:
         """Is this an engine that goes with this server?"""

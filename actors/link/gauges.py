@@ -24,7 +24,9 @@ class LinkGauges:
         self._shown: list[int] = [-1] * len(Gauge)
 
     def tell(self, gauges: list[int]) -> None:
-        """The engine's scheduler says so."""
+        """The engine's scheduler says so. ValueError if that cannot be."""
+        if len(gauges) < len(Gauge) or min(gauges) < 0:
+            raise ValueError(f"gauges {gauges}")
         for gauge in Gauge:
             if gauge not in SCHEDULER_KEPT:
                 self._there[gauge] = gauges[gauge]

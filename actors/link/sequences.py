@@ -22,7 +22,7 @@ from actorserve.shm.table.vectors import NUMBER_BYTES, Vectors
 
 from ..protocol.messages import Finish
 from ..protocol.sockets import engine_wire as wire
-from ..protocol.wire import unpack
+from ..protocol.wire import ITEM_BYTES, unpack
 from ..scheduler.metrics.request_stats import RequestStats
 from ..scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL, MARGIN
 
@@ -171,6 +171,8 @@ class Sequences:
 
     def logprobs(self, record: wire.Logprobs) -> None:
         """They come before the tokens that they are of. ValueError or IndexError if they cannot be."""
+        if record.count < 1:
+            raise ValueError(f"logprobs of {record.count} positions")
         if record.ref not in self.held:
             return
         slot = slot_of(record.ref)
@@ -188,6 +190,8 @@ class Sequences:
         """
         if record.ref not in self.held or self.pooled is None:
             return
+        if not 0 < record.rows * record.columns <= self.pooled.numbers:
+            raise ValueError(f"{record.rows} times {record.columns} numbers")
         if not record.start:
             self._parts[record.ref] = bytearray()
         found = self._parts.setdefault(record.ref, bytearray())
@@ -206,7 +210,16 @@ class Sequences:
         for held, moved in news:
             self._append(held, moved)
             if moved.finish:
-                self._finish(held, moved.finish)
+                self._end_as_told(held, moved)
+
+    def _end_as_told(self, held: Held, moved: wire.Moved) -> None:
+        """Unless that is the end of a shorter log, with which another engine has gone on meanwhile: then it is told of
+        the longer one. ValueError if it is no end.
+        """
+        if moved.start + len(moved.tokens) // ITEM_BYTES == held.num_generated_tokens:
+            self._finish(held, Finish(moved.finish))
+        else:
+            self.mark_sent(held, False)
 
     def _append(self, held: Held, moved: wire.Moved) -> None:
         before = held.num_generated_tokens - moved.start

@@ -32,7 +32,6 @@ import time
 import msgspec
 
 from actorserve.shm.kv_map.reader import CachedBlocks
-from actorserve.shm.layout import HASH_BYTES
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 
@@ -42,6 +41,7 @@ from ..protocol.sockets import engine_wire as wire
 from ..protocol.sockets.node_wire import prepare
 from ..protocol.topics.adapters import AdapterChanged, AdapterRead, DropAdapter
 from ..protocol.topics.administration import AskedOfEngine, CheckWeights, Profiled
+from ..protocol.wire import ITEM_BYTES
 from ..runtime.loop import LoopActor, LoopTurns, run_loop
 from ..runtime.process import Context
 from .adapters import StewardAdapters
@@ -113,9 +113,15 @@ class StewardActor(LoopActor):
 
     def _heard(self, channel: Channel, record: object) -> None:
         session = self._by_channel.get(channel)
-        if session is None or session.channel is not channel:
-            self._meet(channel, record)
-            return
+        try:
+            if session is None or session.channel is not channel:
+                self._meet(channel, record)
+            else:
+                self._take(session, channel, record)
+        except (ValueError, IndexError, msgspec.DecodeError) as error:
+            channel.close(f"what it says cannot be: {error}")
+
+    def _take(self, session: Session, channel: Channel, record: object) -> None:
         match record:
             case wire.Begin():
                 self._begin(session, record)
@@ -169,10 +175,11 @@ class StewardActor(LoopActor):
         if session.named is not None:
             session.named.add(begin.ref)
         known = session.sequences.get(begin.ref)
-        if known is not None:
-            known.told = len(begin.generated) // 4
+        if known is not None and self._reports.continues(known, begin):
+            known.told = len(begin.generated) // ITEM_BYTES
             session.changed[begin.ref] = None
             return
+        self._drop(session, [begin.ref])
         params = self._adapters.params(begin.params)
         if not self._free or params is None:
             session.channel.send(wire.Turned([begin.ref]))
@@ -184,7 +191,8 @@ class StewardActor(LoopActor):
         except (ValueError, msgspec.DecodeError) as error:
             self._context.log.error("a sequence of the server at %s cannot be: %s", session.channel.peer, error)
             self._free.append(slot)
-            session.channel.send(wire.Progress([wire.Moved(begin.ref, len(begin.generated) // 4, b"", Finish.ERROR)]))
+            told = len(begin.generated) // ITEM_BYTES
+            session.channel.send(wire.Progress([wire.Moved(begin.ref, told, b"", Finish.ERROR)]))
             return
         session.sequences[begin.ref] = hosted
         self._owners[own] = session, hosted
@@ -192,9 +200,9 @@ class StewardActor(LoopActor):
 
     def _write(self, slot: int, begin: wire.Begin) -> int:
         """As frontend and renderer do. It counts as moved here, so that it is not refused for want of room."""
+        if len(begin.prompt) % ITEM_BYTES or len(begin.generated) % ITEM_BYTES:
+            raise ValueError(f"{len(begin.prompt)} and {len(begin.generated)} bytes of tokens")
         table, given = self._table, memoryview(begin.generated).cast("i").tolist()
-        if len(begin.hashes) % HASH_BYTES:
-            raise ValueError(f"{len(begin.hashes)} bytes of hashes")
         own = table.open_slot(slot, begin.params, time.monotonic_ns())
         table.write_prompt(own, begin.prompt, begin.hashes, begin.limit, begin.rendition, given=given)
         table.move(own, 0, begin.deaths)
@@ -211,7 +219,7 @@ class StewardActor(LoopActor):
 
     def _end(self, own: int, admitted: bool = True) -> None:
         if self._table.finish(own):
-            self._free.append(slot_of(own))  # whose end was heard, and not told
+            self._free_slot(own)  # whose end was heard, and not told
             return
         self._ending.add(own)
         self._table.cancel(own)
@@ -238,7 +246,12 @@ class StewardActor(LoopActor):
                 session.changed[hosted.ref] = None
             elif own in self._ending and self._table.finish(own):
                 self._ending.remove(own)
-                self._free.append(slot_of(own))
+                self._free_slot(own)
+
+    def _free_slot(self, own: int) -> None:
+        """Nobody wants to know any more what is in it."""
+        self._reports.give_back(own)
+        self._free.append(slot_of(own))
 
     def do_work(self) -> int:
         """Tell each server what a step has brought, in one record."""
@@ -251,7 +264,7 @@ class StewardActor(LoopActor):
                 refs = self._without_turned(session, refs)
                 for hosted in self._reports.tell(session, refs):
                     del session.sequences[hosted.ref], self._owners[hosted.own]
-                    self._free.append(slot_of(hosted.own))
+                    self._free_slot(hosted.own)
             if session.can_be_told and (
                 session.engine_told is None or self._engine.worker() != session.engine_told.worker
             ):
@@ -270,7 +283,7 @@ class StewardActor(LoopActor):
             session.channel.send(AdapterRead(0, 0, hosted.adapter, "its files there have changed since it was loaded"))
             session.channel.send(wire.Turned([hosted.ref]))
             del session.sequences[hosted.ref], self._owners[hosted.own]
-            self._free.append(slot_of(hosted.own))
+            self._free_slot(hosted.own)
         gone = {hosted.ref for hosted in turned}
         return [ref for ref in refs if ref not in gone]
 

@@ -17,6 +17,7 @@ from ..runtime.process import Context
 from ..runtime.profiling import Part, part_name
 
 PARTS_S = 10.0  # in which actors write their parts
+MOST_S = 24 * 3600.0
 POLL_S = 0.05  # files come without a sign
 
 
@@ -35,6 +36,9 @@ class StewardProfile:
         """Of the scheduler."""
         if self._folder is None:
             self._context.log.warning("a profile is wanted, but there is no --profile-dir here")
+            return
+        if not 0 <= asked.seconds <= MOST_S:
+            channel.close(f"a profile of {asked.seconds} seconds cannot be")
             return
         self._channel, self._ends = channel, not asked.seconds
         self._context.post(self._context.system.schedulers[0], Profile(0, asked.seconds))

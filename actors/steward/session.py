@@ -23,7 +23,7 @@ from ..protocol.request import Generation, Sampling
 from ..protocol.sockets.engine_wire import Begin, Cached, Engine, Moved, Progress
 from ..protocol.sockets.engine_wire import Logprobs as LogprobRecord
 from ..protocol.sockets.engine_wire import Vectors as VectorRecord
-from ..protocol.wire import pack
+from ..protocol.wire import ITEM_BYTES, pack
 
 VECTOR_BYTES = 8 << 20  # in a record
 LOGPROBS_AT_ONCE = 2048  # positions in a record
@@ -95,6 +95,16 @@ class Reports:
         listed = len(sampling.logprob_token_ids)
         return Hosted(begin.ref, own, prompt, told, sampling.logprobs, listed, asked, adapter=params.adapter)
 
+    def continues(self, known: Hosted, begin: Begin) -> bool:
+        """Is what the server has of it the beginning of what is here? While the way was cut another engine may have
+        gone on with it, and have drawn otherwise.
+        """
+        there, here = len(begin.generated) // ITEM_BYTES, self._table.generated(known.own)
+        if there > here:
+            return False
+        found: bytes = self._table.token_ids(known.own, known.prompt, known.prompt + there).tobytes()
+        return found == begin.generated
+
     def tell(self, session: Session, refs: list[int]) -> list[Hosted]:
         """Say what is new of these; returns those that have ended, which the server knows now."""
         assert session.channel is not None
@@ -136,7 +146,11 @@ class Reports:
         rows, columns, data = found
         for start in range(0, len(data), VECTOR_BYTES):
             channel.send(VectorRecord(hosted.ref, rows, columns, start, data[start : start + VECTOR_BYTES]))
-        vectors.give_back(hosted.own)
+
+    def give_back(self, own: int) -> None:
+        """A slot is free: numbers that were made of it take no more memory, told or not."""
+        if self._vectors is not None:
+            self._vectors.give_back(own)
 
     def _tell_logprobs(self, channel: Channel, hosted: Hosted, count: int) -> None:
         slot, ref = slot_of(hosted.own), hosted.ref

@@ -158,3 +158,36 @@ def test_who_is_alone_at_a_third_death_is_given_up() -> None:
     assert bench.sequences.blame([deadly]) == [deadly]
     assert bench.table.finish(deadly) == Finish.ERROR and slot_of(deadly) == 0
     assert list(bench.sequences.held) == [other]
+
+
+def test_an_end_of_a_shorter_log_is_none() -> None:
+    """It was given to another engine, which has gone on with it, and came back: what was on its way meanwhile is old.
+    The engine is told of it once more, since it counts it as ended.
+    """
+    bench = Bench()
+    ref = bench.open()
+    bench.sequences.admit(ref)
+    bench.sequences.mark_sent(bench.sequences.held[ref], True)
+    bench.table.append(ref, [7, 8, 9])
+    bench.sequences.held[ref].num_generated_tokens = 3
+    bench.sequences.progress(moved(ref, 1, [8], int(Finish.STOP)))
+    assert not bench.table.finish(ref) and not bench.sequences.held[ref].is_sent
+    bench.sequences.progress(moved(ref, 2, [9, 10], int(Finish.STOP)))
+    assert bench.table.finish(ref) == Finish.STOP and bench.generated(ref) == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [wire.Logprobs(0, 40, 0, b""), wire.Moved(0, 0, b"", 99), wire.Moved(0, 0, bytes(3))],
+    ids=["no positions", "no end", "half a token"],
+)
+def test_what_cannot_be_is_said_to_be_so(record: wire.Logprobs | wire.Moved) -> None:
+    """By errors after which the connection is ended, and not the link."""
+    bench = Bench()
+    ref = bench.open()
+    bench.sequences.admit(ref)
+    of_it = msgspec.structs.replace(record, ref=ref)
+    with pytest.raises((ValueError, IndexError)):
+        bench.sequences.logprobs(of_it) if isinstance(of_it, wire.Logprobs) else bench.sequences.progress(
+            wire.Progress([of_it])
+        )

@@ -149,3 +149,44 @@ def test_an_engine_has_tiers_and_tells_events_of_its_own(tmp_path: Path) -> None
 def stored(folder: Path) -> bool:
     """Are there at least five blocks?"""
     return len([path for path in folder.rglob("*") if path.is_file()]) > 5
+
+
+BLIND = """import actorserve.actors.protocol.sockets.engine_facts as facts
+facts.unheeded_of = lambda config, on_gpu: ["watermarking_config"]
+"""
+
+
+@pytest.mark.slow
+def test_a_watermark_that_an_engine_does_not_make_is_made_here_or_told(tmp_path: Path) -> None:
+    """That is said by engines on GPUs; here one says it that would make it. It is not asked, wherever a request is
+    wanted; where there is no engine of the server's own the client is told.
+    """
+    (tmp_path / "sitecustomize.py").write_text(BLIND)
+    (tmp_path / "secret").write_text(SECRET["ACTORSERVE_ENGINE_SECRET"])
+    own = ("--threads", "1", "--debug", "--engine-secret-file", str(tmp_path / "secret"))
+    marked = {"watermarking_config": {"bias": 9.0}, "max_tokens": 40, "ignore_eos": True}
+
+    async def here_and_there(server: Server) -> None:
+        async with http_session(server) as session:
+            plain = await complete(session, 0, max_tokens=40, ignore_eos=True)
+            wanted = await complete(session, 0, **marked)
+            assert wanted != plain
+            told = [complete(session, to, **marked) for to in (1, 1, None, None)]
+            assert await asyncio.gather(*told) == [wanted] * 4
+            assert await complete(session, 1, max_tokens=40, ignore_eos=True) == plain
+
+    async def nowhere(server: Server) -> tuple[int, str]:
+        async with http_session(server) as session:
+            async with session.post("/v1/completions", json={"prompt": "Once", **marked}) as response:
+                return response.status, await response.text()
+
+    env = {"PYTHONPATH": str(tmp_path)}
+    with Server("--steward", "127.0.0.1:0", *own, subcommand="engine", env=env) as there:
+        engines = ("--engines", there.base_url.removeprefix("engine://"))
+        with Server(*engines, *own) as server:
+            server.wait_for("the engine at .* makes no watermarks", since_start=True)
+            asyncio.run(here_and_there(server))
+        with Server(*engines, "--data-parallel-size", "0", *own) as server:
+            server.wait_for("the engine at .* makes no watermarks", since_start=True)
+            status, text = asyncio.run(nowhere(server))
+            assert status == 400 and "watermark" in text

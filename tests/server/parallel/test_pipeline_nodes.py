@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support.server import LAUNCH, Server
 
+from .namespaces import Network, ip
 from .test_data_parallel import all_answers
 
 SECRET = "a secret of the two machines"
@@ -120,39 +120,11 @@ def test_who_has_another_secret_or_model_is_refused_by_name(nodes: tuple[Server,
             assert server.stop() == 0
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@pytest.fixture
-def network() -> Iterator[tuple[str, str, str]]:
-    """A network namespace for the other machine: (its name, its end of the link, the server's address)."""
-    name, address = f"nodes{os.getpid()}", "10.213.77.1"
-    try:
-        ip("netns", "add", name)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("network namespaces need root and iproute2")
-    try:
-        near, far = f"a{os.getpid()}", f"b{os.getpid()}"
-        ip("link", "add", near, "type", "veth", "peer", "name", far)
-        ip("link", "set", far, "netns", name)
-        ip("address", "add", f"{address}/24", "dev", near)
-        ip("link", "set", near, "up")
-        ip("-n", name, "address", "add", "10.213.77.2/24", "dev", far)
-        ip("-n", name, "link", "set", far, "up")
-        ip("-n", name, "link", "set", "lo", "up")
-        yield name, far, address
-    finally:
-        ip("netns", "delete", name)
-
-
-def test_a_link_that_is_cut_changes_no_answer(
-    network: tuple[str, str, str], expected: list[list[Any]], tmp_path: Path
-) -> None:
+def test_a_link_that_is_cut_changes_no_answer(network: Network, expected: list[list[Any]], tmp_path: Path) -> None:
     """Nothing comes back, not even an end: both sides notice, and go on in their KV memory when it is mended."""
-    name, link, address = network
-    options = node_options(tmp_path, free_port(), host=address)
-    command = ("ip", "netns", "exec", name, *LAUNCH)
+    name, link = network.name, network.link
+    options = node_options(tmp_path, free_port(), host=network.near)
+    command = (*network.inside, *LAUNCH)
 
     async def cut() -> list[list[Any]]:
         reading = asyncio.create_task(all_answers(server, (), begun))
