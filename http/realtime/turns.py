@@ -24,6 +24,7 @@ BEGINS = 3  # loud frames
 FULL_SCALE = 1 << 15
 QUIETEST_DB, RANGE_DB = -60.0, 40.0  # of threshold 0, and more of threshold 1
 MOST_MS = 10_000
+IDLE_MS = (5_000, 30_000)  # the least and the most
 FIELD = "turn_detection"
 
 
@@ -36,7 +37,7 @@ class TurnDetection(Closed, kw_only=True):
     silence_duration_ms: int = 500
     create_response: bool = True
     interrupt_response: bool = True
-    idle_timeout_ms: None = None
+    idle_timeout_ms: int | None = None
 
 
 class Heard(msgspec.Struct, kw_only=True):
@@ -45,6 +46,7 @@ class Heard(msgspec.Struct, kw_only=True):
     sample: int = 0  # of all that the client has sent in this session
     skip: int = 0  # bytes of the first message that is read again, which are not in the buffer
     item: str | None = None  # of the turn that was told to have begun
+    idle: int | None = None  # the sample from which on nobody has spoken since a response; None: none is waited for
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -52,6 +54,13 @@ class Turn(msgspec.Struct, frozen=True):
 
     begins: bool
     ms: int  # since the session's first sample
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """Nobody has spoken for `idle_timeout_ms` behind a response."""
+
+    start_ms: int  # since the session's first sample
+    end_ms: int
 
 
 def read_turn_detection(given: object, path: str) -> TurnDetection | None:
@@ -70,6 +79,9 @@ def read_turn_detection(given: object, path: str) -> TurnDetection | None:
     ):
         if not 0 <= value <= most:
             raise bad_request(f"{name}.{field} must be 0 to {most}.", f"{name}.{field}")
+    least, most = IDLE_MS
+    if found.idle_timeout_ms is not None and not least <= found.idle_timeout_ms <= most:
+        raise bad_request(f"{name}.idle_timeout_ms must be {least} to {most}.", f"{name}.idle_timeout_ms")
     return found
 
 
@@ -123,8 +135,8 @@ class TurnBuffer(InputBuffer):
     def speaks(self) -> bool:
         return self._begin is not None
 
-    def look(self) -> Turn | None:
-        """The next beginning or end in what has come; None if there is none yet."""
+    def look(self) -> Turn | Idle | None:
+        """The next beginning, end or silence in what has come; None if there is none yet."""
         frame, first = self._frame, self.heard.sample
         samples = len(self._data) // SAMPLE_BYTES
         while (end := self._looked + frame) <= first + samples:
@@ -133,13 +145,33 @@ class TurnBuffer(InputBuffer):
             self._run = self._run + 1 if loud is not self.speaks else 0
             if not self.speaks and self._run == BEGINS:
                 self._begin = max(first, end - BEGINS * frame - self._samples(self.given.prefix_padding_ms))
-                self._run = 0
+                self._run, self.heard.idle = 0, None
                 return Turn(True, self._ms(self._begin))
             if self.speaks and self._run * frame >= self._samples(self.given.silence_duration_ms) and not loud:
                 return self._ends_at(end)
+            if self._is_idle(end):
+                return self._idles(end)
         if self.speaks and self.size > self._most:
             return self._ends_at(first + samples)
         return None
+
+    def await_turn(self, waits: bool) -> None:
+        """A response has ended, behind which somebody should speak; or another has begun."""
+        waits = waits and self.given.idle_timeout_ms is not None and not self.speaks
+        self.heard.idle = self._looked if waits else None
+
+    def _is_idle(self, sample: int) -> bool:
+        since, most = self.heard.idle, self.given.idle_timeout_ms
+        return since is not None and most is not None and sample - since >= self._samples(most)
+
+    def _idles(self, sample: int) -> Idle:
+        """Once: until the next response has ended, none is waited for."""
+        since, self.heard.idle = self.heard.idle or 0, None
+        return Idle(self._ms(since), self._ms(sample))
+
+    def silence(self) -> bytes:
+        """What is kept of it, up to where was looked."""
+        return bytes(self._data[: (self._looked - self.heard.sample) * SAMPLE_BYTES])
 
     def _ends_at(self, sample: int) -> Turn:
         self._end, self._run = sample, 0
@@ -148,7 +180,7 @@ class TurnBuffer(InputBuffer):
     def catch_up(self) -> None:
         """What has come was heeded by a predecessor, who has told what there was to tell."""
         while (turn := self.look()) is not None:
-            if not turn.begins:
+            if isinstance(turn, Turn) and not turn.begins:
                 self.over()
 
     def turn(self) -> bytes:
@@ -210,3 +242,9 @@ def turn_event(turn: Turn, item: str) -> Object:
     """As it is told."""
     name, ms = ("speech_started", "audio_start_ms") if turn.begins else ("speech_stopped", "audio_end_ms")
     return {"type": f"input_audio_buffer.{name}", ms: turn.ms, "item_id": item}
+
+
+def idle_event(idle: Idle, item: str) -> Object:
+    """As it is told."""
+    times = {"audio_start_ms": idle.start_ms, "audio_end_ms": idle.end_ms}
+    return {"type": "input_audio_buffer.timeout_triggered", **times, "item_id": item}

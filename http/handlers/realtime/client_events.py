@@ -85,6 +85,11 @@ class ClientEvents:
         """Where the buffer begins, to be written down."""
         return self._link.session.heard if self.turns is None else self.turns.heard
 
+    def await_turn(self, waits: bool) -> None:
+        """A response has ended, or begun: whoever says nothing behind one may be spoken to."""
+        if self.turns is not None:
+            self.turns.await_turn(waits)
+
     # --- events: the session -----------------------------------------------------------------------------------------
 
     def _changed(self, change: Callable[[Session], list[Object]]) -> list[Object]:
@@ -142,6 +147,9 @@ class ClientEvents:
         if session.turns is not None and session.kind != TRANSCRIPTION and not self._hears:
             name = "session.audio.input.turn_detection"
             raise bad_request(f"{name}: this model takes no sounds.", name)
+        if session.turns is not None and session.turns.idle_timeout_ms and session.kind == TRANSCRIPTION:
+            name = "session.audio.input.turn_detection.idle_timeout_ms"
+            raise bad_request(f"{name}: nobody is answered in a session that is a transcription.", name)
         session.heard = Heard()
 
     # --- events: the conversation ------------------------------------------------------------------------------------

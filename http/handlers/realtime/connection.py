@@ -200,6 +200,7 @@ class RealtimeConnection:
         now.active.refs = now.job.refs
         self.now, self.session.active = now, now.active
         self.free.clear()
+        self._events.await_turn(False)
         if begins:
             self.settle(first, begins=True)
         now.job.listen(self)
@@ -238,6 +239,7 @@ class RealtimeConnection:
         if now.items and not now.active.apart:
             self.session.items += now.items
         self.session.active, self.now = None, None
+        self._events.await_turn(True)
         self.settle(events, ends=True)
         self.makes.release(now)
         self.free.set()

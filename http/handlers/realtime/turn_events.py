@@ -14,7 +14,7 @@ from ...realtime.events import error_event, rate_limits
 from ...realtime.fields import Object, ResponseFields
 from ...realtime.response_events import BY_TURN
 from ...realtime.session import TRANSCRIPTION
-from ...realtime.turns import Turn, TurnBuffer, turn_event
+from ...realtime.turns import Idle, Turn, TurnBuffer, idle_event, turn_event
 
 if TYPE_CHECKING:
     from .client_events import ClientEvents
@@ -31,7 +31,9 @@ class TurnEvents:
         """All turns that begin or end with it."""
         turns = self._turns
         while (turn := turns.look()) is not None:
-            if turn.begins:
+            if isinstance(turn, Idle):
+                await self._idles(turn)
+            elif turn.begins:
                 self._begins(turn)
             else:
                 await self._ends(turn)
@@ -79,7 +81,22 @@ class TurnEvents:
         self._turns.over()
         if not self._turns.given.create_response or self._link.now is not None:
             self._link.settle(events)
-            return
+        else:
+            await self._answer(events)
+
+    async def _idles(self, idle: Idle) -> None:
+        """What was not said is an item, too, and the model goes on by itself."""
+        name = self._link.session.new_id("item")
+        events = [idle_event(idle, name)]
+        try:
+            events += self._events.insert(name, self._turns.silence())
+        except ApiError as error:
+            self._link.settle([*events, error_event(error, None)])
+        else:
+            await self._answer(events)
+
+    async def _answer(self, events: list[Object]) -> None:
+        """Begin a response behind these."""
         try:
             self._link.check_free()
             now = await self._events.answer(ResponseFields())

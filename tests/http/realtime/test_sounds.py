@@ -113,3 +113,30 @@ async def test_a_turn_need_not_be_answered_nor_interrupt() -> None:
         assert (await talk.until("conversation.item.done"))[0]["type"] == BUFFER + "speech_started"
         finish_all(job)
         assert (await talk.until("response.done"))[-1]["response"]["status"] == "completed"
+
+
+async def test_who_says_nothing_behind_an_answer_is_spoken_to() -> None:
+    turns = {"type": "server_vad", "silence_duration_ms": 200, "idle_timeout_ms": 5000}
+    async with serving(media=HEARS, max_body_bytes=1 << 20) as served, talking(served) as talk:
+        await talk.send("session.update", session={"turn_detection": turns})
+        assert (await talk.next())["session"]["audio"]["input"]["turn_detection"]["idle_timeout_ms"] == 5000
+        await talk.send("input_audio_buffer.append", audio=spoken(5200))
+        finish_all(await begun(served, talk))
+        await talk.until("response.done")
+        await talk.send("input_audio_buffer.append", audio=spoken(5200))
+        events = await talk.until("response.created")
+        assert [event["type"] for event in events] == [
+            *(BUFFER + name for name in ("timeout_triggered", "committed")),
+            *("conversation.item.added", "conversation.item.done", "response.created"),
+        ]
+        assert (events[0]["audio_start_ms"], events[0]["audio_end_ms"]) == (5200, 10_200)
+        assert len({event.get("item_id") or event["item"]["id"] for event in events[:-1]}) == 1
+        finish_all(await served.job())
+        await talk.until("response.done")
+
+
+async def test_nobody_is_spoken_to_where_sounds_are_written_down() -> None:
+    turns = {"type": "server_vad", "idle_timeout_ms": 5000}
+    async with serving(encoder=SPEECH) as served, talking(served) as talk:
+        error = await talk.error("session.update", session={"turn_detection": turns})
+        assert error["param"] == "session.audio.input.turn_detection.idle_timeout_ms"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.realtime.turns import Heard, Turn, TurnBuffer, TurnDetection, read_turn_detection
+from actorserve.http.realtime.turns import Heard, Idle, Turn, TurnBuffer, TurnDetection, read_turn_detection
 
 RATE = 24_000
 PATH = "session.audio.input"
@@ -33,6 +33,7 @@ def heed(buffer: TurnBuffer) -> list[tuple[Turn, bytes]]:
     """All turns of what has come; the sound of those that have ended."""
     found = []
     while (turn := buffer.look()) is not None:
+        assert isinstance(turn, Turn)
         found.append((turn, b"" if turn.begins else buffer.turn()))
         if not turn.begins:
             buffer.over()
@@ -109,6 +110,7 @@ def test_who_reads_the_messages_again_finds_the_same_turns() -> None:
     for place, message in enumerate(messages):
         first.put(message, place)
         while (turn := first.look()) is not None:
+            assert isinstance(turn, Turn)
             if turn.begins:
                 first.heard.item = "told"
                 wanted.append((turn, b""))
@@ -140,13 +142,36 @@ def _kept(buffer: TurnBuffer, count: int, heeded: int) -> tuple[int, int, int, b
     return count, begin, heeded, msgspec.msgpack.encode(buffer.heard)
 
 
+def test_silence_behind_an_answer_is_found_once() -> None:
+    """Not before one, nor while somebody speaks; whoever goes on counts from the same sample."""
+    buffer = buffer_of(idle_timeout_ms=5000)
+    buffer.put(silence(6000), 0)
+    assert not heed(buffer)
+    buffer.await_turn(True)
+    buffer.put(silence(4000), 1)
+    assert not heed(buffer)
+    heard = msgspec.msgpack.decode(msgspec.msgpack.encode(buffer.heard), type=Heard)
+    again = buffer_of(heard, idle_timeout_ms=5000)
+    again.put(silence(1000 + len(buffer.peek()) * 500 // RATE), 1)
+    for one in (buffer, again):
+        if one is buffer:
+            one.put(silence(1000), 2)
+        assert one.look() == Idle(6000, 11_000)
+        assert len(one.silence()) >= len(silence(300)) and one.look() is None
+    buffer.await_turn(True)
+    buffer.put(speech(400) + silence(600), 3)
+    assert [turn.begins for turn, _ in heed(buffer)] == [True, False]
+    buffer.put(silence(6000), 4)
+    assert buffer.look() is None, "whoever has spoken waits for an answer"
+
+
 @pytest.mark.parametrize(
     ("given", "param"),
     [
         ({"type": "semantic_vad"}, "turn_detection.type"),
         ({"type": "server_vad", "threshold": 1.5}, "turn_detection.threshold"),
         ({"type": "server_vad", "silence_duration_ms": -1}, "turn_detection.silence_duration_ms"),
-        ({"type": "server_vad", "idle_timeout_ms": 5000}, "turn_detection.idle_timeout_ms"),
+        ({"type": "server_vad", "idle_timeout_ms": 4999}, "turn_detection.idle_timeout_ms"),
         ({"type": "server_vad", "eagerness": "low"}, "turn_detection.eagerness"),
     ],
     ids=["semantic", "threshold", "silence", "idle", "unknown"],
