@@ -58,7 +58,7 @@ class Middlewares:
         request[CLIENT] = ""
         if request.path in ADMIN_PATHS:
             self._check_admin_key(request)
-        elif request.path == REALTIME and sent_key(request).startswith(PREFIX):
+        elif request.path == REALTIME and self._is_client_secret(sent_key(request)):
             self._check_client_secret(request)
         elif self._settings.wants_keys and request.path not in OPEN_PATHS:
             self._check_client_key(request)
@@ -72,6 +72,11 @@ class Middlewares:
         elif not _is_among(key, self._keys) and not (request.path == USAGE and _is_among(key, self._admin_keys)):
             raise _unknown()
         request[CLIENT] = client_of(key)
+
+    def _is_client_secret(self, key: bytes) -> bool:
+        """And no key that happens to begin so."""
+        own = _is_among(key, self._keys) or self._settings.accounts.find(key) is not None
+        return key.startswith(PREFIX) and not own
 
     def _check_client_secret(self, request: web.Request) -> None:
         """Signed by a key that is still one. Until when it holds is asked where a connection begins."""

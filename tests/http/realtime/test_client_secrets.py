@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -16,7 +17,8 @@ from actorserve.http.errors import ApiError
 from actorserve.http.realtime import client_secrets
 from actorserve.http.realtime.client_secrets import MOST_SESSION, read_secret, write_secret
 from actorserve.http.realtime.fields import SessionFields
-from tests.http.serving import PATIENCE_S, Served, serving
+from actorserve.http.settings import Catalog
+from tests.http.serving import PATIENCE_S, SETTINGS, Served, serving
 
 PATH = "/v1/realtime/client_secrets"
 BRIEF = {"type": "realtime", "instructions": "Be brief.", "output_modalities": ["text"]}
@@ -68,6 +70,20 @@ async def test_a_session_begins_as_its_secret_says() -> None:
             assert created["session"]["instructions"] == "Be brief."
         assert await connect(served, told["value"], "?model=other") == 400
         assert isinstance(await connect(served, "one"), dict) and await connect(served, "two") == 401
+
+
+async def test_a_secret_names_its_model_among_several() -> None:
+    catalog = Catalog()
+    catalog.models += [replace(SETTINGS, model=at, served=[name], catalog=catalog) for at, name in enumerate("ab")]
+    async with serving(catalog=catalog, served=["a"]) as served:
+        key = (await made(served, session={"model": "b"}))["value"]
+        created = await connect(served, key)
+        assert isinstance(created, dict) and created["session"]["model"] == "b"
+
+
+async def test_a_key_may_begin_as_secrets_do() -> None:
+    async with serving(api_keys=["ek_own"]) as served:
+        assert isinstance(await connect(served, "ek_own"), dict) and await connect(served, "ek_other") == 401
 
 
 async def test_it_opens_nothing_else() -> None:
