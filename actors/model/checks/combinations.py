@@ -12,6 +12,7 @@ from ..info import ModelInfo, read_json
 from ..memory.machine import NUMBERS, count_blocks, dtype_on_cpu
 from ..pooling.choice import native_values
 from ..pooling.spec import PoolingSpec
+from ..sharding import shard_shape
 from ..values import Values
 from ..vision.spec import VisionSpec
 from ..weights.weight_files import find_hidden_weights, read_weights
@@ -22,8 +23,12 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
     """ConfigError if an option cannot be had with a model that pools, or its weights are not what they should be."""
     if config.device == "cuda":
         raise ConfigError(f"--device cuda: {model.architecture} pools, which is done on a CPU (--device cpu)")
+    if config.tensor_parallel_size > 1 and not spec.base:
+        raise ConfigError(
+            f"--tensor-parallel-size: {model.architecture} is computed by layers of transformers, which one worker has "
+            "where they pool; leave the option out (--data-parallel-size has several)"
+        )
     for option, given in (
-        ("--tensor-parallel-size", config.tensor_parallel_size > 1),
         ("--pipeline-parallel-size", config.pipeline_parallel_size > 1),
         ("--deterministic", config.deterministic),
         (OPTION, config.speculative_config is not None),
@@ -46,7 +51,8 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
     shape = read_architecture(values, folder / "config.json", config.quantization)
     if config.load_format != "dummy":
         find_hidden_weights(folder, shape)
-    count_blocks(config, shape.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
+    part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
+    count_blocks(config, part.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
 
 
 def check_adapted(config: Config, model: ModelInfo) -> None:

@@ -11,6 +11,7 @@ from ...model.config_json import read_architecture
 from ...model.info import ModelInfo, read_json
 from ...model.pooling.choice import native_values
 from ...model.pooling.spec import PoolingSpec
+from ...model.sharding import shard_shape
 from ...model.weights.weight_files import find_hidden_weights
 from ...options.config import Config
 from ..cpu.builder import CpuBuilder
@@ -19,6 +20,7 @@ from ..memory import large_blocks_apart
 from ..models.sharding import Alone, shard
 from ..models.weights import choose_dtype, open_homes, random_tensors
 from ..quantization.base import CpuLinear
+from ..tensor_parallel import TensorParallelGroup
 from ..vision.model import SeeingModel
 from . import heads
 from .poolers import Head
@@ -49,8 +51,10 @@ class SeeingHiddenModel(HiddenModel, SeeingModel):
     """Of one that sees pictures."""
 
 
-def load_hidden(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[HiddenModel, Head | None]:
-    """The model of `info.folder`, and its head if it has one."""
+def load_hidden(
+    config: Config, info: ModelInfo, spec: PoolingSpec, group: TensorParallelGroup | None = None
+) -> tuple[HiddenModel, Head | None]:
+    """The model of `info.folder`, or this member's part of it, and its head if it has one, which all have whole."""
     file = Path(info.folder) / "config.json"
     shape = read_architecture(native_values(read_json(file), spec.base), file, config.quantization)
     dtype = choose_dtype(config, shape)
@@ -62,7 +66,9 @@ def load_hidden(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[Hid
         homes, others = find_hidden_weights(Path(info.folder), shape)
         read = open_homes(Path(info.folder), shape, homes)
         head = heads.load(spec, shape, info, read, others) if spec.head else None
+    place, experts = group or Alone(), config.enable_expert_parallel
     with large_blocks_apart():
         make = HiddenModel if shape.vision is None else SeeingHiddenModel
-        model = make(shape, shard(read, shape, Alone(), False), dtype, info.max_model_len)
+        get = shard(read, shape, place, experts)
+        model = make(shard_shape(shape, place.size, experts), get, dtype, info.max_model_len, group)
     return model, head

@@ -62,10 +62,12 @@ class HiddenRunner(CpuRunner):
 
     model: HiddenModel
 
-    def __init__(self, writer: PoolingWriter, *args: Any, vision: VisionRows | None = None) -> None:
-        """`args`: the CpuRunner's."""
+    def __init__(
+        self, writer: PoolingWriter, *args: Any, vision: VisionRows | None = None, reports: bool = True
+    ) -> None:
+        """`args`: the CpuRunner's; `reports`: this one of its group writes what all of them have made."""
         super().__init__(*args)
-        self.vision = vision
+        self.vision, self._reports = vision, reports
         self._writer = writer
         self._pooled: dict[int, PooledRow] = {}
 
@@ -74,7 +76,7 @@ class HiddenRunner(CpuRunner):
         self._pooled[new.row] = self._writer.row(new)
 
     def _sample(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
-        for row, end in zip(rows.tolist(), (last + 1).tolist(), strict=True):
+        for row, end in zip(rows.tolist(), (last + 1).tolist(), strict=True) if self._reports else ():
             pooled = self._pooled[row]
             first = end - (len(pooled.ids) if pooled.wanted.whole else 1)
             self._writer.write(pooled, self.model.hidden(hidden[first:end]))

@@ -16,7 +16,8 @@ from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor
 from ..cpu.layers import native
 from ..cpu.memory.kv_memory import make_memory, plan_memory
-from ..start.shared import request_readers, threads_of, warn_unused_memory
+from ..start.shared import join_group, request_readers, threads_of, warn_unused_memory
+from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import import_rest
 from .decoder import load_hidden
 from .poolers import Pooler
@@ -28,11 +29,12 @@ def start(context: Context) -> WorkerActor:
     spec = context.model.pooling
     assert spec is not None
     context.phase_ends(StartPhase.IMPORTS)
+    group = join_group(context)
     context.phase_ends(StartPhase.GROUP)
     threads = threads_of(context)
     torch.set_num_threads(threads)
     context.log.info("kernels: %s", _choose_kernels(context.config, threads))
-    return (_with_kv if spec.base else _without_kv)(context, spec)
+    return _with_kv(context, spec, group) if spec.base else _without_kv(context, spec)
 
 
 def _choose_kernels(config: Config, threads: int) -> str:
@@ -92,11 +94,11 @@ def _dual(context: Context, spec: PoolingSpec) -> WorkerActor:
     return actor
 
 
-def _with_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
+def _with_kv(context: Context, spec: PoolingSpec, group: TensorParallelGroup | None) -> WorkerActor:
     """A decoder, with KV memory as one that generates has it."""
     config, length = context.config, context.served.max_tokens
     begun = time.perf_counter()
-    model, head = load_hidden(config, context.model, spec)
+    model, head = load_hidden(config, context.model, spec, group)
     vision = None
     if context.model.vision is not None:
         import_rest()
@@ -108,6 +110,8 @@ def _with_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
     model.reads_windows_alone = False  # a prompt that is computed whole needs all of its blocks at once
     plan = plan_memory(config, model, length, 0)
     option, room = kv_memory_room(config)
+    if group is not None:
+        room = group.minimum(room)
     blocks = blocks_in(config, plan, length, option, room)
     warn_unused_memory(context, blocks, plan)
     context.log.info("KV memory: %s", plan.words(config, length, blocks, room))
@@ -117,7 +121,7 @@ def _with_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
     context.phase_ends(StartPhase.KV_MEMORY)
     parts = request_readers(context, model.vocab_size)
     own = model, memory.blocks, log, config.block_size, config.max_num_seqs, *parts
-    runner = HiddenRunner(writer, *own, vision=vision)
+    runner = HiddenRunner(writer, *own, vision=vision, reports=context.system.is_reporter(context.spec))
     actor = WorkerActor(context, runner, blocks, memory.layout, plan.tokens(config, length, blocks))
     actor.vision = vision
     return actor

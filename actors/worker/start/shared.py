@@ -55,8 +55,9 @@ def engines_beside(context: Context) -> int:
 
 
 def threads_of(context: Context) -> int:
-    """Compute threads of a worker that has its model alone: --threads, or its part of all cores but one."""
-    return context.config.threads or max(1, (usable_cores() - 1) // engines_beside(context))
+    """Compute threads of a worker: --threads, or its part of all cores but one."""
+    config = context.config
+    return config.threads or max(1, (usable_cores() - 1) // (config.local_workers * engines_beside(context)))
 
 
 def warn_unused_memory(context: Context, blocks: int, plan: KVMemory) -> None:

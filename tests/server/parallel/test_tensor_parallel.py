@@ -16,6 +16,8 @@ from actorserve.actors.observer.attach import attach
 from tests.support.client import http_client
 from tests.support.models.census import write_tiny
 from tests.support.models.checkpoints import VOCABULARY, checkpoint
+from tests.support.models.embedders import SENTENCES, cosines, logits, vectors, write_modules
+from tests.support.models.embedders import write_model as write_embedder
 from tests.support.models.greedy import greedy, reference
 from tests.support.server import Server
 
@@ -89,6 +91,34 @@ def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
         told = body["choices"][1]["logprobs"]["token_logprobs"]
         for at, (token, value) in enumerate(zip(answers[1], told, strict=True), len(prompts[1]) - 1):
             assert value == pytest.approx(truth[at][token].item(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("head", "options"),
+    [
+        pytest.param("", ()),
+        pytest.param("SequenceClassification", ("--quantization", "int8"), marks=pytest.mark.slow),
+    ],
+)
+def test_two_pool_as_one_does(head: str, options: tuple[str, ...], tmp_path: Path) -> None:
+    """Vectors of a decoder and labels of its head, also when one of the two has died."""
+    write_embedder("qwen3", tmp_path, head, **({"labels": 3, "pad_token_id": 383} if head else {}))
+    if not head:
+        write_modules(tmp_path, "lasttoken")
+        expected = vectors(tmp_path, SENTENCES, "last")
+    else:
+        made = np.exp(np.stack(logits(tmp_path, head, [(text, None) for text in SENTENCES])))
+        expected = made / made.sum(-1, keepdims=True)
+    path, field = ("/classify", "probs") if head else ("/v1/embeddings", "embedding")
+    with Server(str(tmp_path), *TWO, *options) as server:
+        for dies in (False, True):
+            if dies:
+                os.kill(server.actors()["worker-1"], signal.SIGKILL)
+            with http_client(server) as client:
+                answer = client.post(path, json={"input": SENTENCES})
+            assert answer.status_code == 200, answer.text
+            found = np.array([one[field] for one in answer.json()["data"]])
+            assert cosines(found, expected).min() > (0.99 if options else 0.99999)
 
 
 def test_a_group_dies_together_and_loses_nothing() -> None:
