@@ -84,7 +84,8 @@ class Encoder:
         sizes = [len(text.ids) for text in texts]
         first = self.first_position
         given = {"input_ids": torch.cat([text.ids for text in texts])[None]}
-        given["position_ids"] = torch.cat([torch.arange(first, first + size) for size in sizes])[None]
+        if self._positions:
+            given["position_ids"] = torch.cat([torch.arange(first, first + size) for size in sizes])[None]
         if self._types:
             given["token_type_ids"] = torch.cat([self._kinds(text) for text in texts])[None]
         with attending(FlatAttention(sizes)):
@@ -157,8 +158,8 @@ class Encoder:
 
     def _candidates(self) -> Iterator[tuple[Way, int]]:
         """Ways, and the position of a text's first token: some count from behind the padding token's id on."""
+        yield Way.FLAT, 0
         if self._positions:
-            yield Way.FLAT, 0
             yield Way.FLAT, self._pad + 1
         yield Way.PADDED, 0
 

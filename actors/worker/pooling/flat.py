@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ..adapter.hooks import Call, Mask, Unfit
 
-UNKNOWN = ("softcap", "s_aux", "position_bias")  # what layers may ask for beside
+UNKNOWN = ("softcap", "s_aux")  # what layers may ask for beside
 
 
 class FlatAttention:
@@ -35,7 +35,9 @@ class FlatAttention:
         shared = keys.shape[1] != queries.shape[1]
         out = queries.new_empty(1, queries.shape[2], queries.shape[1], values.shape[-1])
         causal = call.mask is None and bool(getattr(call.module, "is_causal", False))
-        for (start, end), mask in zip(self._bounds, self._seen(call.mask), strict=True):
+        bias = call.options.get("position_bias")  # by how far tokens are apart, which in the row is as in their text
+        for (start, end), seen in zip(self._bounds, self._seen(call.mask), strict=True):
+            mask = seen if bias is None else _biased(bias[:, :, start:end, start:end], seen)
             part = functional.scaled_dot_product_attention(
                 queries[:, :, start:end],
                 keys[:, :, start:end],
@@ -66,3 +68,7 @@ def _ask(mask: Mask, start: int, end: int) -> Tensor | None:
     seen = torch.as_tensor(mask.predicate(zero, zero, at[:, None], at[None]))
     seen = seen.expand(end - start, end - start)
     return None if bool(seen.all()) else seen.contiguous()
+
+
+def _biased(bias: Tensor, seen: Tensor | None) -> Tensor:
+    return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
