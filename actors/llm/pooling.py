@@ -11,6 +11,7 @@ import msgspec
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.http.pooling.answers import matrix, numbers, pair_scores
+from actorserve.http.pooling.pairs import instruction_of, pair_prompts, pairs
 from actorserve.http.pooling.plugin import PLUGIN
 from actorserve.http.pooling.prepare import (
     PoolingWork,
@@ -18,9 +19,6 @@ from actorserve.http.pooling.prepare import (
     check_task,
     classification,
     embedding,
-    instruction_of,
-    pair_prompts,
-    pairs,
     pooling_of,
     score_of,
     work,
@@ -177,7 +175,7 @@ class PooledPrompts:
     def _pair(
         self, pair: tuple[str, str], body: EmbeddingRequest, wanted: Pooling, spec: PoolingSpec, instruction: str
     ) -> PooledPrompt:
-        prompts = pair_prompts([pair], spec, instruction)
+        prompts, _ = pair_prompts([pair], [("data_1", "data_2")], spec, instruction)
         return self._prompt(
             prompts, body, wanted, "data_2", lambda job: ScoringOutput(pair_scores(job, [pair], spec)[0])
         )

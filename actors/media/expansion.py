@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..protocol.media import AUDIO, IMAGE, VIDEO
+from .films.texts import internvl_film, qwen_film, qwen_timed_film, smolvlm_film
 from .refused import MediaRefused
 
 
@@ -196,28 +197,6 @@ def _smolvlm(told: Told, token: str) -> str:
     return f"{tiles}\n{last}"
 
 
-def _qwen_film(told: Told, token: str) -> str:
-    return token * (int(told.outputs["video_grid_thw"].prod()) // int(told.outputs["settings"]["merge_size"]) ** 2)
-
-
-def _qwen_timed_film(told: Told, token: str) -> str:
-    """Each temporal patch with the time between the first and the last of its frames."""
-    settings, film = told.outputs["settings"], told.outputs["film"]
-    time, (_, high, wide) = settings["temporal_patch_size"], told.outputs["video_grid_thw"][0].tolist()
-    begin, end = told.token("vision_start_token", "<|vision_start|>"), told.token("vision_end_token", "<|vision_end|>")
-    indices = film.indices + film.indices[-1:] * (-len(film.indices) % time)
-    seconds = [index / film.fps for index in indices]
-    one = f"{begin}{token * (high * wide // settings['merge_size'] ** 2)}{end}"
-    middles = [(seconds[at] + seconds[at + time - 1]) / 2 for at in range(0, len(seconds), time)]
-    return "".join(f"<{middle:.1f} seconds>{one}" for middle in middles)
-
-
-def _internvl_film(told: Told, token: str) -> str:
-    begin, end = told.token("start_image_token", "<img>"), told.token("end_image_token", "</img>")
-    one = f"{begin}{token * int(told.processor.get('image_seq_length') or 256)}{end}"
-    return "\n".join(f"Frame{number + 1}: {one}" for number in range(len(told.outputs["pixel_values"])))
-
-
 def _patches(told: Told, token: str) -> str:
     """Of CLIP and SigLIP, as many as there are; that of a whole picture counts, too."""
     clip = bool(told.config["model_type"] == "clip")
@@ -235,8 +214,8 @@ _QWEN = Expansion(
     "<|image_pad|>", "image_token", ("<|image_pad|>", "image_token"), _qwen, embeds=_one_by_one, grid=True
 )
 _QWEN_PAD = ("<|video_pad|>", "video_token")
-_QWEN_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_film)
-_QWEN_TIMED_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, _qwen_timed_film)
+_QWEN_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, qwen_film)
+_QWEN_TIMED_FILM = Expansion(*_QWEN_PAD, _QWEN_PAD, qwen_timed_film)
 _QWEN_AUDIO, _VOXTRAL = ("<|AUDIO|>", "audio_token"), ("[AUDIO]", "audio_token")
 _LLAVA = ("<image>", "image_token")
 
@@ -269,12 +248,15 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
             _cropped,
             embeds=_between_marks,
         ),
-        VIDEO: Expansion("<video>", "video_token", ("<IMG_CONTEXT>", "context_image_token"), _internvl_film),
+        VIDEO: Expansion("<video>", "video_token", ("<IMG_CONTEXT>", "context_image_token"), internvl_film),
     },
     "idefics3": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
     "qwen2_audio": {AUDIO: Expansion(*_QWEN_AUDIO, _QWEN_AUDIO, _sound)},
     "voxtral": {AUDIO: Expansion(*_VOXTRAL, _VOXTRAL, _sound)},
-    "smolvlm": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
+    "smolvlm": {
+        IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled),
+        VIDEO: Expansion("<video>", "video_token", _LLAVA, smolvlm_film),
+    },
     **{name: {IMAGE: Expansion(*_LLAVA, _LLAVA, _patches, alone=True)} for name in ("clip", "siglip")},
     "siglip2": {IMAGE: Expansion(*_LLAVA, _LLAVA, _shaped_patches, alone=True)},
 }

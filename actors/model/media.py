@@ -20,7 +20,7 @@ MODALITIES: dict[str, tuple[str, ...]] = {
     "mistral3": (IMAGE,),
     "internvl": (IMAGE, VIDEO),
     "idefics3": (IMAGE,),
-    "smolvlm": (IMAGE,),
+    "smolvlm": (IMAGE, VIDEO),
     "qwen2_audio": (AUDIO,),
     "voxtral": (AUDIO,),
     **dict.fromkeys(("clip", "siglip", "siglip2"), (IMAGE,)),
@@ -32,7 +32,7 @@ CHANGES: dict[str, tuple[str, ...]] = {  # what a request may change of how its 
     "gemma3": ("do_pan_and_scan", "pan_and_scan_max_num_crops"),
     "internvl": ("crop_to_patches", "min_patches", "max_patches", *OF_FILMS),
     "idefics3": ("do_image_splitting",),
-    "smolvlm": ("do_image_splitting",),
+    "smolvlm": ("do_image_splitting", *OF_FILMS),
 }
 WHOLE = ("ForConditionalGeneration", "CLIPModel", "SiglipModel", "Siglip2Model")  # end names of what has all its parts
 

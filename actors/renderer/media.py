@@ -125,3 +125,24 @@ def _with_placeholders(message: Any, placeholders: dict[str, str]) -> Any:
         for kind, part in zip(kinds, content, strict=True)
     ]
     return {**message, "content": parts}
+
+
+def written_as_texts(messages: Any, text: str, media: Sequence[PreparedMedia]) -> Any | None:
+    """Messages in which those parts are texts of which a template has written nothing, as it does that knows no films;
+    None where it has written of all.
+    """
+    unknown = {one.modality for one in media if one.placeholder not in text}
+    if not unknown or not isinstance(messages, list):
+        return None
+    return [_as_texts(message, unknown) for message in messages]
+
+
+def _as_texts(message: Any, kinds: set[str]) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list):
+        return message
+    parts = [
+        {"type": "text", "text": part[PLACEHOLDER]} if isinstance(part, dict) and part.get("type") in kinds else part
+        for part in content
+    ]
+    return {**message, "content": parts}

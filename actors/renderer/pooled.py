@@ -103,7 +103,7 @@ def _shortened(prompt: TextPrompt | PairPrompt, most: int, keep_first: bool) -> 
         return text[:most] if keep_first else text[-most:]
 
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction)
+        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction, prompt.field)
     return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
 
 
@@ -114,12 +114,12 @@ def without_punctuation(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPro
         return " ".join(text.translate(PUNCTUATION).split())
 
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction)
+        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction, prompt.field)
     return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
 
 
 def lowered(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPrompt:
     """In small letters."""
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(prompt.text.lower(), prompt.second.lower(), prompt.instruction)
+        return PairPrompt(prompt.text.lower(), prompt.second.lower(), prompt.instruction, prompt.field)
     return TextPrompt(prompt.text.lower(), prompt.add_special_tokens)

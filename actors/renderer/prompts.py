@@ -13,7 +13,15 @@ from ..protocol.messages import Render
 from ..protocol.topics.prompts import ChatPrompt, EmbedsPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
 from ..runtime.process import Context
 from .encode_cache import SegmentCache
-from .media import Misplaced, expanded, expanded_ids, in_order, items_of, with_placeholders
+from .media import (
+    Misplaced,
+    expanded,
+    expanded_ids,
+    in_order,
+    items_of,
+    with_placeholders,
+    written_as_texts,
+)
 from .oversized import least_tokens
 from .pooled import PooledTexts, TooFewTokens, lowered, without_punctuation
 from .refused import NO_TOKENIZER, TOO_LONG, RenderRefused
@@ -107,7 +115,10 @@ class Prompts:
             tools, variables = others
             messages = with_placeholders(messages, media)
             how = (prompt.add_generation_prompt, prompt.continue_final_message, prompt.chat_template)
-            return self.template.render(messages, tools, documents, variables, *how)
+            text = self.template.render(messages, tools, documents, variables, *how)
+            if (changed := written_as_texts(messages, text, media)) is not None:
+                text = self.template.render(changed, tools, documents, variables, *how)
+            return text
 
         if self._escaping is None:
             text = render(messages, documents)
@@ -189,8 +200,16 @@ class Prompts:
         if not tokens:
             raise RenderRefused(400, "The prompt is empty: it must contain at least one token.", message.field)
         if len(tokens) > longest:
-            raise self.too_long(str(len(tokens)), prompt, message.field, longest)
+            raise self.too_long(str(len(tokens)), prompt, self._to_blame(prompt, message.field), longest)
         return tokens, second
+
+    def _to_blame(self, prompt: Prompt, field: str) -> str:
+        """The field of what is too long: of a pair the first text, where it alone is."""
+        if isinstance(prompt, PairPrompt) and prompt.field:
+            alone = self.tokenizer.encode(prompt.text, add_special_tokens=False)
+            if len(alone.ids) >= self._model.longest_text:
+                return prompt.field
+        return field
 
     def pooled_with_media(self, message: Render) -> tuple[list[int], list[MediaItem]]:
         """The same of a prompt with pictures, and where these stand in it."""
@@ -228,10 +247,12 @@ class Prompts:
             except TooFewTokens:
                 text = f"truncate_prompt_tokens: {keep} leaves no room for a text."
                 raise RenderRefused(400, text, "truncate_prompt_tokens") from None
-        texts = (prompt.text, prompt.second) if isinstance(prompt, PairPrompt) else (prompt.text,)
-        for text in texts:
+        texts = {message.field: prompt.text}
+        if isinstance(prompt, PairPrompt):
+            texts = {prompt.field or message.field: prompt.text, message.field: prompt.second}
+        for field, text in texts.items():
             if least := least_tokens(self.tokenizer, text, longest):
-                raise self.too_long(f"at least {least}", prompt, message.field, longest)
+                raise self.too_long(f"at least {least}", prompt, field, longest)
         return self._pooled.encode(prompt)
 
     def truncated(self, tokens: list[int], message: Render) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -67,6 +67,7 @@ class Job:
         self.prompts = prompts
         self.params = params
         self.rendering = rendering or {}
+        self.fields: Sequence[str] = ()  # where each prompt stands in the request, if not all in one field
         self.make_parser = make_parser
         self.wants_ids = wants_ids
         self.trails = False  # its stream says which tokens were given out (transport/trail.py)
@@ -154,6 +155,8 @@ class Job:
 
     def rendering_of(self, prompt: int) -> Mapping[str, Any]:
         """The fields of the Render of one of its prompts."""
+        if self.fields:
+            return {**self.rendering, "field": self.fields[prompt]}
         if not self.given:
             return self.rendering
         width = len(self.params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -24,16 +24,14 @@ from ..generation.job import Job
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, log_prompts, name_request
 from ..output.answer import Answer
 from ..pooling import answers
+from ..pooling.pairs import Pair, instruction_of, numbered, pair_prompts, pairs, places
 from ..pooling.plugin import PLUGIN, check_data, task_beside
 from ..pooling.prepare import (
     check_task,
     classification,
     embedding,
     inputs,
-    instruction_of,
     of_task,
-    pair_prompts,
-    pairs,
     pooling_of,
     score_of,
     work,
@@ -115,7 +113,8 @@ class PoolingApi:
         """POST /score."""
         body = await self._read(ScoreRequest, request)
         (one, first), (other, second) = (_given(body, names) for names in (FIRST, SECOND))
-        compared = pairs(first, second, (one, other))
+        names = one, other
+        compared = pairs(first, second, names), places(len(first), len(second), names)
         answer, job, made = await self._scores(request, body, compared, other)
         return json_response(answers.scores(answer, job, made))
 
@@ -123,7 +122,8 @@ class PoolingApi:
         """POST /rerank."""
         body = await self._read(RerankRequest, request)
         texts = [one if isinstance(one, str) else one.text for one in body.documents]
-        compared = pairs([body.query], texts, ("query", "documents"))
+        names = "query", "documents"
+        compared = pairs([body.query], texts, names), places(1, len(texts), names)
         if body.max_tokens_per_doc is not None and body.truncate_prompt_tokens is None:
             body.truncate_prompt_tokens = min(body.max_tokens_per_doc, self._settings.max_model_len)
         answer, job, made = await self._scores(request, body, compared, "documents")
@@ -131,23 +131,30 @@ class PoolingApi:
         return json_response(answers.ranking(answer, job, made, texts, body.top_n or 0, with_texts))
 
     async def _scores(
-        self, request: web.Request, body: PairFields, compared: list[tuple[str, str]], field: str
+        self, request: web.Request, body: PairFields, compared: tuple[list[Pair], list[Pair]], field: str
     ) -> tuple[Answer, Job, list[float]]:
-        """How near each pair is."""
+        """How near each pair is; of all their texts the fields stand beside them."""
         spec = pooling_of(self._settings)
         wanted = score_of(body, spec)
-        prompts = pair_prompts(compared, spec, instruction_of(body, spec))
-        answer, job = await self._answer(request, body, prompts, wanted, field)
-        return answer, job, answers.pair_scores(job, compared, spec)
+        prompts, fields = pair_prompts(*compared, spec, instruction_of(body, spec))
+        answer, job = await self._answer(request, body, prompts, wanted, field, fields)
+        return answer, job, answers.pair_scores(job, compared[0], spec)
 
     async def _answer(
-        self, request: web.Request, body: PoolingFields, prompts: list[Prompt], wanted: Pooling, field: str
+        self,
+        request: web.Request,
+        body: PoolingFields,
+        prompts: list[Prompt],
+        wanted: Pooling,
+        field: str,
+        fields: Sequence[str] = (),
     ) -> tuple[Answer, Job]:
-        """The job, all of whose prompts are computed."""
+        """The job, all of whose prompts are computed. `fields`: that of each, where they are not numbered in one."""
         model = check_model(body.model, self._settings.served)
         request_id = name_request(request, body.request_id)
         asked = work(body, self._settings, prompts, wanted, (request_id, request[CLIENT], field))
         job = Job(asked.prompts, [asked.params], asked.rendering)
+        job.fields = fields or numbered(field, len(prompts))
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         noted = request[NOTED] = RequestContext(request_id, model, job)
         log_prompts(noted, self._settings.max_log_len)

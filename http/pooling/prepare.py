@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +18,14 @@ from actorserve.actors.protocol.request import (
     Pooling,
     Sampling,
 )
-from actorserve.actors.protocol.topics.prompts import PairPrompt, Prompt, TextPrompt, TokenPrompt
+from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError, bad_request
 from ..generation.fields.ranges import MAX_SALT, check_ranges
 from ..generation.prompts import chat_prompt, check_template, check_tokens
 from ..openai.schemas import ChatRequest
 from ..settings import Settings
-from .schemas import MAX_INPUTS, EmbeddingRequest, InputFields, PairFields, PoolingFields, PoolingRequest
+from .schemas import MAX_INPUTS, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest
 
 SERVED = {EMBED: "embeddings", CLASSIFY: "labels' scores"}
 SAME = {  # names of clients for kinds of inputs, by those that sentence-transformers' prompts have
@@ -244,34 +243,3 @@ def before(body: InputFields, spec: PoolingSpec) -> str:
             raise bad_request(f"input_type: {body.input_type!r} is no prompt of this model ({known}).", "input_type")
         return found or ""
     return spec.prompts.get(spec.default_prompt, "")
-
-
-def pairs(first: Sequence[str], second: Sequence[str], names: tuple[str, str]) -> list[tuple[str, str]]:
-    """One with all of the others, or each with its own."""
-    for texts, name in zip((first, second), names, strict=True):
-        if not texts:
-            raise bad_request(f"{name} must not be an empty list.", name)
-    if len(first) == 1:
-        return [(first[0], text) for text in second]
-    if len(first) != len(second):
-        raise bad_request(
-            f"{names[0]} has {len(first)} texts and {names[1]} {len(second)}: one or as many are needed.", names[0]
-        )
-    return list(zip(first, second, strict=True))
-
-
-def instruction_of(body: PairFields, spec: PoolingSpec) -> str:
-    """By what texts are compared; empty: as the model's form has it. 400 if the model is not told."""
-    name = "instruction" if body.instruction is not None else "instruct"
-    given = body.instruction if body.instruction is not None else body.instruct
-    if given and spec.pair is None:
-        raise bad_request(f"{name}: this model is not told by what it compares; leave it out.", name)
-    return given or ""
-
-
-def pair_prompts(pairs_: Sequence[tuple[str, str]], spec: PoolingSpec, instruction: str = "") -> list[Prompt]:
-    """Each pair as one, for a model that looks at both; or each text once, for one that makes vectors."""
-    if spec.head:
-        return [PairPrompt(*pair, instruction) for pair in pairs_]
-    texts = dict.fromkeys(text for pair in pairs_ for text in pair)
-    return [TextPrompt(text) for text in texts]

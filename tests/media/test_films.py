@@ -19,6 +19,7 @@ from transformers.video_processing_utils import BaseVideoProcessor
 from actorserve.actors.media.films import frames as frames_module
 from actorserve.actors.media.films.frames import FileFrames, ListedFrames, chosen
 from actorserve.actors.media.films.grids import ABSENT, frame_numbers, grid_of, patches_of
+from actorserve.actors.media.films.texts import in_words
 from actorserve.actors.media.pictures import Pictures
 from actorserve.actors.media.processors import Processed, make_processors
 from actorserve.actors.media.refused import MediaRefused
@@ -226,6 +227,40 @@ def test_frames_of_internvl_are_pictures(root: Path) -> None:
     one = "<img>" + "<IMG_CONTEXT>" * 4 + "</img>"
     assert found.placeholder == "<video>" and found.text == "\n".join(f"Frame{number}: {one}" for number in (1, 2, 3))
     assert found.arrays["pixel_values"].shape == (3, 3, 28, 28) and found.count == 12
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, 1), (3, 3), (32, 9)])
+def test_frames_of_smolvlm_have_their_times(
+    count: int, shown: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own processor; each frame is what that of pictures makes of one that is not divided."""
+    from transformers import AutoImageProcessor
+    from transformers.models.smolvlm import processing_smolvlm
+    from transformers.video_utils import VideoMetadata
+
+    monkeypatch.setattr(processing_smolvlm, "num2words", in_words)
+    folder, data = vision_folder("smolvlm", root), film(9, 40, 28, rate=1)
+    found = processed("smolvlm", root, data, media_io_kwargs=f'{{"video": {{"num_frames": {count}}}}}')
+    theirs = processing_smolvlm.SmolVLMProcessor.__new__(processing_smolvlm.SmolVLMProcessor)
+    theirs.image_token, theirs.global_image_token = "<image>", "<global-img>"
+    theirs.fake_image_token, theirs.image_seq_len = "<fake_token_around_image>", 4
+    indices = np.linspace(0, 8, shown).astype(int).tolist()
+    metadata = VideoMetadata(total_num_frames=9, fps=1.0, duration=9.0, frames_indices=indices)
+    inputs = {"pixel_values": np.zeros((1, shown, 3, 1, 1)), "video_metadata": [metadata]}
+    assert found.text == theirs.replace_video_token(inputs, 0) and found.placeholder == "<video>"
+    assert found.count == 4 * shown == found.text.count("<image>")
+    pictures = AutoImageProcessor.from_pretrained(str(folder), backend="pil")
+    one = pictures(images=[decoded(data)[indices[-1]]], do_image_splitting=False, return_tensors="np")["pixel_values"]
+    assert np.array_equal(found.arrays["pixel_values"][-1], one[0, 0])
+    assert found.arrays["pixel_values"].shape == (shown, *one.shape[2:])
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(7, "seven"), (30, "thirty"), (64, "sixty-four"), (700, "seven hundred")]
+)
+def test_numbers_in_words(number: int, words: str) -> None:
+    assert in_words(number) == words
+    assert in_words(768) == "seven hundred and sixty-eight"
 
 
 def test_a_list_of_frames_goes_the_same_way(root: Path) -> None:

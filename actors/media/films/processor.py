@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..refused import MediaRefused
 from ..steps import in_parts
 from .frames import FileFrames, Film, Frames, ListedFrames
 from .grids import ABSENT, Grid, frame_numbers, grid_of, patches_of
+from .texts import frame_tokens
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FILES = ("video_preprocessor_config.json", "preprocessor_config.json")
 NESTED = "video_processor"  # of processor_config.json
 BYTES = 4  # of a number
+SMOLVLM = "smolvlm"
 
 
 class FilmProcessor:
@@ -150,34 +152,53 @@ class GridFilms(FilmProcessor):
 
 
 class PictureFilms(FilmProcessor):
-    """InternVL's: each frame is a picture that is not divided."""
+    """InternVL's and SmolVLM's: each frame is a picture that is not divided."""
 
     def __init__(self, config: Config, model: ModelInfo, told: Told, images: ImageProcessor) -> None:
         super().__init__(config, model, told)
         self._images = images
+        self._arguments = picture_arguments(Path(model.folder), told)
 
     def begin(self, film: Film, first: Image) -> Grid:
         """See FilmProcessor."""
-        count = int(self._told.processor.get("image_seq_length") or 256)
+        count = frame_tokens(self._told)
         none = Grid(len(film.indices), 0, 0)
         self.check(count * len(film.indices), BYTES * len(film.indices) * self.numbers(first, none).size)
         return none
 
     def numbers(self, shown: Image, grid: Grid) -> np.ndarray:
         """See FilmProcessor."""
-        return np.asarray(self._images.outputs(shown, crop_to_patches=False)["pixel_values"])
+        found = np.asarray(self._images.outputs(shown, **self._arguments)["pixel_values"])
+        return found.reshape(-1, *found.shape[-3:])
 
     def finish(self, film: Film, made: list[np.ndarray], grid: Grid) -> dict[str, Any]:
         """See FilmProcessor."""
-        return {"pixel_values": np.concatenate(made)}
+        return {"pixel_values": np.concatenate(made), "film": film}
+
+
+def picture_arguments(folder: Path, told: Told) -> dict[str, Any]:
+    """With which the processor of pictures makes one of a frame."""
+    if told.config["model_type"] == SMOLVLM:
+        given = _given(folder)
+        sized = (given.get("video_sampling") or {}).get("video_size") or given.get("size")
+        more = {"size": sized, "max_image_size": given.get("max_image_size")}
+        return {"do_image_splitting": False, **{name: value for name, value in more.items() if value}}
+    sized = _given(folder, FILES[:1]).get("size")
+    return {"crop_to_patches": False, **({"size": sized} if sized else {})}
+
+
+def _given(folder: Path, files: Sequence[str] = FILES) -> dict[str, Any]:
+    """What the first of the model's files that knows of films says of them."""
+    given: dict[str, Any] = read_json(folder / PROCESSOR_FILE, missing_ok=True).get(NESTED) or {}
+    for name in files:
+        given = given or read_json(folder / name, missing_ok=True)
+    return given
 
 
 def film_settings(folder: Path, told: Told, changes: Mapping[str, Any]) -> dict[str, Any]:
     """What the model's files say of films, and where they do not what transformers takes."""
     kind = "qwen3_vl" if told.config["model_type"].startswith("qwen3") else "qwen2_vl"
-    given: dict[str, Any] = read_json(folder / PROCESSOR_FILE, missing_ok=True).get(NESTED) or {}
-    for name in FILES:
-        given = given or read_json(folder / name, missing_ok=True)
+    given = _given(folder)
     found = {**ABSENT[kind], **{name: value for name, value in {**given, **changes}.items() if value is not None}}
     return {**found, "size": bounded(found["size"], found)}
 
@@ -190,6 +211,6 @@ def bounded(size: Mapping[str, int], values: Mapping[str, Any]) -> dict[str, int
 def make_processor(config: Config, model: ModelInfo, images: ImageProcessor) -> FilmProcessor:
     """Of the model's family."""
     told = told_of(model)
-    if told.config["model_type"] == "internvl":
+    if told.config["model_type"] in ("internvl", SMOLVLM):
         return PictureFilms(config, model, told, images)
     return GridFilms(config, model, told)

@@ -42,6 +42,7 @@ class PairPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pa
     text: str
     second: str
     instruction: str = ""  # by what, for a model that is told so
+    field: str = ""  # where the first stands in the request
 
 
 class SoundPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sound"):

@@ -115,8 +115,9 @@ def test_a_text_is_cut_between_its_marks(client: httpx.Client, encoder: Path) ->
         ({}, "input", "input or messages"),
         ({"input": []}, "input", "empty list"),
         ({"input": [1, "a"]}, "input", "token ids"),
-        ({"input": [[1], [400]]}, "input", "out of vocabulary"),
+        ({"input": [[1], [400]]}, "input[1]", "out of vocabulary"),
         ({"input": LONG}, "input", "maximum context length is 130"),
+        ({"input": ["a", "b", LONG]}, "input[2]", "maximum context length is 130"),
         ({"input": "a", "dimensions": 33}, "dimensions", "more than the 32 numbers"),
         ({"input": "a", "dimensions": 0}, "dimensions", "at least 1"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", ""),
@@ -151,6 +152,10 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     told = {"query": "a", "documents": ["b"], "instruct": "Find it"}
     refused(client, "/rerank", told, "instruct", "this model is not told by what it compares")
     refused(client, "/rerank", {"query": "a", "documents": []}, "documents", "empty")
+    too_long = "maximum context length is 130"
+    refused(client, "/rerank", {"query": LONG, "documents": ["a", "b"]}, "query", too_long)
+    refused(client, "/rerank", {"query": "a", "documents": ["b", LONG]}, "documents[1]", too_long)
+    refused(client, "/score", {"text_1": ["a", LONG], "text_2": ["b", "c"]}, "text_1[1]", too_long)
 
 
 def test_pooling_by_token(client: httpx.Client, encoder: Path) -> None:

@@ -17,13 +17,14 @@ from tests.worker.driver import Sequence, config_for, make_runner
 from .test_pictures import ANSWER, TEXT, Seeing, assert_same
 
 GRID = (3, 4, 6)  # patches of time, height and width; four of a time are one
+OF_PICTURES = ("internvl", "smolvlm")  # whose frames are pictures
 NUMBERS = 3 * 2 * 4 * 4  # of a patch
 
 
 def film_of(family: str) -> dict[str, Any]:
     """Tensors of a film at random."""
     numbers = np.random.default_rng(7)
-    if family == "internvl":
+    if family in OF_PICTURES:
         return {"pixel_values": numbers.standard_normal((3, 3, 16, 16), np.float32)}
     found: dict[str, Any] = {"pixel_values_videos": numbers.standard_normal((int(np.prod(GRID)), NUMBERS), np.float32)}
     found["video_grid_thw"] = np.array([GRID])
@@ -34,14 +35,14 @@ def parts_of(family: str, token: int) -> list[list[int]]:
     """The film's tokens: those of all times together, or each with a text before."""
     if family in ("qwen2_vl", "qwen2_5_vl"):
         return [[token] * 18]
-    one = 4 if family == "internvl" else 6
+    one = 4 if family in OF_PICTURES else 6
     return [[30 + number, 31, *[token] * one] for number in range(GRID[0])]
 
 
 def with_film(reference: Reference, family: str) -> tuple[Prompt, list[Any]]:
     """A film behind a picture, and (modality, start, length, tensors) of each."""
     config = reference.model.config
-    token = reference.place if family == "internvl" else int(config.video_token_id)
+    token = reference.place if family in OF_PICTURES else int(config.video_token_id)
     plain = reference.prompt(TEXT[:4], picture(3, 24, 32), TEXT[4:8])
     shown = [part for parts in parts_of(family, token) for part in parts]
     first = len(plain.ids) + shown.index(token)
@@ -52,6 +53,9 @@ def with_film(reference: Reference, family: str) -> tuple[Prompt, list[Any]]:
     given = {name: torch.from_numpy(value) for name, value in tensors.items()}
     if family == "internvl":
         inputs["pixel_values"] = torch.cat([inputs["pixel_values"], given["pixel_values"]])
+    elif family == "smolvlm":  # all of one prompt together
+        inputs["pixel_values"] = torch.cat([inputs["pixel_values"], given["pixel_values"][None]], 1)
+        inputs["pixel_attention_mask"] = torch.ones_like(inputs["pixel_values"][:, :, 0], dtype=torch.long)
     else:
         kinds = [2 if one == token else int(one == reference.place) for one in ids]
         inputs |= given | {"mm_token_type_ids": torch.tensor([kinds])}

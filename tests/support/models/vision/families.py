@@ -193,7 +193,7 @@ FAMILIES: dict[str, Family] = {
         {**TEXT, "model_type": "llama", "pad_token_id": 0},
         {**SIGLIP, "image_size": 16, "model_type": "smolvlm_vision"},
         (
-            *("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"),
+            *("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<video>"),
             *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
         ),
         {"image_token_id": "<image>"},
@@ -208,6 +208,7 @@ FAMILIES: dict[str, Family] = {
             **{"global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>"},
         },
         {"image_seq_len": 4},
+        film="<video>",
     ),
 }
 IDEFICS3 = FAMILIES["smolvlm"]
@@ -216,6 +217,7 @@ FAMILIES["idefics3"] = IDEFICS3._replace(
     vision={**SIGLIP, "image_size": 16, "model_type": "idefics3_vision"},
     processor="Idefics3Processor",
     pixels={**IDEFICS3.pixels, "image_processor_type": "Idefics3ImageProcessor"},
+    film="",
 )
 
 

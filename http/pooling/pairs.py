@@ -1,0 +1,62 @@
+"""Texts that are compared: which with which, as what prompts, and where each of them stands in its request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.actors.protocol.topics.prompts import PairPrompt, Prompt, TextPrompt
+
+from ..errors import bad_request
+from .schemas import PairFields
+
+Pair = tuple[str, str]
+
+
+def pairs(first: Sequence[str], second: Sequence[str], names: Pair) -> list[Pair]:
+    """One with all of the others, or each with its own."""
+    for texts, name in zip((first, second), names, strict=True):
+        if not texts:
+            raise bad_request(f"{name} must not be an empty list.", name)
+    if len(first) == 1:
+        return [(first[0], text) for text in second]
+    if len(first) != len(second):
+        raise bad_request(
+            f"{names[0]} has {len(first)} texts and {names[1]} {len(second)}: one or as many are needed.", names[0]
+        )
+    return list(zip(first, second, strict=True))
+
+
+def places(first: int, second: int, names: Pair) -> list[Pair]:
+    """Of each of these pairs the fields of its texts, where there are so many."""
+    return pairs(numbered(names[0], first), numbered(names[1], second), names)
+
+
+def numbered(name: str, count: int) -> list[str]:
+    """The fields of so many texts."""
+    return [name] if count == 1 else [f"{name}[{index}]" for index in range(count)]
+
+
+def instruction_of(body: PairFields, spec: PoolingSpec) -> str:
+    """By what texts are compared; empty: as the model's form has it. 400 if the model is not told."""
+    name = "instruction" if body.instruction is not None else "instruct"
+    given = body.instruction if body.instruction is not None else body.instruct
+    if given and spec.pair is None:
+        raise bad_request(f"{name}: this model is not told by what it compares; leave it out.", name)
+    return given or ""
+
+
+def pair_prompts(
+    pairs_: Sequence[Pair], fields: Sequence[Pair], spec: PoolingSpec, instruction: str = ""
+) -> tuple[list[Prompt], list[str]]:
+    """Each pair as one, for a model that looks at both; or each text once, for one that makes vectors. And the field
+    that is to blame for each (of a pair the second text's: the first one's stands beside it).
+    """
+    if spec.head:
+        prompts = [PairPrompt(*pair, instruction, own[0]) for pair, own in zip(pairs_, fields, strict=True)]
+        return list(prompts), [own[1] for own in fields]
+    found: dict[str, str] = {}
+    for pair, own in zip(pairs_, fields, strict=True):
+        for text, field in zip(pair, own, strict=True):
+            found.setdefault(text, field)
+    return [TextPrompt(text) for text in found], list(found.values())
