@@ -54,6 +54,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     latent: LatentShape | None = None  # then there is one head of keys, which all share
     moe: MoeShape | None = None
     beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
+    names: tuple[tuple[str, str], ...] = ()  # what names of tensors begin with in the checkpoint, and here
+    grouped_qkv: bool = False  # in the checkpoint the rows of q, k and v of a KV head follow one another
     vision: VisionSpec | None = None  # of what it is the text part
     first_layer: int = 0  # which one of the checkpoint's its first is, where it is a stage of a pipeline
     text_part: bool = False  # its tensors lie among those of a larger model
@@ -237,6 +239,10 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
                 linear = name.removesuffix("weight")
                 found |= {linear + suffix: stored for suffix, stored in form.tensors(*shape).items()}
         return found
+
+    def own_name(self, stored: str) -> str:
+        """Of a tensor of the checkpoint."""
+        return next((own + stored.removeprefix(first) for first, own in self.names if stored.startswith(first)), stored)
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the same."""

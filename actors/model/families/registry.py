@@ -6,6 +6,7 @@ from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from .dense.gemma import GEMMA2, GEMMA3
 from .dense.glm4 import GLM4
 from .dense.granite import GRANITE
+from .dense.internlm2 import INTERNLM2
 from .dense.llama import LLAMA
 from .dense.mimo import MIMO
 from .dense.olmo import OLMO2, OLMO3
@@ -37,6 +38,7 @@ FAMILIES = (
     GLM4,
     GPT_OSS,
     GRANITE,
+    INTERNLM2,
     OLMO2,
     OLMO3,
     SEED_OSS,

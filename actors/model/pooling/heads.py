@@ -45,6 +45,7 @@ class Reward(NamedTuple):
 REWARDS = {
     "Qwen2ForRewardModel": Reward("Qwen2ForCausalLM", TWO_LAYERS, 1),
     "Qwen2ForProcessRewardModel": Reward("Qwen2ForCausalLM", TWO_LAYERS, 2),
+    "InternLM2ForRewardModel": Reward("InternLM2ForCausalLM", (HeadLayer(weight="v_head.weight"),), 1),
 }
 
 

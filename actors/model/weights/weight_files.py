@@ -31,7 +31,7 @@ PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 PREFIX = "model."  # of what belongs to the bare model, in a checkpoint that is more than that
-HEADS = ("score.", f"{HEAD}.")
+HEADS = ("score.", "v_head.", f"{HEAD}.")
 NAMED_AT_MOST = 5  # tensors named in an error
 
 
@@ -92,6 +92,8 @@ def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     if shape.text_part:
         named = ((text_name(name), tensor._replace(name=name)) for name, tensor in found.items())
         found = {name: tensor for name, tensor in named if name is not None}
+    if shape.names:
+        found = {shape.own_name(name): tensor._replace(name=name) for name, tensor in found.items()}
     check_tensors(folder, shape, found)
     return found
 
@@ -107,8 +109,10 @@ def find_hidden_weights(folder: Path, shape: Architecture) -> tuple[Homes, Homes
         return {own: (one.file, name) for own, (one, name) in parts.items()}, {}
     found = read_weights(folder)
     bare = not any(name.startswith(PREFIX) for name in found)
-    heads: Homes = {name: (tensor.file, name) for name, tensor in found.items() if name.startswith(HEADS)}
-    named = {f"{PREFIX}{name}" if bare else name: name for name in found if name not in heads}
+    owned = {name: shape.own_name(name) for name in found}
+    heads: Homes = {own: (found[name].file, name) for name, own in owned.items() if own.startswith(HEADS)}
+    rest = {name: own for name, own in owned.items() if own not in heads}
+    named = {shape.own_name(f"{PREFIX}{name}") if bare else own: name for name, own in rest.items()}
     check_tensors(folder, shape, {full: found[name] for full, name in named.items()})
     return {full: (found[name].file, name) for full, name in named.items()}, heads
 
@@ -131,6 +135,7 @@ def check_index(folder: Path, shape: Architecture) -> None:
         there = set(read_json(path)["weight_map"])
         if shape.text_part:
             there = {own for name in there if (own := text_name(name)) is not None}
+        there = set(map(shape.own_name, there))
         if missing := sorted(_needed(shape.stored_specs(there)) - there):
             raise ConfigError(f"model: {path} does not fit config.json: it lacks {some(missing)}")
 

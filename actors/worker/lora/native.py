@@ -14,6 +14,7 @@ from ...model.layers import HEAD, Axis, LinearSpec, MoeSpec
 from ...model.lora.adapter import AdaptedLinear, AdapterError
 from ..cpu.builder import arranged
 from ..models.sharding import Cut, Get, Place, own_words
+from ..models.tensors import qkv_order
 from .build import Sites
 
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
@@ -97,6 +98,8 @@ class NativeLayout:
         if module == HEAD:
             return own_words(tensor, self._place)
         linear, parts, first = self._linears[module], [], 0
+        if self._whole.grouped_qkv and len(linear.rows) > 1:
+            tensor = tensor[qkv_order(self._whole)]
         for axis in linear.rows:
             rows, whole = self._cut(axis)
             parts.append(tensor[first + rows.start : first + rows.stop])

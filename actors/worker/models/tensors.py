@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...model.architecture import Architecture
 from ...model.layers import Axis, LinearSpec
+from .sharding import Read
 
 
 def split_rows(linear: LinearSpec, tensor: Tensor, shape: Architecture) -> Iterator[tuple[Axis, Tensor]]:
@@ -38,3 +39,24 @@ def _is_alone(part: Tensor, dtype: torch.dtype) -> bool:
     """Is it of this type, and all of a memory that torch has made for it? What is mapped can be given no other size."""
     memory = part.untyped_storage()
     return part.dtype == dtype and part.is_contiguous() and memory.nbytes() == part.nbytes and memory.resizable()
+
+
+def regrouped(read: Read, shape: Architecture) -> Read:
+    """The same of a checkpoint in which q, k and v of each KV head follow one another: all of q come first, then k."""
+    (linear,) = shape.layer.qkv
+    order, mark = qkv_order(shape), f".{linear.name}."
+
+    def get(name: str, rows: slice, columns: slice | None) -> Tensor:
+        if mark not in name:
+            return read(name, rows, columns)
+        return read(name, slice(None), columns)[order[rows]]
+
+    return get
+
+
+def qkv_order(shape: Architecture) -> Tensor:
+    """Where in such a tensor the rows of q, of k and of v are."""
+    queries = shape.heads // shape.kv_heads
+    rows = torch.arange(shape.kv_heads * (queries + 2) * shape.head_dim)
+    q, k, v = rows.view(shape.kv_heads, queries + 2, shape.head_dim).split([queries, 1, 1], 1)
+    return torch.cat([q.flatten(), k.flatten(), v.flatten()])

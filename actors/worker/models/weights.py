@@ -40,6 +40,7 @@ from ..vision.model import SeeingModel
 from ..weight_cache.cache import open_weight_cache
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
+from .tensors import regrouped
 
 if TYPE_CHECKING:
     from ..pipeline.link import StageLink
@@ -79,6 +80,7 @@ def load_model(
         and group is None
         and config.quantization != "int8"
         and config.load_format != "dummy"
+        and not shape.grouped_qkv
     ):
         grouped = open_grouped(Path(info.folder), shape, read_parts)
     make = CpuModel if shape.vision is None else SeeingModel
@@ -141,7 +143,9 @@ def open_homes(folder: Path, shape: Architecture, homes: Homes) -> Read:
     files = read_parts(homes)
     if parts := shape.stacked(homes):
         files = unstacked(files, parts)
-    return files if shape.stored is None else decoded(files, shape, homes.keys() | parts.keys())
+    if shape.stored is not None:
+        files = decoded(files, shape, homes.keys() | parts.keys())
+    return regrouped(files, shape) if shape.grouped_qkv else files
 
 
 def read_parts(homes: Homes) -> Read:
