@@ -168,6 +168,8 @@ class Settings:
     engines: range = range(1)  # of this model, the numbers by which X-data-parallel-rank names them
     first_engine: int = 0  # the number by which it names the first of the server
     model: int = 0  # which of the server's it is
+    max_audio_bytes: int = 25 << 20  # of a sound that is to be written down ...
+    max_form_bytes: int = 26 << 20  # ... and of the form that it is in
     catalog: Catalog = field(default_factory=Catalog, compare=False, repr=False)
     encoder: EncoderSpec | None = None  # where a part of the model's own reads the prompt
     media: MediaRules | None = None  # which pictures and sounds the model takes
@@ -213,6 +215,11 @@ class Settings:
     def instead(self, does: Callable[[Settings], bool]) -> str:
         """The names of the server's models that do something, for whoever has asked another one; empty if none does."""
         return " or ".join(one.served[0] for one in self.all_models if does(one))
+
+    @property
+    def longest_form(self) -> int:
+        """Bytes of a form that is read at all."""
+        return self.max_form_bytes if self.hears else self.max_body_bytes
 
     @property
     def hears(self) -> bool:

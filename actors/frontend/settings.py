@@ -12,7 +12,7 @@ from actorserve.http.settings import AdapterNames, Catalog, KVSharing, Settings,
 from ..model.checks.device import check_gpu
 from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.kv_offload import read_tiers
-from ..protocol.file_sizes import KV_LISTENER
+from ..protocol.file_sizes import KV_LISTENER, form_bytes
 from ..protocol.served import ServedModel
 from ..runtime.process import Context
 from .engine import FrontendEngine
@@ -64,6 +64,8 @@ def _settings(
         engines=range(config.first_engine + served.engines.start, config.first_engine + served.engines.stop),
         first_engine=config.first_engine,
         encoder=model.encoder,
+        max_audio_bytes=config.max_audio_bytes,
+        max_form_bytes=form_bytes(config),
         media=media_rules(config, model, context.system.files.body_bytes),
         adapters=AdapterNames() if served.index else engine.adapters,
         accounts=engine.accounts,

@@ -22,7 +22,13 @@ MAX_TABLES = 2  # block tables of windows take no more blocks than the one of al
 JOURNALED = 1024  # connections, the lowest numbers first
 RECENT_BYTES = 16 << 20  # of a frontend's keys
 BODY_PICTURES = 2  # of the longest that a body has room for, in base64 as well
+FORM_FIELDS = 128 << 10  # bytes of a form beside its sound
 MOST_INBOX = 8  # of the longest bodies, whose pictures wait for a media actor, of each frontend
+
+
+def form_bytes(config: Config) -> int:
+    """The longest form with a sound."""
+    return config.max_audio_bytes + FORM_FIELDS
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,15 @@ class FileSizes:
         return self.config.max_body_bytes + (BODY_PICTURES * self.config.max_media_bytes if sees else 0)
 
     @property
+    def form_bytes(self) -> int:
+        """The longest form with a sound; 0 where no model writes them down."""
+        return form_bytes(self.config) if any(one.hears for one in self.models) else 0
+
+    @property
     def journal(self) -> tuple[int, int]:
         """(records, bytes of each): the requests of so many connections can be taken over by another frontend."""
-        return min(self.config.max_connections, JOURNALED), self.body_bytes + self.config.max_header_bytes
+        longest = max(self.body_bytes, self.form_bytes)
+        return min(self.config.max_connections, JOURNALED), longest + self.config.max_header_bytes
 
     @property
     def answers(self) -> int:

@@ -229,7 +229,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         receives=messages.ToFrontend,
         sends=(
             Sends("media"),
-            Sends("renderer", bodies=True),
+            Sends("renderer", bodies=True, sounds=True),
             Sends("scheduler"),
             Sends("detokenizer"),
             Sends("tools"),

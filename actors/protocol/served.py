@@ -40,10 +40,14 @@ class ServedModel(msgspec.Struct, frozen=True):
         return self.info.max_model_len + (self.info.pooling is not None)
 
     @property
+    def hears(self) -> bool:
+        """Does it write down sounds?"""
+        return self.info.encoder is not None and self.info.encoder.speech is not None
+
+    @property
     def writes(self) -> bool:
         """Are its answers texts of its own?"""
-        hears = self.info.encoder is not None and self.info.encoder.speech is not None
-        return self.info.pooling is None and not hears
+        return self.info.pooling is None and not self.hears
 
     def worker_modules(self) -> list[str]:
         """What its workers import beside what all do, above all transformers: within the worker's package."""

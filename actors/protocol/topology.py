@@ -30,7 +30,7 @@ from ..options.config import Config
 from ..telemetry.histograms import HistogramSpec, histograms_bytes, open_histograms
 from .actor_kind import Sends
 from .actor_spec import AccountPlaces, ActorSpec, Lane
-from .file_sizes import MAX_TABLES, FileSizes
+from .file_sizes import MAX_TABLES, FileSizes, form_bytes
 from .kinds import KINDS, SUPERVISOR
 from .roster import Roster
 
@@ -110,10 +110,11 @@ class System(Roster):
 
     def _place_lanes(self, offset: int) -> int:
         self.lanes: list[Lane] = []
+        hearing = {actor.name for actor in self.actors if self.models[actor.model].hears}
         for source in self._senders():
             for sends in source.traits.sends:
-                capacity = self._capacity(sends)
                 for target, readers in self._targets(source, KINDS[sends.to]):
+                    capacity = self._capacity(sends, target in hearing)
                     self.lanes.append(Lane(source.name, target, readers, offset, capacity))
                     offset += ring_bytes(capacity, len(readers))
         return offset
@@ -168,11 +169,16 @@ class System(Roster):
         """The board has one for each actor, and one for each process beside them."""
         return len(self.actors) + len(self.beside)
 
-    def _capacity(self, sends: Sends) -> int:
-        """A record may fill a third of its lane."""
+    def _capacity(self, sends: Sends, hears: bool) -> int:
+        """A record may fill a third of its lane. `hears`: who reads it is of a model that writes sounds down."""
         if sends.small:
             return SMALLEST
-        return 4 * (self.config.max_body_bytes // CACHE_LINE * CACHE_LINE) + SMALL if sends.bodies else SMALL
+        if not sends.bodies:
+            return SMALL
+        longest = self.config.max_body_bytes
+        if sends.sounds and hears:
+            longest = max(longest, form_bytes(self.config))
+        return 4 * (longest // CACHE_LINE * CACHE_LINE) + SMALL
 
     def first_slot(self, frontend: int) -> int:
         """The first of the slots that only this frontend opens and frees."""

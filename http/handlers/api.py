@@ -26,7 +26,9 @@ from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..pooling.prepare import check_generates
 from ..routes import ROUTES
 from ..settings import Settings
+from ..speech.prepare import sound_limit
 from ..transport.body import BodyBudget, check_length, read_body
+from ..transport.form import read_form_body
 from ..transport.json_response import json_response
 from .dialects.cohere import CohereApi
 from .dialects.decisions import DecisionsApi
@@ -60,7 +62,7 @@ class Api:
         self.engine = engine
         self.settings = settings
         self.longest = settings.max_body_bytes if settings.media is None else settings.media.body_bytes
-        self._unfinished = BodyBudget(self.longest)
+        self._unfinished = BodyBudget(max(self.longest, settings.longest_form))
         self._generator = Generator(engine, settings)
         self.described = Described(settings)
         self.operations = Operations(engine, settings, self._body)
@@ -109,9 +111,7 @@ class Api:
         return body
 
     async def _form(self, request: web.Request) -> bytes:
-        if BODY in request:
-            return check_length(request[BODY], self.settings.max_body_bytes)
-        return await read_body(request, self.settings.max_body_bytes, self._unfinished, json=False)
+        return await read_form_body(request, self.settings.longest_form, self._unfinished, sound_limit(self.settings))
 
     # --- generating ----------------------------------------------------------------------------------------------
 

@@ -14,15 +14,16 @@ import msgspec
 from aiohttp import web
 
 from ..generation.trail import GoOnRequest
-from ..middleware.context import BODY
+from ..middleware.context import BODY, GRANT
 from ..middleware.edge import check_depth
 from ..openai.schemas import InvocationRequest
 from ..realtime.client_secrets import ClientSecretRequest
 from ..realtime.session import TRANSCRIPTION
 from ..route import Route
 from ..settings import Settings
+from ..speech.prepare import sound_limit
 from ..transport.body import BodyBudget, read_body
-from ..transport.form import read_form
+from ..transport.form import read_form, read_form_body
 from .api import Api
 from .operators.operations import ServerEngine
 
@@ -46,7 +47,9 @@ class ModelApis:
         self._all = [self.first, *(Api(engine.of_model(one.model), one, self.first.responses) for one in others)]
         self._settings = settings
         self._longest = max(api.longest for api in self._all)
-        self._unfinished = BodyBudget(self._longest)
+        self._longest_form = max(one.longest_form for one in settings.all_models)
+        self._sound = max(map(sound_limit, settings.all_models))
+        self._unfinished = BodyBudget(max(self._longest, self._longest_form))
         self.first.responses.go_on(lambda left: self._all[index_of(settings, left.raw)].responses)
 
     def handler(self, route: Route) -> Handler:
@@ -57,10 +60,12 @@ class ModelApis:
 
         async def answer(request: web.Request) -> web.StreamResponse:
             if route.method == "get":
-                return await handlers[index_of_query(self._settings, request.query, route)](request)
-            if BODY not in request:
-                body = await read_body(request, self._longest, self._unfinished, json=not route.hears)
-                request[BODY] = body if route.hears else check_depth(body)
+                granted = request[GRANT].model if GRANT in request else None
+                return await handlers[index_of_query(self._settings, request.query, route, granted)](request)
+            if BODY not in request and route.hears:
+                request[BODY] = await read_form_body(request, self._longest_form, self._unfinished, self._sound)
+            elif BODY not in request:
+                request[BODY] = check_depth(await read_body(request, self._longest, self._unfinished))
             return await handlers[await self._find(request, route)](request)
 
         return answer
@@ -96,9 +101,11 @@ def named(settings: Settings, name: str | None, route: Route | None = None) -> i
     return settings.asked(name, lambda one: one.generates if route is None else route.is_for(one)).model
 
 
-def index_of_query(settings: Settings, query: Mapping[str, str], route: Route) -> int:
-    """Of a WebSocket that names no model its intent says what the model has to do."""
-    name = query.get("model")
+def index_of_query(settings: Settings, query: Mapping[str, str], route: Route, granted: str | None = None) -> int:
+    """Of a WebSocket that names no model its client secret does (`granted`), or its intent says what the model has to
+    do.
+    """
+    name = query.get("model") or granted
     if route.upgrades and not name and query.get("intent") == TRANSCRIPTION:
         return settings.asked(None, lambda one: one.hears).model
     return named(settings, name, route)

@@ -22,7 +22,17 @@ from ..output.answer import Answer
 from ..speech import answers
 from ..speech.events import TranscriptWriter
 from ..speech.fallback import Fallback, Take, has_thresholds
-from ..speech.prepare import TRANSCRIBE, TRANSLATE, check, params, read_form, sound_prompt, speech_of
+from ..speech.prepare import (
+    TRANSCRIBE,
+    TRANSLATE,
+    HeldSounds,
+    check,
+    params,
+    read_form,
+    sound_limit,
+    sound_prompt,
+    speech_of,
+)
 from ..speech.schemas import TIMED, SpeechRequest
 from ..speech.transcript import language_of, plain, spoken
 from ..speech.words import told, words_of
@@ -42,6 +52,7 @@ class SpeechApi:
     def __init__(self, generator: Generator, read_body: ReadBody) -> None:
         self._generator, self._settings = generator, generator.settings
         self._read_body = read_body
+        self._sounds = HeldSounds(sound_limit(self._settings))
 
     async def transcribe(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/audio/transcriptions."""
@@ -52,9 +63,18 @@ class SpeechApi:
         return await self._answer(request, TRANSLATE)
 
     async def _answer(self, request: web.Request, task: str) -> web.StreamResponse:
+        raw = await self._read_body(request)
         spec = speech_of(self._settings)
-        body = read_form(await form.read_form(request, await self._read_body(request)))
+        body = read_form(await form.read_form(request, raw))
+        del raw
+        if len(body.file) > self._settings.max_audio_bytes:
+            raise form.too_long(self._settings.max_audio_bytes)
         check(body, spec, task)
+        with self._sounds.hold(len(body.file)):
+            return await self._written_down(request, body, task)
+
+    async def _written_down(self, request: web.Request, body: SpeechRequest, task: str) -> web.StreamResponse:
+        """The answer to a form that is in order."""
         model = check_model(body.model, self._settings.served)
         request_id = name_request(request, body.request_id)
         measured = await self._generator.engine.measure(body.file)

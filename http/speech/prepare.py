@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from actorserve.actors.model.encoder_decoder.spec import SpeechSpec
 from actorserve.actors.protocol.request import UINT64, Generation, Sampling
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
 
-from ..errors import ApiError, bad_request
+from ..errors import ApiError, bad_request, overloaded
 from ..generation.fields.decoding import decode_query
 from ..generation.fields.ranges import check_ranges
 from ..settings import Settings
@@ -20,6 +21,8 @@ from .fallback import has_thresholds
 from .schemas import TIMED, SpeechRequest
 
 MOST_WINDOWS = 1024
+MOST_HELD = 256 << 20  # bytes of sounds, of one frontend
+LEAST_HELD = 4  # of the longest sounds
 LEAST_STEP = 0.05  # from one temperature to the next
 MAX_PROMPT = 16 << 10  # characters
 LISTS = ("timestamp_granularities", "include")
@@ -43,6 +46,31 @@ def speech_of(settings: Settings) -> SpeechSpec:
         text = "model: this model does not listen; sounds are written down by one that does, such as Whisper."
         raise ApiError(400, text, "model", "model_not_supported")
     return settings.encoder.speech
+
+
+def sound_limit(settings: Settings) -> int:
+    """Bytes of a sound; 0 for a model that writes none down."""
+    return settings.max_audio_bytes if settings.hears else 0
+
+
+class HeldSounds:
+    """Bytes of the sounds that are being written down: each is kept until its text is told, and all take so many."""
+
+    def __init__(self, longest: int) -> None:
+        """`longest`: of one; some of these are taken in any case."""
+        self._most = max(MOST_HELD, LEAST_HELD * longest)
+        self.held = 0
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """One of so many bytes; 503 where it is too much."""
+        if self.held + size > self._most:
+            raise overloaded("The server holds as many bytes of sounds as it takes. Try again soon.")
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
 
 
 def read_form(fields: Mapping[str, list[Any]]) -> SpeechRequest:

@@ -40,6 +40,10 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
     to_language: str | None = None
     hotwords: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.language is not None:  # EN, en-US and en_US are English
+            self.language = self.language.strip().lower().replace("_", "-").partition("-")[0]
+
 
 class SpeechUsage(msgspec.Struct, kw_only=True):
     """`usage`: by the sound's length."""

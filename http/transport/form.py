@@ -8,9 +8,30 @@ from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 from aiohttp.base_protocol import BaseProtocol
 
 from ..errors import ApiError, bad_request
+from ..middleware.context import BODY
+from .body import BodyBudget, check_length, read_body
 
 FORM = "multipart/form-data"
 MOST_FIELDS = 64
+PIECE = 1 << 20  # bytes of a part that are looked through at a time: nobody else has a turn meanwhile, in any case
+TOO_LONG = 413
+
+
+async def read_form_body(request: web.Request, limit: int, budget: BodyBudget, sound: int) -> bytes:
+    """Of a form with a sound: ApiError names that where it is longer than `sound` bytes (0: there is none in it)."""
+    try:
+        if BODY in request:
+            return check_length(request[BODY], limit)
+        return await read_body(request, limit, budget, json=False)
+    except ApiError as error:
+        if error.status == TOO_LONG and sound:
+            raise too_long(sound) from None
+        raise
+
+
+def too_long(most: int) -> ApiError:
+    """A sound has more bytes."""
+    return ApiError(TOO_LONG, f"file: a sound has at most {most} bytes here (--max-audio-bytes).", "file")
 
 
 async def read_form(request: web.Request, body: bytes) -> dict[str, list[bytes]]:
@@ -29,6 +50,7 @@ async def read_form(request: web.Request, body: bytes) -> dict[str, list[bytes]]
             count += 1
             if not isinstance(part, BodyPartReader) or count > MOST_FIELDS:
                 raise bad_request(f"The form has parts in its parts, or more than {MOST_FIELDS}.")
+            part.chunk_size = PIECE
             if part.name:
                 fields.setdefault(part.name, []).append(bytes(await part.read()))
     except (ValueError, RuntimeError, AssertionError, web.RequestPayloadError) as error:

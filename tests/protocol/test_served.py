@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.model.info import ModelInfo, resolve_model
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import make_config
@@ -53,6 +53,17 @@ def test_no_lane_leads_from_one_model_to_another() -> None:
         *(actor.name for kind in ("renderer", "detokenizer") for actor in system.of_kind(kind)),
     }
     assert {lane.target for lane in system.lanes if lane.source == "scheduler@2"} >= {"scheduler@3", "worker@2"}
+
+
+def test_sounds_have_room_on_their_way_to_who_writes_them_down() -> None:
+    """And nowhere else."""
+    speech = SpeechSpec(languages={}, tasks={}, end=1, no_timestamps=2, mels=1, frames=2)
+    hears = EncoderSpec(longest=8, decoder_longest=8, start=[1], filler=0, speech=speech)
+    system = system_of(["ears"], [{"encoder": hears}], max_audio_bytes=32 << 20)
+    room = {(lane.source, lane.target): lane.capacity for lane in system.lanes}
+    assert room["frontend-0", "renderer-0+ears"] > 3 * (32 << 20) > room["frontend-0", "renderer-0"]
+    assert room["renderer-0+ears", "frontend-0"] == room["renderer-0", "frontend-0"]
+    assert system.files.journal[1] > 32 << 20 > system.files.body_bytes
 
 
 def test_memory_is_for_the_largest() -> None:

@@ -31,6 +31,14 @@ class MediaOptions(ToolOptions, frozen=True, kw_only=True):
     max_media_bytes: Annotated[
         int, Meta(ge=1 << 10, le=1 << 30, description="of one picture, film or sound as it comes")
     ] = 20 << 20
+    max_audio_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 10,
+            le=256 << 20,
+            description="of a sound that is sent to be written down (/v1/audio/transcriptions and /translations)",
+        ),
+    ] = 25 << 20
     max_media_pixels: Annotated[
         int, Meta(ge=1 << 10, le=1 << 30, description="of one picture; of a film, in each frame that is taken")
     ] = 50_000_000

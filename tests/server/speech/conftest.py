@@ -28,7 +28,8 @@ def reference(whisper: Path) -> Reference:
 def speech_server(whisper: Path) -> Iterator[Server]:
     options = ("--device", "cpu", "--dtype", "float32", "--block-size", "8", "--served-model-name", "ears")
     restarts = ("--max-restarts", "100")
-    with Server(str(whisper), *options, *restarts, "--max-body-bytes", "1MiB", command=LAUNCH) as server:
+    bytes_ = ("--max-body-bytes", "600KiB", "--max-audio-bytes", "1MiB")
+    with Server(str(whisper), *options, *restarts, *bytes_, command=LAUNCH) as server:
         yield server
 
 

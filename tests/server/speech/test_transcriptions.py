@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import struct
 from itertools import pairwise
 from typing import Any
 
@@ -170,10 +171,25 @@ def test_what_cannot_be_is_refused(client: OpenAI, fields: dict[str, Any], param
     assert refused.value.param == param and text in str(refused.value), refused.value
 
 
-def test_a_file_that_is_too_long(client: OpenAI) -> None:
+def with_junk(file: bytes, size: int) -> bytes:
+    """The same WAV with so many bytes more, which say nothing."""
+    body = file[8:12] + b"JUNK" + struct.pack("<I", size) + bytes(size) + file[12:]
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def test_a_sound_may_be_longer_than_other_bodies(client: OpenAI) -> None:
+    whole = ask(client, language="en").text
+    file = ("a.wav", with_junk(wav(SHORT), 900_000))
+    answer = client.audio.transcriptions.create(model="ears", file=file, language="en-US")
+    assert answer.text == whole == ask(client, language="EN").text
+
+
+@pytest.mark.parametrize("size", [1_040_000, 2_000_000], ids=["the sound", "the form"])
+def test_a_file_that_is_too_long(client: OpenAI, size: int) -> None:
     with pytest.raises(APIStatusError) as refused:
-        ask(client, sound(40.0))
-    assert refused.value.status_code == 413
+        client.audio.transcriptions.create(model="ears", file=("a.wav", with_junk(wav(SHORT), size)))
+    assert refused.value.status_code == 413 and refused.value.param == "file"
+    assert "--max-audio-bytes" in str(refused.value)
 
 
 def test_other_endpoints_say_which_is_right(speech_server: Server, demo_server: Server) -> None:
