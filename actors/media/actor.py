@@ -34,6 +34,7 @@ from .refused import MediaRefused
 from .requests import GONE, Part, Pending, read_request
 
 ROOM_S = 20.0  # what a request waits for memory, which running ones have
+NICE = 10  # where cores are short, streams go first: whoever sends a picture waits anyway
 POLL_S = 0.05  # between two looks for what nobody tells: a client that has gone, memory that is free again
 NO_ROOM = (
     "the memory for pictures is full of those of running requests, and none was free within {:g} s; "
@@ -279,6 +280,7 @@ def import_late(config: Config) -> None:
 
 def main(context: Context) -> None:
     """Run a media actor until it is told to stop."""
+    os.nice(NICE)
     actor = MediaActor(context)
     try:
         run(actor, context)

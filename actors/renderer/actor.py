@@ -64,7 +64,8 @@ class RendererActor(Actor):
         encoder = context.model.encoder
         self.sounds, self.hearer = context.sounds(), None
         if encoder is not None and encoder.speech is not None:
-            self.hearer = Hearer(self.prompts.tokenizer, encoder, encoder.speech, self.table.block_size)
+            own = self.prompts.tokenizer, encoder, encoder.speech, self.table.block_size
+            self.hearer = Hearer(*own, beat=context.status.beat)
         self.embeds = context.prompt_embeds()
         self.calls = Calls(context, self.prompts, self.hearer)
         if context.config.io_processor_plugin is not None and context.incarnation == FIRST_LIFE:

@@ -6,7 +6,7 @@ anew in between decodes it again, to the same windows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import numpy as np
 from ..model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from ..protocol.request import Hearing
 from ..protocol.topics.prompts import SoundPrompt
-from ..sound.decode import decode
+from ..sound.decode import SoundError, decode_steps
 from ..sound.features import LogMel
 from ..sound.windows import cut
 from .encoder_input import EncoderLog, lay_out
@@ -27,8 +27,17 @@ if TYPE_CHECKING:
 class Hearer:
     """Of one model that listens."""
 
-    def __init__(self, tokenizer: Tokenizer, encoder: EncoderSpec, speech: SpeechSpec, block_size: int) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        encoder: EncoderSpec,
+        speech: SpeechSpec,
+        block_size: int,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`beat` is called as it gets on: an hour of sound may take longer than a renderer may stand still."""
         self._tokenizer, self._encoder, self._speech, self._block_size = tokenizer, encoder, speech, block_size
+        self._beat = beat
         self._mel: LogMel | None = None
         self._last: tuple[bytes, np.ndarray, list[tuple[int, int]]] | None = None
 
@@ -37,9 +46,16 @@ class Hearer:
         name = blake2b(data, digest_size=16).digest()
         if self._last is None or self._last[0] != name:
             self._last = None
-            samples = decode(data, self._speech.rate)
+            samples = self._decoded(data)
             self._last = name, samples, cut(samples, self._speech.rate, self._speech.seconds)
         return self._last[1:]
+
+    def _decoded(self, data: bytes) -> np.ndarray:
+        for made in decode_steps(data, self._speech.rate):
+            self._beat()
+            if made is not None:
+                return made
+        raise SoundError("it has no samples")
 
     def measure(self, data: bytes) -> tuple[float, list[tuple[float, float]]]:
         """(seconds, begin and end of each window in seconds)."""
@@ -53,7 +69,11 @@ class Hearer:
         if self._mel is None:
             self._mel = LogMel(speech.mels, speech.n_fft, speech.hop, speech.rate, speech.samples)
         samples, places = self._heard(data)
-        return [self._mel(samples[slice(*places[window])]) for window in windows]
+        return [self._of_window(self._mel, samples[slice(*places[window])]) for window in windows]
+
+    def _of_window(self, mel: LogMel, samples: np.ndarray) -> np.ndarray:
+        self._beat()
+        return mel(samples)
 
     def log(self, prompt: SoundPrompt) -> EncoderLog:
         """The log of a window: fillers for what is heard, then what the decoder begins with."""

@@ -67,6 +67,7 @@ class Job:
         self.prompts = prompts
         self.params = params
         self.rendering = rendering or {}
+        self.counted = "n"  # the field that asks for so many choices
         self.fields: Sequence[str] = ()  # where each prompt stands in the request, if not all in one field
         self.make_parser = make_parser
         self.wants_ids = wants_ids

@@ -85,6 +85,7 @@ class SpeechApi:
             params(body, self._settings, len(measured.windows), about),
             {"max_tokens": body.max_completion_tokens},
         )
+        job.counted = "file"
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         noted = request[NOTED] = RequestContext(request_id, model, job)
         check_model_of(request.get(ACCOUNT), model)

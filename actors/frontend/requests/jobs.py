@@ -77,7 +77,7 @@ class Jobs:
             raise about_to_end()
         if (refusal := self._sleep.refusal()) is not None:
             raise refusal
-        self._make_room(len(job.choices))
+        self._make_room(len(job.choices), job.counted)
         if self._quotas is None or job.account is None:
             self._open(job, None)
             return
@@ -111,10 +111,11 @@ class Jobs:
         self._add(job, taken)
         self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
 
-    def _make_room(self, sequences: int) -> None:
+    def _make_room(self, sequences: int, field: str) -> None:
         """Until so many slots are free, answers that are kept go; ApiError if that is not enough."""
         if sequences > self._context.system.slots_per_frontend:
-            raise ApiError(400, f"{sequences} sequences are more than this server ever takes at once.", "n")
+            text = f"{field}: {sequences} sequences are more than this server ever takes at once."
+            raise ApiError(400, text, field)
         while sequences > self._slots.free and (old := self._retained.make_room()):
             self.let_go(old)
         if sequences > self._slots.free:
