@@ -15,7 +15,7 @@ import numpy as np
 from ..model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from ..protocol.request import Hearing
 from ..protocol.topics.prompts import SoundPrompt
-from ..sound.decode import SoundError, decode_steps
+from ..sound.decode import decode
 from ..sound.features import LogMel
 from ..sound.windows import cut
 from .encoder_input import EncoderLog, lay_out
@@ -46,16 +46,9 @@ class Hearer:
         name = blake2b(data, digest_size=16).digest()
         if self._last is None or self._last[0] != name:
             self._last = None
-            samples = self._decoded(data)
+            samples = decode(data, self._speech.rate, self._beat)
             self._last = name, samples, cut(samples, self._speech.rate, self._speech.seconds)
         return self._last[1:]
-
-    def _decoded(self, data: bytes) -> np.ndarray:
-        for made in decode_steps(data, self._speech.rate):
-            self._beat()
-            if made is not None:
-                return made
-        raise SoundError("it has no samples")
 
     def measure(self, data: bytes) -> tuple[float, list[tuple[float, float]]]:
         """(seconds, begin and end of each window in seconds)."""

@@ -7,7 +7,7 @@ no more than MOST_SECONDS are decoded. Whoever calls this may be killed for bein
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -20,9 +20,13 @@ class SoundError(ValueError):
     """These bytes are no sound that can be taken; the reason follows."""
 
 
-def decode(data: bytes, rate: int) -> np.ndarray:
-    """float32 samples in [-1, 1], mono."""
-    return next(made for made in decode_steps(data, rate) if made is not None)
+def decode(data: bytes, rate: int, beat: Callable[[], None] = lambda: None) -> np.ndarray:
+    """float32 samples in [-1, 1], mono. `beat` is called as it gets on."""
+    for made in decode_steps(data, rate):
+        beat()
+        if made is not None:
+            return made
+    raise SoundError("it has no samples")
 
 
 def decode_steps(data: bytes, rate: int, most_seconds: float = MOST_SECONDS) -> Iterator[np.ndarray | None]:

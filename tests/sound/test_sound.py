@@ -26,6 +26,12 @@ def test_features_are_those_of_transformers(mels: int) -> None:
     assert found.shape == wanted.shape and np.abs(found - wanted).max() < 1e-5
 
 
+def test_who_decodes_for_long_says_that_it_gets_on() -> None:
+    beats: list[int] = []
+    decode(encoded(sound(4.0), "mp3", "libmp3lame"), RATE, lambda: beats.append(1))
+    assert len(beats) > 20
+
+
 def test_a_file_without_loss_has_the_same_samples() -> None:
     samples = sound(1.2)
     assert np.array_equal(decode(wav(samples), RATE), samples / np.float32(32768))
