@@ -26,6 +26,7 @@ from ..adapter.checkpoint.reading import read_into
 from ..adapter.checkpoint.stored import Source
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
+from ..memory import large_blocks_apart
 from .encoder import Encoder, Way
 
 log = logging.getLogger("worker")
@@ -34,6 +35,7 @@ SEQUENCES = ("ForConditionalGeneration", "Model")  # what has such an encoder
 SUMMARY = "pooler."  # weights of a summary that embeddings do not look at
 
 
+@large_blocks_apart()
 def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
     """The model of `info.folder`, ready to run."""
     model, dtype, method = _load(config, info, spec)
@@ -54,6 +56,7 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
     return encoder
 
 
+@large_blocks_apart()
 def load_whole(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[PreTrainedModel, torch.dtype]:
     """The same of one that is asked for its own vectors."""
     model, dtype, method = _load(config, info, spec)
