@@ -19,6 +19,8 @@ from .rope import Growth, Rope
 from .shapes import LatentShape, MoeShape
 from .vision.spec import VisionSpec
 
+MATRICES = (Kind.WEIGHT, Kind.EMBEDDING)  # which a checkpoint may have quantised
+
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     """The shape of one model."""
@@ -185,7 +187,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
 
     def format_of(self, linear: str) -> WeightFormat | None:
         """How the weight of the layer of this name lies in the checkpoint; None: as floats."""
-        if self.stored is None or linear == EMBEDDINGS:
+        if self.stored is None or (linear == EMBEDDINGS and not self.stored.embeddings):
             return None
         moe = self.layer.moe
         if moe is not None and moe.exact_router and linear.endswith(f".{moe.router.name}"):
@@ -232,7 +234,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[str, StoredSpec] = {}
         for name, spec in self.specs().items():
             shape = self.tensor_shape(spec)
-            form = self.format_of(name.removesuffix(".weight")) if spec.kind is Kind.WEIGHT else None
+            form = self.format_of(name.removesuffix(".weight")) if spec.kind in MATRICES else None
             if form is None:
                 found[name] = StoredSpec(shape, (*FLOATS, *spec.types))
             else:

@@ -18,7 +18,7 @@ from .families.family import Family, Windows
 from .families.registry import BY_ARCHITECTURE
 from .formats.configs import read_stored_weights
 from .formats.stored import StoredWeights
-from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, QuantMethod, is_auto
+from .quantization import AUTO, CHECKPOINTS, INT8, METHODS, NONE, SAME, QuantMethod, is_auto
 from .rope import Rope, read_rope
 from .values import Unsupported, Values
 from .vision.texts import has_text_part, read_vision, text_values
@@ -91,6 +91,7 @@ def read_architecture(
         mixed=stored is not None and is_auto(quantization),
         moe=family.moe(given, given.needed("num_hidden_layers", MOST_LAYERS)),
         beside=family.beside,
+        names=family.names,
         vision=vision,
         text_part=part,
     )
@@ -136,7 +137,7 @@ def weights_method(given: Values, option: str) -> tuple[QuantMethod, StoredWeigh
     """How weights are kept, as the checkpoint has them or as --quantization makes them at load; and what to decode."""
     quantised = given.object("quantization_config")
     name = quantised.text("quant_method") if quantised is not None else None
-    if option in CHECKPOINTS and name != option:
+    if option in CHECKPOINTS and (name is None or SAME.get(name, name) != SAME.get(option, option)):
         said = "not quantised" if name is None else name
         advice = "; int8 makes 8 bits of them at load, on a CPU" if name is None else ""
         raise ConfigError(f"--quantization {option}: the model's weights are {said} ({given.file}){advice}")

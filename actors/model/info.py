@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from .cached import cached_folder, file_state, link_others
+from .cached import cached_folder, file_state, link_others, merged
 from .config_json import LARGEST, TRANSFORMERS, architecture_name, find_architecture, overridden
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
+from .formats.places import told_elsewhere
 from .generation import end_tokens, read_override, sampling_defaults
 from .gguf.folder import SOURCES, check_header, model_folder
 from .media import changes_of, modalities_of
@@ -118,13 +119,17 @@ def _without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
 
 
 def _overridden(config: Config, folder: Path) -> Path:
-    """A folder of links to its files, but that config.json says what --hf-overrides wants."""
+    """A folder of links to its files, but that config.json says what stands elsewhere and what --hf-overrides wants."""
     changes = config.json_object("hf_overrides")
-    if not changes:
+    if not (folder / "config.json").exists():
         return folder
     before = read_json(folder / "config.json")
-    sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": changes}
-    made = cached_folder("overridden", folder.name, sources, lambda: {"config.json": overridden(before, changes)})
+    elsewhere = told_elsewhere(folder, before)
+    if not changes and not elsewhere:
+        return folder
+    sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}
+    whole = merged(before, elsewhere)
+    made = cached_folder("overridden", folder.name, sources, lambda: {"config.json": overridden(whole, changes)})
     link_others(folder, made)
     return made
 

@@ -19,8 +19,10 @@ from .gguf.folder import PART, gguf_in
 from .gguf.header import is_gguf
 from .gguf.hub import Peek, look_at_header
 from .pooling.sentence_folder import model_place
+from .values import read_json
 from .weights.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
+ADAPTER = "adapter_config.json"
 CONFIG = ["config.json", "generation_config.json"]
 WITHIN = ["modules.json", "*/config.json"]  # of sentence-transformers, whose models may be in a folder inside
 TEXTS = ["*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"]
@@ -83,11 +85,23 @@ def check_folder(folder: Path) -> None:
     """ConfigError if there is no config.json in it: what is there instead?"""
     if (folder / "config.json").exists():
         return
-    if (folder / "adapter_config.json").exists():
-        raise ConfigError(f"model: {folder} is a LoRA adapter; merge it into its model, and name that folder")
+    if (folder / ADAPTER).exists():
+        raise ConfigError(f"model: {folder} is a LoRA adapter; {_with_its_model(folder)}")
+    if (folder / "params.json").exists():
+        raise ConfigError(
+            f"model: {folder} has params.json of Mistral's own form, and no config.json; take the files that its "
+            "publisher has for transformers (config.json, model.safetensors or its parts)"
+        )
     below = sorted(path.parent.name for path in folder.glob("*/config.json"))
     inside = f"; these folders in it have one: {some(below)}" if below else ""
     raise ConfigError(f"model: {folder}/config.json is missing{inside}")
+
+
+def _with_its_model(folder: Path) -> str:
+    """How an adapter is served."""
+    base = read_json(folder / ADAPTER).get("base_model_name_or_path")
+    of = f", {base}," if isinstance(base, str) and base else ""
+    return f"name its model{of} and beside it --enable-lora --lora-modules NAME={folder}, or merge them"
 
 
 def _kind_of_file(path: Path) -> str:
@@ -218,8 +232,8 @@ def _instead(name: str, commit: str | None, missing: str) -> str:
         files = HfApi().list_repo_files(name, revision=commit)
     except _failures():  # it says less, then
         files = []
-    if "adapter_config.json" in files:
-        return "is a LoRA adapter; merge it into its model, and name that"
+    if ADAPTER in files:
+        return "is a LoRA adapter; name its model, and this by --lora-modules (--enable-lora)"
     if found := [file for file in files if file.endswith((".bin", ".pth"))]:
         return f"has no {missing}, but {some(found)}, which are not read"
     return f"has no {missing}: it is no model that can be served"

@@ -66,8 +66,15 @@ INT4 = QuantMethod(
 AUTO = "auto"
 METHODS = {method.name: method for method in (NONE, INT8, INT4, GGUF)}
 CHECKPOINTS = (  # what config.json may say of weights: the same as auto, where it says so
-    *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "modelopt", "mxfp4"),
+    *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "mlx", "modelopt"),
+    *("modelopt_fp4", "mxfp4"),
 )
+SAME = {
+    "intel/auto-round": "auto-round",
+    "modelopt_fp4": "modelopt",
+    "modelopt_mixed": "modelopt",
+    "modelopt_mxfp8": "modelopt",
+}  # other names for one
 NAMES = (AUTO, *METHODS, *CHECKPOINTS)
 ABOUT = "; ".join(method.about for method in METHODS.values() if method.about) + (
     "; a checkpoint's own format may be named, and is refused where it is another"

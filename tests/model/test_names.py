@@ -100,7 +100,10 @@ def _with_gguf(here: Path) -> Path:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (["adapter_config.json", "adapter_model.safetensors"], "is a LoRA adapter; merge it"),
+        (
+            ["adapter_config.json", "adapter_model.safetensors"],
+            "is a LoRA adapter; name its model and beside it --enable-lora --lora-modules",
+        ),
         (["q4.gguf", "q8.gguf"], "has several GGUF models (q4.gguf, q8.gguf); name the file of one"),
         (["inner/config.json"], "config.json is missing; these folders in it have one: inner"),
         ([], "config.json is missing"),

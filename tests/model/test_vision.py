@@ -110,8 +110,8 @@ def test_a_section_that_is_not_half_of_a_head() -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="only weights in floats are read"):
-        look(tmp_path, {**FLAT, "quantization_config": {"quant_method": "gptq", "bits": 4}})
+    with pytest.raises(ConfigError, match="quant_method = 'hqq', which is not supported"):
+        look(tmp_path, {**FLAT, "quantization_config": {"quant_method": "hqq"}})
     with pytest.raises(ConfigError, match=r"--runner pooling: Qwen2_5_VL.* no vectors are made of it by layers of"):
         look(tmp_path, FLAT, runner="pooling", model_impl="transformers")
     pooled = look(tmp_path, FLAT, runner="pooling")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,12 @@ def test_files_that_are_cut_off_or_no_weights(folder: Path) -> None:
         ((200_000).to_bytes(8, "little") + b"[" * 200_000, "nested too deeply"),
         ((2).to_bytes(8, "little") + b"[]", "no JSON object"),
         ((1 << 63).to_bytes(8, "little") + b"{}", "it ends inside its header"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "it ends inside its header"),
     ):
         path.write_bytes(content)
         said = refusal(folder)
         assert f"{path} is broken or cut off: " in said and words in said, said
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    assert "is a pointer of Git LFS: `git lfs pull`" in refusal(folder)
     path.unlink()
     (folder / "weights.pth").write_bytes(data)
     assert "has neither model.safetensors nor" in refusal(folder) and "but weights.pth" in refusal(folder)
@@ -72,3 +74,23 @@ def test_weights_that_no_memory_holds(folder: Path) -> None:
     assert re.search(
         r"its weights take [\d,]+ bytes of memory, and [\d,]+ are free", refusal(folder, load_format="dummy")
     )
+
+
+def test_parts_without_an_index_and_an_index_without_its_files(folder: Path) -> None:
+    """The one file counts, as with transformers; without one all parts of a file, by their names."""
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1-of-2.safetensors"}}))
+    assert find(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    whole = folder / "model.safetensors"
+    shutil.copy(whole, folder / "model-00001-of-00001.safetensors")
+    shutil.move(whole, folder / "consolidated.safetensors")
+    assert find(folder)
+    shutil.copy(folder / "consolidated.safetensors", folder / "model-00001-of-00002.safetensors")
+    (folder / "model-00001-of-00001.safetensors").unlink()
+    said = refusal(folder)
+    assert "has neither model.safetensors nor" in said and "consolidated.safetensors, in Mistral's own form" in said
+
+
+def test_what_makes_logits_is_missing(folder: Path) -> None:
+    write(folder, CONFIG, tie_word_embeddings=False)
+    assert """lacks lm_head.weight (if embeddings make logits, --hf-overrides '{"tie_word""" in refusal(folder)

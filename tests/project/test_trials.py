@@ -33,6 +33,7 @@ def test_it_knows_its_trials() -> None:
         *EVERY,
         "agents",
         "clients",
+        "weights",
     ]
     unknown = run("nothing")
     assert unknown.returncode == 2 and "unknown trial nothing" in unknown.stderr

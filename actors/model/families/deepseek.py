@@ -57,8 +57,8 @@ def latent(layer: LayerSpec) -> Callable[[Values], dict[str, Any]]:
     """What differs from other attention."""
 
     def more(given: Values) -> dict[str, Any]:
-        _check(given, "rope_interleave", (True,))
-        _check(given, "mlp_bias", (False,))
+        check_field(given, "rope_interleave", (True,))
+        check_field(given, "mlp_bias", (False,))
         rank = given.whole("q_lora_rank", 1, LARGEST)
         sizes = LatentShape(
             q_rank=rank,
@@ -72,39 +72,44 @@ def latent(layer: LayerSpec) -> Callable[[Values], dict[str, Any]]:
             raise given.wrong("qk_rope_head_dim", "an even number, as qk_nope_head_dim must be,")
         own = layer if rank else msgspec.structs.replace(layer, latent=OF_HIDDEN)
         width = sizes.plain + sizes.turning
-        layers = given.needed("num_hidden_layers")
-        drafting = given.whole("num_nextn_predict_layers", 0) or 0  # layers behind the others, which draft
         return {
             "latent": sizes,
             "layer": own.with_biases(given.flag),
             "head_dim": width,
             "kv_heads": 1,
             "scale": width**-0.5 * _longer(given) ** 2,
-            "beside": tuple(f"model.layers.{layers + number}." for number in range(drafting)),
+            "beside": drafting_layers(given),
         }
 
     return more
 
 
+def drafting_layers(given: Values) -> tuple[str, ...]:
+    """What names begin with of layers behind the others, which draft."""
+    layers, count = given.needed("num_hidden_layers"), given.whole("num_nextn_predict_layers", 0) or 0
+    return tuple(f"model.layers.{layers + number}." for number in range(count))
+
+
 def v2_experts(given: Values, layers: int) -> MoeShape | None:
     """A softmax of all scores."""
     method = given.text("topk_method") or "greedy"
-    _check(given, "scoring_func", ("softmax",))
-    _check(given, "topk_method", ("greedy", "group_limited_greedy"))
-    _check(given, "norm_topk_prob", (False,))
+    check_field(given, "scoring_func", ("softmax",))
+    check_field(given, "topk_method", ("greedy", "group_limited_greedy"))
+    check_field(given, "norm_topk_prob", (False,))
     groups = _groups(given, best=1) if method == "group_limited_greedy" else None
-    return _experts(given, layers, Scoring.SOFTMAX, False, groups)
+    return routed_experts(given, layers, Scoring.SOFTMAX, False, groups)
 
 
 def v3_experts(given: Values, layers: int) -> MoeShape | None:
     """A sigmoid of each score, and where an expert is chosen a correction is added to it."""
-    _check(given, "scoring_func", ("sigmoid",))
-    _check(given, "topk_method", ("noaux_tc",))
-    return _experts(given, layers, Scoring.SIGMOID, given.flag("norm_topk_prob"), _groups(given, best=2))
+    check_field(given, "scoring_func", ("sigmoid",))
+    check_field(given, "topk_method", ("noaux_tc",))
+    return routed_experts(given, layers, Scoring.SIGMOID, given.flag("norm_topk_prob"), _groups(given, best=2))
 
 
-def _experts(given: Values, layers: int, scoring: Scoring, normalised: bool, groups: Groups | None) -> MoeShape:
-    _check(given, "moe_layer_freq", (1,))
+def routed_experts(given: Values, layers: int, scoring: Scoring, normalised: bool, groups: Groups | None) -> MoeShape:
+    """As config.json has them."""
+    check_field(given, "moe_layer_freq", (1,))
     count = given.needed("n_routed_experts", MOST_EXPERTS)
     if groups is not None and (count % groups.count or count // groups.count < groups.best):
         raise given.wrong("n_group", f"one that divides {count} experts into groups of {groups.best} or more")
@@ -140,7 +145,7 @@ def _longer(given: Values) -> float:
     return 0.1 * by * math.log(factor) + 1.0 if by and factor and factor > 1 else 1.0
 
 
-def _check(given: Values, field: str, known: tuple[object, ...]) -> None:
+def check_field(given: Values, field: str, known: tuple[object, ...]) -> None:
     """The layers of this server have those values of a field alone; where it is missing, the first one holds."""
     if given[field] is not None and given[field] not in known:
         told = " and ".join(str(value) for value in known)

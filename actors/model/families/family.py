@@ -86,6 +86,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     moe: Callable[[Values, int], MoeShape | None] = no_experts
     ropes: Mapping[str, str] = msgspec.field(default_factory=lambda: ROPES)  # config.json's types, each with its kind
     beside: tuple[str, ...] = ()  # what names of tensors begin with that the model itself has no use for
+    names: tuple[tuple[str, str], ...] = ()  # what names of tensors begin with in the checkpoint, and here
     partial_rotary: bool = False  # may `partial_rotary_factor` leave numbers of a head as they are?
     interleaved: bool = False  # do numbers 2i and 2i + 1 of a head turn together?
     ropes_of: Callable[[Values, Windows], Sequence[Values | None]] = same_ropes  # what to read each layer's from

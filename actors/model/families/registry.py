@@ -19,6 +19,7 @@ from .gpt_oss import GPT_OSS
 from .llama4 import LLAMA4
 from .mistral import MISTRAL, MIXTRAL
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
+from .routed import BAILING, BAILING_V2, GLM4_MOE
 
 FAMILIES = (
     LLAMA,
@@ -36,6 +37,9 @@ FAMILIES = (
     GEMMA2,
     GEMMA3,
     GLM4,
+    GLM4_MOE,
+    BAILING,
+    BAILING_V2,
     GPT_OSS,
     GRANITE,
     INTERNLM2,

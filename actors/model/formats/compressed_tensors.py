@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..values import Values
-from .rules import KV_SCALES, SCALAR, compiled, group_of, one_of
-from .stored import WHOLE, Float4Weight, PackedWeight, ScaledWeight, StoredWeights, WeightFormat
+from .rules import KV_SCALES, SCALAR, as_part, compiled, group_of, one_of
+from .stored import POWERS, WHOLE, Float4Weight, PackedWeight, ScaledWeight, StoredWeights, WeightFormat
 
 LINEAR = "Linear"  # the class of all layers that are quantised
 BESIDE = (("input_scale", SCALAR), ("input_zero_point", SCALAR), ("input_global_scale", SCALAR))
@@ -17,6 +17,7 @@ FORMATS = (
     "naive-quantized",
     "nvfp4-pack-quantized",
     "mxfp4-pack-quantized",
+    "mxfp8-quantized",
 )
 MIXED = "mixed-precision"  # each group says its own
 
@@ -50,9 +51,15 @@ def read_compressed_tensors(given: Values) -> StoredWeights:
 
 def _matches(given: Values, key: str) -> Matches:
     """Names, patterns (re:), or the class Linear, which all layers are here."""
-    words = given.texts(key)
+    words = frozenset(given.texts(key))
     patterns = [compiled(given, key, word) for word in words if word.startswith("re:")]
-    return lambda name: LINEAR in words or name in words or any(pattern.match(name) for pattern in patterns)
+
+    def match(name: str) -> bool:
+        if LINEAR in words:
+            return True
+        return any(own in words or any(pattern.match(own) for pattern in patterns) for own in as_part(name))
+
+    return match
 
 
 def _format(whole: Values, group: Values) -> WeightFormat:
@@ -64,6 +71,10 @@ def _format(whole: Values, group: Values) -> WeightFormat:
         return _four_bits(kind, weights)
     if kind == "pack-quantized":
         return _packed(weights)
+    if kind == "mxfp8-quantized":
+        one_of(weights, "num_bits", (8,))
+        block = 1, group_of(weights, 32)
+        return ScaledWeight(type="F8_E4M3", block=block, scale_types=POWERS, others=BESIDE)
     one_of(weights, "num_bits", (8,))
     floats = ("float",) if kind == "float-quantized" else ("int",) if kind == "int-quantized" else ("int", "float")
     type_ = one_of(weights, "type", floats, floats[0])

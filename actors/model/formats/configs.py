@@ -7,22 +7,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from ...options.config import ConfigError
+from ..quantization import SAME
 from ..values import Values
 from .compressed_tensors import read_compressed_tensors
-from .rules import INPUT_SCALES, KV_SCALES, SCALAR, compiled, group_of, names_part, one_of
+from .modelopt import read_modelopt
+from .rules import INPUT_SCALES, SCALAR, as_part, compiled, group_of, listed, one_of
 from .stored import (
+    BNB_STORAGE,
+    POWERS,
+    SCALES,
     WHOLE,
+    AffineWeight,
     AwqWeight,
     BnbWeight,
     ExpertFloat4Weight,
-    Float4Weight,
     GptqWeight,
     ScaledWeight,
     StoredSpec,
     StoredWeights,
     WeightFormat,
 )
+from .torchao import read_torchao
 
 
 def read_stored_weights(given: Values) -> StoredWeights:
@@ -31,13 +39,14 @@ def read_stored_weights(given: Values) -> StoredWeights:
     if name is None or name not in READERS:
         raise ConfigError(
             f"model: {given.file} says quant_method = {name!r}, which is not supported; "
-            f"these are: {', '.join(READERS)}; or take the model in 16 or 32 bits"
+            f"these are: {', '.join(name for name in READERS if name not in SAME)}; or take it in 16 or 32 bits"
         )
     return READERS[name](given)
 
 
 def _gptq(given: Values) -> StoredWeights:
-    version = one_of(given, "checkpoint_format", ("gptq", "gptq_v2"), "gptq")
+    said = "format" if given["checkpoint_format"] is None else "checkpoint_format"  # by two versions of gptqmodel
+    version = one_of(given, said, ("gptq", "gptq_v2"), "gptq")
     one_of(given, "pack_dtype", ("int32",), "int32")
     if given.flag("is_marlin_format"):
         raise given.wrong("is_marlin_format", "false")
@@ -122,22 +131,32 @@ def _other_bits(base: WeightFormat, bits: int, change: Values) -> WeightFormat |
 
 def _awq(given: Values) -> StoredWeights:
     one_of(given, "bits", (4,))
-    one_of(given, "version", ("gemm", "GEMM"), "gemm")
+    for name in ("version", "checkpoint_format", "format"):
+        one_of(given, name, ("gemm", "GEMM"), "gemm")
     if not given.flag("zero_point", True):
         raise given.wrong("zero_point", "true")
-    form, plain = AwqWeight(group=group_of(given)), given.texts("modules_to_not_convert")
-    return StoredWeights(name="awq", of=lambda name: None if "layers." not in name or names_part(plain, name) else form)
+    form = AwqWeight(group=group_of(given))
+    return StoredWeights(name="awq", of=_all_layers_but(given.texts("modules_to_not_convert"), form))
 
 
 def _fp8(given: Values) -> StoredWeights:
     one_of(given, "activation_scheme", ("dynamic", "static"), "dynamic")
     one_of(given, "fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
-    sizes = given["weight_block_size"]
-    if sizes is None:
+    one_of(given, "expert_dtype", ("fp8",), "fp8")
+    if given.texts("modules_to_convert"):
+        raise given.wrong("modules_to_convert", "nothing (embeddings in floats)")
+    sizes, small = given["weight_block_size"], given.text("quant_method") == "mxfp8"
+    if sizes is None and not small:
         form = ScaledWeight(type="F8_E4M3", block=(WHOLE, WHOLE), other_name="weight_scale_inv", others=INPUT_SCALES)
     else:
-        rows, columns = (int(number) for number in given.reals("weight_block_size", 2, 1 << 20))
-        form = ScaledWeight(type="F8_E4M3", block=(rows, columns), scale="weight_scale_inv", others=INPUT_SCALES)
+        rows, columns = (1.0, 32.0) if sizes is None else given.reals("weight_block_size", 2, 1 << 20)
+        form = ScaledWeight(
+            type="F8_E4M3",
+            block=(int(rows), int(columns)),
+            scale="weight_scale_inv",
+            scale_types=POWERS if small else (*SCALES, "F8_E8M0"),
+            others=INPUT_SCALES,
+        )
     plain = given.texts("modules_to_not_convert") or given.texts("ignored_layers")
     return StoredWeights(name="fp8", of=_all_layers_but(plain, form))
 
@@ -145,23 +164,6 @@ def _fp8(given: Values) -> StoredWeights:
 def _fbgemm_fp8(given: Values) -> StoredWeights:
     form = ScaledWeight(type="F8_E4M3", block=(1, WHOLE), others=(("input_scale_ub", SCALAR),))
     return StoredWeights(name="fbgemm_fp8", of=_all_layers_but(given.texts("modules_to_not_convert"), form))
-
-
-def _modelopt(given: Values) -> StoredWeights:
-    kind = one_of(given, "quant_algo", ("NVFP4", "FP8"))
-    form: Float4Weight | ScaledWeight
-    if kind == "FP8":
-        form = ScaledWeight(type="F8_E4M3", block=(WHOLE, WHOLE), others=INPUT_SCALES)
-    else:
-        form = Float4Weight(
-            group=group_of(given, 16),
-            weight="weight",
-            scale_type="F8_E4M3",
-            whole="weight_scale_2",
-            others=INPUT_SCALES,
-        )
-    plain = given.texts("ignore") or given.texts("exclude_modules")
-    return StoredWeights(name="modelopt", of=_all_layers_but(plain, form), needless=KV_SCALES)
 
 
 def _mxfp4(given: Values) -> StoredWeights:
@@ -178,9 +180,9 @@ def _bitsandbytes(given: Values) -> StoredWeights:
     plain = given.texts("llm_int8_skip_modules")
     form: BnbWeight | ScaledWeight
     if given.flag("load_in_4bit"):
-        one_of(given, "bnb_4bit_quant_storage", ("uint8",), "uint8")
+        storage = one_of(given, "bnb_4bit_quant_storage", tuple(BNB_STORAGE), "uint8")
         kind = one_of(given, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
-        form = BnbWeight(kind=kind, nested=given.flag("bnb_4bit_use_double_quant"))
+        form = BnbWeight(kind=kind, nested=given.flag("bnb_4bit_use_double_quant"), storage=BNB_STORAGE[storage])
     elif given.flag("load_in_8bit"):
         row_major = ("weight_format", StoredSpec((), ("U8",), optional=True))
         form = ScaledWeight(type="I8", block=(1, WHOLE), scale="SCB", divisor=127.0, others=(row_major,))
@@ -189,9 +191,37 @@ def _bitsandbytes(given: Values) -> StoredWeights:
     return StoredWeights(name="bitsandbytes", of=_all_layers_but(plain, form))
 
 
+def _mlx(given: Values) -> StoredWeights:
+    """All weights and embeddings; layers of which more is said stand beside that, with false those in floats."""
+    one_of(given, "mode", ("affine",), "affine")
+    base = _affine(given, given)
+    own = {name: given.object(name) for name, rule in given.values.items() if isinstance(rule, dict)}
+    forms = {name: base if rule is None else _affine(rule, given) for name, rule in own.items()}
+    floats = {name for name, rule in given.values.items() if rule is False}
+
+    def of(name: str) -> WeightFormat | None:
+        named = next((one for one in as_part(name) if one in forms or one in floats), name)
+        return None if named in floats else forms.get(named, base)
+
+    return StoredWeights(name="mlx", of=of, embeddings=True)
+
+
+def _metal(given: Values) -> StoredWeights:
+    """The same by transformers: of linears alone, and one of its tensors has another name."""
+    form = msgspec.structs.replace(_affine(given, given), added="qbiases")
+    return StoredWeights(name="metal", of=_all_layers_but(given.texts("modules_to_not_convert"), form))
+
+
+def _affine(given: Values, whole: Values) -> AffineWeight:
+    bits = given if given["bits"] is not None else whole
+    group = given if given["group_size"] is not None else whole
+    return AffineWeight(bits=one_of(bits, "bits", (2, 3, 4, 5, 6, 8)), group=group_of(group, 64))
+
+
 def _all_layers_but(plain: tuple[str, ...], form: WeightFormat) -> Callable[[str], WeightFormat | None]:
     """The format of all linears within layers; what makes logits stays floats in all these formats."""
-    return lambda name: None if "layers." not in name or names_part(plain, name) else form
+    is_plain = listed(plain)
+    return lambda name: None if "layers." not in name or is_plain(name) else form
 
 
 READERS: dict[str, Callable[[Values], StoredWeights]] = {
@@ -199,9 +229,17 @@ READERS: dict[str, Callable[[Values], StoredWeights]] = {
     "gptq": _gptq,
     "awq": _awq,
     "auto-round": _auto_round,
+    "intel/auto-round": _auto_round,
     "fp8": _fp8,
+    "mxfp8": _fp8,
     "fbgemm_fp8": _fbgemm_fp8,
-    "modelopt": _modelopt,
+    "modelopt": read_modelopt,
+    "modelopt_fp4": read_modelopt,
+    "modelopt_mixed": read_modelopt,
+    "modelopt_mxfp8": read_modelopt,
+    "mlx": _mlx,
+    "metal": _metal,
     "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes,
+    "torchao": read_torchao,
 }

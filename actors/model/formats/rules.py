@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ..values import Values
@@ -34,9 +35,36 @@ def group_of(given: Values, absent: int | None = None) -> int:
     return WHOLE if size == -1 else size
 
 
-def names_part(listed: tuple[str, ...], name: str) -> bool:
-    """Does a list name this layer, or what it is a part of?"""
-    return any(f".{part.strip('.*')}." in f".{name}." for part in listed)
+def listed(names: tuple[str, ...]) -> Callable[[str], bool]:
+    """Does such a list name a layer, or what it is a part of? In it a * stands for anything."""
+    parts = [name.strip(".*") for name in names]
+    plain = frozenset(part for part in parts if "*" not in part)
+    wild = "|".join(re.escape(part).replace(r"\*", ".*") for part in parts if "*" in part)
+    pattern = re.compile(rf"(?:.*\.)?(?:{wild})(?:\..*)?") if wild else None
+
+    def names_it(name: str) -> bool:
+        if any(part in plain for own in as_part(name) for part in _parts(own)):
+            return True
+        return pattern is not None and any(pattern.fullmatch(own) for own in as_part(name))
+
+    return names_it
+
+
+def as_part(name: str) -> Iterator[str]:
+    """A layer's name, and those that lists may have for it where its model is the text part of another."""
+    yield name
+    inner = name.removeprefix("model.")
+    yield from (f"language_model.{name}", f"model.language_model.{inner}", f"model.text_model.{inner}")
+    if inner != name:
+        yield f"language_model.{inner}"
+
+
+def _parts(name: str) -> Iterator[str]:
+    """`a.b`, `a` and `b` of `a.b`."""
+    words = name.split(".")
+    for first in range(len(words)):
+        for end in range(first + 1, len(words) + 1):
+            yield ".".join(words[first:end])
 
 
 def compiled(given: Values, key: str, pattern: str) -> re.Pattern[str]:

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import msgspec
 
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # the types that are supported, and bytes of a number
-BYTES = FLOATS | {"I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I32": 4, "I64": 8}
+BYTES = FLOATS | {"I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I32": 4, "U32": 4, "I64": 8}
+POWERS = ("U8", "F8_E8M0")  # scales that are powers of 2: their exponents
 SCALES = tuple(FLOATS)
+BNB_STORAGE = {"uint8": "U8", "float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # by bitsandbytes' names
 WHOLE = 0  # of a block: as long as the weight itself
 EXPERT_GROUP = 32  # columns that share a scale in gpt-oss' format
 WORD = 32  # bits of the numbers into which smaller ones are packed
@@ -53,22 +55,26 @@ class ScaledWeight(WeightFormat, frozen=True, kw_only=True):
 
     type: str
     block: tuple[int, int]  # rows and columns that share a scale
+    weight: str = "weight"
     scale: str = "weight_scale"
     other_name: str | None = None  # of the scale, by another tool
+    scale_types: tuple[str, ...] = (*SCALES, "F8_E8M0")
     divisor: float = 1.0
     zero: str | None = None
+    without_zero: bool = False  # it may be missing
     others: Others = ()
 
     def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
         grid = blocks(rows, self.block[0]), blocks(columns, self.block[1])
         also: tuple[Shape, ...] = ((rows,),) if grid == (rows, 1) else ()
         also += ((), (1,)) if grid == (1, 1) else ()
-        scale = StoredSpec(grid, optional=self.other_name is not None, also=also)
-        found = {"weight": StoredSpec((rows, columns), (self.type,)), self.scale: scale}
+        also += ((grid[0], 1, grid[1], 1),)
+        scale = StoredSpec(grid, self.scale_types, optional=self.other_name is not None, also=also)
+        found = {self.weight: StoredSpec((rows, columns), (self.type,)), self.scale: scale}
         if self.other_name:
             found[self.other_name] = scale
         if self.zero:
-            found[self.zero] = StoredSpec(grid, ("I8", *SCALES), also=also)
+            found[self.zero] = StoredSpec(grid, ("I8", *SCALES), optional=self.without_zero, also=also)
         return found | dict(self.others)
 
     @property
@@ -132,6 +138,19 @@ class AwqWeight(WeightFormat, frozen=True, kw_only=True):
         }
 
 
+class AffineWeight(WeightFormat, frozen=True, kw_only=True):
+    """MLX': rows of small numbers in words, the first in the lowest bits; a scale and what is added, by groups."""
+
+    bits: int
+    group: int
+    added: str = "biases"  # what has what is added
+
+    def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
+        groups = rows, blocks(columns, self.group)
+        words = StoredSpec((rows, blocks(columns * self.bits, WORD)), ("U32",))
+        return {"weight": words, "scales": StoredSpec(groups), self.added: StoredSpec(groups)}
+
+
 class Float4Weight(WeightFormat, frozen=True, kw_only=True):
     """Floats of 4 bits, two in a byte, and a scale of 8 bits for each group: NVFP4 and MXFP4."""
 
@@ -143,7 +162,7 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
     others: Others = ()
 
     def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
-        types = ("U8", "F8_E8M0") if self.scale_type == "U8" else (self.scale_type,)
+        types = POWERS if self.scale_type == "U8" else (self.scale_type,)
         found = {
             self.weight: StoredSpec((rows, blocks(columns, 2)), ("U8",)),
             "weight_scale": StoredSpec((rows, blocks(columns, self.group)), types),
@@ -160,7 +179,7 @@ class ExpertFloat4Weight(WeightFormat, frozen=True, kw_only=True):
         groups = blocks(columns, EXPERT_GROUP)
         return {
             "blocks": StoredSpec((rows, groups, EXPERT_GROUP // 2), ("U8",)),
-            "scales": StoredSpec((rows, groups), ("U8", "F8_E8M0")),
+            "scales": StoredSpec((rows, groups), POWERS),
         }
 
 
@@ -169,11 +188,13 @@ class BnbWeight(WeightFormat, frozen=True, kw_only=True):
 
     kind: str  # nf4 or fp4
     nested: bool
+    storage: str = "U8"  # the type of numbers whose bytes these are
 
     def tensors(self, rows: int, columns: int) -> dict[str, StoredSpec]:
         count = rows * columns
+        stored = blocks(count, 2 * BYTES[self.storage])
         found = {
-            "weight": StoredSpec((blocks(count, 2), 1), ("U8",), also=((1, blocks(count, 2)),)),
+            "weight": StoredSpec((stored, 1), (self.storage,), also=((1, stored),)),
             "weight.absmax": StoredSpec(None, ("U8",) if self.nested else ("F32",)),
             "weight.quant_map": StoredSpec((16,), ("F32",)),
             f"weight.quant_state.bitsandbytes__{self.kind}": StoredSpec(None, ("U8",)),
@@ -190,6 +211,7 @@ class StoredWeights(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # as config.json has it
     of: Callable[[str], WeightFormat | None]  # by the name of a layer; None: its weight is floats
     needless: re.Pattern[str] | None = None  # tensors beside those of linears, which are not used here
+    embeddings: bool = False  # they may be so, too
 
 
 def blocks(size: int, block: int) -> int:

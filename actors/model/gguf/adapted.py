@@ -34,7 +34,7 @@ OTHER_NAMES["mpt"] = {
     "max_position_embeddings": "max_seq_len",
 }
 # numbers of a head may stay as they are
-PARTIAL = ("glm4moe", "gptneox", "minimax-m2", "nemotron", "phi2", "stablelm", *LINEAR_ATTENTION)
+PARTIAL = ("bailingmoe2", "glm4moe", "gptneox", "minimax-m2", "nemotron", "phi2", "stablelm", *LINEAR_ATTENTION)
 NEMOTRON_H = ("nemotron_h", "nemotron_h_moe")
 UNTURNED = (
     "bloom",

@@ -162,6 +162,16 @@ def chosen_experts(fields: Fields, normalised: bool) -> dict[str, Any]:
     return {"num_experts": experts, "num_experts_per_tok": used}
 
 
+def _qwen3(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    """Files of Qwen3-Reranker have the rows of two words as a head."""
+    if "cls.output.weight" not in header.tensors:
+        return {}
+    key = fields.own("classifier.output_labels")
+    if sorted(fields.texts(key)) != ["no", "yes"]:
+        raise fields.wrong(key, "yes and no, of a model that judges by its next word,")
+    return {"is_original_qwen3_reranker": True}
+
+
 def _qwen2_moe(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     shared = fields.count("expert_shared_feed_forward_length") or fields.same("feed_forward_length")
     more = {"qkv_bias": "blk.0.attn_q.bias" in header.tensors, "shared_expert_intermediate_size": shared}
@@ -260,6 +270,7 @@ PLAIN = Rule(_nothing)
 RULES = {
     "llama": Rule(_llama, ("expert_count", "attention.sliding_window")),
     "phi3": Rule(_phi3, ("attention.sliding_window",)),
+    "qwen3": Rule(_qwen3),
     "qwen2moe": Rule(_qwen2_moe, ("expert_count",)),
     "qwen3moe": Rule(_qwen3_moe, ("expert_count",)),
     "gemma2": Rule(_gemma2, ("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping")),

@@ -113,11 +113,12 @@ WHOLE = {  # parts of layers whose names at the hub, or here, end otherwise than
     "deepseek2": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
 }
 PAIRED = ("llama", "granite", "smollm3")
-ONE_ROW = (".moe_statics.e_score_correction_bias", ".token_type_embeddings.weight")  # likewise, where it is so
+ONE_ROW = (".moe_statics.e_score_correction_bias", ".token_type_embeddings.weight", "classifier.weight")  # likewise
 ROW = ("ffn_gate_inp_shexp",)  # of one row, which files leave out of the shape
 EXPERT = "{expert}"
 MOST_EXPERTS = 1 << 16
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # read with the header
+RANKING = ("cls.output.weight",)
 NEEDLESS = re.compile(r"blk\.\d+\.attn_rot_embd|.*\.attn_rot_embd\.weight")  # of old files
 IN_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)")
 PART = re.compile(r"blk\.(\d{1,5})\.([\w.]+)")
@@ -134,6 +135,8 @@ def hub_tensors(
     no use. `all_names` are those of the file.
     """
     if name in ROPE_TENSORS or NEEDLESS.fullmatch(name) or _drafts(name, all_names):
+        return
+    if name in RANKING and architecture == "qwen3":  # rows of what makes logits
         return
     layout = LAYOUTS.get(architecture)
     if (alone := _alone(architecture, layout, name)) is not None:

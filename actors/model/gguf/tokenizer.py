@@ -185,9 +185,12 @@ def _ends_of_bert(vocabulary: Vocabulary) -> BertMarks:
 def _unigram(vocabulary: Vocabulary) -> dict[str, Any]:
     pieces = list(zip(vocabulary.tokens, _scores(vocabulary), strict=True))
     unknown = vocabulary.special("unknown")
+    ends = _ends(vocabulary, False)
+    if ends is not None and vocabulary.architecture == "bert":  # XLM-R's: what ends one text begins the second, too
+        ends["pair"] = ends["pair"][:3] + ends["pair"][2:3] + ends["pair"][4:]
     return unigram_parts(vocabulary.fields, pieces, -1 if unknown is None else unknown, BYTE in vocabulary.kinds) | {
         "added_tokens": _added(vocabulary),
-        "post_processor": _ends(vocabulary, False),
+        "post_processor": ends,
     }
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...options.config import ConfigError
 from ..values import Values
 from .spec import VisionSpec
 
@@ -119,12 +118,6 @@ def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dic
     kind = _kind(values)
     if kind is None:
         return values
-    if values.get("quantization_config") is not None:
-        raise ConfigError(
-            f"model: {file} has a quantization_config: of models that see or hear only weights in floats are read; "
-            "--quantization int8 makes 8 bits of those of the text part at load, and --model-impl transformers goes on "
-            "with texts alone, where it can"
-        )
     own = values.get("text_config")
     text = dict(own) if isinstance(own, dict) else {**values, "model_type": kind.flat}
     part = TEXT_PARTS.get(str(text.get("model_type")))
@@ -135,6 +128,8 @@ def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dic
             found[key] = values[key]
     if not (found.get("dtype") or found.get("torch_dtype")):
         found["dtype"] = values.get("dtype") or values.get("torch_dtype")
+    if values.get("quantization_config") is not None:  # of the whole checkpoint
+        found["quantization_config"] = values["quantization_config"]
     for key in ("rope_scaling", "rope_parameters"):
         found[key] = _plain_rope(found.get(key))
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,9 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 PICKLED = "pytorch_model.bin"
+PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+POINTER = b"version "  # what begins so is no length
+OF_MISTRAL = "consolidated*.safetensors"  # names and turns of tensors are others there
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 PREFIX = "model."  # of what belongs to the bare model, in a checkpoint that is more than that
 HEADS = ("score.", "v_head.", f"{HEAD}.")
@@ -141,19 +145,21 @@ def check_index(folder: Path, shape: Architecture) -> None:
 
 
 def index_of(folder: Path) -> Path | None:
-    """The index that counts: a pickled one only where there are no safetensors."""
+    """The index that counts: none beside the one file, a pickled one only where there are no safetensors."""
+    if (folder / SINGLE).exists():
+        return None
     if (folder / INDEX).exists():
         return folder / INDEX
-    return folder / PICKLED_INDEX if (folder / PICKLED_INDEX).exists() and not (folder / SINGLE).exists() else None
+    return folder / PICKLED_INDEX if (folder / PICKLED_INDEX).exists() and not parts_of(folder) else None
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The one file, or those that the index names."""
+    """The one file, or those that the index names; without one all parts of a file."""
     index = index_of(folder)
     if index is None:
-        for name in (SINGLE, PICKLED):
-            if (folder / name).exists():
-                return [folder / name]
+        for names in ([SINGLE], parts_of(folder), [PICKLED]):
+            if names and (folder / names[0]).exists():
+                return [folder / name for name in names]
         raise ConfigError(
             f"model: {folder} has neither {SINGLE} nor {INDEX}{_others(folder)}; --load-format dummy needs no weights"
         )
@@ -162,6 +168,13 @@ def weight_files(folder: Path) -> list[Path]:
     if missing:
         raise ConfigError(f"model: {folder} lacks {some(missing)}, which {index.name} names")
     return [folder / name for name in names]
+
+
+def parts_of(folder: Path) -> list[str]:
+    """Files that are together one, by their names; none, where one is missing or several are meant."""
+    found = sorted(match[0] for path in folder.glob("*.safetensors") if (match := PART.fullmatch(path.name)))
+    whole = {(match[1], int(match[3])) for name in found if (match := PART.fullmatch(name))}
+    return found if len(whole) == 1 and len(found) == next(iter(whole))[1] else []
 
 
 def index_files(path: Path) -> list[str]:
@@ -185,6 +198,8 @@ def some(names: Iterable[str]) -> str:
 def _others(folder: Path) -> str:
     """Weights of another form, which are not read."""
     found = [path.name for form in ("*.gguf", "*.bin", "*.pth", "*.pt") for path in sorted(folder.glob(form))]
+    if not found and (own := sorted(path.name for path in folder.glob(OF_MISTRAL))):
+        return f" (but {some(own)}, in Mistral's own form: take the files that its publisher has for transformers)"
     return f" (but {some(found)}: only safetensors and {PICKLED} are read)" if found else ""
 
 
@@ -197,7 +212,12 @@ def _read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:
             raise ConfigError(f"model: {path} is no file")
         whole = path.stat().st_size
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
+            begin = file.read(8)
+            if begin == POINTER:
+                raise ConfigError(
+                    f"model: {path} is a pointer of Git LFS: `git lfs pull` in its folder brings the file"
+                )
+            length = int.from_bytes(begin, "little")
             if length > min(whole - 8, LONGEST_HEADER):
                 raise ValueError("it ends inside its header")
             header = json.loads(file.read(length))
@@ -249,7 +269,9 @@ def _compare(folder: Path, shape: Architecture, found: dict[str, StoredTensor], 
         needless |= {name for name in found if shape.stored.needless.fullmatch(name)}
     problems = []
     if missing := sorted(_needed(wanted) - found.keys()):
-        problems.append(f"lacks {some(missing)}")
+        tied = missing == [f"{HEAD}.weight"]
+        hint = """ (if embeddings make logits, --hf-overrides '{"tie_word_embeddings": true}')""" if tied else ""
+        problems.append(f"lacks {some(missing)}{hint}")
     if unknown := sorted(found.keys() - wanted.keys() - needless):
         problems.append(f"has {some(unknown)}, for which the model has no use")
     wrong = {

@@ -42,6 +42,7 @@ from .hooks import Unfit, register
 from .improve import improve
 from .model import AdaptedModel, describe
 from .probe import Traits, probe
+from .rotations import settle
 from .twin import shrink
 from .verify import Verdict, randomise, verify
 
@@ -77,6 +78,8 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
         dummy = config.load_format == "dummy"
         model = _random(found, config, kept, division) if dummy else _read(info, found, kept, division)
+        if settle(model, info.max_model_len):
+            log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
         traits = _look(model, found.verdict.traits, info)
         if found.verdict.improved and traits.paged and division is None:
             fuse(model, kept.dtype)

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...model.architecture import Architecture
+from ...model.architecture import MATRICES, Architecture
 from ...model.formats.stored import (
+    AffineWeight,
     AwqWeight,
     BnbWeight,
     ExpertFloat4Weight,
@@ -24,13 +25,13 @@ from ...model.formats.stored import (
     StoredSpec,
     WeightFormat,
 )
-from ...model.layers import Kind
 from ...options.config import ConfigError
 from ..models.sharding import Read
 from .floats import bitsandbytes, expert, float4
-from .integers import awq, gptq, packed, scaled
+from .integers import added, awq, gptq, packed, scaled
 
 DECODERS: dict[type[WeightFormat], Callable[[Any, dict[str, Tensor], int, int], Tensor]] = {
+    AffineWeight: added,
     AwqWeight: awq,
     BnbWeight: bitsandbytes,
     ExpertFloat4Weight: expert,
@@ -52,7 +53,7 @@ def decoded(read: Read, shape: Architecture, there: Container[str]) -> Read:
             form = shape.format_of(name.rpartition(".")[0])
             assert isinstance(form, ScaledWeight)
             return read(name, slice(None), None).float().div(form.divisor).view(-1)[rows]
-        form = shape.format_of(name.removesuffix(".weight")) if specs[name].kind is Kind.WEIGHT else None
+        form = shape.format_of(name.removesuffix(".weight")) if specs[name].kind in MATRICES else None
         if form is None:
             return read(name, rows, columns)
         if last is None or last[0] != name:

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from ...model.formats.stored import EXPERT_GROUP, BnbWeight, ExpertFloat4Weight, Float4Weight
 from ...options.config import ConfigError
-from .integers import Tensors, spread
+from .integers import Tensors, scale_numbers, spread
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # by the three lower bits; the fourth is the sign
-BIAS = 127  # of exponents of 8 bits
 
 
 def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tensor:
@@ -22,10 +21,7 @@ def float4(form: Float4Weight, stored: Tensors, rows: int, columns: int) -> Tens
     packed = stored[form.weight]
     pairs = torch.index_select(_pairs(), 0, packed.reshape(-1).int())
     numbers = torch.view_as_real(pairs).view(rows, -1)[:, :columns]
-    scale = stored["weight_scale"]
-    if form.scale_type == "U8":
-        scale = torch.ldexp(torch.ones(scale.shape), scale.view(torch.uint8).int() - BIAS)
-    scale = scale.float()
+    scale = scale_numbers(stored["weight_scale"])
     if form.whole is not None:
         whole = stored[form.whole].float().view(())
         scale = scale / whole if form.divides else scale * whole
@@ -64,7 +60,7 @@ def bitsandbytes(form: BnbWeight, stored: Tensors, rows: int, columns: int) -> T
             raise ConfigError(f"its {name} says nested_offset = {offset!r}; a number is needed")
         spread_out = outer.repeat_interleave(width)[: len(scale)]
         scale = stored["weight.nested_quant_map"][scale.int()].mul_(spread_out).add_(offset)
-    numbers = stored["weight.quant_map"][halves(stored["weight"].view(1, -1), low_first=False)]
+    numbers = stored["weight.quant_map"][halves(stored["weight"].reshape(1, -1).view(torch.uint8), low_first=False)]
     numbers = numbers[:, : rows * columns]
     return numbers.mul_(scale.repeat_interleave(block)[: rows * columns]).view(rows, columns)
 

@@ -39,8 +39,8 @@ def open_grouped(folder: Path, shape: Architecture, read_parts: Callable[[Any], 
         return lambda name: _of_gguf(*blocks(f"{name}.weight"))
     if shape.stored is None:
         return None
-    homes = {name: stored.file for name, stored in check_weights(folder, shape).items()}
-    read = read_parts({name: (path, name) for name, path in homes.items()})
+    homes = {name: (stored.file, stored.name or name) for name, stored in check_weights(folder, shape).items()}
+    read = read_parts(homes)
     specs = shape.specs()
 
     def of_linear(name: str) -> Grouped | None:

@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...model.formats.stored import WHOLE, WORD, AwqWeight, GptqWeight, PackedWeight, ScaledWeight
+from ...model.formats.stored import WHOLE, WORD, AffineWeight, AwqWeight, GptqWeight, PackedWeight, ScaledWeight
 
 Tensors = Mapping[str, Tensor]  # by what comes after the layer's name
+BIAS = 127  # of exponents of 8 bits
 AT_ONCE = 1 << 20  # numbers that are unpacked in one step, where they need more than their words
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the numbers 0 to 7 lie in a word
 
@@ -66,14 +67,21 @@ def awq(form: AwqWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
     return affine(*awq_parts(form, stored, rows, columns))
 
 
+def added(form: AffineWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
+    """w = number · scale + bias."""
+    numbers = unpacked(stored["weight"].view(torch.int32), form.bits)[:, :columns].float()
+    scales, biases = (spread(stored[name].float(), form.group, columns) for name in ("scales", form.added))
+    return numbers.mul_(scales).add_(biases)
+
+
 def scaled(form: ScaledWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
     """A scale for each block of rows and columns; the last blocks may be cut off."""
-    numbers = stored["weight"].float()
+    numbers = stored[form.weight].float()
     height, width = (form.block[0] or rows), (form.block[1] or columns)
     scale = stored[form.scale] if form.scale in stored or form.other_name is None else stored[form.other_name]
     grid = -(-rows // height), -(-columns // width)
-    scale = scale.float().div(form.divisor).view(grid)
-    zero = None if form.zero is None else stored[form.zero].float().view(grid)
+    scale = scale_numbers(scale).div(form.divisor).view(grid)
+    zero = None if form.zero is None or form.zero not in stored else stored[form.zero].float().view(grid)
     bands = 1 if height == 1 else grid[0]  # what is done at once has a scale for each row, or one for all
     parts = numbers.split(rows if bands == 1 else height)
     for part, own, zeros in zip(parts, *_by_band(bands, scale, zero), strict=True):
@@ -81,6 +89,13 @@ def scaled(form: ScaledWeight, stored: Tensors, rows: int, columns: int) -> Tens
             part.sub_(spread(zeros, width, columns))
         part.mul_(spread(own, width, columns))
     return numbers
+
+
+def scale_numbers(stored: Tensor) -> Tensor:
+    """Scales as float32, which may be stored as exponents of 2."""
+    if stored.dtype in (torch.uint8, torch.float8_e8m0fnu):
+        return torch.ldexp(torch.ones(stored.shape), stored.view(torch.uint8).int() - BIAS)
+    return stored.float()
 
 
 def _by_band(bands: int, scale: Tensor, zero: Tensor | None) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:

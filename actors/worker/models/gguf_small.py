@@ -95,6 +95,11 @@ def tq2_0(blocks: Tensor) -> Tensor:
     return ((halves >> torch.tensor([0, 2, 4, 6])[:, None] & 3) - 1.0).flatten(1) * _half(blocks, 64)
 
 
+def q1_0(blocks: Tensor) -> Tensor:
+    """±d, + where a bit is set."""
+    return (_parts(blocks[:, 2:], 8, 1) * 2 - 1.0) * _half(blocks)
+
+
 def nvfp4(blocks: Tensor) -> Tensor:
     """s · v[q], with v in halves, and s of 16 numbers in 8 bits without a sign: 4 of exponent, 3 behind the point."""
     scale = blocks[:, :4].long()
@@ -117,6 +122,7 @@ DECODERS: dict[str, Callable[[Tensor], Tensor]] = {
     "TQ1_0": tq1_0,
     "TQ2_0": tq2_0,
     "NVFP4": nvfp4,
+    "Q1_0": q1_0,
 }
 
 

@@ -19,7 +19,7 @@ from ...model.config_json import find_architecture, read_architecture
 from ...model.gguf.folder import gguf_tensors
 from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
-from ...model.layers import EMBEDDINGS, Kind
+from ...model.layers import EMBEDDINGS, HEAD, Kind
 from ...model.memory.machine import dtype_on_cpu
 from ...model.pipeline.stages import worker_shapes
 from ...model.rope import long_texts
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("worker")
 
 STAYS_MAPPED = f"{EMBEDDINGS}.weight"  # by a map of its own: what is joined or packed needs no map when it is
+PLACES, ROWS_AT_A_PLACE = 16, 8  # of a vocabulary, where two tables are compared
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -133,7 +134,26 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
     stored = check_weights(folder, shape)
-    return open_homes(folder, shape, {name: (one.file, one.name or name) for name, one in stored.items()})
+    homes = {name: (one.file, one.name or name) for name, one in stored.items()}
+    if shape.tied and shape.stored is None and gguf_tensors(folder) is None:
+        _check_tied(folder, homes, shape.vocab_size)
+    return open_homes(folder, shape, homes)
+
+
+def _check_tied(folder: Path, homes: Homes, words: int) -> None:
+    """Where there is another table beside embeddings that make logits: is it the same? Some rows tell."""
+    tables = {name: homes[name] for name in (f"{EMBEDDINGS}.weight", f"{HEAD}.weight") if name in homes}
+    if len(tables) < 2:
+        return
+    read = read_parts(tables)
+    for first in range(0, words, max(1, words // PLACES)):
+        rows = slice(first, first + ROWS_AT_A_PLACE)
+        embeddings, head = (read(name, rows, None).float() for name in tables)
+        if not torch.equal(embeddings, head):
+            raise ConfigError(
+                f"model: {folder / 'config.json'} says tie_word_embeddings, and {HEAD}.weight is other than "
+                f"""{EMBEDDINGS}.weight; --hf-overrides '{{"tie_word_embeddings": false}}' takes it"""
+            )
 
 
 def open_homes(folder: Path, shape: Architecture, homes: Homes) -> Read:

@@ -131,7 +131,7 @@ def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype:
                 made: PreTrainedModel = kind.from_config(whole) if kind is AutoModel else kind(whole)
                 return made
         if gguf_tensors(Path(info.folder)) is not None:
-            return _of_gguf(kind, whole, Path(info.folder))
+            return _of_gguf(kind, whole, Path(info.folder), bool(spec.head))
         loaded, about = kind.from_pretrained(
             info.folder,
             config=whole,
@@ -151,11 +151,12 @@ def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype:
     return whole_model
 
 
-def _of_gguf(kind: Any, whole: Any, folder: Path) -> PreTrainedModel:
-    """Decoded; such files have no summary, which embeddings do not look at."""
+def _of_gguf(kind: Any, whole: Any, folder: Path, ranks: bool) -> PreTrainedModel:
+    """Decoded; such files have no summary but where a head is on it, and embeddings do not look at one."""
     with without_weights():
-        model: Any = kind.from_config(whole)
-    model.pooler = None
+        model: Any = kind.from_config(whole) if kind is AutoModel else kind(whole)
+    if not ranks:
+        model.pooler = None
     read_into(model, folder, Source(folder, None), torch.float32, lambda: NONE, better=False)
     made: PreTrainedModel = model
     return made

@@ -19,8 +19,10 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
 
-from ...model.info import ModelInfo
-from ...model.vision.texts import text_name
+from ...model.config_json import weights_method
+from ...model.info import ModelInfo, read_json
+from ...model.values import Values
+from ...model.vision.texts import text_name, text_values
 from ...model.weights.weight_files import some
 from ...options.config import Config, ConfigError
 from ..adapter.checkpoint.arriving import without_weights
@@ -38,7 +40,7 @@ def load_tower(config: Config, info: ModelInfo, dtype: torch.dtype) -> PreTraine
         torch.manual_seed(config.seed)
         model = _make(info, dtype, dummy)
         if not dummy:
-            _fill(model, Path(info.folder), dtype)
+            _fill(model, Path(info.folder), config, dtype)
         _drop_text(model)
     inner: PreTrainedModel = model.model.eval().requires_grad_(False)
     return inner
@@ -66,6 +68,9 @@ def arguments(model: PreTrainedModel, name: str) -> set[str]:
 def _make(info: ModelInfo, dtype: torch.dtype, dummy: bool) -> Any:
     about: Any = AutoConfig.from_pretrained(info.folder, local_files_only=True)
     text = about.get_text_config(decoder=True)
+    for part in (about, text):
+        if hasattr(part, "quantization_config"):  # weights are decoded here
+            del part.quantization_config
     text.num_hidden_layers = 1
     if getattr(text, "layer_types", None):
         text.layer_types = text.layer_types[:1]
@@ -77,9 +82,11 @@ def _make(info: ModelInfo, dtype: torch.dtype, dummy: bool) -> Any:
         return kind.from_config(about, dtype=dtype)
 
 
-def _fill(model: Any, folder: Path, dtype: torch.dtype) -> None:
-    """All that is not the text's, tensor by tensor."""
-    source = Source(folder, None)
+def _fill(model: Any, folder: Path, config: Config, dtype: torch.dtype) -> None:
+    """All that is not the text's, tensor by tensor, decoded where the checkpoint has it quantised."""
+    file = folder / "config.json"
+    _, stored = weights_method(Values(file, text_values(read_json(file), file)), config.quantization)
+    source = Source(folder, stored)
     own = {name: tensor for name, tensor in source.tensors.items() if text_name(name) is None}
     about = LoadStateDictConfig(
         ignore_mismatched_sizes=True,
@@ -89,6 +96,8 @@ def _fill(model: Any, folder: Path, dtype: torch.dtype) -> None:
     )
     with in_turn():
         info, _ = convert_and_load_state_dict_in_model(model, own, about)
+    if source.error is not None:
+        raise source.error
     problems = []
     if missing := sorted(name for name in info.missing_keys if not _is_text(name)):
         problems.append(f"lacks {some(missing)}")

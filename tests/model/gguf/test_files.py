@@ -113,7 +113,7 @@ def raw(*parts: bytes, tensors: int = 0, fields: int = 1, version: int = 3) -> b
         (raw(text("a"), struct.pack("<IB", 0, 1), text("a"), fields=2), "a stands there twice"),
         (raw(text("general.alignment"), struct.pack("<II", 4, 3)), "general.alignment is 3; a power of two from 8"),
         (raw(text("t"), struct.pack("<I", 9), tensors=1, fields=0), "tensor t has 9 dimensions; 1 to 4 are allowed"),
-        (raw(text("t"), struct.pack("<IQIQ", 1, 32, 41, 0), tensors=1, fields=0), "tensor t has the type Q1_0"),
+        (raw(text("t"), struct.pack("<IQIQ", 1, 32, 24, 0), tensors=1, fields=0), "tensor t has the type I8"),
         (raw(text("t"), struct.pack("<IQIQ", 1, 32, 99, 0), tensors=1, fields=0), "tensor t has the type of number 99"),
         (raw(text("t"), struct.pack("<IQIQ", 1, 33, 8, 0), tensors=1, fields=0), "tensor t has rows of 33 numbers"),
         (raw(text("t"), struct.pack("<IQIQ", 1, 32, 8, 8), tensors=1, fields=0), "tensor t begins at 8, which is no"),

@@ -175,6 +175,14 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
         {**GEMMA, "num_hidden_layers": 6, "sliding_window": 24, "rope_parameters": GEMMA3_ROPES},
     ),
     "glm4": ("glm4", {"head_dim": 16, "pad_token_id": 0, "attention_bias": True}),
+    "glm4_moe": (
+        "glm4_moe",
+        {
+            **{name: MLA[name] for name in ("moe_intermediate_size", "n_routed_experts", "n_group", "topk_group")},
+            **{"head_dim": 32, "use_qk_norm": True, "num_experts_per_tok": 3, "attention_bias": True},
+            **{"routed_scaling_factor": 2.5, "num_mtp_layers": 0, "pad_token_id": 0},
+        },
+    ),
     "granite": (
         "granite",
         {

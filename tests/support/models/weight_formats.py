@@ -20,6 +20,8 @@ from torch import Tensor
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.layers import Kind
 
+from . import other_formats as other
+
 Stored = dict[str, Tensor]
 Pack = Callable[[np.ndarray], tuple[Stored, np.ndarray]]
 GROUP = 32
@@ -215,7 +217,7 @@ def four_bits(config: dict[str, Any], kind: str) -> Format:
     return Format(config, pack)
 
 
-def nf4(nested: bool) -> Format:
+def nf4(nested: bool, storage: str = "uint8") -> Format:
     def pack(weight: np.ndarray) -> tuple[Stored, np.ndarray]:
         flat = weight.reshape(-1, 64)
         absmax = np.abs(flat).max(1).astype(np.float32)
@@ -239,8 +241,9 @@ def nf4(nested: bool) -> Format:
         return found | {"weight.quant_state.bitsandbytes__nf4": torch.from_numpy(told)}, exact
 
     config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
-    skipped = {"llm_int8_skip_modules": ["lm_head", "model.layers.1.mlp"]}
-    return Format(config | skipped | {"bnb_4bit_use_double_quant": nested}, pack)
+    skipped = {"llm_int8_skip_modules": ["lm_head", "model.layers.1.mlp"], "bnb_4bit_quant_storage": storage}
+    made = pack if storage == "uint8" else other.in_type(pack, getattr(torch, storage))
+    return Format(config | skipped | {"bnb_4bit_use_double_quant": nested}, made)
 
 
 BYTES = {"num_bits": 8, "symmetric": True}
@@ -282,7 +285,14 @@ FORMATS: dict[str, Format] = {
     "modelopt_fp8": eight_bits(
         {"quant_method": "modelopt", "quant_algo": "FP8"} | IGNORES, None, "float", "weight_scale", flat=True
     ),
+    "modelopt_fp8_rows": Format(other.modelopt("FP8_PER_CHANNEL_PER_TOKEN"), other.by_row),
+    "modelopt_fp8_blocks": Format(other.modelopt("fp8_pb_wo"), other.by_block),
+    "modelopt_mxfp8": Format(other.modelopt("MXFP8"), other.mxfp8),
+    "modelopt_mixed": Format(other.MIXED, other.mixed(four_bits({}, "modelopt").pack)),
+    "mlx": Format(other.mlx_config(4), other.mlx(4)),
+    "mlx_3": Format(other.mlx_config(3), other.mlx(3)),
     "bnb_nf4": nf4(nested=False),
+    "bnb_nf4_bf16": nf4(nested=False, storage="bfloat16"),
     "bnb_nf4_nested": nf4(nested=True),
     "bnb_int8": eight_bits(
         {"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_skip_modules": ["lm_head", "layers.1.mlp"]},

@@ -31,8 +31,14 @@ from tests.worker.driver import config_for
 
 Checkpoints = Callable[..., Path]
 BY_TRANSFORMERS = {"model_impl": "transformers", "device": "cpu"}
-QUICK = ("w4a16_g_idx", "w8a8_zero_points", "gptq_3", "auto_round_awq", "fp8_old", "mxfp4", "modelopt_nvfp4", "bnb_nf4")
-APPROXIMATE = ("nvfp4", "modelopt_nvfp4", "bnb_nf4_nested", "bnb_int8")  # two roundings, where float64 has one
+QUICK = ("w4a16_g_idx", "w8a8_zero_points", "gptq_3", "auto_round_awq", "fp8_old", "mxfp4", "mlx", "bnb_nf4_bf16")
+APPROXIMATE = (
+    "nvfp4",
+    "modelopt_nvfp4",
+    "modelopt_mixed",
+    "bnb_nf4_nested",
+    "bnb_int8",
+)  # two roundings, where float64 has one
 
 
 def load(folder: Path, **options: Any) -> AdaptedModel:

@@ -280,6 +280,16 @@ def test_one_table_where_nothing_is_saved(kv: KVSpec) -> None:
     assert plan_kv_memory(kv, config, 16384, 4).block_bytes == kv.block_bytes(32, 4)
 
 
+def test_windows_in_five_of_six_layers_hold_three_times_the_tokens() -> None:
+    """In 16 MB, of sequences of 16k: with the options that a server has where nobody sets them."""
+    config, held = make_config({}), []
+    for kv in (windows_of(6, 6, 1024), uniform([None] * 6, 4, 2, 64, 1.0)):
+        plan = plan_kv_memory(kv, config, 16384, 4)
+        held.append(plan.tokens(config, 16384, (16 << 20) // plan.block_bytes))
+    windows, full = held
+    assert windows >= 3 * full
+
+
 def test_a_layer_that_reads_another_ones_keys_counts_for_it() -> None:
     """What one that sees everything reads, is kept."""
     kv = windows_of(2, 4, 100)

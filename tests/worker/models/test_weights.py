@@ -143,8 +143,12 @@ def test_old_buffers_and_a_needless_head_are_passed_over(copy: Path, checkpoints
     change(copy, lambda tensors: tensors.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}))
     assert load(copy)
     tied = Path(shutil.copytree(checkpoints("llama_tied"), tmp_path / "tied"))
-    change(tied, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(384, 64)}))
+    change(tied, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
     assert greedy(make_runner(config_for(tied))) == greedy(make_runner(config_for(checkpoints("llama_tied"))))
+    change(tied, lambda tensors: tensors["lm_head.weight"].mul_(2))
+    said = refusal(tied)
+    assert "says tie_word_embeddings, and lm_head.weight is other than model.embed_tokens.weight; --hf-overr" in said
+    assert load(tied, hf_overrides='{"tie_word_embeddings": false}')
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])

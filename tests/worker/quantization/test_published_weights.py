@@ -33,7 +33,13 @@ from ..driver import LENGTH, Driver, Sequence, check_grouped, config_for
 
 Folders = Callable[..., Path]
 ALL = slice(None)
-APPROXIMATE = ("nvfp4", "modelopt_nvfp4", "bnb_nf4_nested", "bnb_int8")  # two roundings, where float64 has one
+APPROXIMATE = (
+    "nvfp4",
+    "modelopt_nvfp4",
+    "modelopt_mixed",
+    "bnb_nf4_nested",
+    "bnb_int8",
+)  # two roundings, where float64 has one
 
 
 @pytest.fixture
@@ -201,7 +207,9 @@ def weights_with(**values: object) -> Values:
         (weights_with(num_bits=3), "num_bits = 3; 2 or 4 or 8"),
         (weights_with(strategy="tensor_group"), "strategy = 'tensor_group'; group or channel"),
         ({"quant_method": "bitsandbytes"}, "load_in_4bit = None; true here or in load_in_8bit"),
-        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo = 'W4A8_AWQ'; NVFP4 or FP8"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo = 'W4A8_AWQ'; FP8 or FP8_PER"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers = None; an object with the"),
+        ({"quant_method": "mlx", "bits": 4, "mode": "mxfp4"}, "mode = 'mxfp4'; affine"),
     ],
 )
 def test_what_config_json_may_not_say(values: Values, said: str, source: Path) -> None:

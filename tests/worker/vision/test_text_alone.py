@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.options.config import ConfigError
 from tests.support.models.greedy import greedy
+from tests.support.models.weight_formats import FORMATS
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 TEXT = {
@@ -93,9 +96,24 @@ def test_texts_of_others(kind: str, text: str, vision: str, tmp_path: Path) -> N
         assert len(answer) == 6 and answer == greedy(theirs, prompt, answer)
 
 
-def test_what_is_quantised_is_refused_by_name(llama4: tuple[Path, Any], tmp_path: Path) -> None:
-    values = json.loads((llama4[0] / "config.json").read_text())
-    values["quantization_config"] = {"quant_method": "fp8"}
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(ConfigError, match="has a quantization_config"):
-        resolve_model(config_for(tmp_path, device="cpu", skip_tokenizer_init=True))
+def test_texts_of_a_quantised_checkpoint(llama4: tuple[Path, Any], tmp_path: Path) -> None:
+    """Attention is; lists name layers as the whole model has them."""
+    import copy
+
+    folder, theirs = Path(shutil.copytree(llama4[0], tmp_path / "packed")), copy.deepcopy(llama4[1])
+    tensors, exact = load_file(folder / "model.safetensors"), theirs.state_dict()
+    for name in [name for name in tensors if re.fullmatch(r"language.*layers\.\d+\.self_attn\.\w+_proj\.weight", name)]:
+        stored, meant = FORMATS["fp8_one_scale"].pack(tensors.pop(name).double().numpy())
+        tensors |= {name.removesuffix("weight") + part: tensor for part, tensor in stored.items()}
+        (own,) = [one for one in exact if one.endswith(name.partition("layers.")[2]) and "vision" not in one]
+        exact[own].copy_(torch.from_numpy(meant))
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    values = json.loads((folder / "config.json").read_text())
+    plain = [f"language_model.model.layers.{layer}.feed_forward" for layer in range(4)]
+    quantised = {"quant_method": "fp8", "modules_to_not_convert": [*plain, "vision_model", "lm_head"]}
+    (folder / "config.json").write_text(json.dumps(values | {"quantization_config": quantised}))
+    config = config_for(folder, device="cpu", skip_tokenizer_init=True, quantization="none")
+    prompts = [torch.randint(3, 380, (size,)).tolist() for size in (5, 23)]
+    answers = Driver(make_runner(config)).run([Sequence(ids, 6) for ids in prompts])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == greedy(theirs, prompt, answer)

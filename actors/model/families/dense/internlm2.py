@@ -22,5 +22,6 @@ INTERNLM2 = Family(
     ),
     absent={"bias": True, "max_position_embeddings": 2048},
     ropes={**ROPES, "dynamic": "default"},  # which turns otherwise only beyond max_position_embeddings
-    more=lambda given: {"names": NAMES, "grouped_qkv": True},
+    names=NAMES,
+    more=lambda given: {"grouped_qkv": True},
 )

@@ -11,7 +11,10 @@ from ..header import GgufHeader
 from .layouts import ENCODERS
 
 POOLING = "pooling_type"
-METHODS = {1: "mean", 2: "cls", 3: "lasttoken"}  # others are none, and a head's that ranks
+METHODS = {1: "mean", 2: "cls", 3: "lasttoken"}  # others are none, and that of a head which ranks
+RANK = 4
+HEAD = ("cls.weight", "cls.bias", "cls.output.weight", "cls.output.bias")
+RANKS = "BertForSequenceClassification"  # of XLM-R, too: its head is what BERT has as two parts
 TYPES = "token_types.weight"
 PLACE = "1_Pooling"
 
@@ -26,10 +29,13 @@ def encoder_config(fields: Fields, header: GgufHeader) -> dict[str, Any]:
         raise ConfigError(f"model: {header.file} has no {lacking}; a file of a model that makes vectors is needed")
     if epsilon is None:
         raise fields.wrong_own("attention.layer_norm_epsilon", "a number")
-    if fields[fields.own(POOLING)] not in (None, 0, *METHODS):
-        raise fields.wrong_own(POOLING, f"one of {', '.join(map(str, METHODS))} (a head that ranks is not read)")
+    ranks = fields[fields.own(POOLING)] == RANK
+    if fields[fields.own(POOLING)] not in (None, 0, RANK, *METHODS):
+        raise fields.wrong_own(POOLING, f"one of {', '.join(map(str, (*METHODS, RANK)))}")
+    if ranks:
+        _check_head(fields, header, layout.hub)
     found: dict[str, Any] = {
-        "architectures": [layout.hub],
+        "architectures": [RANKS if ranks else layout.hub],
         "model_type": layout.model_type,
         "vocab_size": words.shape[0],
         "type_vocab_size": types.shape[0] if len(types.shape) > 1 else 1,
@@ -40,11 +46,27 @@ def encoder_config(fields: Fields, header: GgufHeader) -> dict[str, Any]:
         "max_position_embeddings": fields.counted("context_length"),
         "layer_norm_eps": epsilon,
         "dtype": "float32",
-    }
+    } | (_labels(fields, header) if ranks else {})
     if "ffn_gate" in layout.inside:
         theta = fields.real(fields.own("rope.freq_base"), 0, 1e15, above=True) or 10_000.0
         return found | {"hidden_act": "silu", "rope_parameters": {"rope_type": "default", "rope_theta": theta}}
     return found | {"hidden_act": "gelu"}
+
+
+def _check_head(fields: Fields, header: GgufHeader, hub: str) -> None:
+    lacking = [name for name in HEAD if name not in header.tensors]
+    if lacking or hub != "BertModel":
+        what = f"{', '.join(lacking)} is not there" if lacking else f"a head of {hub} is not read"
+        raise ConfigError(f"model: {header.file} ranks ({fields.own(POOLING)}), and {what}")
+
+
+def _labels(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    """One score, or one of each label."""
+    weight = header.tensors["cls.output.weight"]
+    count = weight.shape[0] if len(weight.shape) > 1 else 1
+    named = fields.texts(fields.own("classifier.output_labels"))
+    names = named if len(named) == count else tuple(f"LABEL_{number}" for number in range(count))
+    return {"id2label": {str(number): name for number, name in enumerate(names)}}
 
 
 def pooling_files(fields: Fields) -> dict[str, Any]:

@@ -30,9 +30,11 @@ AROUND: Names = {
     "token_types": "embeddings.token_type_embeddings",
     "token_embd_norm": "embeddings.LayerNorm",
 }
+RANKING = {"cls": "pooler.dense", "cls.output": "classifier"}  # of a summary, then scores
 ENCODERS = {
     "bert": Layout(
-        *("BertModel", "bert", BERT, AROUND | {"position_embd": "embeddings.position_embeddings"}, "encoder.layer"),
+        *("BertModel", "bert", BERT, AROUND | RANKING | {"position_embd": "embeddings.position_embeddings"}),
+        "encoder.layer",
         thirds="attn_qkv",
     ),
     "nomic-bert": Layout("NomicBertModel", "nomic_bert", NOMIC, AROUND, "layers", thirds="attn_qkv"),

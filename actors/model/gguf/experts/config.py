@@ -20,10 +20,7 @@ def _dots1(fields: Fields, header: GgufHeader) -> Config:
 def _exaone_moe(fields: Fields, header: GgufHeader) -> Config:
     """Each fourth layer sees all, and does not turn; behind all layers may stand some that draft."""
     scored_by_sigmoid(fields)
-    drafting = fields.count("nextn_predict_layers") or 0
-    layers = fields.counted("block_count") - drafting
-    if layers < 1:
-        raise fields.wrong_own("nextn_predict_layers", f"less than how many layers there are, {layers + drafting},")
+    layers = _without_drafting(fields)
     found = routed_experts(fields)
     dense = found.pop("first_k_dense_replace")
     window = fields.count("attention.sliding_window")
@@ -111,18 +108,35 @@ def _ernie_moe(fields: Fields, header: GgufHeader) -> Config:
 
 
 def _glm4_moe(fields: Fields, header: GgufHeader) -> Config:
-    """Behind all layers may stand some that draft, which are counted with them."""
     scores_by(fields, (SIGMOID,))
-    drafting = fields.count("nextn_predict_layers") or 0
-    layers = fields.counted("block_count") - drafting
-    if layers < 1:
-        raise fields.wrong_own("nextn_predict_layers", f"less than how many layers there are, {layers + drafting},")
     return routed_experts(fields) | {
-        "num_hidden_layers": layers,
+        "num_hidden_layers": _without_drafting(fields),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors,
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
         "hidden_act": "silu",
     }
+
+
+def _bailing2(fields: Fields, header: GgufHeader) -> Config:
+    scores_by(fields, (SIGMOID,))
+    found = routed_experts(fields)
+    return found | {
+        "num_hidden_layers": _without_drafting(fields),
+        "num_experts": found["n_routed_experts"],
+        "num_shared_experts": found["n_shared_experts"],
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors,
+        "use_qkv_bias": "blk.0.attn_qkv.bias" in header.tensors,
+        "hidden_act": "silu",
+    }
+
+
+def _without_drafting(fields: Fields) -> int:
+    """Behind all layers may stand some that draft, which are counted with them."""
+    drafting = fields.count("nextn_predict_layers") or 0
+    layers = fields.counted("block_count") - drafting
+    if layers < 1:
+        raise fields.wrong_own("nextn_predict_layers", f"less than how many layers there are, {layers + drafting},")
+    return layers
 
 
 def _granite_moe(fields: Fields, header: GgufHeader) -> Config:
@@ -167,6 +181,7 @@ def _olmoe(fields: Fields, header: GgufHeader) -> Config:
 ROUTED = ("expert_count", "expert_group_used_count", "leading_dense_block_count")
 GRANITE = ("logit_scale", "residual_scale", "embedding_scale")
 OWN: dict[str, tuple[Callable[[Fields, GgufHeader], Config], tuple[str, ...]]] = {
+    "bailingmoe2": (_bailing2, (*ROUTED, "nextn_predict_layers")),
     "dots1": (_dots1, ROUTED),
     "ernie4_5-moe": (_ernie_moe, (*ROUTED, "interleave_moe_layer_step")),
     "glm4moe": (_glm4_moe, (*ROUTED, "nextn_predict_layers")),

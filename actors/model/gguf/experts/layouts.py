@@ -15,6 +15,17 @@ def experts(gate: str, place: str, shared: str = "") -> Names:
 
 DEEPSEEK: Names = LLAMA | experts("mlp.gate", "mlp.experts", "mlp.shared_experts")
 EXPERTS = {
+    "bailingmoe2": Layout(
+        *("BailingMoeV2ForCausalLM", "bailing_moe"),
+        {name: hub for name, hub in DEEPSEEK.items() if name not in ("attn_q", "attn_k", "attn_v")}
+        | {
+            "attn_qkv": "attention.query_key_value",
+            "attn_q_norm": "attention.query_layernorm",
+            "attn_k_norm": "attention.key_layernorm",
+            "attn_output": "attention.dense",
+        },
+        whole={"exp_probs_b.bias": "mlp.gate.expert_bias"},
+    ),
     "dots1": Layout(
         *("Dots1ForCausalLM", "dots1", DEEPSEEK),
         whole={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},

@@ -19,6 +19,7 @@ from torch import Tensor
 from ....model.formats.stored import (
     FLOATS,
     WORD,
+    AffineWeight,
     AwqWeight,
     BnbWeight,
     ExpertFloat4Weight,
@@ -142,6 +143,8 @@ class Source:
         spec = next(iter(form.tensors(8, 8).items()))
         if last != spec[0] or self.found[name].dtype not in spec[1].types:
             return self._experts(layer, name, stored)
+        if isinstance(form, BnbWeight) and f"{name}.absmax" not in self.found:  # floats in the type of its storage
+            return set()
         if len(self.found[name].shape) == 3 and isinstance(form, ScaledWeight):
             return self._scaled_experts(name, form)
         return self._one(f"{layer}.", form)
@@ -175,7 +178,8 @@ class Source:
 
         def get() -> Tensor:
             if form.row_scales is not None:
-                self.rows.append(self.read(f"{prefix}{form.row_scales}", ALL, None).float().view(-1))
+                scales = self.read(f"{prefix}{form.row_scales}", ALL, None).float().view(-1)
+                self.rows.append(scales / form.divisor if isinstance(form, ScaledWeight) else scales)
             return decode(self.read, self.found, form, prefix, (rows, columns), {f"{prefix}bias"})
 
         self._add(f"{prefix}weight", own, get, rows * columns)
@@ -198,6 +202,9 @@ class Source:
             if isinstance(form, GptqWeight):
                 words, rows = shape("qweight")
                 return rows, words * WORD // form.bits
+            if isinstance(form, AffineWeight):
+                rows, words = shape("weight")
+                return rows, words * WORD // form.bits
             if isinstance(form, AwqWeight):
                 columns, words = shape("qweight")
                 return words * WORD // 4, columns
@@ -208,7 +215,7 @@ class Source:
                 state = self.read(f"{prefix}weight.quant_state.bitsandbytes__{form.kind}", ALL, None)
                 rows, columns = json.loads(bytes(state.tolist()))["shape"]
                 return int(rows), int(columns)
-            return shape("weight")
+            return shape(form.weight if isinstance(form, ScaledWeight) else "weight")
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"model: rows and columns of {prefix}weight are not told: {error!r}") from None
 

@@ -125,6 +125,10 @@ def tq2_0(block: bytes) -> list[float]:
     return [half(block, 64) * ((block[32 * part + at] >> (2 * shift) & 3) - 1) for part, shift, at in places]
 
 
+def q1_0(block: bytes) -> list[float]:
+    return [half(block) * (1 if block[2 + at // 8] >> (at % 8) & 1 else -1) for at in range(128)]
+
+
 def nvfp4(block: bytes) -> list[float]:
     found = []
     for group in range(4):
@@ -147,5 +151,6 @@ SMALL: dict[str, tuple[int, int, int, Formula]] = {  # number in files, numbers 
     "TQ1_0": (34, 256, 54, tq1_0),
     "TQ2_0": (35, 256, 66, tq2_0),
     "NVFP4": (40, 64, 36, nvfp4),
+    "Q1_0": (41, 128, 18, q1_0),
 }
 HALVES = {"IQ1_M": (54,), "TQ1_0": (52,), "TQ2_0": (64,), "NVFP4": ()}  # where scales stand in float16, if not first

@@ -1,0 +1,42 @@
+"""Where tools write how weights are stored, if not into `quantization_config` of config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ...options.config import ConfigError
+from ..values import read_json
+
+FIELD = "quantization_config"
+BESIDE = "hf_quant_config.json"  # of older ModelOpt
+OLDER = "compression_config"  # of compressed-tensors' first versions
+MLX = "quantization"  # MLX' own, which it writes as the other, too
+AS_AT_THE_HUB = frozenset(  # kinds whose weights MLX leaves as they are; it changes those of others when it converts
+    "llama mistral qwen2 qwen3 phi3 gemma gemma2 gemma3_text olmo2 granite smollm3 seed_oss glm4".split()
+)
+
+
+def told_elsewhere(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """What is to be changed of config.json so that it says it by itself; nothing, where it does."""
+    known, mlx = values.get(FIELD), values.get(MLX)
+    if isinstance(mlx, dict) and "group_size" in mlx and (known is None or known == mlx):
+        if values.get("model_type") not in AS_AT_THE_HUB:
+            raise ConfigError(
+                f"model: {folder / 'config.json'} is MLX' of a {values.get('model_type')}, whose weights it changes; "
+                f"read are {', '.join(sorted(AS_AT_THE_HUB))}; take the model that it was made of, or its GGUF file"
+            )
+        return {FIELD: {**mlx, "quant_method": "mlx"}}
+    if isinstance(known, dict):
+        if "quant_method" not in known and isinstance(known.get("producer"), dict):
+            return {FIELD: {"quant_method": "modelopt"}}
+        return {}
+    if known is not None:
+        return {}
+    if isinstance(older := values.get(OLDER), dict):
+        return {FIELD: {"quant_method": "compressed-tensors", **older}}
+    text = values.get("text_config")
+    if isinstance(text, dict) and isinstance(inner := text.get(FIELD), dict):
+        return {FIELD: inner}
+    beside = read_json(folder / BESIDE, missing_ok=True)
+    return {FIELD: {"quant_method": "modelopt", **beside}} if "quantization" in beside else {}

@@ -1,0 +1,91 @@
+"""How weights are stored, told elsewhere than in quantization_config: other files, other fields, embeddings as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.cpu.executor import CpuModel
+from actorserve.actors.worker.quantization.int8 import Int8Linear
+from tests.support.models.other_formats import MLX_GROUP, mlx
+from tests.support.models.weight_formats import write
+from tests.worker.driver import config_for
+
+from .test_published_weights import answers, load
+
+Folders = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def source(checkpoints: Folders) -> Path:
+    return checkpoints("llama", num_key_value_heads=2, initializer_range=0.1)
+
+
+def change(folder: Path, drop: str, **fields: Any) -> dict[str, Any]:
+    """config.json without one field, which is returned."""
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    dropped: dict[str, Any] = values.pop(drop, {})
+    path.write_text(json.dumps(values | fields))
+    return dropped
+
+
+@pytest.mark.parametrize("name", ["modelopt_fp8", "modelopt_nvfp4", "modelopt_mixed"])
+def test_a_file_of_its_own(name: str, source: Path, tmp_path: Path) -> None:
+    """As Model Optimizer writes it."""
+    packed, plain = write(source, name, tmp_path)
+    given = change(packed, "quantization_config")
+    given["exclude_modules"] = given.pop("ignore")
+    given.pop("quant_method")
+    about = {"producer": {"name": "modelopt"}, "quantization": {**given, "kv_cache_quant_algo": "FP8"}}
+    (packed / "hf_quant_config.json").write_text(json.dumps(about))
+    found, wanted = load(packed, quantization="none"), load(plain)
+    assert answers(found) == answers(wanted)
+    assert isinstance(load(packed, quantization="modelopt_fp4").layers[0].down, Int8Linear)
+
+
+def test_an_older_name(source: Path, tmp_path: Path) -> None:
+    packed, plain = write(source, "w4a16", tmp_path)
+    given = change(packed, "quantization_config")
+    given.pop("quant_method")
+    change(packed, "", compression_config=given)
+    assert answers(load(packed, quantization="none")) == answers(load(plain))
+
+
+def test_mlx_has_embeddings_so_too(checkpoints: Folders, tmp_path: Path) -> None:
+    """All that is multiplied or looked up; the table makes logits as well."""
+    packed, plain = write(checkpoints("llama_tied", initializer_range=0.1), "mlx", tmp_path)
+    exact, tensors = load_file(plain / "model.safetensors"), load_file(packed / "model.safetensors")
+    for name in [name for name in tensors if name.endswith(("embed_tokens.weight", "layers.1.mlp.up_proj.weight"))]:
+        stored, meant = mlx(8)(tensors.pop(name).double().numpy())
+        tensors |= {name.removesuffix("weight") + part: tensor for part, tensor in stored.items()}
+        exact[name] = exact[name].new_tensor(meant)
+    save_file(tensors, packed / "model.safetensors", {"format": "mlx"})
+    save_file(exact, plain / "model.safetensors", {"format": "pt"})
+    more = {"bits": 8, "group_size": MLX_GROUP}
+    own = {"bits": 4, "group_size": MLX_GROUP, "model.embed_tokens": more, "model.layers.1.mlp.up_proj": more}
+    own |= {f"model.layers.1.mlp.{part}_proj": False for part in ("gate", "down")}
+    change(packed, "quantization_config", quantization=own)
+    change(packed, "", quantization_config=own)
+    assert answers(load(packed, quantization="none")) == answers(load(plain))
+    model = load(packed)
+    assert isinstance(model, CpuModel) and isinstance(model.head, Int8Linear)
+
+
+def test_kinds_whose_weights_mlx_changes(source: Path, tmp_path: Path) -> None:
+    packed, _ = write(source, "mlx", tmp_path)
+    change(packed, "quantization_config", quantization={"bits": 4, "group_size": 64}, model_type="qwen3_next")
+    with pytest.raises(ConfigError, match=r"is MLX' of a qwen3_next, whose weights it changes; read are gemma, .*GGUF"):
+        resolve_model(config_for(packed))
