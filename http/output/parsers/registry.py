@@ -228,6 +228,7 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"\[THINK\]", "mistral"),
     (r"Here is my thought process:", "granite"),
     (r"<response></response>", "granite33"),
+    (r"<minimax:tool_call>", "minimax_m2"),  # whose results of tools stand in <response>
     (_all("</think>", "<response>"), "ernie45"),
     (_all("</think>", "<answer>", r"<\|startoftext\|>|<｜hy_"), "hunyuan_a13b"),
     (_all(r"<\|open\|>", r"<\|sep\|>"), "kimi_k3"),
@@ -239,7 +240,6 @@ _REASONING_SIGNS: tuple[tuple[str, str], ...] = (
     (r"<longcat_think>", "longcat"),
     (r"<mm:think>", "minimax_m3"),
     (r"◁think▷", "kimi"),
-    (r"<minimax:tool_call>", "minimax_m2"),
     (_all("</think>", "<arg_key>"), "glm45"),
     (_ALWAYS_THINKS, "deepseek_r1"),
     (_all("</think>", "<｜Assistant｜>"), "deepseek_v3"),

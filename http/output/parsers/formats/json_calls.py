@@ -209,9 +209,11 @@ class Mistral(JsonCalls):
 
 
 class GigaChat(JsonCalls):
-    """function call{"name": …, "arguments": …}, at times with the token between them that begins a role's text."""
+    """function call{"name": …, "arguments": …}, at times with the token between them that begins a role's text; newer
+    ones begin with a token of their own."""
 
-    starts = loose = ("function call",)
+    starts = ("<|function_call|>", "function call")
+    loose = ("function call",)
 
     def _call(self, marker: str) -> Steps[None]:
         if (yield from self._space()) == "<":

@@ -229,6 +229,7 @@ _MORE = [
     one("no space", "cohere_command_r", 'Action:```json\n[{"tool_name": "now", "parameters": {}}]```', NOW),
     text("words", "cohere_command_r", "Action: none. Action:\n```py\n1\n```\n```"),
     one("one line", "gigachat3", 'function call{"name": "now", "arguments": {}}', NOW),
+    one("a token", "gigachat3", '<|function_call|>{"name": "now", "arguments": {}}', NOW),
     text("words", "gigachat3", "a function call<b> is a function call {x}"),
     one("several lines", "apertus", '<|tools_prefix|>[\n{"now" : {}}\n]<|tools_suffix|>', NOW),
     Sample(

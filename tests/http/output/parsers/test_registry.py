@@ -35,7 +35,8 @@ TEMPLATES = {
     "seed_oss seed_oss": "{% set begin = '<seed:tool_call>' %}{% set think = '<seed:think>' %}\n"
     "<function=example_function_name>\n<parameter=example_parameter_1>value_1</parameter>\n</function>",
     "minimax_m2 minimax_m2": '{% set begin = "<minimax:tool_call>" %}<invoke name="tool-name-1">\n'
-    '<parameter name="param-key-1">param-value-1</parameter>\n</invoke>{{ "<think>" }}{{ c.split("</think>") }}',
+    '<parameter name="param-key-1">param-value-1</parameter>\n</invoke>{{ "<think>" }}{{ c.split("</think>") }}'
+    "<response>{{ m.content }}</response>",
     "minimax_m3 minimax_m3": "{% set ns = ']<]minimax[>[' %}{% set begin = ns ~ '<tool_call>' %}<mm:think></mm:think>",
     "hunyuan_a13b": "{{ '<tool_calls>' ~ calls ~ '</tool_calls>' }}",
     "nemotron_json": "use <TOOLCALL>[{...}]</TOOLCALL>",
