@@ -16,12 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from ...options.config import Config, ConfigError
-from ...options.objects.speculative import is_wanted
+from ...options.objects.speculative import DFlashOptions, is_wanted, read_speculative
 from .kv import GROUP, KVSpec, KVType, LayerAttention
 
 MARGIN = 16  # tokens more than a window's that are kept: aligned attention reads whole pieces, and masks what is hidden
 SHARE_OF_SNAPSHOTS = 0.25  # of the memory that rows' states leave
 MAX_SNAPSHOTS = 1024
+MOST_DRAFTING = 32  # rows whose blocks of drafts are made in one pass
 ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "bool": 1}
 
 
@@ -52,6 +53,7 @@ class KVMemory(NamedTuple):
     sequence_blocks: int  # that the longest sequence needs, in all tables
     windows: WindowPlan | None
     row_bytes: int  # of one row's states, or of one snapshot
+    spare_bytes: int = 0  # of blocks that drafts are made in
 
     def snapshots(self, config: Config, room: int) -> int:
         """For how many there is a place in so many bytes, which rows' states come out of first."""
@@ -66,8 +68,9 @@ class KVMemory(NamedTuple):
         return min(MAX_SNAPSHOTS, int(left * SHARE_OF_SNAPSHOTS) // self.row_bytes)
 
     def state_bytes(self, config: Config, room: int) -> int:
-        """What states and snapshots take of that."""
-        return (config.max_num_seqs + self.snapshots(config, room)) * self.row_bytes if self.row_bytes else 0
+        """What states and snapshots take of that, or blocks that drafts are made in."""
+        rows = config.max_num_seqs + self.snapshots(config, room) if self.row_bytes else 0
+        return rows * self.row_bytes + self.spare_bytes
 
     def tokens(self, config: Config, max_length: int, blocks: int) -> int:
         """How many tokens so many blocks hold, of sequences as long as may be."""
@@ -114,9 +117,21 @@ def plan_kv_memory(
     kept = KVType.of_floats(itemsize) if kind is None else kind
     check_kept(kv, kept)
     if windows is None:
-        return KVMemory(kv.block_bytes(config.block_size, kept) + beside, sequence, None, row)
+        rows, own = spare_blocks(config)
+        return KVMemory(kv.block_bytes(config.block_size, kept) + beside, sequence, None, row, rows * own * beside)
     block = windows.specs(kv)[0].block_bytes(config.block_size, kept)
     return KVMemory(block, sequence + (len(windows.tables) - 1) * windows.blocks, windows, row)
+
+
+def spare_blocks(config: Config) -> tuple[int, int]:
+    """(rows, blocks of each) that blocks of drafts are made in, beside all that hold what was computed; such a block
+    may begin with the last token of one. None where drafts are made otherwise.
+    """
+    given = read_speculative(config)
+    if not isinstance(given, DFlashOptions):
+        return 0, 0
+    own = -(-(config.block_size + given.num_speculative_tokens) // config.block_size)
+    return min(config.max_num_seqs, MOST_DRAFTING), own
 
 
 def check_kept(kv: KVSpec, kind: KVType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from ...model.heads.checkpoints import Head
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
+from ...model.memory.kv_memory import spare_blocks
 from ...model.memory.machine import kv_type_of
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
@@ -137,8 +139,8 @@ def make_proposer(config: Config, head: Head, blocks: int, length: int, target: 
     try:
         if isinstance(shape, BlockShape):
             drafter = BlockDrafter(shape, get, target, length, given.num_speculative_tokens)
-            spare = drafter.spare_blocks(rows, config.block_size)
-            return BlockProposer(drafter, _paged(config, shape.kv, blocks + spare, target), rows, blocks)
+            spare = blocks + np.arange(math.prod(spare_blocks(config))).reshape(spare_blocks(config))
+            return BlockProposer(drafter, _paged(config, shape.kv, blocks + spare.size, target), rows, spare)
         assert isinstance(shape, RecurrentShape)
         recurrent = RecurrentHead(shape, get, target, length)
     except ConfigError as error:

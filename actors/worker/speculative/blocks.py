@@ -38,8 +38,6 @@ from .entries import EntriesProposer
 from .verifier import DraftBatch, Ints, Tokens, share_drafts
 from .words import DraftWords
 
-MOST_ROWS = 32  # that draft in one pass: spare blocks are for so many
-
 
 class BlockAttention:
     """Attention of blocks of `size` queries: each sees all keys up to the block's end, in causal layers up to its own.
@@ -85,14 +83,6 @@ class BlockDrafter:
         self.words = DraftWords(shape, get, target, build)
         self.rotations = rotation_table(shape.rope, shape.head_dim, max_length + drafts)
 
-    def spare_blocks(self, rows: int, block_size: int) -> int:
-        """Blocks of KV memory beside those that hold entries."""
-        return min(rows, MOST_ROWS) * self.blocks_of_row(block_size)
-
-    def blocks_of_row(self, block_size: int) -> int:
-        """Those of one: a block of drafts may begin with the last token of one."""
-        return -(-(block_size - 1 + self.size) // block_size)
-
     def read(self, states: Tensor, positions: Tensor, slots: Tensor, kv: PagedKV) -> None:
         """Keep what each layer makes of hidden states of the model."""
         seen, rotations = self.hidden_norm(self.fuse(states)), self.rotations[positions][:, None]
@@ -112,12 +102,11 @@ class BlockDrafter:
 class BlockProposer(EntriesProposer):
     """The proposer of `--speculative-config '{"method": "dflash", …}'`."""
 
-    def __init__(self, drafter: BlockDrafter, kv: PagedKV, rows: int, blocks: int) -> None:
-        """`kv` has so many blocks for entries, and spare ones behind them."""
+    def __init__(self, drafter: BlockDrafter, kv: PagedKV, rows: int, spare: np.ndarray) -> None:
+        """`spare`: blocks of `kv`, of each row that drafts at the same time."""
         super().__init__(drafter.target, drafter.shape.states, rows)
         self.drafter, self.kv = drafter, kv
-        own = drafter.blocks_of_row(kv.block_size)
-        self._spare = blocks + np.arange(drafter.spare_blocks(rows, kv.block_size)).reshape(-1, own)
+        self._spare = spare
 
     def make_entries(self, batch: tuple[Ints, Ints, Ints], tables: BlockTables, tokens: Tokens, states: Tensor) -> None:
         """See EntriesProposer."""

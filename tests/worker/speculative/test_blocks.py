@@ -14,12 +14,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from actorserve.actors.model.info import DEMO_FOLDER
+from actorserve.actors.model.memory import kv_memory
 from actorserve.actors.model.memory.kv import uniform
-from actorserve.actors.model.memory.machine import cpu_flags
+from actorserve.actors.model.memory.kv_memory import plan_kv_memory
+from actorserve.actors.model.memory.machine import blocks_in, cpu_flags
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.cpu.runner import CpuRunner
-from actorserve.actors.worker.speculative import blocks
 from actorserve.actors.worker.speculative.blocks import BlockAttention, BlockProposer
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
@@ -122,8 +123,17 @@ def native_choice() -> Any:
     return _Chosen
 
 
+def test_what_drafts_are_made_in_is_taken_of_the_memory(checkpoints: Folders, tmp_path: Path) -> None:
+    config, _ = case(checkpoints, tmp_path / "head", DRAFTS)
+    plan = plan_kv_memory(uniform([None], 4, 2, 32, 1.0), config, 64, 4, beside=1000)
+    assert plan.spare_bytes == 8 * 2 * 1000, "of eight rows, each two blocks, since drafts may begin at a block's end"
+    room = 20 * plan.block_bytes
+    assert blocks_in(config, plan, 64, "--x", room + plan.spare_bytes) == 20
+    assert blocks_in(config, plan, 64, "--x", room) < 20
+
+
 def test_more_rows_than_draft_at_once(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MOST_ROWS", 2)
+    monkeypatch.setattr(kv_memory, "MOST_DRAFTING", 2)
     config, reference = case(checkpoints, tmp_path / "head", DRAFTS)
     runner = with_head(config)
     assert runner.verifier is not None
