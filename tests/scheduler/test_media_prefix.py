@@ -46,20 +46,24 @@ def test_whoever_goes_on_with_another_picture_finds_nothing() -> None:
         assert not bench.scheduler.pool.match(hashes(whole, [(*spans[0][:2], b"c" * 16)])), "with another"
 
 
-def test_of_a_prompt_of_embeddings_nobody_is_told_its_fillers() -> None:
-    """Neither of blocks that its answer fills: where they are found follows from the embeddings."""
+def test_nobody_is_told_fillers() -> None:
+    """Of a prompt of embeddings, or from its first picture on: neither of blocks that its answer fills. Where they are
+    found follows from what the fillers stand for.
+    """
     bench = Bench()
     sizes = NoteSizes(1, bench.scheduler.pool.count, BLOCK)
     notes = bench.scheduler.prefix.notes = BlockNotes(BlockNotes.create(sizes), sizes, 0)
-    told: list[list[list[int]]] = []
-    for text, given in ((prompt_of(BLOCK - 1, 1), None), ([0] * (BLOCK - 1), (BLOCK - 1, b"a" * 16))):
+    long, picture = prompt_of(BLOCK + 3, 2), Picture(BLOCK + 1, BLOCK + 3, 2, b"a" * 16)
+    for text, given, count in (
+        (prompt_of(BLOCK - 1, 1), Pictures(), None),
+        ([0] * (BLOCK - 1), Pictures(given=(BLOCK - 1, b"a" * 16)), 0),
+        (long, Pictures((picture,)), 1),
+    ):
         ref = bench.submit(text, limit=3 * BLOCK, ignore_eos=True)
-        bench.scheduler.sequences[ref].pictures = Pictures(given=given)
+        bench.scheduler.sequences[ref].pictures = given
         bench.run()
         whole = [*text, *bench.answer(ref)]
-        blocks = bench.scheduler.pool.match(hashes(whole, [] if given is None else [(0, *given)]))
+        blocks = bench.scheduler.pool.match(hashes(whole, given.spans))
         assert len(blocks) > 1
-        told.append([note.tokens for block in blocks if (note := notes.read(block)) is not None])
-        if given is None:
-            assert told[0] == [whole[at : at + BLOCK] for at in range(0, len(blocks) * BLOCK, BLOCK)]
-    assert told[1] == []
+        told = [note.tokens for block in blocks if (note := notes.read(block)) is not None]
+        assert told == [whole[at : at + BLOCK] for at in range(0, len(blocks) * BLOCK, BLOCK)][:count]

@@ -91,10 +91,10 @@ class PrefixCache:
         """Its block number `index` is this one: to be said before the map calls it cached."""
         if self.notes is None or self.pool.is_cached(block):
             return
-        if sequence.pictures.given is not None:  # of a prompt that is embeddings the log has fillers
+        start = index * self.block_size
+        if sequence.pictures.are_before(start + self.block_size):  # where these stand the log has fillers
             self.notes.write_untold(block)
             return
-        start = index * self.block_size
         tokens = self.table.token_ids(sequence.ref, start, start + self.block_size)
         parent = sequence.hashes[index - 1] if index else None
         self.notes.write(block, parent, sequence.adapter, memoryview(tokens).cast("B"))

@@ -49,6 +49,10 @@ class Pictures(NamedTuple):
         """So much may be computed already where a row begins."""
         return next((start for start, end in self.whole if start < computed < end), computed)
 
+    def are_before(self, end: int) -> bool:
+        """Does something stand before this position that token ids do not say?"""
+        return self.given is not None or (bool(self.all) and self.all[0].start < end)
+
     @property
     def spans(self) -> list[tuple[int, int, bytes]]:
         """As hashes of blocks want them."""

@@ -51,7 +51,7 @@ class Wanted:
     peer: str = ""  # the server that is asked beside the tiers
     refs: set[int] = field(default_factory=set)  # who waits
     held: list[int] = field(default_factory=list)  # blocks before and behind `first`, until it is over
-    tokens: memoryview | None = None  # of the keys, where somebody is told of blocks
+    tokens: memoryview | None = None  # of the keys, where somebody is told of blocks, up to the first picture
     adapter: int = 0
     parts: deque[tuple[list[int], list[int], int]] = field(default_factory=deque)  # blocks, slots, index of the first
 
@@ -145,7 +145,9 @@ class Fetches:
             wait_s = PEER_WAIT_S if sequence.kv_peer else WAIT_S
             wanted = Wanted(self._number, keys, first, now + wait_s, sequence.kv_peer)
             if self._scheduler.notes is not None:
-                tokens = self._scheduler.table.token_ids(sequence.ref, 0, len(keys) * prefix.block_size)
+                size = prefix.block_size
+                told = next((at for at in range(len(keys)) if sequence.pictures.are_before((at + 1) * size)), len(keys))
+                tokens = self._scheduler.table.token_ids(sequence.ref, 0, told * size)
                 wanted.tokens, wanted.adapter = memoryview(bytes(memoryview(tokens))), sequence.adapter
             self._asked[wanted.number] = self._by_key[asked_for] = wanted
             self.outbox.append(Fetch(self._engine, wanted.number, b"".join(keys[first:]), sequence.kv_peer))
@@ -214,6 +216,9 @@ class Fetches:
         """What stands in it, for whoever is told of blocks."""
         if self._scheduler.notes is not None and wanted.tokens is not None:
             size = 4 * self._scheduler.limits.block_size
+            if (index + 1) * size > len(wanted.tokens):
+                self._scheduler.notes.write_untold(block)
+                return
             parent = wanted.keys[index - 1] if index else None
             tokens = wanted.tokens[index * size : (index + 1) * size]
             self._scheduler.notes.write(block, parent, wanted.adapter, tokens)
