@@ -168,6 +168,7 @@ KEYS = {  # names that set one key of a JSON object: (field, key)
     "--speculative-draft-model-path": ("speculative_config", "model"),
     "--speculative-draft-model": ("speculative_config", "model"),
     "--speculative-num-steps": ("speculative_config", "num_speculative_tokens"),
+    "--speculative-num-draft-tokens": ("speculative_config", "num_draft_tokens"),
 }
 ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}
 ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
@@ -200,7 +201,6 @@ NEEDLESS = {  # reason: names
     "--log-level-http --decode-log-interval",
     "the page is always there": "--ui --webui",
     "a model that takes pictures takes them": "--enable-multimodal",
-    "as many drafts are verified as --speculative-num-steps says": "--speculative-num-draft-tokens",
     ONE_WAY: "--attention-backend --sampling-backend --grammar-backend --guided-decoding-backend "
     "--structured-outputs-config --prefix-caching-hash-algo --use-v2-block-manager --disable-custom-all-reduce "
     "--num-lookahead-slots --preemption-mode -ub --ubatch-size --disable-frontend-multiprocessing "
@@ -213,8 +213,7 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "--reasoning-format --disable-access-log-for-endpoints --attention-backend --sampling-backend --grammar-backend "
     "--guided-decoding-backend --structured-outputs-config --prefix-caching-hash-algo --num-lookahead-slots "
     "--preemption-mode -ub --ubatch-size --stream-interval --mamba-cache-dtype -tb --threads-batch "
-    "--threads-http --lora-backend --log-colors --uvicorn-log-level --log-level-http --decode-log-interval "
-    "--speculative-num-draft-tokens".split()
+    "--threads-http --lora-backend --log-colors --uvicorn-log-level --log-level-http --decode-log-interval".split()
 )
 
 LORA = "adapters are folders of PEFT's, as --lora-modules names them, and are kept in float32, or the GPU's type"

@@ -256,7 +256,8 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     expected = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 3}
     config = read(*words.split(), "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
     assert config.speculative_config is not None and json.loads(config.speculative_config) == expected
-    assert "--speculative-num-draft-tokens: not needed" in capsys.readouterr().err
+    alone = read(*"--speculative-algorithm NGRAM --speculative-num-draft-tokens 4".split())
+    assert alone.speculative_config == '{"method":"ngram","num_speculative_tokens":3}'
     config = read(*words.replace("EAGLE3", "DFLASH").split())
     assert config.speculative_config is not None and json.loads(config.speculative_config)["method"] == "dflash"
     file = tmp_path / "sglang.yaml"

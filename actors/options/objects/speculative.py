@@ -18,6 +18,7 @@ from ..parser import nearest
 OPTION = "--speculative-config"
 AUTO, NONE = "auto", "none"
 OFF = (NONE, "off", "null", "false")  # what says so
+VERIFIED = "num_draft_tokens"  # --speculative-num-draft-tokens
 DEFAULT_LOOKUP = 5  # tokens, where neither bound is given
 
 Drafts = Annotated[int, Meta(ge=1, le=32)]
@@ -142,7 +143,7 @@ def canonical_drafts(value: object) -> object:
         method = value.get("method", "")
         if method is None or (isinstance(method, str) and method.lower() in OFF):
             return NONE
-        return msgspec.json.encode(value).decode()
+        return msgspec.json.encode(_counted(value)).decode()
     if value is False:
         return NONE
     if isinstance(value, str):
@@ -153,8 +154,20 @@ def canonical_drafts(value: object) -> object:
             return NONE
         if '"method"' in plain:  # of one part or of several
             with contextlib.suppress(msgspec.DecodeError):
-                return value if canonical_drafts(msgspec.json.decode(value)) != NONE else NONE
+                canonical = canonical_drafts(msgspec.json.decode(value))
+                return canonical if canonical == NONE or VERIFIED in plain else value
     return value
+
+
+def _counted(values: dict[str, Any]) -> dict[str, Any]:
+    """The same with the number of drafts by our name. SGLang may say instead how many tokens are verified: one more.
+    What --speculative-num-steps says comes first.
+    """
+    rest = {key: value for key, value in values.items() if key != VERIFIED}
+    verified = values.get(VERIFIED)
+    if isinstance(verified, int) and "num_speculative_tokens" not in values:
+        rest["num_speculative_tokens"] = verified - 1
+    return rest
 
 
 def is_by_itself(config: Config) -> bool:
