@@ -30,6 +30,8 @@ class Background(msgspec.Struct, frozen=True, array_like=True, tag="background")
     raw: bytes
     seed: int
     created: int
+    account: str = ""  # the name of whose key asked for it, where that is one of --key-file
+    request_id: str = ""
 
 
 @dataclass(frozen=True)

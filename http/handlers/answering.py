@@ -15,6 +15,8 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
+from actorserve.actors.accounts.account import Account
+
 from ..accounts import check_model_of
 from ..errors import ApiError, overloaded
 from ..generation.choice import read_state
@@ -48,6 +50,7 @@ from ..transport.json_response import json_response
 from ..transport.resume import record_of
 from ..transport.sse import EventStream
 
+NO_SLOT = 0  # in a connection's record: slots are kept by keys
 T = TypeVar("T")
 
 
@@ -155,14 +158,20 @@ class Answering:
 
     async def begin(self, request: web.Request, job: Job, submit: Callable[[], T]) -> T:
         """`submit` the job, for the key that the request came with."""
-        job.account = account = request.get(ACCOUNT)
+        account = request.get(ACCOUNT)
+        try:
+            return await self.begin_for(account, job, submit)
+        finally:
+            if account is not None:
+                request[LIMITS] = job.headers
+
+    async def begin_for(self, account: Account | None, job: Job, submit: Callable[[], T]) -> T:
+        """The same for this key."""
+        job.account = account
         if account is None:
             return submit()
-        try:
-            async with self.engine.turn(account):
-                return submit()
-        finally:
-            request[LIMITS] = job.headers
+        async with self.engine.turn(account):
+            return submit()
 
     def submit(self, request: web.Request, job: Job, answer: Answer, key: Key | None, streamed: bool) -> StreamProgress:
         """Begin to generate, or go on with what was begun; what has been given out of the answer."""
@@ -252,6 +261,19 @@ def origin_of(request: web.Request, answer: Answer, job: Job) -> Origin | None:
     if ANSWER_SEED in request and GIVEN not in request:  # the answer's own may be that of an earlier life of it
         seed = sampling_seed(answer.seed)
     return Origin(answer.seed, answer.created, seed, len(job.choices), answer.fingerprint, request.get(OWNER))
+
+
+def follow(request: web.Request, seed: int, created: int) -> StreamProgress:
+    """How far this request's client has read of an answer that is not its own; a successor is told whose it is."""
+    record = record_of(request)
+    before = None if record is None else record.predecessor
+    if before is not None and before.begun:
+        return StreamProgress(before.states, before.first, before.closed, before.begun)
+    if record is not None:
+        if before is not None:
+            record.go_on()
+        record.stream([NO_SLOT], seed, created)
+    return StreamProgress.none(1)
 
 
 def new_job(asked: PreparedRequest) -> Job:

@@ -13,29 +13,29 @@ from aiohttp import web
 from ..accounts import check_model_of
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
+from ..generation.choice import read_state
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.idempotency_keys import Background
-from ..generation.job import Engine, Job
+from ..generation.job import Job
 from ..generation.prepare import PreparedRequest, ask_chat
 from ..generation.trail import Given
 from ..middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.mcp.tools import McpServer, mcp_servers
-from ..openai.responses.requests import LOGPROBS, echo, input_items, named, renamed, to_chat
+from ..openai.responses.requests import can_move, echo, input_items, named, renamed, to_chat
 from ..openai.responses.schemas import Object, ResponsesRequest
-from ..openai.responses.store import ResponseStore, RunningResponse, owner_of, response_id
+from ..openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
 from ..openai.responses.stored import StoredResponse, history, not_found
 from ..openai.schemas import ChatRequest
 from ..output import answer as answers
 from ..output.formats import AnswerFormat, ResponsesFormat
 from ..transport.json_response import json_response
-from .answering import new_job, pin, seeded, stream_answer
+from ..transport.resume import record_of
+from .answering import follow, new_job, pin, seeded, stream_answer
 from .generate import Generator
 from .tool_responses import Asked, ToolResponses
-
-GRAIN = 8  # characters of an event that may be asked for again
 
 
 class ResponsesApi:
@@ -50,17 +50,14 @@ class ResponsesApi:
 
     def go_on(self, find: Callable[[Background], ResponsesApi]) -> None:
         """What a predecessor had in the background, by whom its model belongs to."""
-
-        def make(left: Background, client: str) -> tuple[Engine, PreparedRequest, ResponseAnswer]:
-            own = find(left)
-            return own._engine, *own._background_again(left, client)
-
-        self._keeping.go_on(make)
+        self._keeping.go_on(lambda left, client: find(left)._background_again(left, client))
 
     def going_on(self) -> list[RequestContext]:
         """What runs in the background and was not begun here, once this is made."""
-        running = self._keeping.running.items()
-        return [RequestContext("", one.answer.model, one.job, name, background=True) for name, one in running]
+        return [
+            RequestContext(one.request_id, one.answer.model, one.job, name, background=True)
+            for name, one in self._keeping.running.items()
+        ]
 
     # --- making ----------------------------------------------------------------------------------------------------
 
@@ -68,13 +65,15 @@ class ResponsesApi:
         """POST /v1/responses."""
         body = read(ResponsesRequest, raw)
         servers = mcp_servers(body, self._settings)
-        given, moves = request.get(GIVEN), can_move(body, servers)
+        given, moves = request.get(GIVEN), can_move(body, bool(servers))
         if given is not None and not moves:
             raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
         owner = self._owner(body, given)
         if owner is not None:
             await self._generator.give_to(request, owner)
         await self._engine.want_adapter(body.model)
+        if body.background and (begun := self._begun_before(request)) is not None:
+            return await self._in_background(request, body, begun)
         if servers:
             return await self._with_tools(request, raw, body, servers, owner)
         seeds = request if moves else None
@@ -104,13 +103,27 @@ class ResponsesApi:
         self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], owner: int | None
     ) -> web.StreamResponse:
         """One whose model may call tools of these servers."""
-        request_id, client = name_request(request, body.request_id), request[CLIENT]
-        asked = Asked(
-            *(body, raw, servers, owner, self._earlier(body, client)),
-            lambda turn: self._ask(turn, request_id, client)[1],
-            lambda key, ended: self._keep(body, key, ended, client),
+        asked = self._asked(raw, body, servers, (name_request(request, body.request_id), request[CLIENT]), owner)
+        if not body.background:
+            return await self._tools.create(request, asked)
+        self._keeping.check_room()
+        running = await self._tools.begin(request, asked)
+        return await self._keep_running(request, raw, body, running)
+
+    def _asked(
+        self,
+        raw: bytes,
+        body: ResponsesRequest,
+        servers: list[McpServer],
+        who: tuple[str, str],
+        owner: int | None = None,
+    ) -> Asked:
+        """`who`: the request's id, and its client."""
+        return Asked(
+            *(body, raw, servers, owner, self._earlier(body, who[1])),
+            lambda turn: self._ask(turn, *who)[1],
+            lambda key, ended: self._keep(body, key, ended, who[1]),
         )
-        return await self._tools.create(request, asked)
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
@@ -173,36 +186,65 @@ class ResponsesApi:
         job = new_job(asked)
         job.seed = seed
         pin(request, job, self._settings)
-        request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id, background=True)
         check_model_of(request.get(ACCOUNT), model)
         await self._generator.begin(request, job, partial(self._engine.submit, job))
-        begun = answer.response("in_progress")
-        running = RunningResponse(asked, answer, job, job.refs)
-        stored = StoredResponse(begun, input_items(body, key), request[CLIENT])
-        self._keeping.begin(answer.id, raw, seed, running, stored)
-        return await self._events(request, running, -1) if body.stream else json_response(begun | {"status": "queued"})
+        return await self._keep_running(request, raw, body, RunningAnswer(asked, answer, job))
 
-    def _background_again(self, left: Background, client: str) -> tuple[PreparedRequest, ResponseAnswer]:
+    async def _keep_running(
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, running: RunningResponse
+    ) -> web.StreamResponse:
+        """It has begun, and goes on when this request is answered."""
+        answer, account, client = running.answer, request.get(ACCOUNT), request[CLIENT]
+        request[NOTED] = RequestContext(request[REQUEST_ID], answer.model, running.job, answer.id, background=True)
+        seed = seed_of(answer.key)
+        left = Background(
+            answer.id, raw, seed, answer.created, "" if account is None else account.name, request[REQUEST_ID]
+        )
+        stored = StoredResponse(answer.response("in_progress"), input_items(body, answer.key), client)
+        self._keeping.begin(left, running, stored)
+        return await self._in_background(request, body, running)
+
+    def _begun_before(self, request: web.Request) -> RunningResponse | None:
+        """What a predecessor has begun for this request."""
+        record = record_of(request)
+        before = None if record is None else record.predecessor
+        if before is None:
+            return None
+        running = self._keeping.running.get(f"resp_{response_id(self._engine.index, before.seed, before.created)}")
+        if running is None:
+            raise ApiError(500, "What was begun of this response is lost.")
+        request[NOTED] = RequestContext(request[REQUEST_ID], running.answer.model, running.job, running.answer.id)
+        return running
+
+    async def _in_background(
+        self, request: web.Request, body: ResponsesRequest, running: RunningResponse
+    ) -> web.StreamResponse:
+        """What its client is told at first, or its events."""
+        if body.stream:
+            return await self._events(request, running, -1)
+        follow(request, seed_of(running.answer.key), running.answer.created)
+        return json_response(running.answer.response("queued"))
+
+    def _background_again(self, left: Background, client: str) -> RunningResponse:
         """What a predecessor had begun, from its request."""
         body = read(ResponsesRequest, left.raw)
+        servers = mcp_servers(body, self._settings)
+        if servers:
+            return self._tools.again(self._asked(left.raw, body, servers, (left.request_id, client)), left)
         chat, asked = self._ask(body, left.id, client)
         key = response_id(self._engine.index, left.seed, left.created)
         model = check_model(chat.model, *self._settings.names, True)
-        return asked, ResponseAnswer(key, model, left.created, echo(body, self._settings.sampling_defaults))
+        answer = ResponseAnswer(key, model, left.created, echo(body, self._settings.sampling_defaults))
+        return self._keeping.begin_again(left, self._engine, asked, answer)
 
     async def _events(self, request: web.Request, running: RunningResponse, after: int) -> web.StreamResponse:
         """Its events from the first or behind one on."""
-        if not self._engine.has(running.refs):
-            raise ApiError(404, "The events of this response are no longer kept.", "stream")
-        job = new_job(running.asked)
-        job.seed = running.job.seed
-        job.choices[0].grain = GRAIN
-        self._engine.submit(job, running.refs)
+        start = follow(request, seed_of(running.answer.key), running.answer.created)
+        job, form = running.read(self._engine, max(after, read_state(start.states[0])[1] - 1))
         try:
-            form = ResponsesFormat(running.answer, job, after)
-            return await stream_answer(request, job, form, StreamProgress.none(1), self._settings.keep_alive_s)
+            return await stream_answer(request, job, form, start, self._settings.keep_alive_s)
         finally:
-            self._engine.release(job)
+            running.stop_reading(self._engine, job)
 
     # --- kept ------------------------------------------------------------------------------------------------------
 
@@ -226,6 +268,8 @@ class ResponsesApi:
             raise bad_request("starting_after must be the number of an event.", "starting_after")
         running = self._keeping.running.get(name)
         if running is None:
+            if stored.background:
+                raise ApiError(404, "The events of this response are no longer kept.", "stream")
             raise bad_request("Only responses that were made in the background can be streamed again.", "stream")
         return await self._events(request, running, int(after))
 
@@ -245,10 +289,3 @@ class ResponsesApi:
         name = await self._named(request)
         self._keeping.delete(name, request[CLIENT])
         return json_response({"id": name, "object": "response", "deleted": True})
-
-
-def can_move(body: ResponsesRequest, servers: list[McpServer]) -> bool:
-    """Can another server go on with its stream? Its last events say all of the text again, but nobody has the logprobs
-    of tokens that were drawn elsewhere, and results of tools stay where they were called.
-    """
-    return not (servers or body.background or LOGPROBS in (body.include or ()))

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,16 +18,19 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from actorserve.actors.accounts.account import Account
+
 from ..accounts import check_model_of
 from ..errors import ApiError
 from ..generation.choice import read_state
 from ..generation.fields.decoding import check_model
 from ..generation.idempotency import StreamProgress, check_same
-from ..generation.idempotency_keys import KEY_BYTES, Kept, Key
+from ..generation.idempotency_keys import KEY_BYTES, Background, Kept, Key
 from ..generation.job import Job
 from ..generation.prepare import PreparedRequest
 from ..middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
+from ..openai.responses.mcp.background import RunningTools
 from ..openai.responses.mcp.records import StartRecord
 from ..openai.responses.mcp.run import ToolRun
 from ..openai.responses.mcp.run_format import ToolRunFormat
@@ -37,10 +40,8 @@ from ..openai.responses.schemas import Object, ResponsesRequest
 from ..openai.responses.store import response_id
 from ..transport.json_response import json_response
 from ..transport.resume import Predecessor, record_of
-from .answering import pin, stream_answer
+from .answering import NO_SLOT, pin, stream_answer
 from .generate import Generator
-
-NO_SLOT = 0  # in the connection's record: slots of turns are kept by keys
 
 
 @dataclass(frozen=True)
@@ -88,19 +89,10 @@ class ToolResponses:
 
     async def create(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         """The answer, streamed or whole."""
-        assert self._settings.tools is not None
         start = await self._start(request, asked)
-        key = response_id(self._engine.index, start.seed, start.created)
-        model = check_model(asked.body.model, *self._settings.names, start.is_known)
-        check_model_of(request.get(ACCOUNT), model)
-        answer = ResponseAnswer(key, model, start.created, echo(asked.body, self._settings.sampling_defaults))
-        run = ToolRun(
-            *(self._engine, self._settings.tools, asked.body, asked.servers, answer, asked.earlier, asked.ask),
-            partial(self._submit, request),
-            self._settings.max_tool_calls,
-            partial(asked.keep, key),
-        )
-        request[NOTED] = RequestContext(request[REQUEST_ID], model, run.job, answer.id)
+        run = self._run(asked, start, partial(self._submit, request))
+        check_model_of(request.get(ACCOUNT), run.answer.model)
+        request[NOTED] = RequestContext(request[REQUEST_ID], run.answer.model, run.job, run.answer.id)
         try:
             await run.open(start.digest, start.is_known)
             self._note(request, start)
@@ -110,6 +102,37 @@ class ToolResponses:
         finally:
             run.leave()
 
+    async def begin(self, request: web.Request, asked: Asked) -> RunningTools:
+        """One in the background, whose first turn has begun."""
+        start = Start(_digest(asked.raw), secrets.randbits(64), int(time.time()))
+        account = request.get(ACCOUNT)
+        run = self._run(asked, start, partial(self._submit_for, account))
+        check_model_of(account, run.answer.model)
+        try:
+            await run.open(start.digest, False)
+        except ApiError as error:
+            raise renamed(error) from None
+        return RunningTools(run, start.digest, False)
+
+    def again(self, asked: Asked, left: Background) -> RunningTools:
+        """The same of a predecessor's."""
+        start = Start(_digest(asked.raw), left.seed, left.created, is_known=True)
+        account = self._settings.accounts.named(left.account) if left.account else None
+        run = self._run(asked, start, partial(self._submit_for, account))
+        return RunningTools(run, start.digest, True, left.request_id)
+
+    def _run(self, asked: Asked, start: Start, submit: Callable[[Job], Awaitable[None]]) -> ToolRun:
+        assert self._settings.tools is not None
+        key = response_id(self._engine.index, start.seed, start.created)
+        model = check_model(asked.body.model, *self._settings.names, start.is_known)
+        answer = ResponseAnswer(key, model, start.created, echo(asked.body, self._settings.sampling_defaults))
+        return ToolRun(
+            *(self._engine, self._settings.tools, asked.body, asked.servers, answer, asked.earlier, asked.ask),
+            submit,
+            self._settings.max_tool_calls,
+            partial(asked.keep, key),
+        )
+
     async def _start(self, request: web.Request, asked: Asked) -> Start:
         name_request(request, asked.body.request_id)
         key = await self._generator.key(request, asked.raw, asked.owner)
@@ -117,7 +140,7 @@ class ToolResponses:
         before = record.predecessor if record else None
         if record and before and not before.begun:
             record.go_on()
-        digest = hashlib.sha256(asked.raw).digest()[:KEY_BYTES]
+        digest = _digest(asked.raw)
         if before is not None:
             return Start(digest, before.seed, before.created, key, before, True)
         packed = self._engine.get(key.name) if key is not None else None
@@ -153,3 +176,11 @@ class ToolResponses:
     async def _submit(self, request: web.Request, job: Job) -> None:
         pin(request, job, self._settings)
         await self._generator.begin(request, job, partial(self._engine.submit, job))
+
+    async def _submit_for(self, account: Account | None, job: Job) -> None:
+        """A turn of one whose request is answered by now."""
+        await self._generator.begin_for(account, job, partial(self._engine.submit, job))
+
+
+def _digest(raw: bytes) -> bytes:
+    return hashlib.sha256(raw).digest()[:KEY_BYTES]

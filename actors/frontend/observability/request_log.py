@@ -107,7 +107,9 @@ class RequestLog:
 
     def goes_on(self, noted: RequestContext) -> None:
         """This runs in the background for a client of a predecessor's: it is told of when it has ended."""
-        noted.request_id = msgspec.msgpack.decode(self._table.params(noted.job.refs[0]), type=Generation).request_id
+        if not noted.request_id:
+            packed = self._table.params(noted.job.refs[0])
+            noted.request_id = msgspec.msgpack.decode(packed, type=Generation).request_id
         noted.job.done.add_done_callback(lambda _: self._tell_inherited(noted))
 
     def _tell_inherited(self, noted: RequestContext) -> None:

@@ -265,3 +265,10 @@ def _function(tool: ResponsesTool) -> Object:
     fields = ("name", "description", "parameters", "strict")
     given = {name: value for name in fields if (value := getattr(tool, name)) is not None}
     return {"type": "function", "function": given}
+
+
+def can_move(body: ResponsesRequest, calls_tools: bool) -> bool:
+    """Can another server go on with its stream? Its last events say all of the text again, but nobody has the logprobs
+    of tokens that were drawn elsewhere, and results of tools stay where they were called.
+    """
+    return not (calls_tools or body.background or LOGPROBS in (body.include or ()))

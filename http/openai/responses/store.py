@@ -12,37 +12,110 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
-from ...errors import ApiError
+from ...errors import ApiError, overloaded
 from ...generation.idempotency_keys import KEY_BYTES, Background, Key
 from ...generation.job import Engine, Job
 from ...generation.prepare import PreparedRequest
-from ...output.formats import ResponsesFormat
+from ...output.formats import AnswerFormat, ResponsesFormat
 from ...settings import printable
 from .answers import ResponseAnswer
+from .schemas import Object
 from .stored import StoredResponse, not_found
 
 MOST_RUNNING = 256  # that are remembered after their end, for those who read their events
 CANCELLED = 499
+GRAIN = 8  # characters of an event that may be asked for again
 log = logging.getLogger("http")
 
 
-@dataclass
-class RunningResponse:
+class RunningResponse(Protocol):
     """One of this frontend's that is in the background; kept here for a while after its end."""
+
+    answer: ResponseAnswer
+    job: Job
+    task: asyncio.Task[None] | None
+    request_id: str  # empty where its slot has it
+
+    def begin(self) -> None:
+        """It is kept: from here on it goes on."""
+
+    def keep(self, engine: Engine, key: Key) -> None:
+        """A successor finds its slots by this key."""
+
+    def body(self) -> Object:
+        """The response object, once it has ended."""
+
+    def failed(self, error: ApiError) -> Object:
+        """The same of one that failed."""
+
+    def read(self, engine: Engine, after: int) -> tuple[Job, AnswerFormat]:
+        """For one who reads its events behind this one. ApiError 404 where they are no longer kept."""
+
+    def stop_reading(self, engine: Engine, job: Job) -> None:
+        """The reader of this job is gone."""
+
+    def leave(self, engine: Engine) -> None:
+        """It has ended, or shall not be."""
+
+    def abort(self, engine: Engine, key: Key, error: ApiError) -> None:
+        """It ends now, for this reason."""
+
+
+@dataclass
+class RunningAnswer:
+    """One whose answer is in one slot."""
 
     asked: PreparedRequest
     answer: ResponseAnswer
     job: Job
-    refs: list[int]
     task: asyncio.Task[None] | None = None
+    request_id: str = ""
+
+    def begin(self) -> None:
+        """It has begun."""
+
+    def keep(self, engine: Engine, key: Key) -> None:
+        engine.keep(key, self.job, self.job.seed, self.answer.created)
+
+    def body(self) -> Object:
+        return ResponsesFormat(self.answer, self.job).whole()
+
+    def failed(self, error: ApiError) -> Object:
+        return ResponsesFormat(self.answer, self.job).failed_body(error)
+
+    def read(self, engine: Engine, after: int) -> tuple[Job, AnswerFormat]:
+        """As the slot has it, in pieces of always the same length."""
+        if not engine.has(self.job.refs):
+            raise ApiError(404, "The events of this response are no longer kept.", "stream")
+        job = self.asked.new_job()
+        job.seed = self.job.seed
+        job.choices[0].grain = GRAIN
+        engine.submit(job, self.job.refs)
+        return job, ResponsesFormat(self.answer, job, after)
+
+    def stop_reading(self, engine: Engine, job: Job) -> None:
+        engine.release(job)
+
+    def leave(self, engine: Engine) -> None:
+        engine.release(self.job)
+
+    def abort(self, engine: Engine, key: Key, error: ApiError) -> None:
+        engine.abort(self.job, key)
+        self.job.fail(error)
 
 
 def response_id(frontend: int, seed: int, created: int) -> str:
     """An id that says who keeps the response."""
     return f"{frontend:02x}{seed:016x}{created:08x}"
+
+
+def seed_of(key: str) -> int:
+    """What such an id was made of."""
+    return int(key[2:18], 16)
 
 
 def owner_of(name: str) -> int:
@@ -80,18 +153,38 @@ class ResponseStore:
         data = self.engine.get(_key("response", name))
         return StoredResponse.decode(data) if data else None
 
-    def begin(self, name: str, raw: bytes, seed: int, running: RunningResponse, stored: StoredResponse) -> None:
+    def begin(self, background: Background, running: RunningResponse, stored: StoredResponse) -> None:
         """It goes on in the background from here."""
-        background = Background(name, raw, seed, running.answer.created)
         encoded = msgspec.msgpack.encode(background)
-        if not self.put(stored) or not self.engine.put(_key("background", name), encoded):
-            self.engine.release(running.job)
+        if not self.put(stored) or not self.engine.put(_key("background", background.id), encoded):
+            running.leave(self.engine)
             raise ApiError(413, "This request is too large to be run in the background.", "background")
-        key = Key(_key("slots", name), b"", self.engine.index)
-        self.engine.keep(key, running.job, seed, running.answer.created)
-        self._watch(name, running, stored)
+        running.keep(self.engine, self._slots(background.id))
+        running.begin()
+        self._watch(background.id, running, stored)
 
-    def go_on(self, make: Callable[[Background, str], tuple[Engine, PreparedRequest, ResponseAnswer]]) -> None:
+    def check_room(self) -> None:
+        """ApiError 503 where as many run as may. Those whose answers are in slots are bounded by these."""
+        if sum(not one.job.done.done() for one in self.running.values()) >= MOST_RUNNING:
+            raise overloaded("The server has as many responses in the background as it takes. Try again soon.")
+
+    def begin_again(
+        self, left: Background, engine: Engine, asked: PreparedRequest, answer: ResponseAnswer
+    ) -> RunningAnswer:
+        """A predecessor's, in the slots that it had, or in new ones."""
+        kept = self.engine.kept(self._slots(left.id))
+        running = RunningAnswer(asked, answer, asked.new_job())
+        running.job.seed = left.seed
+        engine.submit(running.job, kept.refs if kept is not None else None)
+        if kept is None:
+            running.keep(self.engine, self._slots(left.id))
+        return running
+
+    def _slots(self, name: str) -> Key:
+        """By which those of an answer are found again."""
+        return Key(_key("slots", name), b"", self.engine.index)
+
+    def go_on(self, make: Callable[[Background, str], RunningResponse]) -> None:
         """What a predecessor had in the background goes on."""
         for data in self.engine.kept_payloads():
             try:
@@ -102,21 +195,12 @@ class ResponseStore:
             if stored is None or stored.status not in ("queued", "in_progress") or left.id in self.running:
                 continue
             try:
-                engine, asked, answer = make(left, stored.client)
+                running = make(left, stored.client)
             except ApiError as error:  # what it goes on from may be forgotten
                 self._fail(left.id, stored, error)
                 continue
-            kept = self.engine.kept(Key(_key("slots", left.id), b"", self.engine.index))
-            job = asked.new_job()
-            job.seed = left.seed
-            try:
-                engine.submit(job, kept.refs if kept is not None else None)
-            except ApiError as error:
-                self._fail(left.id, stored, error)
-                continue
-            if kept is None:
-                self.engine.keep(Key(_key("slots", left.id), b"", self.engine.index), job, left.seed, left.created)
-            self._watch(left.id, RunningResponse(asked, answer, job, job.refs), stored)
+            running.begin()
+            self._watch(left.id, running, stored)
 
     def _fail(self, name: str, stored: StoredResponse, error: ApiError) -> None:
         log.error("%s cannot go on: %s", name, printable(error.message))
@@ -126,14 +210,13 @@ class ResponseStore:
 
     def _watch(self, name: str, running: RunningResponse, stored: StoredResponse) -> None:
         async def wait() -> None:
-            form = ResponsesFormat(running.answer, running.job)
             try:
                 await asyncio.shield(running.job.done)
-                body = form.whole()
+                body = running.body()
             except ApiError as error:
-                body = form.failed_body(error)
+                body = running.failed(error)
             finally:
-                self.engine.release(running.job)
+                running.leave(self.engine)
             current = self._load(name)
             if name not in self.running or (current is not None and current.status == "cancelled"):
                 pass  # deleted, or as `cancel` has kept it
@@ -167,8 +250,7 @@ class ResponseStore:
             self._end(name, running)
 
     def _end(self, name: str, running: RunningResponse) -> None:
-        self.engine.abort(running.job, Key(_key("slots", name), b"", self.engine.index))
-        running.job.fail(ApiError(CANCELLED, "It was cancelled."))
+        running.abort(self.engine, self._slots(name), ApiError(CANCELLED, "It was cancelled."))
 
 
 def _key(kind: str, name: str) -> bytes:

@@ -187,7 +187,6 @@ def test_approval(client: OpenAI, gate: Noted) -> None:
         ("tools[0].connector_id", {"tools": [{**NEVER, "connector_id": "connector_gmail"}]}),
         ("tools[0].allowed_tools", {"tools": [{**NEVER, "allowed_tools": ["nothing"]}]}),
         ("tools[1].server_label", {"tools": [NEVER, NEVER]}),
-        ("background", {"background": True}),
         ("tool_choice.type", {"tool_choice": {"type": "mcp", "server_label": "noted", "name": "say"}}),
         ("tools[0].type", {"tools": [{"type": "web_search"}]}),
     ],
@@ -205,10 +204,10 @@ def test_a_key_calls_once(client: OpenAI, gate: Noted) -> None:
     assert gate.take() == ["<done>"]
 
 
-def streamed(client: OpenAI, gate: Noted, kill: Any) -> tuple[list[Any], Any]:
+def streamed(client: OpenAI, gate: Noted, kill: Any, **fields: Any) -> tuple[list[Any], Any]:
     """The events of a call that waits while `kill` is done."""
     events: list[Any] = []
-    with ask(client, "wait", stream=True) as stream:
+    with ask(client, "wait", stream=True, **fields) as stream:
         for event in stream:
             events.append(event)
             if event.type == "response.mcp_call_arguments.done":
@@ -219,16 +218,51 @@ def streamed(client: OpenAI, gate: Noted, kill: Any) -> tuple[list[Any], Any]:
     return events, events[-1].response
 
 
-def test_a_frontend_dies_in_a_call(client: OpenAI, server: Server, gate: Noted) -> None:
+@pytest.mark.parametrize("background", [False, True])
+def test_a_frontend_dies_in_a_call(client: OpenAI, server: Server, gate: Noted, background: bool) -> None:
     """Its successor gets what the call has brought, and the stream goes on."""
 
     def kill() -> None:
         for _ in range(2):  # the second time before or behind what its predecessor has gone on with
             server.replace("frontend-0")
 
-    _, answer = streamed(client, gate, kill)
+    _, answer = streamed(client, gate, kill, background=background)
     assert calls(answer) == [("completed", "<done>", None)] and gate.take() == ["<done>"]
     assert answer.output_text.endswith(DONE)
+
+
+@pytest.mark.parametrize("die", [False, True])
+def test_in_the_background(client: OpenAI, server: Server, gate: Noted, die: bool) -> None:
+    """The call is made though nobody waits for the answer, which is fetched, and read event by event."""
+    begun = ask(client, "wait", background=True)
+    assert begun.status == "queued"
+    gate.has_call()
+    if die:
+        server.replace("frontend-0")
+    assert client.responses.retrieve(begun.id).status == "in_progress"
+    early = iter(client.responses.retrieve(begun.id, stream=True))
+    seen = [next(early)]
+    gate.open()
+    seen += early
+    found = client.responses.retrieve(begun.id)
+    assert calls(found) == [("completed", "<done>", None)] and found.output_text.endswith(DONE)
+    assert gate.take() == ["<done>"] and found.status == "completed" and found.usage is not None
+    assert [event.sequence_number for event in seen] == list(range(len(seen))) and seen[-1].type == "response.completed"
+    later = list(client.responses.retrieve(begun.id, stream=True, starting_after=3))
+    assert [event.to_dict() for event in later] == [event.to_dict() for event in seen[4:]]
+    again = ask(client, "done", previous_response_id=begun.id)
+    assert kinds(again) == ["message"], "the tools are known from the response before it"
+
+
+def test_one_in_the_background_is_cancelled(client: OpenAI, server: Server, gate: Noted) -> None:
+    begun = ask(client, "wait", background=True)
+    gate.has_call()
+    assert client.responses.cancel(begun.id).status == "cancelled"
+    gate.open()
+    for _ in range(2):
+        assert client.responses.retrieve(begun.id).status == "cancelled"
+        server.replace("frontend-0")
+    assert gate.take() == ["<done>"]
 
 
 def test_the_tools_actor_dies_in_a_call(client: OpenAI, server: Server, gate: Noted) -> None:

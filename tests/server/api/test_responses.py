@@ -229,17 +229,25 @@ def test_in_the_background(client: OpenAI, server: Server, die: bool) -> None:
         assert [event.to_dict() for event in again[:-1]] == [event.to_dict() for event in events[after + 1 : -1]]
 
 
-def test_events_of_one_that_runs(client: OpenAI) -> None:
+@pytest.mark.parametrize("die", [False, True])
+def test_events_of_one_that_runs(client: OpenAI, server: Server, die: bool) -> None:
     stream = client.responses.create(model="gpt", input="<long>", background=True, stream=True)
     seen = []
     for event in stream:
         seen.append(event)
+        if len(seen) == 5 and die:
+            kill_frontends(server)
         if len(seen) == 20:
             break
     stream.close()
     created: Any = seen[0]
     name = created.response.id
-    rest = list(client.responses.retrieve(name, stream=True, starting_after=seen[-1].sequence_number))
+    later = iter(client.responses.retrieve(name, stream=True, starting_after=seen[-1].sequence_number))
+    rest = [next(later)]
+    if die:
+        kill_frontends(server)
+    rest += later
+    assert [event.sequence_number for event in [*seen, *rest]] == list(range(len(seen) + len(rest)))
     text = "".join(event.delta for event in [*seen, *rest] if event.type == "response.output_text.delta")
     assert text == BOTTLES and rest[-1].type == "response.completed"
 

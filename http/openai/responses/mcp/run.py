@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
-from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.actors.protocol.topics.tools import Tool
 
 from ....errors import ApiError, bad_request
@@ -30,6 +29,7 @@ from ..events import ResponseEvents
 from ..items import McpItem
 from ..schemas import McpApprovalRequestItem, McpApprovalResponseItem, Object, ResponsesRequest
 from .calls import ToolCalls
+from .readers import RunReaders
 from .records import LOST, ListsRecord, RunRecords, TurnRecord, packed
 from .tools import McpServer, listed_before, offered, told, unreachable, with_functions
 
@@ -57,12 +57,14 @@ class ToolRun:
         whole response before the client has its end.
         """
         self._keep = keep
-        self.job = Job([TextPrompt("")], [b""])
+        self.readers = RunReaders()
+        self.job = self.readers.job
         self.events: list[bytes] = []
         self.ended: Object = {}
+        self.answer = answer
+        self._failure = b""  # the event that says so
         self._engine, self._tools, self._body, self._servers = engine, tools, body, servers
         self._ask, self._begin = ask, begin
-        self._answer = answer
         self._writer = ResponseEvents(answer)
         self._records = RunRecords(engine, answer.key)
         self._calls = ToolCalls(tools, self._records, min(most_calls, body.max_tool_calls or most_calls))
@@ -135,7 +137,7 @@ class ToolRun:
         choice = self._body.tool_choice if not self._turns and not self._calls.count else None
         if self._calls.has_no_more:
             choice = "none"
-        digest = hashlib.sha256(f"{self._answer.key} {self._turns}".encode()).digest()
+        digest = hashlib.sha256(f"{self.answer.key} {self._turns}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big") if self._body.seed is None else self._body.seed
         given = [*self._input, *said]
         return msgspec.structs.replace(functions, input=given, tool_choice=choice, seed=seed)
@@ -155,10 +157,10 @@ class ToolRun:
             while await self._take_turn():
                 self._turns += 1
         except ApiError as error:
-            self.job.fail(error)
+            self.readers.fail(error)
         except Exception:
             log.exception("a response with tools failed")
-            self.job.fail(ApiError(500, "The server made a mistake; its log says which."))
+            self.readers.fail(ApiError(500, "The server made a mistake; its log says which."))
 
     async def _take_turn(self) -> bool:
         """One answer of the model, and the calls in it; does another follow?"""
@@ -212,7 +214,7 @@ class ToolRun:
             self._engine.submit(job, kept.refs)
         else:
             await self._begin(job)
-            self._engine.keep(key, job, job.seed, self._answer.created)
+            self._engine.keep(key, job, job.seed, self.answer.created)
         self.job.choices[0].ref = job.choices[0].ref
         return job
 
@@ -248,29 +250,24 @@ class ToolRun:
         record = await self._calls.call(item)
         self._tell(self._writer.called(item, record.output, record.error, "failed" if record.error else "completed"))
 
-    # --- the job that stands for it ------------------------------------------------------------------------------
+    # --- jobs that stand for it ----------------------------------------------------------------------------------
 
     def _tell(self, events: bytes) -> None:
         self.events += _each(events)
-        choice = self.job.choices[0]
-        choice.tokens = max(1, self._usage[1])  # there is something to write
-        if not self.job.started.done():
-            self.job.started.set_result(None)
-        if self.job.listener is not None:
-            self.job.listener.update(choice)
+        self.readers.wake()
 
     def _end(self, reason: str) -> None:
-        choice = self.job.choices[0]
-        choice.prompt_tokens, choice.tokens, choice.cached_tokens, choice.thought = self._usage
-        choice.finish_reason = reason
-        if self.job.listener is not None:
-            self.job.listener.update(choice)
-        if not self.job.done.done():
-            self.job.done.set_result(None)
+        prompt, answer, cached, thought = self._usage
+        self.readers.end(reason, (prompt, answer, cached, thought))
 
     def failed(self, error: ApiError) -> bytes:
         """The last event of one that cannot go on."""
-        return self._writer.error(error.message, error.status)
+        self._failure = self._failure or self._writer.error(error.message, error.status)
+        return self._failure
+
+    def failed_body(self, error: ApiError) -> Object:
+        """The response object of one that failed."""
+        return self.answer.failed(self._writer.output, error.message, error.status)
 
     def leave(self) -> None:
         """Nobody reads it any more: what is computed for it ends."""

@@ -60,9 +60,6 @@ def mcp_servers(request: ResponsesRequest, settings: Settings) -> list[McpServer
         found.append(server)
     if len(found) > MOST_SERVERS:
         raise bad_request(f"tools: at most {MOST_SERVERS} MCP servers are taken.", "tools")
-    if found and request.background:
-        text = "background does not go with tools of type 'mcp', which are called while the request is open."
-        raise bad_request(text, "background")
     if found and isinstance(request.tool_choice, msgspec.Struct) and request.tool_choice.type == MCP:
         raise bad_request("tool_choice: type 'mcp' is not supported; auto, none and required are.", "tool_choice.type")
     return found
