@@ -18,6 +18,7 @@ from .paths.page import PAGE
 from .paths.pooling import POOLING
 from .paths.responses import RESPONSES_AND_MESSAGES
 from .paths.scaling import SCALING
+from .paths.sglang import SGLANG
 from .paths.speech import SPEECH
 from .route import Route
 
@@ -33,6 +34,7 @@ ROUTES: tuple[Route, ...] = (
     *OLLAMA,
     *COHERE,
     *LLAMACPP,
+    *SGLANG,
 )
 
 # --- what is asked of paths ----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ MOVABLE = frozenset(
         "/completion",
         "/completions",
         "/infill",
+        "/generate",
         "/api/chat",
         "/api/generate",
     }
@@ -45,6 +46,8 @@ class Fields(msgspec.Struct):
     input_prefix: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     input_suffix: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     prompt: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    text: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # these two are SGLang's
+    input_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     token_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     session_id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
@@ -89,7 +92,7 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
     session = _session(bytes(fields.session_params))
     parts = [fields.system, fields.tools, fields.messages]
     parts += [fields.input_extra, fields.input_prefix, fields.input_suffix]
-    parts += [fields.prompt, fields.input, fields.token_ids]
+    parts += [fields.prompt, fields.text, fields.input_ids, fields.input, fields.token_ids]
     text = b"\0".join(map(bytes, parts))
     return Asked(
         method,

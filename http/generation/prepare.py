@@ -24,7 +24,7 @@ from .fields.kv_transfer import hands_on, peer_of
 from .fields.plugins import plugin_names, plugin_request
 from .fields.sampling import check_fields, max_tokens_of, parameters
 from .job import NO_WATERMARKS, Job
-from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of
+from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of, with_allowed_tools
 from .structured_output import constraint_of
 
 Request = TypeVar("Request", bound=GenerationFields)
@@ -55,7 +55,7 @@ def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str
     """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size, settings.kv)
     _check_watermark(body, settings)
-    body = _salted(body, settings, client)
+    body = with_allowed_tools(_salted(body, settings, client))
     check_template(body, settings.trust_request_chat_template)
     _check_texts(settings, {"messages": True})
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)

@@ -13,7 +13,7 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPr
 
 from ..errors import bad_request
 from ..media.parts import check_modality, check_text_size, checked_changes, is_media, take_media, with_reading
-from ..openai.schemas import ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
+from ..openai.schemas import AllowedTools, ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
 from ..settings import MediaRules, Settings
 from .fields.decoding import decode
 from .fields.prompt_embeds import given_embeds
@@ -79,6 +79,21 @@ def tools_of(request: ChatRequest) -> list[ChatTool]:
             path = f"tools[{index}].function.name"
             raise bad_request(f"{path} must be 1 to 128 letters, digits, '_', '-', '.' or ':'.", path)
     return tools
+
+
+def with_allowed_tools(request: ChatRequest) -> ChatRequest:
+    """With those tools alone that its tool_choice allows; the model is told of no other."""
+    choice = request.tool_choice
+    if not isinstance(choice, AllowedTools):
+        return request
+    names = [tool.function.name for tool in tools_of(request)]
+    wanted = [tool.function.name for tool in choice.allowed_tools.tools]
+    for index, name in enumerate(wanted):
+        if name not in names:
+            path = f"tool_choice.allowed_tools.tools[{index}]"
+            raise bad_request(f"{path} is not one of the tools.", path)
+    tools = [raw for raw, name in zip(request.tools or (), names, strict=True) if name in wanted]
+    return msgspec.structs.replace(request, tools=tools, tool_choice=choice.allowed_tools.mode)
 
 
 def check_messages(

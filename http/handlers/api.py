@@ -35,6 +35,7 @@ from .dialects.decisions import DecisionsApi
 from .dialects.invocations import Invocations
 from .dialects.llamacpp import LlamaApi
 from .dialects.ollama import OllamaApi
+from .dialects.sglang import SglangApi
 from .generate import Generator
 from .openapi import Described
 from .operators.adapters import AdaptersApi
@@ -75,6 +76,7 @@ class Api:
         self.pooling = PoolingApi(self._generator, self._body)
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
         self.llamacpp = LlamaApi(self._generator, self._body)
+        self.sglang = SglangApi(self._generator, self.pooling, self._body)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
         self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)

@@ -17,7 +17,7 @@ from ..generation.fields.sampling import max_tokens_of
 from ..generation.prepare import MAX_SEQUENCES
 from ..output.parsers.registry import STARTS_INSIDE, THINK_MARKERS
 from ..settings import Settings
-from .schemas import ChatRequest, CompletionRequest, GenerateParameters, GenerationFields, NamedTool
+from .schemas import AllowedTools, ChatRequest, CompletionRequest, GenerateParameters, GenerationFields, NamedTool
 from .token_ids import OWN
 
 NOT_TOKENS = (*OWN, "return_prompt_text", "user", "metadata", "store", "service_tier", "use_beam_search")
@@ -69,7 +69,7 @@ def check_renders(body: GenerationFields, prompt: Prompt) -> None:
     if body.use_beam_search:
         raise bad_request("use_beam_search cannot be rendered.", "use_beam_search")
     if isinstance(body, ChatRequest):
-        if isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required":
+        if isinstance(body.tool_choice, NamedTool | AllowedTools) or body.tool_choice == "required":
             text = "tool_choice: what enforces it is no sampling parameter; it can be rendered with auto or none alone."
             raise bad_request(text, "tool_choice")
         if body.thinking_token_budget is not None:

@@ -118,11 +118,23 @@ class NamedFunction(msgspec.Struct):
     name: str
 
 
-class NamedTool(msgspec.Struct):
+class NamedTool(msgspec.Struct, tag_field="type", tag="function"):
     """tool_choice: this one is to be called."""
 
     function: NamedFunction
-    type: Literal["function"] = "function"
+
+
+class AllowedNames(msgspec.Struct):
+    """Functions by their names."""
+
+    tools: Annotated[list[NamedTool], Meta(min_length=1)]
+    mode: Literal["auto", "required"] = "auto"
+
+
+class AllowedTools(msgspec.Struct, tag_field="type", tag="allowed_tools"):
+    """tool_choice: these of the tools, and no others."""
+
+    allowed_tools: AllowedNames
 
 
 class ChatRequest(GenerationFields, kw_only=True):
@@ -140,7 +152,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Logprobs] = None
     tools: list[msgspec.Raw] | None = None  # ChatTool; kept as they came, for the chat template
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     chat_template: str | None = None
     echo: bool | None = None

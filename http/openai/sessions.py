@@ -248,7 +248,7 @@ class TurnFormat:
     def media_type(self) -> str:
         return self._form.media_type
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Any:
         self._add(self._job.choices[0])
         return self._form.whole()
 

@@ -100,6 +100,8 @@ def _success(route: Route, book: Book) -> Schema:
     if route.answer is None:
         return {"description": "OK", "content": {route.text: {"schema": {"type": "string"}}}}
     schema = {"type": PLAIN[route.answer]} if route.answer in PLAIN else book.ref(route.answer)
+    if route.lists:
+        schema = {"anyOf": [schema, {"type": "array", "items": schema}]}
     answer = _answer(200, schema)
     if route.event is not None:
         kinds = [book.ref(route.event), book.ref(route.error)]

@@ -31,6 +31,10 @@ class IsPaused(Said):
     is_paused: bool
 
 
+class WorldSize(Said):
+    world_size: int
+
+
 class ProfileWritten(Said):
     path: str
     events: int

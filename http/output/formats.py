@@ -24,8 +24,8 @@ FIRST_EVENTS = 2  # of a response, before all output
 class AnswerFormat(Writer, Protocol):
     """Writes a stream, or makes the whole answer."""
 
-    def whole(self) -> dict[str, Any]:
-        """The answer that is not streamed."""
+    def whole(self) -> Any:
+        """The answer that is not streamed, as JSON has it."""
 
 
 class MakeAnswerFormat(Protocol):

@@ -40,6 +40,12 @@ class ServerInfoOptions(msgspec.Struct):
     config_format: Literal["text", "json"] = "text"
 
 
+class WorldSizeOptions(msgspec.Struct):
+    """The query of /get_world_size, as vLLM has it."""
+
+    include_dp: bool = True
+
+
 class CollectiveRpcRequest(msgspec.Struct):
     """The body of /collective_rpc, as vLLM has it."""
 
@@ -78,9 +84,10 @@ class PauseOptions(msgspec.Struct):
 
 
 class AbortRequests(msgspec.Struct):
-    """The body of /abort_requests."""
+    """The body of /abort_requests, and of SGLang's /abort_request, which has `rid`."""
 
     request_ids: list[str] = []
+    rid: str | None = None
     abort_all: bool = False
 
 
@@ -180,6 +187,16 @@ ADMINISTRATION: tuple[Route, ...] = (
         "Write what was seen as a trace for Perfetto",
         answers.ProfileWritten,
         statuses=(400, 500, 503),
+        admin=True,
+    ),
+    Route(
+        "get",
+        "/get_world_size",
+        "administration.world_size",
+        "How many workers there are",
+        answers.WorldSize,
+        query=WorldSizeOptions,
+        statuses=(400,),
         admin=True,
     ),
     Route(

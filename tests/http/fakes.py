@@ -52,6 +52,9 @@ class FakeAdministration:
     async def stop_profile(self) -> dict[str, Any]:
         return {"path": "trace.json", "events": 1, "missing": {}, "cut": []}
 
+    def world_size(self, every: bool) -> int:
+        return 4 if every else 2
+
     def server_info(self, config_format: str) -> dict[str, Any]:
         return {"config_format": config_format}
 

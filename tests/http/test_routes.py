@@ -99,5 +99,6 @@ def test_whose_errors_are_told() -> None:
 
 def test_what_is_answered_at_once() -> None:
     """On a connection of the reserve, and before what waits for its turn: how the server is, and no page."""
-    assert PROBE_PATHS == {"/health", "/livez", "/ping", "/ready", "/readyz", "/version", "/metrics"}
+    names = "health", "health_generate", "livez", "ping", "ready", "readyz", "version", "metrics"
+    assert {f"/{name}" for name in names} == PROBE_PATHS
     assert not PROBE_PATHS & PAGE_PATHS

@@ -124,6 +124,11 @@ class Administration:
         """Where the trace of all actors is."""
         return await self._profiles.stop()
 
+    def world_size(self, every: bool) -> int:
+        """How many workers an engine of the first model has, or all that may be."""
+        config = self._context.config
+        return config.workers * (config.engines if every else 1)
+
     def server_info(self, config_format: str) -> dict[str, Any]:
         """Versions, options, the model and all actors."""
         return self._info.look(config_format)

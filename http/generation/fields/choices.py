@@ -9,7 +9,7 @@ from functools import cache
 from msgspec import inspect
 
 STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")  # of a path
-NO_VALUE = "Invalid enum value"
+NO_VALUE = ("Invalid enum value", "Invalid value")  # the second of what tells structs apart
 
 
 def choices(kind: type, reason: str, path: str) -> str:
@@ -48,6 +48,8 @@ def _alternatives(found: inspect.Type) -> Iterator[inspect.Type]:
 def _inside(found: inspect.Type, step: str) -> Iterator[inspect.Type]:
     if isinstance(found, inspect.StructType):
         yield from (field.type for field in found.fields if field.encode_name == step)
+        if found.tag_field == step:
+            yield inspect.LiteralType((found.tag,))
     elif isinstance(found, inspect.ListType) and step.startswith("["):
         yield found.item_type
     elif isinstance(found, inspect.DictType) and step.startswith("["):

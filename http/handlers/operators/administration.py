@@ -17,6 +17,7 @@ from ...paths.administration import (
     SleepOptions,
     UpdateWeightsRequest,
     WakeOptions,
+    WorldSizeOptions,
 )
 from ...transport.json_response import json_response
 
@@ -42,6 +43,9 @@ class Administered(Protocol):
         self, method: str, args: list[Any], kwargs: dict[str, Any], timeout_s: float | None = None
     ) -> Awaitable[list[Any]]:
         """What has come of it in each worker."""
+
+    def world_size(self, every: bool) -> int:
+        """How many workers an engine has, or all that may be."""
 
     def start_profile(self, seconds: float) -> Awaitable[None]:
         """Sample all actors from now on, for so long at most."""
@@ -82,6 +86,10 @@ class Administration:
         asked = read(CollectiveRpcRequest, await self._read_body(request))
         call = self._engine.administration.call_workers
         return json_response({"results": await call(asked.method, asked.args, asked.kwargs, asked.timeout)})
+
+    async def world_size(self, request: web.Request) -> web.Response:
+        options = decode_query(WorldSizeOptions, request.query)
+        return json_response({"world_size": self._engine.administration.world_size(options.include_dp)})
 
     async def update_weights(self, request: web.Request) -> web.Response:
         """Answered once requests are computed with them. It may be done twice."""

@@ -154,6 +154,7 @@ class Operations:
     async def abort_requests(self, request: web.Request) -> web.Response:
         """An id is the client's own, of X-Request-Id, or that of the answer."""
         asked = read(AbortRequests, await self._read_body(request))
-        if not asked.request_ids and not asked.abort_all:
+        named = [*asked.request_ids, *([asked.rid] if asked.rid else [])]
+        if not named and not asked.abort_all:
             raise bad_request("request_ids must name at least one request, unless abort_all is true.", "request_ids")
-        return json_response({"aborted": await self._engine.abort_requests(asked.request_ids, asked.abort_all)})
+        return json_response({"aborted": await self._engine.abort_requests(named, asked.abort_all)})

@@ -214,7 +214,11 @@ def test_a_value_that_cannot_be_read_is_the_client_s_mistake(value: bytes) -> No
     ("kind", "fields", "said"),
     [
         (ChatRequest, {"tool_choice": "must"}, "it must be auto or none or required"),
-        (ChatRequest, {"tool_choice": {"type": "a", "function": {"name": "b"}}}, "it must be function"),
+        (
+            ChatRequest,
+            {"tool_choice": {"type": "a", "function": {"name": "b"}}},
+            "it must be function or allowed_tools",
+        ),
         (CompletionRequest, {"truncation_side": "up"}, "it must be left or right"),
     ],
 )

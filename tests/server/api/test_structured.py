@@ -187,10 +187,14 @@ def test_a_pattern_that_explodes_is_refused(client: httpx.Client) -> None:
         assert answer.status_code == 400 and "too many expressions" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+NAMED = {"type": "function", "function": {"name": "weather"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED, ALLOWED])
 def test_forced_calls(client: httpx.Client, choice: Any) -> None:
     asked: dict[str, Any] = {"messages": HI, "tools": TOOLS, "tool_choice": choice, "temperature": 1, "seed": 2}
-    reason = "tool_calls" if choice == "required" else "stop"  # as with OpenAI
+    reason = "stop" if choice == NAMED else "tool_calls"  # as with OpenAI
     body = ask(client, **asked, n=3, parallel_tool_calls=False)
     for one in body["choices"]:
         (call,) = one["message"]["tool_calls"]

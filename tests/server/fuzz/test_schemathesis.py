@@ -69,7 +69,7 @@ RULES = re.compile(
 HELD = re.compile(r"^vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{.*\} (\S+)$", re.M)
 OURS = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize", "/v1/models/{model}")
 UNSURE = re.compile(
-    r"\{id\}|/v1/(messages|responses|realtime)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|apply-template|go_on|close_session)$|generative_scoring$|/v1/(decisions|systemone)$|render$|/openapi.json"
+    r"\{id\}|/v1/(messages|responses|realtime)|/api/|/v2/|/(v1/chat/completions/batch|invocations|completions?|infill|generate|apply-template|go_on|close_session)$|generative_scoring$|/v1/(decisions|systemone)$|render$|/openapi.json"
 )  # perhaps nothing drawn is what these can answer
 SHORT = 3  # tokens and choices of an answer
 QUICK, MANY = 2, 200  # cases of one operation and mode; half of the time is drawing them
@@ -95,7 +95,7 @@ def ease(case: Any, odd: bool) -> None:
     if body.get(name) is None and body.get("max_completion_tokens") is None:
         body[name] = SHORT
     if isinstance(body.get("sampling_params"), dict):
-        body["sampling_params"]["max_tokens"] = SHORT
+        body["sampling_params"] |= {"max_tokens": SHORT, "max_new_tokens": SHORT}
     if odd:
         case.headers.pop("Last-Event-ID", None)
         body.pop("best_of", None)
@@ -135,7 +135,7 @@ def try_operation(
     @given(case=operation.as_strategy(generation_mode=mode))
     def each(case: Any) -> None:
         if (
-            "/v1/" in operation.path or "/api/" in operation.path
+            "/v1/" in operation.path or "/api/" in operation.path or operation.path == "/generate"
         ):  # what is wrong in a negative case may be nothing that is refused
             ease(case, mode is GenerationMode.POSITIVE and counted.total() % 2 == 1)
         response = case.call(session=session, timeout=60)

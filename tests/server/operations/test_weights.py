@@ -217,6 +217,8 @@ async def test_what_the_server_says_of_itself(server: Server, folders: Path) -> 
         assert {"worker", "scheduler", "frontend-0"} <= names.keys()
         assert names["worker"]["pid"] == server.actors()["worker"]
         assert found["engines"][0]["pause"] == "running" and found["model"]["architecture"] == "LlamaForCausalLM"
+        sizes = [await ask(session, "get", f"/get_world_size{query}") for query in ("", "?include_dp=false")]
+        assert [one["world_size"] for one in sizes] == [1, 1]
         refused = await ask(session, "get", "/server_info?config_format=xml")
         assert (refused["status_code"], refused["error"]["param"]) == (400, "config_format")
 

@@ -11,9 +11,17 @@ from .cases import ASKED, CITY, ONCE, TOOL, WARM
 
 Object = dict[str, Any]
 OLLAMA_CHAT, OLLAMA_TEXT = "/api/chat", "/api/generate"
-COHERE, LLAMA, INVOCATIONS = "/v2/chat", "/completion", "/invocations"
+COHERE, LLAMA, SGLANG, INVOCATIONS = "/v2/chat", "/completion", "/generate", "/invocations"
 MESSAGES = ASKED["messages"]
-TIMED = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration", "created_at", "timings")
+TIMED = (
+    "total_duration",
+    "load_duration",
+    "prompt_eval_duration",
+    "eval_duration",
+    "created_at",
+    "timings",
+    "e2e_latency",
+)
 UNLIKE = ("id", "logprobs", "completion_probabilities")
 PLACED = ("id_slot", "tokens_cached", "cached_tokens")  # of the server that has made them
 DIALECTS: dict[str, tuple[str, Object]] = {
@@ -29,6 +37,8 @@ DIALECTS: dict[str, tuple[str, Object]] = {
     "llama.cpp": (LLAMA, {"prompt": ONCE["prompt"], "n_predict": 40, "temperature": 1.1, "ignore_eos": True}),
     "llama.cpp stop": (LLAMA, {"prompt": ONCE["prompt"], "n_predict": 80, "temperature": 1, "stop": ["ing"],
                                "n_probs": 2, "repeat_penalty": 1.2}),
+    "sglang": (SGLANG, {"text": ONCE["prompt"], "rid": "one", "sampling_params": {
+        "temperature": 1.1, "max_new_tokens": 60, "stop": ["ing", "er "], "repetition_penalty": 1.2}}),
     "invocations": (INVOCATIONS, {**ONCE, **WARM}),
 }  # fmt: skip
 
@@ -89,6 +99,13 @@ def llama_answer(stream: bytes) -> Object:
     }
 
 
+def sglang_answer(stream: bytes) -> Object:
+    """The last event: each says all that has come so far."""
+    *events, last = [_without(event) for event in _events(stream)]
+    assert all(b["text"].startswith(a["text"]) for a, b in itertools.pairwise([*events, last]))
+    return last
+
+
 def whole_answer(path: str, answer: Object) -> Any:
     """What is the same in each answer that is not streamed, without logprobs, which engines add in other orders."""
     if path in ANSWERS:
@@ -100,6 +117,8 @@ def seeded(path: str, fields: Object) -> Object:
     """With a seed where this API has it."""
     if path in (OLLAMA_CHAT, OLLAMA_TEXT):
         return {**fields, "options": {**fields["options"], "seed": 9}}
+    if path == SGLANG:
+        return {**fields, "sampling_params": {**fields["sampling_params"], "sampling_seed": 9}}
     return {**fields, "seed": 9}
 
 
@@ -108,4 +127,5 @@ ANSWERS: dict[str, Callable[[bytes], Any]] = {
     OLLAMA_TEXT: ollama_answer,
     COHERE: cohere_answer,
     LLAMA: llama_answer,
+    SGLANG: sglang_answer,
 }

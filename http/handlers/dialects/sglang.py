@@ -1,0 +1,109 @@
+"""The handlers of SGLang's own API that no other has."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+import actorserve
+
+from ...errors import ApiError, bad_request
+from ...generation.fields.unsupported import read
+from ...generation.idempotency import StreamProgress
+from ...generation.job import Job
+from ...generation.prepare import ask_completion
+from ...middleware.context import CLIENT, GIVEN, name_request
+from ...output.answer import Answer
+from ...pooling.answers import numbers
+from ...pooling.prepare import check_generates, pooling_of
+from ...sglang.answers import SglangAnswer
+from ...sglang.requests import completion_of, embedding_of, is_batch, renamed, sampling_of, wants_logprobs
+from ...sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
+from ...transport.json_response import json_response
+from ..answering import seeded
+from ..generate import Generator
+from ..pooling import PoolingApi
+
+
+class SglangApi:
+    """Its handlers, by the names that the table of routes has for them."""
+
+    def __init__(
+        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+    ) -> None:
+        self._generator, self._pooling, self._settings = generator, pooling, generator.settings
+        self._engine = generator.engine
+        self._read_body = read_body
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        """POST /generate."""
+        raw = await self._read_body(request)
+        check_generates(self._settings)
+        body = read(SglangGenerateRequest, raw)
+        moves = not wants_logprobs(body)  # each event says all of them again, and nobody has those of another server
+        if GIVEN in request and not moves:
+            raise bad_request("body: one with logprobs stays.", "body")
+        try:
+            given = completion_of(body)
+            given = seeded(request, given) if moves else given
+            await self._engine.want_adapter(given.model)
+            asked = ask_completion(given, self._settings, name_request(request, given.request_id), request[CLIENT])
+        except ApiError as error:
+            raise renamed(error, body) from None
+        if sampling_of(body).max_new_tokens is None:  # more than the model's length is no error then
+            asked.rendering.update(max_tokens=None, cap=given.max_tokens)
+
+        def form(answer: Answer, job: Job, progress: StreamProgress | None) -> SglangAnswer:
+            return SglangAnswer(answer, job, self._engine.times, body)
+
+        try:
+            return await self._generator.answer(request, raw, given, asked, form)
+        except ApiError as error:
+            raise renamed(error, body) from None
+
+    async def encode(self, request: web.Request) -> web.Response:
+        """POST /encode."""
+        raw = await self._read_body(request)
+        pooling_of(self._settings)
+        body = read(SglangEncodeRequest, raw)
+        try:
+            answer, job = await self._pooling.vectors(request, embedding_of(body))
+        except ApiError as error:
+            raise renamed(error, body) from None
+        name = f"{answer.seed:016x}{answer.created:08x}"
+        vectors = [
+            {"embedding": numbers(choice), "meta_info": {"id": name, "prompt_tokens": choice.prompt_tokens}}
+            for choice in job.choices
+        ]
+        return json_response(vectors if is_batch(body) else vectors[0])
+
+    async def model_info(self, request: web.Request) -> web.Response:
+        """GET /model_info."""
+        settings = self._settings
+        media = () if settings.media is None else settings.media.most
+        return json_response(
+            {
+                "model_path": settings.served[0],
+                "tokenizer_path": settings.served[0],
+                "is_generation": settings.generates,
+                "preferred_sampling_params": settings.sampling_defaults or None,
+                "weight_version": "default",
+                "has_image_understanding": "image" in media,
+                "has_audio_understanding": "audio" in media,
+            }
+        )
+
+    async def server_info(self, request: web.Request) -> web.Response:
+        """GET /get_server_info: what its load generators read."""
+        settings, figures = self._settings, self._engine.page_figures().engine
+        return json_response(
+            {
+                "version": f"actorserve {actorserve.__version__}",
+                "model_path": settings.served[0],
+                "served_model_name": settings.served[0],
+                "context_length": settings.max_model_len,
+                "max_running_requests": settings.max_num_seqs,
+                "internal_states": [{"running_requests": figures.running}],
+            }
+        )

@@ -1,0 +1,70 @@
+"""The paths of SGLang's own API that no other has."""
+
+from __future__ import annotations
+
+from ..openapi import operations, sglang
+from ..route import ASKS, TAKES_BODY, TEXT, Route
+from ..sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
+from .administration import AbortRequests, ResetOptions
+
+SGLANG: tuple[Route, ...] = (
+    Route(
+        "post",
+        "/generate",
+        "sglang.generate",
+        "Go on with texts or token ids, as SGLang has it",
+        sglang.SglangPart,
+        SglangGenerateRequest,
+        sglang.SglangPart,
+        generates=TEXT,
+        statuses=ASKS,
+        repeatable=True,
+        movable=True,
+        lists=True,
+    ),
+    Route(
+        "post",
+        "/encode",
+        "sglang.encode",
+        "Vectors of texts, as SGLang has it",
+        sglang.SglangVector,
+        SglangEncodeRequest,
+        statuses=ASKS,
+        pools=True,
+        lists=True,
+    ),
+    *(
+        Route("get", path, "sglang.model_info", "What the model is", sglang.SglangModel)
+        for path in ("/model_info", "/get_model_info")
+    ),
+    Route("get", "/get_server_info", "sglang.server_info", "What the server is", sglang.SglangServer),
+    Route(
+        "get",
+        "/health_generate",
+        "operations.ready",
+        "Can it answer?",
+        operations.Ready,
+        open=True,
+        others=((503, operations.NotReady),),
+    ),
+    Route(
+        "post",
+        "/flush_cache",
+        "operations.reset_prefix_cache",
+        "Find no prefix again that was computed before",
+        operations.Health,
+        query=ResetOptions,
+        statuses=(*TAKES_BODY, 500, 503),
+        admin=True,
+    ),
+    Route(
+        "post",
+        "/abort_request",
+        "operations.abort_requests",
+        "End a request by its id, or all",
+        operations.Aborted,
+        AbortRequests,
+        statuses=(*TAKES_BODY, 500, 503),
+        admin=True,
+    ),
+)

@@ -1,0 +1,151 @@
+"""Answers of SGLang's /generate. Each event of a stream says all of a choice that has come so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from actorserve.actors.protocol.messages import TokenLogprobs
+
+from ..errors import ApiError
+from ..generation.choice import Choice, ChoiceUpdate, make_state
+from ..generation.job import Job
+from ..generation.logprobs import LOWEST
+from ..generation.times import JobTimes
+from ..openai.schemas import Object
+from ..output.answer import EVENTS, SECOND, Answer, encode
+from ..output.events import Content, Piece
+from .requests import is_batch, sampling_of, start_of, wants_logprobs
+from .schemas import SglangGenerateRequest
+
+Entry = tuple[float | None, int, str | None]  # logprob, id, text
+
+
+@dataclass
+class Told:
+    """All that has come of a choice."""
+
+    text: str = ""
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def add(self, news: ChoiceUpdate) -> None:
+        self.text += _text(news.skipped) + _text(news.pieces)
+        self.ids += news.ids
+        self.logprobs += news.passed + news.logprobs
+
+
+class SglangAnswer:
+    """Implements output.formats.AnswerFormat."""
+
+    media_type = EVENTS
+
+    def __init__(self, answer: Answer, job: Job, times: Callable[[Job], JobTimes], body: SglangGenerateRequest) -> None:
+        given = sampling_of(body)
+        self._answer, self._job, self._times, self._rid = answer, job, times, body.rid
+        self._many = is_batch(body) or (given.n or 1) > 1
+        self._says_nothing = given.max_new_tokens == 0
+        self._logprobs, self._start = wants_logprobs(body), start_of(body)
+        self._by_ids, self._with_text = bool(body.token_ids_logprob), bool(body.return_text_in_logprobs)
+        self._told = [Told() for _ in job.choices]
+        for choice in job.choices:  # a successor makes the same events of all that there is
+            choice.counts_tokens = False
+
+    def whole(self) -> Any:
+        for choice in self._job.choices:
+            self._told[choice.index].add(choice.take())
+        parts = [self._part(choice) for choice in self._job.choices]
+        return parts if self._many else parts[0]
+
+    # --- streamed --------------------------------------------------------------------------------------------------
+
+    def first(self, choice: Choice) -> bytes:
+        return b""
+
+    def update(self, choice: Choice) -> bytes:
+        news = choice.take()
+        self._told[choice.index].add(news)
+        if not (news.pieces or news.ended):
+            return b""
+        part = self._part(choice)
+        return _event(part | {"index": choice.index} if self._many else part)
+
+    def state(self, choice: Choice) -> int:
+        return make_state(max(len(self._told[choice.index].text), choice.skip_characters), 0)
+
+    def closing(self) -> bytes:
+        return b"data: [DONE]\n\n"
+
+    def failed(self, error: ApiError) -> bytes:
+        return _event(error.body()) + self.closing()
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _part(self, choice: Choice) -> Object:
+        told = Told() if self._says_nothing else self._told[choice.index]
+        about: Object = {
+            "id": self._id(choice.index),
+            "finish_reason": self._reason(choice),
+            "prompt_tokens": choice.prompt_tokens,
+            "completion_tokens": 0 if self._says_nothing else choice.tokens,
+            "cached_tokens": choice.cached_tokens,
+            "weight_version": "default",
+        }
+        if choice.finish_reason is not None:
+            about["e2e_latency"] = self._times(self._job).total / SECOND
+        if self._logprobs:
+            about |= self._of_tokens("output", told.logprobs) | self._of_prompt(choice)
+        return {"text": told.text, "output_ids": told.ids, "meta_info": about}
+
+    def _id(self, index: int) -> str:
+        prompt = index // len(self._job.params)
+        if isinstance(self._rid, list):
+            return self._rid[prompt]
+        name = self._rid or f"{self._answer.seed:016x}{self._answer.created:08x}"
+        return f"{name}_{index}" if self._many else name
+
+    def _reason(self, choice: Choice) -> Object | None:
+        match choice.finish_reason:
+            case None:
+                return None
+            case "length":
+                return {"type": "length", "length": 0 if self._says_nothing else choice.tokens}
+            case "abort":
+                return {"type": "abort", "message": "It was aborted.", "status_code": None, "err_type": None}
+            case "stop":
+                ids = self._told[choice.index].ids
+                matched = choice.stop_reason if choice.stop_reason is not None else ids[-1] if ids else None
+                return {"type": "stop", "matched": matched}
+        return {"type": choice.finish_reason}
+
+    def _of_prompt(self, choice: Choice) -> Object:
+        """Logprobs of the prompt from the wanted position on; its first token follows nothing, and has none."""
+        if self._start < 0:
+            return {"input_token_logprobs": [], "input_top_logprobs": []}
+        found = choice.prompt_logprobs
+        known = [found[at] for at in range(max(1, self._start), choice.prompt_tokens) if at in found]
+        told = self._of_tokens("input", known)
+        if self._start == 0 and choice.prompt_ids:
+            told["input_token_logprobs"].insert(0, (None, choice.prompt_ids[0], None))
+            for name in told.keys() - {"input_token_logprobs"}:
+                told[name].insert(0, None)
+        return told
+
+    def _of_tokens(self, side: str, tokens: list[TokenLogprobs]) -> dict[str, list[Any]]:
+        others = f"{side}_token_ids_logprobs" if self._by_ids else f"{side}_top_logprobs"
+        return {
+            f"{side}_token_logprobs": [self._entry(one.text, one.id, one.logprob) for one in tokens],
+            others: [[self._entry(*best) for best in one.best] for one in tokens],
+        }
+
+    def _entry(self, text: bytes, token: int, logprob: float) -> Entry:
+        return max(logprob, LOWEST), token, text.decode(errors="replace") if self._with_text else None
+
+
+def _text(pieces: list[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, Content))
+
+
+def _event(body: Object) -> bytes:
+    return b"data: " + encode(body) + b"\n\n"

@@ -1,0 +1,103 @@
+"""The bodies of SGLang's own API as msgspec structs. null means absent for every field.
+
+A batch may give a list where one value is enough; here all of such a list have to be the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..openai.schemas import Object, Priority
+
+MOST_NEW_TOKENS = 128  # where a request does not say
+NOTHING: dict[str, tuple[object, ...]] = {  # of sampling parameters: refused unless they have one of these values
+    "custom_params": ({},),
+    "stop_regex": ("", []),
+}
+INSIDE = "sampling_params"
+
+
+class SglangSampling(msgspec.Struct, kw_only=True):
+    """How to generate."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    sampling_seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    no_stop_trim: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    stream_interval: int | None = None
+    json_schema: Object | str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: Object | str | None = None
+
+    custom_params: Any = None  # these are in NOTHING
+    stop_regex: Any = None
+
+
+class SglangGenerateRequest(msgspec.Struct, kw_only=True):
+    """POST /generate."""
+
+    text: str | list[str] | None = None
+    input_ids: list[int | list[int]] | None = None
+    sampling_params: SglangSampling | list[SglangSampling] | None = None
+    rid: str | list[str] | None = None
+    stream: bool | None = None
+    return_logprob: bool | list[bool] | None = None
+    logprob_start_len: int | list[int] | None = None  # -1: logprobs of the answer alone
+    top_logprobs_num: int | list[int] | None = None
+    token_ids_logprob: list[int | list[int]] | None = None
+    return_text_in_logprobs: bool | None = None
+    lora_path: str | list[str] | None = None  # an adapter's name
+    model: str | None = None
+    priority: Priority = None
+    cache_salt: str | None = None
+    extra_key: str | list[str] | None = None  # keeps prefixes apart, as a salt does
+
+    input_embeds: Any = None  # known, and refused
+    image_data: Any = None
+    video_data: Any = None
+    audio_data: Any = None
+    max_thinking_tokens: Any = None
+    return_entropy: Any = None
+    return_flat_raw_top_logprobs: Any = None
+    return_prompt_token_ids: Any = None
+    return_sampling_mask: Any = None
+
+
+class SglangEncodeRequest(msgspec.Struct, kw_only=True):
+    """POST /encode: vectors, scores or labels, as the model makes them."""
+
+    text: str | list[str] | None = None
+    input_ids: list[int | list[int]] | None = None
+    rid: str | list[str] | None = None
+    dimensions: int | None = None
+    model: str | None = None
+    priority: Priority = None
+
+    image_data: Any = None  # known, and refused
+    video_data: Any = None
+    audio_data: Any = None
+
+
+REFUSED = frozenset(
+    {
+        *("input_embeds", "image_data", "video_data", "audio_data", "max_thinking_tokens", "return_entropy"),
+        *("return_flat_raw_top_logprobs", "return_prompt_token_ids", "return_sampling_mask"),
+    }
+)
