@@ -15,6 +15,7 @@ from .handlers.operators.operations import ServerEngine
 from .middleware.context import DRAIN, GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
 from .middleware.edge import Middlewares, redirect
 from .openapi.error_bodies import BODIES
+from .paths.elsewhere import reason_of
 from .route import Route
 from .routes import ROUTES, error_of
 from .settings import Settings, printable
@@ -83,7 +84,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
-    problem = ApiError(error.status, f"{error.reason}: {request.method} {printable(request.path)}")
+    text = f"{error.reason}: {request.method} {printable(request.path)}"
+    problem = ApiError(error.status, text + (f".{why}" if (why := reason_of(request.path)) else ""))
     response = _error_for(request, problem)
     if "Allow" in error.headers:
         response.headers["Allow"] = error.headers["Allow"]

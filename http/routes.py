@@ -20,6 +20,7 @@ from .paths.responses import RESPONSES_AND_MESSAGES
 from .paths.scaling import SCALING
 from .paths.sglang import SGLANG
 from .paths.speech import SPEECH
+from .paths.unversioned import UNVERSIONED
 from .route import Route
 
 ROUTES: tuple[Route, ...] = (
@@ -35,6 +36,7 @@ ROUTES: tuple[Route, ...] = (
     *COHERE,
     *LLAMACPP,
     *SGLANG,
+    *UNVERSIONED,
 )
 
 # --- what is asked of paths ----------------------------------------------------------------------------------------

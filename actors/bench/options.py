@@ -18,7 +18,7 @@ METRICS = ("ttft", "tpot", "itl", "icl", "e2el")
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Which server, and how it is spoken to."""
     group = parser.add_argument_group("server")
-    group.add_argument("--base-url", metavar="URL", help="one that runs; without it, one is started and stopped")
+    group.add_argument("--base-url", "--url", metavar="URL", help="one that runs; else one is started and stopped")
     group.add_argument("--model", help="its model, or the one to start (the packaged one)")
     add_request(group)
     group.add_argument("--api-key", help="also from OPENAI_API_KEY")
@@ -55,7 +55,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
 
 def add_mm(parser: argparse.ArgumentParser) -> None:
     """Which server, and which pictures."""
-    parser.add_argument("--base-url", metavar="URL", help="one that runs; without it, one is started and stopped")
+    parser.add_argument("--base-url", "--url", metavar="URL", help="one that runs; else one is started and stopped")
     parser.add_argument("--model", help="the one to start")
     parser.add_argument("--api-key", help="also from OPENAI_API_KEY")
     parser.add_argument("--admin-api-key", metavar="KEY", help="of the server: tells processor and encoder apart")

@@ -15,10 +15,12 @@ MOST_BLOCKS = 1024
 MOVABLE = frozenset(
     {
         "/v1/chat/completions",
+        "/chat/completions",
         "/v1/chat/completions/batch",
         "/v1/completions",
         "/v1/messages",
         "/v1/responses",
+        "/responses",
         "/inference/v1/generate",
         "/invocations",
         "/v2/chat",

@@ -51,6 +51,7 @@ def _is_listed(route: Route, settings: Settings) -> bool:
     return (
         bool(route.handler)
         and any(route.is_for(one) for one in settings.all_models)
+        and route.listed
         and not (route.page or route.refuses)
         and (not route.admin or settings.admin_api_key is not None)
         and (not route.of_keys or settings.accounts.enabled)

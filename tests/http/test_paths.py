@@ -113,6 +113,22 @@ async def test_a_route_that_is_none(served: Served, path: str) -> None:
         assert answer.status == 404 and answer.error["message"] == f"Not Found: {method} {path}"
 
 
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/v1/files", "run-batch"),
+        ("/v1/vector_stores/vs_1/files", "Nothing is searched"),
+        ("/v1/moderations", "/classify"),
+        ("/v1/audio/speech", "texts"),
+        ("/v1/batches", "run-batch"),
+    ],
+)
+async def test_what_is_not_there_is_told_with_the_reason(served: Served, path: str, why: str) -> None:
+    answer = await served.ask("POST", path, b"{}")
+    told = answer.error["message"]
+    assert answer.status == 404 and f"Not Found: POST {path}. " in told and why in told
+
+
 async def test_what_others_have_and_is_missing_here_is_not_found(served: Served) -> None:
     """Clients that compact a conversation by a request do it themselves where there is no such path."""
     for method, path, status in (

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Which server, and which of its models."""
-    parser.add_argument("--url", metavar="URL", help="a server of the OpenAI API, here or elsewhere")
+    parser.add_argument("--url", "--base-url", metavar="URL", help="a server of the OpenAI API, here or elsewhere")
     parser.add_argument("--model", "--model-name", metavar="NAME", help="one of its models (default: its first)")
     key = "the server's key; in ACTORSERVE_API_KEY it is not seen by others of this machine"
     parser.add_argument("--api-key", metavar="KEY", help=key)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batch")
     group.add_argument("--input-file", "-i", type=Path, required=True, metavar="FILE", help="JSON Lines of requests")
     group.add_argument("--output-file", "-o", type=Path, required=True, metavar="FILE", help="JSON Lines of answers")
-    group.add_argument("--base-url", metavar="URL", help="a server that runs; without it, one is started and stopped")
+    group.add_argument("--base-url", "--url", metavar="URL", help="a server that runs; else one is started and stopped")
     group.add_argument("--batch-concurrency", type=int, default=64, metavar="N", help="requests at once (64)")
     group.add_argument(
         "--batch-retries", type=int, default=10, metavar="N", help="of a request that got no answer (10)"

@@ -1,0 +1,21 @@
+"""OpenAI's paths without /v1, as llama.cpp's server has them too, for clients whose base URL lacks it.
+
+/completions is not among them: that is llama.cpp's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..route import Route
+from .completions import COMPLETIONS
+from .pooling import POOLING
+from .responses import RESPONSES, RESPONSES_AND_MESSAGES
+
+VERSION = "/v1"
+SAME = frozenset({f"{VERSION}/chat/completions", f"{VERSION}/models", f"{VERSION}/embeddings"})
+UNVERSIONED: tuple[Route, ...] = tuple(
+    replace(route, path=route.path.removeprefix(VERSION), listed=False)
+    for route in (*COMPLETIONS, *RESPONSES_AND_MESSAGES, *POOLING)
+    if route.path in SAME or route.path.startswith(RESPONSES)
+)
