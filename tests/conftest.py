@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from actorserve.kernels.cpu.native.library import cache_folder
+from tests.support.costs import Costs
 from tests.support.server import Server
 from tests.support.warm import SAME_SUMS
 
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     What is imported and collected stays: the collector, which would go through it again and again, has time after it.
     """
     gc.disable()
+    config.pluginmanager.register(Costs())
     if cache_folder() is None:
         kept = tempfile.TemporaryDirectory(prefix="actorserve-cache-")
         os.environ["XDG_CACHE_HOME"] = kept.name  # processes that share the run inherit it

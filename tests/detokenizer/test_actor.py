@@ -20,6 +20,7 @@ from actorserve.actors.runtime.in_flight import MOST_TRIES
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.table.table import make_ref
 from tests.support.models.tokenizers_made import byte_fallback, byte_level
+from tests.support.selection import pairwise
 
 from .bench import SLOT, Client, Engine
 
@@ -244,8 +245,7 @@ def turn_with_death(engine: Engine, where: str) -> None:
     engine.turn()
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("case", "kind"), pairwise(CASES, KINDS))
 def test_a_death_at_any_point_changes_nothing_for_the_client(make: Make, kind: str, case: str) -> None:
     tokenizer, fields = KINDS[kind](), CASES[case]
     engine = make(tokenizer)

@@ -11,6 +11,7 @@ import pytest
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.scheduler.planned_step import PlannedStep, SteadyPlan
 from actorserve.actors.scheduler.scheduler import STEPS_AHEAD
+from tests.support.selection import pairwise
 
 from .engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, prompt_of
 
@@ -49,8 +50,7 @@ def play(events: list[Event], **options: Any) -> tuple[list[bytes], list[list[in
     return plans, [bench.answer(ref) for ref in refs], bench, repeated
 
 
-@pytest.mark.parametrize("drafts", [0, 2])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "drafts"), pairwise(range(6), [0, 2]))
 def test_nothing_differs_but_the_work(seed: int, drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     events = script(seed)
     plans, answers, bench, repeated = play(events, drafts=drafts)

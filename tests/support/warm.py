@@ -3,7 +3,8 @@
 Imports are three quarters of what a start costs, and a run of the tests starts hundreds of servers, and of commands
 that look at them. A copy goes on as `python -m actorserve` would: a child of the test's process, with a folder,
 an output and arguments of its own. Its environment is that of the process it is a copy of, but for names that no import
-reads; with another one it is started cold.
+reads; with another one it is started cold. There are two of these processes: what serves a model that layers of
+transformers compute is a copy of one that has imported them, too.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, ClassVar, NoReturn
 
+from actorserve.actors.model.config_json import find_architecture
+from actorserve.actors.options.config import ConfigError
 from actorserve.actors.protocol.kinds import KINDS
 from actorserve.actors.supervisor.processes.prefork import ALSO
 from actorserve.actors.supervisor.processes.spawn import Process
@@ -36,6 +39,7 @@ REQUEST_BYTES, ANSWER_BYTES = 1 << 17, 32
 LOOKS = tuple(
     f"observer.{name}" for name in ("report", "table", "requests", "why.explanation", "why.text", "trace", "screen")
 )
+LAYERS = ("adapter.load", "encoder_decoder.load", "pooling.load")  # of the worker
 COMMANDS = (*LOOKS, "observer.ask", "protocol.sockets.control_wire", "supervisor.timeouts")
 IMPORTS_S = 120.0  # what they may take on a busy machine
 COMMAND_S = 120.0
@@ -76,17 +80,18 @@ class Copy:
 
 
 class _Original:
-    """This process's end of the one that is copied."""
+    """This process's end of one that is copied."""
 
     lock = threading.Lock()
-    one: _Original | None = None
+    made: ClassVar[dict[bool, _Original]] = {}  # by whether it has transformers' layers
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], has_layers: bool) -> None:
         self.environment = _split(environment)[0]
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(IMPORTS_S)
         with theirs:
-            command = (sys.executable, __file__, str(theirs.fileno()))
+            modules = LAYERS if has_layers else ()
+            command = (sys.executable, __file__, str(theirs.fileno()), *modules)
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=self.environment)
         atexit.register(self.close)
 
@@ -149,8 +154,24 @@ def _copy(
 ) -> Copy | None:
     shared, own = _split(environment)
     with _Original.lock:
-        original = _Original.one = _Original.one or _Original(environment)
+        has_layers = _wants_layers(arguments)
+        original = _Original.made.get(has_layers) or _Original(environment, has_layers)
+        _Original.made[has_layers] = original
         return original.copy(program, arguments, folder, own, outputs) if original.environment == shared else None
+
+
+def _wants_layers(arguments: Sequence[str]) -> bool:
+    """Does the worker of a model in these folders import transformers' layers (protocol/served.py)?"""
+    files = (os.path.join(one.partition(",")[0], "config.json") for one in arguments if not one.startswith("-"))
+    return "transformers" in arguments or any(os.path.isfile(file) and not _has_own(file) for file in files)
+
+
+def _has_own(config: str) -> bool:
+    try:
+        values = json.loads(Path(config).read_text())
+        return not isinstance(values, dict) or find_architecture(values, "auto") is not None
+    except (ConfigError, ValueError):  # such a server does not start
+        return True
 
 
 def _split(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -174,19 +195,20 @@ def _adopting() -> Iterator[None]:
 
 def main() -> None:
     """Make a copy for each request."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    _, number, *modules = sys.argv
+    control = socket.socket(fileno=int(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for tests and servers
     gc.disable()
-    _import_all()
+    _import_all(modules)
     gc.freeze()
     while True:
         request, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
         if not request:  # nobody can ask any more
             return
-        number = _fork_twice(control, fds, *json.loads(request))
+        copy = _fork_twice(control, fds, *json.loads(request))
         for fd in fds:
             os.close(fd)
-        control.send(str(number).encode())
+        control.send(str(copy).encode())
 
 
 def _fork_twice(control: socket.socket, outputs: Sequence[int], *request: Any) -> int:
@@ -209,7 +231,7 @@ def _fork_twice(control: socket.socket, outputs: Sequence[int], *request: Any) -
     return number
 
 
-def _import_all() -> None:
+def _import_all(modules: Sequence[str]) -> None:
     """What a server's processes import, but for what depends on its model."""
     from setproctitle import getproctitle
 
@@ -218,7 +240,7 @@ def _import_all() -> None:
         importlib.import_module(name)
     for name in ("cli", "commands.launch", "supervisor.launch", *COMMANDS):
         importlib.import_module(f"actorserve.actors.{name}")
-    importlib.import_module("actorserve.actors.worker.imports").import_early()
+    importlib.import_module("actorserve.actors.worker.imports").import_early(*modules)
 
 
 def _become(outputs: Sequence[int], folder: str, own: Mapping[str, str], program: str, *arguments: str) -> NoReturn:

@@ -18,7 +18,7 @@ from actorserve.actors.options.config import Config, make_config
 from actorserve.actors.options.objects.tool_servers import tool_servers
 from actorserve.actors.protocol.topics.tools import LONGEST, CallTool, ServerAddress, ToolCalled
 from actorserve.actors.tools.refused import ToolTrouble
-from tests.support import mcp_server
+from tests.support.plugins import mcp_server
 
 HERE = {"allowed_tool_domains": ["127.0.0.1", "localhost"], "allow_private_tools": True}
 

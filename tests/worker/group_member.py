@@ -1,8 +1,8 @@
-"""A member of a tensor-parallel group, for tests: python -m tests.worker.group_member RANK SIZE FD STEP_S DO
+"""A member of a tensor-parallel group, for tests: python group_member.py RANK SIZE MEETING STEP_S DO GO
 
-It says what it comes to on standard output, line by line, and waits for a line on standard input where it says `?`. It
-ends as an actor does (runtime/process.py: live), at once: threads of gloo still run then, for which C++, where it takes
-itself apart, would end the process by SIGABRT.
+It says what it comes to on standard output, line by line, and where it says `?` it waits for a writer of the pipe GO.
+MEETING is the file that members meet by. It ends as an actor does (runtime/process.py: live), at once: threads of gloo
+still run then, for which C++, where it takes itself apart, would end the process by SIGABRT.
 """
 
 from __future__ import annotations
@@ -10,23 +10,28 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import torch
 
 from actorserve.actors.worker.tensor_parallel import TensorParallelGroup
+from actorserve.actors.worker.torch_import import generator
+
+SAID = "said: "
 
 
 def say(value: object) -> None:
-    print(json.dumps(value), flush=True)
+    print(SAID + json.dumps(value), flush=True)
 
 
 def own(rank: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(rank))
+    return torch.randn(*shape, generator=generator(rank))
 
 
-def main(rank: int, size: int, fd: int, step_s: float, do: str) -> None:
+def main(rank: int, size: int, meeting: str, step_s: float, do: str, go: Path) -> None:
     torch.set_num_threads(1)
+    fd = os.open(meeting, os.O_RDWR)
     group = TensorParallelGroup(rank, size, fd, 1, step_s=step_s)
     say(group.minimum(10 + rank))
     if do == "sums":
@@ -37,7 +42,7 @@ def main(rank: int, size: int, fd: int, step_s: float, do: str) -> None:
         ):
             say(found.tolist())
     say("?")
-    sys.stdin.readline()
+    go.read_bytes()
     if do == "wait":
         group.all_reduce(own(rank, 1 << 16))
         say("summed")
@@ -46,8 +51,8 @@ def main(rank: int, size: int, fd: int, step_s: float, do: str) -> None:
 def live(*arguments: str) -> NoReturn:
     status = 1
     try:
-        rank, size, fd = map(int, arguments[:3])
-        main(rank, size, fd, float(arguments[3]), arguments[4])
+        rank, size, meeting, step_s, do, go = arguments
+        main(int(rank), int(size), meeting, float(step_s), do, Path(go))
         status = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())

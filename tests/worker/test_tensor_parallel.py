@@ -18,63 +18,85 @@ import torch
 
 from actorserve.actors.worker import symmetric_memory, tensor_parallel
 from actorserve.actors.worker.symmetric_memory import BUFFER, ONE_SHOT, SymmetricSum
+from tests.support.warm import server_environment, start_warm
 
-from .group_member import own
+from .group_member import SAID, own
 
-ROOT = Path(__file__).parents[2]
+PROGRAM = str(Path(__file__).with_name("group_member.py"))
 LONG_S = 100.0  # no test waits so long
-Member = subprocess.Popen[str]
+
+
+class Member:
+    """One process, a copy of one that has imported torch where that can be."""
+
+    def __init__(self, folder: Path, rank: int, *rest: str) -> None:
+        self.rest = ""  # of its output, beside what is said
+        self._go = folder / f"go {rank}"
+        os.mkfifo(self._go)
+        arguments, environment = [str(rank), *rest, str(self._go)], server_environment()
+        self.process = start_warm(PROGRAM, arguments, str(folder), environment) or subprocess.Popen(
+            [sys.executable, PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
+
+    def said(self) -> Any:
+        assert self.process.stdout is not None
+        while line := self.process.stdout.readline().decode():
+            if line.startswith(SAID):
+                return json.loads(line.removeprefix(SAID))
+            self.rest += line
+        raise AssertionError(self.rest)
+
+    def go_on(self) -> None:
+        self._go.write_text("!")
+
+    def wait(self) -> int:
+        assert self.process.stdout is not None
+        self.rest += self.process.stdout.read().decode()
+        return self.process.wait(LONG_S)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+Start = Callable[..., list[Member]]
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., list[Member]]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Members that have met."""
     members: list[Member] = []
     fd = os.memfd_create("meeting")
-    os.set_inheritable(fd, True)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])}
 
     def begin(size: int, do: str, step_s: float = LONG_S) -> list[Member]:
+        meeting = f"/proc/{os.getpid()}/fd/{fd}"
         for rank in range(size):
-            command = [sys.executable, "-m", "tests.worker.group_member", *map(str, (rank, size, fd, step_s)), do]
-            pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            members.append(subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[fd], text=True, **pipes))
-        assert [said(member) for member in members] == [10] * size, "the smallest number"
+            members.append(Member(tmp_path, rank, str(size), meeting, str(step_s), do))
+        assert [member.said() for member in members] == [10] * size, "the smallest number"
         return members
 
     yield begin
     for member in members:
-        member.kill()
-        member.communicate()
+        member.end()
     os.close(fd)
 
 
-def said(member: Member) -> Any:
-    assert member.stdout is not None
-    line = member.stdout.readline()
-    assert line, member.communicate()[1][-2000:]
-    return json.loads(line)
-
-
-def go_on(member: Member) -> None:
-    assert member.stdin is not None
-    member.stdin.write("\n")
-    member.stdin.flush()
-
-
-def test_what_they_add_up(start: Callable[..., list[Member]]) -> None:
+def test_what_they_add_up(start: Start) -> None:
     """The same bits for all; in order, if they are asked for that."""
     size = 3
     members = start(size, "sums")
-    sums, ordered, gathered = zip(*([said(member) for _ in range(3)] for member in members), strict=True)
-    assert [said(member) for member in members] == ["?"] * size
+    sums, ordered, gathered = zip(*([member.said() for _ in range(3)] for member in members), strict=True)
+    assert [member.said() for member in members] == ["?"] * size
     for member in members:  # now that nobody needs another one
-        go_on(member)
+        member.go_on()
     assert all(part == parts[0] for parts in (sums, ordered, gathered) for part in parts)
     torch.testing.assert_close(torch.tensor(sums[0]), sum_of(own(rank, 3, 5) for rank in range(size)))
     assert torch.equal(torch.tensor(ordered[0]), sum_of(own(rank, 7) for rank in range(size)))
     assert torch.equal(torch.tensor(gathered[0]), torch.cat([own(rank, 3, 2) for rank in range(size)], 1))
-    assert [member.wait(LONG_S) for member in members] == [0] * size
+    assert [member.wait() for member in members] == [0] * size
 
 
 def sum_of(parts: Iterator[torch.Tensor]) -> torch.Tensor:
@@ -85,17 +107,16 @@ def sum_of(parts: Iterator[torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
-def test_a_sum_that_one_does_not_come_to(start: Callable[..., list[Member]], fate: str) -> None:
+def test_a_sum_that_one_does_not_come_to(start: Start, fate: str) -> None:
     """The other one waits in the middle of it, and ends: at once if it is dead, else when a step has taken too long."""
     waiting, other = members = start(2, "wait", LONG_S if fate == "killed" else 1.0)
-    assert [said(member) for member in members] == ["?"] * 2
-    other.send_signal(signal.SIGSTOP)  # so that it is there, and does not come
-    go_on(waiting)
+    assert [member.said() for member in members] == ["?"] * 2
+    other.process.send_signal(signal.SIGSTOP)  # so that it is there, and does not come
+    waiting.go_on()
     if fate == "killed":
-        other.kill()
-    assert waiting.wait(LONG_S) == 1
-    out, errors = waiting.communicate()
-    assert "Traceback" in errors and "all_reduce" in errors and out == "", "there is no sum"
+        other.process.kill()
+    assert waiting.wait() == 1
+    assert "Traceback" in waiting.rest and "all_reduce" in waiting.rest and "summed" not in waiting.rest
 
 
 def test_the_end_of_a_member_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch
 from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 from actorserve.kernels.cpu.aligned import AlignedAttention
 from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from tests.support.selection import pairwise
 
 HEAD_DIM = 32
 LENGTH = 200  # of each sequence
@@ -47,10 +48,11 @@ class Sequences:
         return list(attention(0, queries, self.sinks).split([size for _, _, size in parts]))
 
 
-@pytest.mark.parametrize("window", [None, 7, 64, 100])
-@pytest.mark.parametrize(("kv_heads", "group", "block"), [(2, 2, 32), (1, 1, 8), (2, 3, 16), (1, 12, 64)])
-def test_a_token_has_the_same_bits_in_every_step(kv_heads: int, group: int, block: int, window: int | None) -> None:
-    check(Sequences(kv_heads, group, block, window=window))
+@pytest.mark.parametrize(
+    ("window", "shape"), pairwise([None, 7, 64, 100], [(2, 2, 32), (1, 1, 8), (2, 3, 16), (1, 12, 64)]), ids=str
+)
+def test_a_token_has_the_same_bits_in_every_step(shape: tuple[int, int, int], window: int | None) -> None:
+    check(Sequences(*shape, window=window))
 
 
 @pytest.mark.parametrize(

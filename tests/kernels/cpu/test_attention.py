@@ -24,6 +24,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
 from tests.kernels.reference.kv_formats import read
 from tests.kernels.reference.layer_attention import layer_attention
 from tests.support.compiler import need_compiler
+from tests.support.selection import pairwise
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 SOME = [(1, 1328), (5, 18), (129, 463), (1, 1), (1, 64)]  # (queries, context)
@@ -36,22 +37,29 @@ class Kernels:
     library: Library | None = None
 
 
+PLAIN = ["numpy", "torch", "native"]
+ALL = ["numpy", *(f"{products}{aligned}" for products in ("torch", "native") for aligned in ("", " aligned"))]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """All kernels, and aligned those that are others then: numpy's products have no part in that."""
-    if "aligned" in metafunc.fixturenames:
-        both = [("numpy", False), *((name, aligned) for name in ("torch", "native") for aligned in (False, True))]
-        metafunc.parametrize(("products", "aligned"), both, indirect=["products"])
-    else:
-        metafunc.parametrize("products", ["numpy", "torch", "native"], indirect=True)
+    if not any("kernels" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")):
+        metafunc.parametrize("kernels", ALL if "aligned" in metafunc.fixturenames else PLAIN)
+
+
+@pytest.fixture
+def aligned(kernels: str) -> bool:
+    return kernels.endswith(" aligned")
 
 
 @pytest.fixture(autouse=True)
-def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def products(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose products decode."""
-    if request.param == "native":
+    name = kernels.split()[0]
+    if name == "native":
         need_compiler()
-    monkeypatch.setattr(Kernels, "library", native.load(cpu_flags()) if request.param == "native" else None)
-    if request.param == "torch":
+    monkeypatch.setattr(Kernels, "library", native.load(cpu_flags()) if name == "native" else None)
+    if name == "torch":
         monkeypatch.setattr(paged_kv, "pays", lambda pool: False)
     elif not cpu_decode.prepare_numpy():
         pytest.skip("this numpy has no OpenBLAS of its own")
@@ -182,20 +190,20 @@ def check(case: Case, lengths: Sequence[tuple[int, int]] = LENGTHS) -> None:
     Batch(case, [rule_of(case, window=case.window), rule_of(case)], lengths).check()
 
 
-@pytest.mark.parametrize("window", [None, 64])
-@pytest.mark.parametrize("block_size", [16, 32, 64])
-@pytest.mark.parametrize("order", ["run", "scattered", "mixed"])
+@pytest.mark.parametrize(
+    ("window", "block_size", "order", "kernels"),
+    pairwise([None, 64], [16, 32, 64], ["run", "scattered", "mixed"], ALL),
+)
 def test_blocks_and_windows(window: int | None, block_size: int, order: str, aligned: bool) -> None:
     check(Case(window=window, block_size=block_size, order=order, aligned=aligned))
 
 
-@pytest.mark.parametrize("head_dim", [32, 64, 80, 128])
-@pytest.mark.parametrize("window", [None, 64, 7])
+@pytest.mark.parametrize(("head_dim", "window", "kernels"), pairwise([32, 64, 80, 128], [None, 64, 7], ALL))
 def test_head_sizes(head_dim: int, window: int | None, aligned: bool) -> None:
     check(Case(head_dim=head_dim, window=window, aligned=aligned))
 
 
-@pytest.mark.parametrize("group", range(1, 8))
+@pytest.mark.parametrize(("group", "kernels"), pairwise(range(1, 8), ALL))
 def test_groups(group: int, aligned: bool) -> None:
     check(Case(group=group, kv_heads=3, window=100, aligned=aligned))
 
@@ -206,8 +214,7 @@ def test_types_of_16_bits(dtype: torch.dtype, window: int | None) -> None:
     check(Case(dtype=dtype, window=window, head_dim=64))
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("kept", KV_TYPES)
+@pytest.mark.parametrize(("dtype", "kept", "kernels"), pairwise(TOLERANCE, KV_TYPES, ALL))
 def test_kv_memory_of_another_type(kept: str, dtype: torch.dtype, aligned: bool) -> None:
     check(Case(dtype=dtype, kv_type=kept, window=100, aligned=aligned, head_dim=48 if "_" in kept else 32), SOME)
 
@@ -241,14 +248,13 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("feature", "dtype", "kernels"), pairwise(FEATURES, TOLERANCE, ALL))
 def test_features(feature: str, aligned: bool, dtype: torch.dtype) -> None:
     case = Case(aligned=aligned, dtype=dtype, block_size=16)
     Batch(case, [rule_of(case, **FEATURES[feature])], SHORT).check()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("seed", "kernels"), pairwise(range(10), ALL))
 def test_layers_of_any_kinds_in_one_step(seed: int, aligned: bool) -> None:
     """Of several shapes, some without attention, some reading another's keys."""
     random = np.random.default_rng(seed)
@@ -306,8 +312,7 @@ def test_contexts_and_attention_over_what_is_made_of_them(order: str) -> None:
         )
 
 
-@pytest.mark.parametrize("lengths", [(60, 90, 49), (70, 66)])
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize(("lengths", "feature", "kernels"), pairwise([(60, 90, 49), (70, 66)], FEATURES, PLAIN))
 def test_steps_that_go_on_see_what_new_ones_would(feature: str, lengths: tuple[int, ...]) -> None:
     """20 steps up to these lengths, some of them over the width that rows share."""
     case = Case(block_size=16)

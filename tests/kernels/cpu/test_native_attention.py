@@ -19,6 +19,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Pool, PoolMemory, Quantised
 from tests.kernels.reference.kv_formats import codes_of, read
 from tests.kernels.reference.layer_attention import layer_attention
 from tests.support.compiler import need_compiler
+from tests.support.selection import pairwise
 
 NAMES = [one.name for one in native.variants(cpu_flags()) if one.name != "avxvnni"]  # which is AVX2 here
 BLOCK = 16
@@ -32,16 +33,12 @@ RULES: list[dict[str, Any]] = [
     {"slopes": True},
 ]
 Library = native.Library
-# Of floats and int8 each shape with half of the types, each type with half of the shapes, of other codes each type with
-# one shape; the other pairs where there is time.
-FEW = ("float32", "float16", "bfloat16", "int8")
-PAIRS = [
-    pytest.param(shape, name, marks=pytest.mark.slow if (number + type_) % (2 if name in FEW else 4) else ())
-    for number, shape in enumerate(SHAPES)
-    for type_, (name, kind) in enumerate(KV_TYPES.items())
-    if kind.keys.takes(shape[2]) and kind.values.takes(shape[3])
-]
-SLOW = [pytest.param(name, marks=pytest.mark.slow if name.startswith("turboquant_k") else ()) for name in KV_TYPES]
+
+
+def takes(_: str, kept: str, shape: tuple[int, ...], *others: object) -> bool:
+    """Are there heads of this shape in KV memory of this type?"""
+    kind = KV_TYPES[kept]
+    return kind.keys.takes(shape[2]) and kind.values.takes(shape[3])
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -50,6 +47,12 @@ def library(request: pytest.FixtureRequest) -> Iterator[Library]:
     made = native.load(cpu_flags(), request.param)
     yield made
     made.set_threads(1)
+
+
+def each(*axes: Sequence[Any]) -> pytest.MarkDecorator:
+    """Libraries, types of KV memory, shapes, and more."""
+    names = ("library", "kept", "shape", "given")[: 1 + len(axes)]
+    return pytest.mark.parametrize(names, pairwise(NAMES, *axes, where=takes), indirect=["library"])
 
 
 def rule_of(shape: tuple[int, int, int, int], slopes: bool = False, **given: Any) -> LayerAttention:
@@ -110,21 +113,21 @@ def rounded(
     return made
 
 
-@pytest.mark.parametrize(("shape", "kept"), PAIRS)
-def test_results_are_those_of_the_formula(library: Library, kept: str, shape: tuple[int, int, int, int]) -> None:
-    for given in RULES:
-        memory = Memory(library, rule_of(shape, **given), kept, 2)
-        spans = [(0, 799, 1), (1, 0, 37), (1, 255, 1), (0, 256, 2), (1, 511, 90), (0, 0, 1)]
-        for span, found in zip(spans, memory.attend(spans), strict=True):
-            sequence, position, size = span
-            keys, values = (part[: position + size] for part in memory.kept[sequence])
-            own = memory.queries[sequence, position : position + size]
-            expected = layer_attention(memory.rule, own, keys, values, memory.sinks)
-            torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-6)
+@each(list(KV_TYPES), SHAPES, RULES)
+def test_results_are_those_of_the_formula(
+    library: Library, kept: str, shape: tuple[int, int, int, int], given: dict[str, Any]
+) -> None:
+    memory = Memory(library, rule_of(shape, **given), kept, 2)
+    spans = [(0, 799, 1), (1, 0, 37), (1, 255, 1), (0, 256, 2), (1, 511, 90), (0, 0, 1)]
+    for span, found in zip(spans, memory.attend(spans), strict=True):
+        sequence, position, size = span
+        keys, values = (part[: position + size] for part in memory.kept[sequence])
+        own = memory.queries[sequence, position : position + size]
+        expected = layer_attention(memory.rule, own, keys, values, memory.sinks)
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-6)
 
 
-@pytest.mark.parametrize("kept", SLOW)
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[2]])
+@each(list(KV_TYPES), [SHAPES[0], SHAPES[2]])
 def test_bits_follow_from_the_position_alone(library: Library, kept: str, shape: tuple[int, int, int, int]) -> None:
     """Whatever the rows beside it, the threads, and the chunks that a prompt is cut into."""
     for rule in (rule_of(shape), rule_of(shape, window=70, sinks=True)):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from actorserve.kernels.cpu.sampling import CANDIDATES, Parameters, sample, uniform
+from tests.support.selection import pairwise
 
 DRAWS = 20_000
 FEW_DRAWS = 5_000
@@ -107,8 +108,7 @@ FILTERS: list[dict[str, float]] = [
 ]
 
 
-@pytest.mark.parametrize("filters", FILTERS, ids=str)
-@pytest.mark.parametrize("words", [50, 199])
+@pytest.mark.parametrize(("filters", "words"), pairwise(FILTERS, [50, 199]), ids=str)
 def test_the_distribution_is_that_of_the_warpers(words: int, filters: dict[str, float]) -> None:
     as_the_warpers(words, filters, FEW_DRAWS)
 
@@ -230,8 +230,7 @@ def test_a_broken_row_harms_nobody_else(broken: float) -> None:
         assert (after[others] == before[others]).all()
 
 
-@pytest.mark.parametrize("sigmas", [0.1, 0.7, 1.0, 2.3, 5.0, 100.0])
-@pytest.mark.parametrize("temperature", [0.8, 60.0])
+@pytest.mark.parametrize(("sigmas", "temperature"), pairwise([0.1, 0.7, 1.0, 2.3, 5.0, 100.0], [0.8, 60.0]))
 def test_top_n_sigma_keeps_what_its_formula_says(sigmas: float, temperature: float) -> None:
     """Of random logits, some of them masked before; where the temperature makes all alike, each that is kept comes."""
     logits = torch.randn(70, generator=torch.Generator().manual_seed(int(sigmas * 10))) * 3

@@ -18,7 +18,7 @@ from openai import OpenAI
 from openai.types.responses.mcp_tool_call_error import McpToolExecutionError
 
 from tests.server.api.test_tool_calls import QWEN, hermes
-from tests.support import mcp_server
+from tests.support.plugins import mcp_server
 from tests.support.scripted import LAST, scripted
 from tests.support.server import Server
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.client import http_client
 from tests.support.demo_model import events
+from tests.support.selection import pairwise
 from tests.support.server import WAIT_S, Server
 
 HI = [{"role": "user", "content": "What is the capital of France?"}]
@@ -86,8 +87,11 @@ CASES: list[tuple[dict[str, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: json.dumps(case[0])[:60])
-@pytest.mark.parametrize("path", ["chat", "text"])
+@pytest.mark.parametrize(
+    ("case", "path"),
+    pairwise(CASES, ["chat", "text"]),
+    ids=lambda one: one if isinstance(one, str) else json.dumps(one[0])[:60],
+)
 def test_what_is_asked_for_comes(client: httpx.Client, case: tuple[dict[str, Any], Any], path: str) -> None:
     fields, check = case
     prompt: dict[str, Any] = {"messages": HI} if path == "chat" else {"prompt": "Write it:"}
@@ -162,8 +166,7 @@ def test_the_length_limit_cuts(client: httpx.Client) -> None:
 ENDLESS = 'start: z{40} b{0,50} b{0,50}\nz: "zq"\nb: A b | "" | b b\nA: /a/'  # ever more ways to read what was drawn
 
 
-@pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("prompt", [{"messages": HI}, {"prompt": "x"}], ids=["chat", "text"])
+@pytest.mark.parametrize(("n", "prompt"), pairwise([1, 2], [{"messages": HI}, {"prompt": "x"}]), ids=str)
 def test_a_grammar_that_fails_late_is_an_error(client: httpx.Client, prompt: dict[str, Any], n: int) -> None:
     """Not an answer that ended; and nobody else's."""
     path = "/v1/chat/completions" if "messages" in prompt else "/v1/completions"

@@ -10,19 +10,19 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support import logits_plugin
+from tests.support.plugins import logits_processors
 from tests.support.server import Server
 
 PROMPT = "The capital of France is"
-FILE = Path(logits_plugin.__file__)
+FILE = Path(logits_processors.__file__)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """What requests name is imported by its name."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(FILE.parents[2]))
-        plugins = ("--logits-processors", f"{FILE}:Only", "tests.support.logits_plugin:Never")
+        patch.setenv("PYTHONPATH", str(FILE.parents[3]))
+        plugins = ("--logits-processors", f"{FILE}:Only", "tests.support.plugins.logits_processors:Never")
         limits = ("--logits-processor-timeout", "0.5", "--threads", "1", "--log-level", "warning")
         with Server(*plugins, *limits, "--logits-processor-pattern", r"tests\.support\.[\w.]+") as running:
             yield running
@@ -49,7 +49,7 @@ def test_they_change_what_is_drawn(client: httpx.Client) -> None:
     plain = ids(ask(client))
     assert ids(ask(client, vllm_xargs={"only": 77})) == [77] * 6
     assert plain[0] not in ids(ask(client, vllm_xargs={"never": plain[0]}))
-    named = {"qualname": "tests.support.logits_plugin.Without", "args": [plain[0]]}
+    named = {"qualname": "tests.support.plugins.logits_processors.Without", "args": [plain[0]]}
     assert plain[0] not in ids(ask(client, logits_processors=[named]))
     chat = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 3, "vllm_xargs": {"only": 77}}
     drawn = client.post("/v1/chat/completions", json=chat | {"return_token_ids": True}).json()["choices"][0]
@@ -81,7 +81,7 @@ def test_a_row_goes_on_with_them_after_a_death(client: httpx.Client, server: Ser
     ("fields", "param"),
     [
         ({"logits_processors": ["os.system"]}, "logits_processors[0]"),
-        ({"logits_processors": ["tests.support.logits_plugin.Without", "x"]}, "logits_processors[1]"),
+        ({"logits_processors": ["tests.support.plugins.logits_processors.Without", "x"]}, "logits_processors[1]"),
         ({"logits_processors": [{"qualname": 1}]}, "logits_processors[0].qualname"),
         ({"logits_processors": ["tests.support.x"] * 17}, "logits_processors"),
         ({"vllm_xargs": {"x": "y" * 40_000}}, "stop"),

@@ -24,6 +24,7 @@ from actorserve.shm.table.prompt_embeds import PromptEmbeds
 from tests.support.client import http_client
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.greedy import reference
+from tests.support.selection import slow
 from tests.support.server import Server
 
 OPTIONS = ("--device", "cpu", "--dtype", "float32", "--enable-prompt-embeds", "--block-size", "16")
@@ -121,7 +122,7 @@ def test_prefixes_are_found_by_what_the_rows_are(embedding: Embedding) -> None:
     assert cached(embedding.ask(prompt=[0] * 48)) == 0  # what stands in the log in their place
 
 
-@pytest.mark.parametrize("name", ["frontend-0", "renderer-0", "scheduler@0", "worker@0", "detokenizer-0"])
+@pytest.mark.parametrize("name", ["renderer-0", "scheduler@0", *slow("frontend-0", "worker@0", "detokenizer-0")])
 def test_a_death_changes_no_text(embedding: Embedding, name: str) -> None:
     """In a stream; both engines' prompts are begun, so that one of them is that of the dead."""
     rows = [embedding.embeds(40, 20 + seed) for seed in range(4)]
@@ -174,7 +175,8 @@ def test_what_is_wrong_is_said(embedding: Embedding, body: dict[str, Any], said:
 
 def test_an_llm_takes_tensors(embedding: Embedding, folder: Path) -> None:
     rows = embedding.embeds(50, 50)
-    with LLM(str(folder), dtype="float32", enable_prompt_embeds=True, max_num_seqs=2, device="cpu") as llm:
+    options: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 2, "device": "cpu", "threads": 1}
+    with LLM(str(folder), in_process=True, enable_prompt_embeds=True, **options) as llm:
         params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True, repetition_penalty=1.0)
         given: list[PromptType] = [{"prompt_embeds": rows}, {"prompt_embeds": rows[None].numpy()}]
         outputs = llm.generate(given, params, use_tqdm=False)

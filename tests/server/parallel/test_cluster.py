@@ -21,17 +21,18 @@ import pytest
 
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.observer.attach import attach
-from tests.support import logits_plugin
 from tests.support.certificates import OPENSSL
 from tests.support.client import http_session
 from tests.support.models.adapters import write_adapters
+from tests.support.plugins import logits_processors
+from tests.support.selection import slow
 from tests.support.server import Server
 from tests.support.streams.elsewhere import LONG, SECRET, STREAMS, all_answers, complete, post, read
 
 from .cluster import begun, is_there, loaded, make_proofs, refused, write_weights
 
 LORA = ("--enable-lora", "--max-loras", "2")
-PROCESSORS = (*LORA, "--logits-processors", f"{logits_plugin.__file__}:Only")
+PROCESSORS = (*LORA, "--logits-processors", f"{logits_processors.__file__}:Only")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_an_engine_elsewhere_gives_the_same_answers(server: Server, undisturbed:
     assert asyncio.run(all_answers(server, to=1)) == undisturbed
 
 
-@pytest.mark.parametrize("victim", ["worker", "steward", "scheduler"])
+@pytest.mark.parametrize("victim", ["steward", *slow("worker", "scheduler")])
 def test_a_death_elsewhere_changes_no_answer(
     server: Server, engine: Server, undisturbed: list[list[Any]], victim: str
 ) -> None:
@@ -337,7 +338,7 @@ def test_a_wrong_secret_is_refused_and_logged(
 
 def test_one_that_differs_is_refused_by_name(engine: Server, proofs: dict[str, tuple[str, ...]]) -> None:
     with refused(engine, "--block-size", "16", *proofs["known"], env=SECRET) as other:
-        processors = r"--logits-processors: {}logits_plugin.py:Only \(\w+\){}, --block-size: {} here, {} there"
+        processors = r"--logits-processors: {}logits_processors.py:Only \(\w+\){}, --block-size: {} here, {} there"
         other.wait_for("cannot be used: it differs: " + processors.format("none here, ", " there", 16, 32))
         url = "http://" + other.wait_for(r"listening on (\S+),", since_start=True)[1]
         with pytest.raises(urllib.error.HTTPError) as ready:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import io_plugin
 from tests.support.models.embedders import write_model, write_modules
+from tests.support.plugins import io_processor
 from tests.support.server import Server
 
-PLUGIN = Path(io_plugin.__file__)
+PLUGIN = Path(io_processor.__file__)
 OPTIONS = ("--device", "cpu", "--threads", "1", "--dtype", "float32", "--served-model-name", "embedder")
 PLUGGED = ("--io-processor-plugin", f"{PLUGIN}:Nearest", "--renderers", "2", "--max-restarts", "1000")
 PROMPTS = {"query": "Which text answers: ", "document": ""}

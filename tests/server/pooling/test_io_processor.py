@@ -89,7 +89,8 @@ ANY = _Any()
 
 
 def test_an_llm_gives_data(encoder: Path) -> None:
-    with LLM(str(encoder), device="cpu", threads=1, io_processor_plugin=f"{PLUGIN}:Nearest", max_num_seqs=4) as llm:
+    options: dict[str, Any] = {"device": "cpu", "threads": 1, "max_num_seqs": 4}
+    with LLM(str(encoder), in_process=True, io_processor_plugin=f"{PLUGIN}:Nearest", **options) as llm:
         output: Any = llm.encode({"data": DATA}, use_tqdm=False)[0]
         assert output.outputs["nearest"] == SENTENCES[0] and output.prompt_token_ids
         with pytest.raises(ValueError, match="a text is needed"):

@@ -264,7 +264,7 @@ def no_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("readers", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_random_kills(readers: int, no_backstop: None) -> None:
-    assert kill_at_random(30, 1, readers) > 30
+    assert kill_at_random(15, 1, readers) > 15
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from actorserve.shm import end_lock
 from actorserve.shm.rings import ring
 from actorserve.shm.rings.ring import Consumer, Producer
+from tests.support.selection import slow
 
 from ..aborting import every_abort, every_state
 from .rings import Lane, advance, payload, receive_all
@@ -22,7 +23,7 @@ POSITIONS = [0, 16, 128, 200, 240, 248]  # among them: a wrap mark is written, a
 OLD = [payload(1, 17), payload(2, 9)]
 NEW, LATER = payload(3, 40), payload(4, 5)
 READERS = pytest.mark.parametrize("readers", [1, 2, 3])
-ONE_OR_MORE = pytest.mark.parametrize("readers", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+ONE_OR_MORE = pytest.mark.parametrize("readers", [*slow(1, 2), 3])
 
 
 class Scene:

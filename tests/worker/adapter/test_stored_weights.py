@@ -27,11 +27,12 @@ from actorserve.actors.worker.cpu.layers.linear import PlainLinear
 from actorserve.actors.worker.formats.floats import expert
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from tests.support.models.weight_formats import FORMATS, write
+from tests.support.selection import slow
 from tests.worker.driver import config_for
 
 Checkpoints = Callable[..., Path]
 BY_TRANSFORMERS = {"model_impl": "transformers", "device": "cpu"}
-QUICK = ("w4a16_g_idx", "w8a8_zero_points", "gptq_3", "auto_round_awq", "fp8_old", "mxfp4", "mlx", "bnb_nf4_bf16")
+QUICK = ("w4a16_g_idx", "w8a8_zero_points", "auto_round_awq", "mxfp4", "mlx", "bnb_nf4_bf16")
 APPROXIMATE = (
     "nvfp4",
     "modelopt_nvfp4",
@@ -92,7 +93,7 @@ def test_whole_numbers_of_8_bits_are_multiplied_as_they_are(source: Path, tmp_pa
         assert not torch.equal(known(x), Int8Linear(torch.cat(stored).float() * torch.cat(scales)[:, None], None)(x))
 
 
-@pytest.mark.parametrize("name", ["w4a16_zero_points", "gptq_g_idx", "fp8"])
+@pytest.mark.parametrize("name", ["gptq_g_idx", *slow("w4a16_zero_points", "fp8")])
 def test_as_int8_they_are_what_floats_become(name: str, source: Path, tmp_path: Path) -> None:
     packed, plain = write(source, name, tmp_path)
     same(packed, plain, quantization="int8")
@@ -119,7 +120,7 @@ def test_products_that_are_not_quantised_alike_are_not_joined(source: Path, tmp_
     same(packed, plain, quantization="none")
 
 
-@pytest.mark.parametrize("name", ["gptq", "fp8"])
+@pytest.mark.parametrize("name", [*slow("gptq"), "fp8"])
 def test_experts_of_a_file_each(name: str, checkpoints: Checkpoints, tmp_path: Path) -> None:
     """What transformers has in one tensor lies there by experts, decoded one after the other."""
     packed, plain = write(checkpoints("qwen3_moe", initializer_range=0.1), name, tmp_path)

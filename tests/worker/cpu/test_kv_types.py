@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,18 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     native.stop()
 
 
-SLOW = ("float16", "bfloat16", "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc")
-OF_ALL = [pytest.param(kept, 0, marks=pytest.mark.slow if kept in SLOW else ()) for kept in KV_TYPES]
+QUICK = [
+    *(("native", kept, 0) for kept in ("float32", "int8", "fp8", "nvfp4", "turboquant_3bit_nc")),
+    *(("native", "turboquant_k3v4_nc", 4), ("torch", "int8", 4), ("torch", "turboquant_3bit_nc", 0)),
+]
+ALL = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in product(("native", "torch"), KV_TYPES, (0, 4))
+]
+NATIVE = pytest.mark.parametrize("kernels", ["native", pytest.param("torch", marks=pytest.mark.slow)], indirect=True)
 
 
-@pytest.mark.parametrize(("kept", "drafts"), [*OF_ALL, ("int8", 4), ("turboquant_k3v4_nc", 4)])
+@pytest.mark.parametrize(("kernels", "kept", "drafts"), ALL, indirect=["kernels"])
 def test_tokens_are_the_same_alone_and_in_a_crowd(kept: str, drafts: int, checkpoints: Folders) -> None:
     """Prompts in random chunks, over scattered blocks, rows thrown out and computed again, with and without drafts."""
     config = config_for(checkpoints("qwen3"), deterministic=True, kv_cache_dtype=kept)
@@ -86,6 +94,7 @@ def kind_of(memory: PoolMemory) -> str:
     return memory.pool.kind.name if isinstance(memory.pool, QuantisedPool) else str(memory.dtype)[len("torch.") :]
 
 
+@NATIVE
 @pytest.mark.parametrize(
     "kept",
     [*(pytest.param(name, marks=pytest.mark.slow) for name in ("float16", "nvfp4", "turboquant_k3v4_nc")), "int8"],
@@ -99,6 +108,7 @@ def test_windows_tables_of_other_types(kept: str, checkpoints: Folders) -> None:
     assert bench.scheduler.prefix.hits + bench.scheduler.hits > 0
 
 
+@NATIVE
 def test_states_beside_kv_memory_of_another_type(checkpoints: Folders) -> None:
     inner, config = load(checkpoints("qwen3"), deterministic=True, kv_cache_dtype="int8")
     model = Echo(inner)

@@ -16,6 +16,7 @@ from actorserve.actors.worker.speculative.verifier import DraftBatch, Ints, Toke
 from actorserve.kernels.cpu import decode as cpu_decode
 from actorserve.kernels.cpu.attention import StepAttention
 from tests.support.models.checkpoints import VOCABULARY
+from tests.support.selection import slow
 
 from ..driver import Driver, Sequence, config_for, make_runner
 
@@ -58,7 +59,7 @@ def anew(runner: CpuRunner, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         return Driver(runner, steady=True).run(sequences())
 
 
-@pytest.mark.parametrize(("preempt", "least"), [(0.0, 60), (0.01, 40)])
+@pytest.mark.parametrize(("preempt", "least"), [*slow((0.0, 60)), (0.01, 40)])
 def test_the_tokens_are_the_same(
     checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest.MonkeyPatch, preempt: float, least: int
 ) -> None:

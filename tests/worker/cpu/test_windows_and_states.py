@@ -30,6 +30,7 @@ from actorserve.actors.worker.models.weights import load_decoder
 from tests.scheduler.engine_model import BLOCK, MAX_TOKENS, Bench
 from tests.support.models.checkpoints import VOCABULARY
 from tests.support.models.greedy import greedy, reference
+from tests.support.selection import slow
 
 from ..driver import config_for
 
@@ -124,9 +125,9 @@ def run_crowd(
 @pytest.mark.parametrize(
     ("kind", "shape", "changes"),
     [
-        ("qwen2_windows", WINDOWED, {}),
+        *slow(("qwen2_windows", WINDOWED, {})),
         ("qwen2_windows", {**WINDOWED, "num_hidden_layers": 4, "max_window_layers": 2}, {"deterministic": True}),
-        ("qwen2_windows", {**WINDOWED, "num_hidden_layers": 4, "max_window_layers": 0}, {}),  # no layer sees all
+        *slow(("qwen2_windows", {**WINDOWED, "num_hidden_layers": 4, "max_window_layers": 0}, {})),  # no layer sees all
         ("qwen2_windows", WINDOWED, {"model_impl": "transformers", "device": "cpu"}),
         pytest.param("gemma3", GEMMA3, {}, marks=pytest.mark.slow),
         pytest.param("gemma3", GEMMA3, {"model_impl": "transformers", "device": "cpu"}, marks=pytest.mark.slow),

@@ -44,6 +44,7 @@ from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from actorserve.shm.table.table import make_ref  # noqa: E402
 from tests.support.gpu.recorded_graphs import record  # noqa: E402
 from tests.support.models.checkpoints import VOCABULARY  # noqa: E402
+from tests.support.selection import slow  # noqa: E402
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 
@@ -202,10 +203,9 @@ def test_fused_weights_and_a_part_of_a_head_that_turns(checkpoints: Folders) -> 
 @pytest.mark.parametrize(
     "kind",
     [
-        "qwen3_moe",
         "qwen2_moe",
         "gpt_oss",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mixtral", "qwen3_moe, 16")),
+        *slow("qwen3_moe", "mixtral", "qwen3_moe, 16"),
     ],
 )
 def test_experts(kind: str, checkpoints: Folders) -> None:

@@ -26,6 +26,7 @@ from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.kernels.cpu.paged_kv import PagedKV
 from tests.support.models.adapters import KINDS, LINEARS, logprobs_of, write_adapter
 from tests.support.models.checkpoints import VOCABULARY
+from tests.support.selection import slow
 
 from ..driver import config_for
 
@@ -81,7 +82,7 @@ def kernels() -> Any:
     native.stop()
 
 
-@pytest.mark.parametrize("options", [{}, {"cpu_kernels": "torch"}, {"model_impl": "transformers"}], ids=str)
+@pytest.mark.parametrize("options", [{}, *slow({"cpu_kernels": "torch"}), {"model_impl": "transformers"}], ids=str)
 def test_all_kinds_in_one_batch(options: dict[str, str], checkpoints: Folders, tmp_path: Path, kernels: None) -> None:
     """Rows of one adapter need not stand together, and a row without one has the bits that it has without any."""
     folder = checkpoints("qwen3", initializer_range=0.1)

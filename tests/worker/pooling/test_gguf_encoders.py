@@ -31,7 +31,7 @@ def test_vectors_of_a_file(family: str, cased: bool, mode: str, method: int, tmp
     name = family.replace("_", "-")
     path = write_encoder(family, tmp_path, cased, 1 + (not cased), **{f"{name}.pooling_type": method})
     wanted = vectors(tmp_path, TEXTS, mode)
-    with LLM(str(path), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
+    with LLM(str(path), in_process=True, device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
         found = llm.embed(TEXTS, use_tqdm=False)
     assert [one.prompt_token_ids for one in found] == [ids_of(tmp_path, text) for text in TEXTS]
     assert cosines([one.outputs.embedding for one in found], wanted).min() > 0.99999
@@ -73,7 +73,7 @@ def test_a_decoder_whose_file_says_how_it_pools(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     convert(tmp_path, path, lambda name: "F32", **{"qwen3.pooling_type": 3})
     wanted = vectors(tmp_path, TEXTS, "last")
-    with LLM(str(path), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
+    with LLM(str(path), in_process=True, device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
         found = llm.embed([{"prompt_token_ids": ids_of(tmp_path, text)} for text in TEXTS], use_tqdm=False)
     assert cosines([one.outputs.embedding for one in found], wanted).min() > 0.99999
 

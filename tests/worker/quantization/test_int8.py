@@ -16,6 +16,7 @@ from actorserve.actors.worker.quantization import int8
 from actorserve.actors.worker.quantization.base import LinearTensors
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.kernels.cpu.native.linear import NativeLinear
+from tests.support.selection import slow
 
 from ..cpu.test_runner import prompt
 from ..driver import Driver, Sequence, config_for, make_runner
@@ -59,7 +60,7 @@ def test_it_is_added_to_the_residual() -> None:
     assert torch.equal(residual, before + linear(x))
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "gemma3", "olmo2"])
+@pytest.mark.parametrize("kind", ["qwen3", *slow("gemma3", "olmo2")])
 def test_a_model_of_8_bits(kind: str, checkpoints: Folders) -> None:
     """Its logits are near those in float32, and its texts do not depend on the batch."""
     folder = checkpoints(kind, initializer_range=0.1)

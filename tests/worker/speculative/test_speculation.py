@@ -26,6 +26,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV
 from actorserve.kernels.cpu.sampling import Parameters
 from actorserve.shm.table.logprobs import Logprobs
 from tests.support.models.checkpoints import KINDS, VOCABULARY
+from tests.support.selection import slow
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 
@@ -318,7 +319,7 @@ def test_looking_up_costs_little() -> None:
     assert time.process_time() - start < 1.0  # measured: 0.004
 
 
-@pytest.mark.parametrize(("temperature", "least"), [(0.0, 0.9), (0.8, 0.8)])
+@pytest.mark.parametrize(("temperature", "least"), [*slow((0.0, 0.9)), (0.8, 0.8)])
 @pytest.mark.parametrize("preempt", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_a_model_that_drafts_for_itself_is_nearly_always_right(
     temperature: float, least: float, preempt: float, checkpoints: Folders

@@ -12,6 +12,7 @@ import torch
 from actorserve.actors.protocol.media import IMAGE, VIDEO, MediaItem
 from tests.support.models.vision.families import FAMILIES, checkpoint
 from tests.support.models.vision.reference import Prompt, Reference, Source, picture
+from tests.support.selection import slow
 from tests.worker.driver import Sequence, config_for, make_runner
 
 from .test_pictures import ANSWER, TEXT, Seeing, assert_same
@@ -64,7 +65,11 @@ def with_film(reference: Reference, family: str) -> tuple[Prompt, list[Any]]:
     return Prompt(ids, [], inputs), items
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if FAMILIES[family].film])
+FILMED = [family for family in FAMILIES if FAMILIES[family].film]
+QUICK = "qwen3_vl", "internvl"
+
+
+@pytest.mark.parametrize("family", [*QUICK, *slow(*(family for family in FILMED if family not in QUICK))])
 def test_logits_are_those_of_the_whole_model_wherever_films_are_cut(family: str, tmp_path: Path) -> None:
     folder = checkpoint(family, tmp_path)
     reference = Reference(family, folder)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.selection import pairwise
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
@@ -206,8 +208,7 @@ def test_experts_of_floats(dtype: torch.dtype, gate: Gate, tokens: int, sizes: t
     close(*made_and_wanted("floats", tokens, dtype, Routing(6, 2), sizes, gate, biased=biased), dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", ["int8", "int4", "mxfp4"])
+@pytest.mark.parametrize(("dtype", "form"), pairwise(DTYPES, ["int8", "int4", "mxfp4"]))
 def test_experts_of_fewer_bits(dtype: torch.dtype, form: str) -> None:
     """A row of 4 bits is filled up, and is longer than one tile."""
     biased = dtype != torch.float16

@@ -1,0 +1,66 @@
+"""What a run takes of the processors, by folder and file: the tests' own processes, and those that they have seen end.
+Beside busy neighbours this stays as it is, where time on the clock does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator
+from pathlib import PurePath
+from typing import Any
+
+import pytest
+
+TEST, COLLECTION = "cpu_s", "collection_cpu_s"  # properties of reports, which stand in JUnit's files, too
+FOLDERS, FILES = 20, 40  # that are shown
+
+
+class Costs:
+    """A plugin of each process of a run: those that run tests measure; who has their reports adds up and shows."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._own_collection: float | None = None
+        self._collection = 0.0  # of all processes
+        self._folders: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
+
+    def pytest_collection_finish(self) -> None:
+        self._own_collection = self._last = spent()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """A test's cost is on its last report, with that of fixtures which have ended behind it."""
+        report = yield
+        if report.when == "teardown":
+            now = spent()
+            report.user_properties.append((TEST, round(now - self._last, 3)))
+            self._last = now
+            if self._own_collection is not None:
+                report.user_properties.append((COLLECTION, self._own_collection))
+                self._own_collection = None
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "teardown":
+            return
+        path = PurePath(report.nodeid.split("::")[0])
+        properties: dict[str, Any] = dict(report.user_properties)
+        self._folders["/".join(path.parts[1:-1][:2])] += properties[TEST]
+        self._files[str(path)] += properties[TEST]
+        self._collection += properties.get(COLLECTION, 0.0)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._files:
+            return
+        total = sum(self._files.values()) + self._collection
+        terminalreporter.section(f"CPU time: {total:.0f} s, {self._collection:.0f} of them before the first tests")
+        for title, counter, most in (("folder", self._folders, FOLDERS), ("file", self._files, FILES)):
+            for name, seconds in counter.most_common(most):
+                terminalreporter.write_line(f"{seconds:7.1f} s {title} {name}")
+
+
+def spent() -> float:
+    """CPU seconds of this process, and of its children that have ended."""
+    return sum(os.times()[:4])
