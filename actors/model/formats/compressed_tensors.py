@@ -33,6 +33,8 @@ def read_compressed_tensors(given: Values) -> StoredWeights:
     if given.object("transform_config") is not None:
         raise given.wrong("transform_config", "nothing (weights that are rotated are not supported)")
     groups = given.object("config_groups")
+    if groups is None and given.object("kv_cache_scheme") is not None:  # of keys and values alone
+        return StoredWeights(name="compressed-tensors", of=lambda name: None, needless=KV_SCALES)
     if groups is None:
         raise given.wrong("config_groups", "an object with a group of layers")
     ignored = _matches(given, "ignore")

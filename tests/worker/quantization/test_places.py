@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.info import resolve_model
@@ -89,3 +91,15 @@ def test_kinds_whose_weights_mlx_changes(source: Path, tmp_path: Path) -> None:
     change(packed, "quantization_config", quantization={"bits": 4, "group_size": 64}, model_type="qwen3_next")
     with pytest.raises(ConfigError, match=r"is MLX' of a qwen3_next, whose weights it changes; read are gemma, .*GGUF"):
         resolve_model(config_for(packed))
+
+
+def test_scales_of_keys_and_values_alone(source: Path, tmp_path: Path) -> None:
+    """Weights are floats; the scales are not used."""
+    folder = Path(shutil.copytree(source, tmp_path / "scaled"))
+    scheme = {"num_bits": 8, "type": "float"}
+    given = {"quant_method": "compressed-tensors", "format": "dense", "config_groups": {}, "kv_cache_scheme": scheme}
+    change(folder, "", quantization_config=given)
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {f"model.layers.0.self_attn.{part}_scale": torch.ones(1) for part in "kv"}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert answers(load(folder)) == answers(load(source))
