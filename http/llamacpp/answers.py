@@ -35,17 +35,21 @@ class LlamaCompletion:
         job: Job,
         times: Callable[[Job], JobTimes],
         body: LlamaCompletionRequest,
-        about: Object,
+        settings: Object,
+        prompts: list[str],
     ) -> None:
-        """`about`: what stands at the end of every answer: the prompt's text, and how it was generated."""
-        self._answer, self._job, self._times, self._body, self._about = answer, job, times, body, about
-        self._has_line = False
+        """`settings`: how it is generated; `prompts`: their texts."""
+        self._answer, self._job, self._times, self._body = answer, job, times, body
+        self._settings, self._prompts = settings, prompts
+        self._has_line = [False] * len(job.choices)
 
-    def whole(self) -> Object:
-        (choice,) = self._job.choices
-        news = choice.take()
-        ids = news.ids if self._body.return_tokens else []
-        return self._part(choice, news, ids) | self._end(choice)
+    def whole(self) -> Any:
+        parts = []
+        for choice in self._job.choices:
+            news = choice.take()
+            ids = news.ids if self._body.return_tokens else []
+            parts.append(self._part(choice, news, ids) | self._end(choice))
+        return parts if len(parts) > 1 else parts[0]
 
     # --- streamed --------------------------------------------------------------------------------------------------
 
@@ -54,12 +58,12 @@ class LlamaCompletion:
 
     def update(self, choice: Choice) -> bytes:
         news = choice.take()
-        self._has_line = self._has_line or "\n" in _text(news.skipped)
+        self._has_line[choice.index] |= "\n" in _text(news.skipped)
         events = []
         if news.pieces or news.ids or news.logprobs:
             part = self._part(choice, news, news.ids)
             if self._body.timings_per_token:
-                part["timings"] = self._timings()
+                part["timings"] = self._timings(choice)
             events.append(_event(part))
         if news.ended:
             events.append(_event(self._part(choice, ChoiceUpdate([], [], [], True), []) | self._end(choice)))
@@ -78,7 +82,7 @@ class LlamaCompletion:
 
     def _part(self, choice: Choice, news: ChoiceUpdate, ids: list[int]) -> Object:
         text = _text(news.pieces)
-        self._has_line = self._has_line or "\n" in text
+        self._has_line[choice.index] |= "\n" in text
         part: Object = {
             "index": choice.index,
             "content": text,
@@ -98,17 +102,18 @@ class LlamaCompletion:
         return {
             "stop": True,
             "model": self._answer.model,
-            **self._about,
-            "has_new_line": self._has_line,
+            "generation_settings": self._settings,
+            "prompt": self._prompts[choice.index],
+            "has_new_line": self._has_line[choice.index],
             "truncated": False,
             "stop_type": kinds.get(choice.finish_reason or "", "none"),
             "stopping_word": word,
             "tokens_cached": choice.cached_tokens,
-            "timings": self._timings(),
+            "timings": self._timings(choice),
         }
 
-    def _timings(self) -> Object:
-        (choice,) = self._job.choices
+    def _timings(self, choice: Choice) -> Object:
+        """Of several prompts the times are those of all of them."""
         times = self._times(self._job)
         computed = choice.prompt_tokens - choice.cached_tokens
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
@@ -60,6 +60,18 @@ def _penalty(body: LlamaCompletionRequest) -> Object:
         text = "repeat_last_n: repeat_penalty looks back on the whole text here; -1 says so."
         raise bad_request(text, "repeat_last_n")
     return {"repetition_penalty": body.repeat_penalty}
+
+
+def texts_of(given: Biases | None) -> list[str]:
+    """Those that stand for their tokens."""
+    names = [name for name, _ in given] if isinstance(given, list) else list(given or ())
+    return [name for name in names if isinstance(name, str) and not name.isdecimal()]
+
+
+def by_tokens(given: Biases, tokens: Mapping[str, list[int]]) -> Biases:
+    """With the ids of texts in their place."""
+    pairs = given.items() if isinstance(given, dict) else given
+    return [(token, bias) for name, bias in pairs for token in tokens.get(str(name), [name])]
 
 
 def _biases(given: Biases) -> dict[str, float]:

@@ -8,7 +8,7 @@ import msgspec
 
 from ..openai.schemas import Object
 
-Biases = list[tuple[int, float | bool]] | dict[str, float | bool]
+Biases = list[tuple[int | str, float | bool]] | dict[str, float | bool]  # by ids, or by texts: of all their tokens
 NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
@@ -29,7 +29,7 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
 class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     """POST /completion. `id_slot`, `cache_prompt` and `n_keep` are passed over: all slots share what they have."""
 
-    prompt: str | list[int]
+    prompt: str | list[int | str | list[int]]  # ids are one prompt; texts, and lists of ids, are several
     stream: bool | None = None
     n_predict: int | None = None  # below 0: up to the model's length
     temperature: float | None = None

@@ -22,6 +22,7 @@ LLAMACPP: tuple[Route, ...] = (
             statuses=ASKS,
             error=answers.LlamaError,
             repeatable=True,
+            lists=True,
             movable=True,
         )
         for path, handler, summary, request in (

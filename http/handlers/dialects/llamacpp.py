@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 import actorserve
-from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
+from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
-from ...errors import ApiError, bad_request, overloaded
+from ...errors import ApiError, overloaded
 from ...generation.fields.decoding import decode_query
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Engine, Job
 from ...generation.prepare import ask_completion
 from ...llamacpp.answers import LlamaCompletion, settings_of
-from ...llamacpp.requests import completion_of, infill_of, renamed
+from ...llamacpp.requests import by_tokens, completion_of, infill_of, renamed, texts_of
 from ...llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
 from ...middleware.context import CLIENT, name_request
 from ...output.answer import Answer
@@ -24,6 +25,8 @@ from ...pooling.prepare import check_generates
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
+
+MOST = 64  # texts of a request whose tokens are looked up
 
 
 class LlamaApi:
@@ -48,6 +51,12 @@ class LlamaApi:
         return await self._answer(request, raw, infill_of(body, self._settings.special_tokens()))
 
     async def _answer(self, request: web.Request, raw: bytes, body: LlamaCompletionRequest) -> web.StreamResponse:
+        if words := texts_of(body.logit_bias):
+            found = await asyncio.gather(
+                *(self._engine.tokenize(TextPrompt(word, False), False) for word in words[:MOST])
+            )
+            ids = {word: tokens for word, (tokens, _) in zip(words, found, strict=False)}
+            body.logit_bias = by_tokens(body.logit_bias or [], ids)
         try:
             given = completion_of(body)
             drawn = seeded(request, given)  # `given` tells of its own seed alone
@@ -55,21 +64,20 @@ class LlamaApi:
             asked = ask_completion(drawn, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
-        if len(asked.prompts) != 1:
-            raise bad_request("prompt: one is taken at a time.", "prompt")
         cap = given.max_tokens or asked.rendering["cap"]
         asked.rendering.update(max_tokens=None, cap=cap)  # more than the model's length is no error here
-        (prompt,) = asked.prompts
-        text = prompt.text if isinstance(prompt, TextPrompt) else ""
-        if isinstance(prompt, TokenPrompt):
-            text = await self._engine.detokenize(prompt.tokens)
+        texts = [await self._text_of(prompt) for prompt in asked.prompts]
         settings = settings_of(body, given, self._settings.sampling_defaults)
-        about = {"generation_settings": settings, "prompt": text}
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> LlamaCompletion:
-            return LlamaCompletion(answer, job, self._engine.times, body, about)
+            return LlamaCompletion(answer, job, self._engine.times, body, settings, texts)
 
         return await self._generator.answer(request, raw, drawn, asked, form)
+
+    async def _text_of(self, prompt: Prompt) -> str:
+        if isinstance(prompt, TokenPrompt):
+            return await self._engine.detokenize(prompt.tokens)
+        return prompt.text if isinstance(prompt, TextPrompt) else ""
 
     # --- the server ----------------------------------------------------------------------------------------------
 

@@ -68,6 +68,16 @@ def test_ids_in_and_limits(client: httpx.Client) -> None:
     assert (stopped["stop_type"], stopped["stopping_word"], stopped["content"]) == ("word", "needed", "No <tool> is ")
 
 
+def test_several_prompts(client: httpx.Client) -> None:
+    ids = client.post("/tokenize", json={"content": "<none>"}).json()["tokens"]
+    for prompts in (["<none>", "<long>"], [ids, ids]):
+        one, other = whole(client, prompt=prompts, n_predict=3)
+        assert (one["index"], other["index"], one["prompt"]) == (0, 1, "<none>")
+        parts = list(events(client, prompt=prompts, n_predict=3))
+        for index, answer in enumerate((one, other)):
+            assert "".join(part["content"] for part in parts if part["index"] == index) == answer["content"]
+
+
 def test_probabilities(client: httpx.Client) -> None:
     told = whole(client, n_probs=3)["completion_probabilities"]
     streamed = [one for part in events(client, n_probs=3) for one in part.get("completion_probabilities", [])]
@@ -81,6 +91,9 @@ def test_grammars_and_biases(client: httpx.Client) -> None:
     assert json.loads(whole(client, json_schema=schema)["content"]) == {"a": 1}
     first = whole(client, n_predict=1, return_tokens=True)["tokens"][0]
     assert whole(client, n_predict=1, return_tokens=True, logit_bias=[[first, False]])["tokens"] != [first]
+    wanted = client.post("/tokenize", json={"content": "<none>"}).json()["tokens"]
+    for biases in ([["<none>", 100]], {"<none>": 100.0}):
+        assert whole(client, n_predict=1, return_tokens=True, logit_bias=biases, temperature=0)["tokens"] == wanted
     assert [part["timings"]["predicted_n"] for part in events(client, timings_per_token=True)][-1] > 5
 
 
