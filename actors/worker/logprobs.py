@@ -5,7 +5,7 @@ They are those of the logits as the model gives them, before penalties, masks, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from actorserve.kernels.cpu.penalties import log_sums, top_logprobs
 from actorserve.shm.table.logprobs import MOST, RECORD, Logprobs
 
 from ..protocol.request import Sampling
+from .transfer import to_device
 
 Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 CHUNK = 64  # positions of a prompt whose logits are made at once: they are as long as the vocabulary
@@ -36,6 +37,15 @@ class Listed(NamedTuple):
 
     words: np.ndarray  # int64 [rows, most of any row]; 0 where a row has fewer
     counts: Ints
+
+
+class Told(NamedTuple):
+    """Records (`pack_records`) of tokens at these positions of these slots, which may be on their way from a device."""
+
+    slots: Ints
+    positions: Ints
+    records: Tensor
+    listed: Listed | None = None
 
 
 class LogprobsWriter:
@@ -114,23 +124,22 @@ class LogprobsWriter:
         asked, logits = raw
         slots, most, listed = self.places(rows[asked])
         if self._entries is not None:
-            self.store(slots, positions[asked], self._records(logits, tokens[asked], most, listed).numpy(), listed)
+            self.store(Told(slots, positions[asked], _records(logits, tokens[asked], most, listed), listed))
 
     def prompts_among(self, rows: Ints) -> bool:
         """Whether any of these rows wants to be told of its prompt."""
         return bool(self._prompts) and not self._prompts.keys().isdisjoint(rows.tolist())
 
-    def write_prompts(
-        self, rows: Ints, firsts: Ints, counts: Ints, starts: Ints, log: np.ndarray, logits: Callable[[Tensor], Tensor]
-    ) -> None:
-        """The tokens of prompts that follow the positions which this step computes.
+    def of_prompts(
+        self, rows: Ints, firsts: Ints, counts: Ints, starts: Ints, log: np.ndarray, logits: Callable[[Ints], Tensor]
+    ) -> Iterator[Told]:
+        """What is told of tokens of prompts: of those that follow the positions which this step computes.
 
         `firsts`, `counts`, `starts`: where each row's part of the step begins, its length and its first position;
         `logits` makes the logits of some indices of the step.
         """
         if not self._prompts:
             return
-        found = []
         for row, first, count, start in zip(*(v.tolist() for v in (rows, firsts, counts, starts)), strict=True):
             if row not in self._prompts:
                 continue
@@ -139,22 +148,16 @@ class LogprobsWriter:
             stop = min(start + count, length - 1)  # the last position's logits are for the first token of the answer
             for begin in range(start, stop, CHUNK):
                 end = min(begin + CHUNK, stop)
-                index = torch.arange(first + begin - start, first + end - start)
                 following = np.arange(begin + 1, end + 1)
-                records = self._records(logits(index), log[slot, following], most)
-                found.append((np.full(end - begin, slot), following, records))
-        if self._entries is not None:
-            for slots, positions, records in found:  # a device is waited for when it has been given all of it
-                self.store(slots, positions, records.cpu().numpy())
+                own = logits(np.arange(first + begin - start, first + end - start))
+                yield Told(np.full(end - begin, slot), following, _records(own, log[slot, following], most))
 
-    def _records(self, logits: Tensor, tokens: np.ndarray, most: int, listed: Listed | None = None) -> Tensor:
-        """Of these rows and tokens, on the device of `logits`."""
-        return pack_records(logits, torch.from_numpy(tokens.astype(np.int64)).to(logits.device), most, listed)
-
-    def store(self, slots: Ints, positions: Ints, records: np.ndarray, listed: Listed | None = None) -> None:
-        """Records of `pack_records`, of tokens at these positions of these slots."""
-        assert self._entries is not None, "without an area no row is told"
-        found = records.view(ENTRY)[..., 0]
+    def store(self, told: Told) -> None:
+        """Records that are on the host."""
+        if self._entries is None:
+            return
+        slots, positions, records, listed = told
+        found = records.numpy().view(ENTRY)[..., 0]
         if listed is not None:
             found, values = np.split(found, [-listed.words.shape[1]], 1)
             self._store_listed(slots, positions, values["logprob"], listed.counts)
@@ -167,6 +170,11 @@ class LogprobsWriter:
             self._values[slot, position * count : (position + 1) * count] = own[:count]
 
 
+def _records(logits: Tensor, tokens: np.ndarray, most: int, listed: Listed | None = None) -> Tensor:
+    """Of these rows and tokens, on the device of `logits`."""
+    return pack_records(logits, to_device(tokens.astype(np.int64), logits.device), most, listed)
+
+
 def pack_records(logits: Tensor, tokens: Tensor, most: int, listed: Listed | None = None) -> Tensor:
     """int32 [rows, 1 + most, 2], on the device of `logits`: (rank, bits of the logprob) of one token of each row
     (`tokens` int64 [rows]), and (word, bits of the logprob) of the most likely words. Then come those that are
@@ -175,6 +183,6 @@ def pack_records(logits: Tensor, tokens: Tensor, most: int, listed: Listed | Non
     logprobs, words, rank = top_logprobs(logits, tokens, min(most, logits.shape[1]), sums)
     names = [rank[:, None], words]
     if listed is not None:
-        names.append(torch.from_numpy(listed.words).to(logits.device))
+        names.append(to_device(listed.words, logits.device))
         logprobs = torch.cat([logprobs, logits.gather(1, names[-1]) - sums[:, None]], 1)
     return torch.stack([torch.cat(names, 1).int(), logprobs.view(torch.int32)], 2)

@@ -29,9 +29,10 @@ class SymmetricSum:
         self._buffer, self._name, self._multicast = buffer, name, multicast
 
     @classmethod
-    def make(cls, size: int, device: torch.device) -> SymmetricSum | None:
-        """For all members, or for none: each says whether it can, and the others hear it."""
-        made, reason = cls._attempt(size, device)
+    def make(cls, rank: int, size: int, device: torch.device) -> SymmetricSum | None:
+        """For all members, whose devices follow one another, or for none: each says whether it can, and the others
+        hear it."""
+        made, reason = cls._attempt(rank, size, device)
         can = torch.tensor([made is not None])
         dist.all_reduce(can, op=dist.ReduceOp.MIN)
         if not can:
@@ -40,9 +41,9 @@ class SymmetricSum:
         return made
 
     @classmethod
-    def _attempt(cls, size: int, device: torch.device) -> tuple[SymmetricSum | None, str]:
+    def _attempt(cls, rank: int, size: int, device: torch.device) -> tuple[SymmetricSum | None, str]:
         """(it, why there is none)."""
-        others = [index for index in range(size) if index != device.index]
+        others = [device.index + other - rank for other in range(size) if other != rank]
         if not all(torch.cuda.can_device_access_peer(device, other) for other in others):
             return None, "the GPUs cannot read each other's memory"
         try:

@@ -98,7 +98,7 @@ class TensorParallelGroup:
         meet(rank, size, meeting_fd, life, device)
         self._join(rank, size, step_s, None)
         if device is not None:
-            self.symmetric = SymmetricSum.make(size, device)
+            self.symmetric = SymmetricSum.make(rank, size, device)
             atexit.register(leave_at_once)
 
     @classmethod

@@ -187,9 +187,9 @@ class CpuRunner:
         hidden = self._forward(inputs, rows, starts, counts)
         if jumps is not None:
             self._tell_jumps(jumps, hidden, rows, firsts)
-        self.logprobs.write_prompts(
-            rows, firsts, counts, starts, self.log, lambda at: self._logits(hidden[at], at.numpy())
-        )
+        made = lambda at: self._logits(hidden[torch.from_numpy(at)], at)  # noqa: E731
+        for told in self.logprobs.of_prompts(rows, firsts, counts, starts, self.log, made):
+            self.logprobs.store(told)
         self.computed[rows] = starts + counts - drafted
         samples = self.computed[rows] == self.known[rows]
         tokens = self._sample(hidden, rows[samples], (firsts + counts - 1)[samples], drafted[samples])

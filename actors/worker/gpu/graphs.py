@@ -13,10 +13,11 @@ same buffers.
 
 from __future__ import annotations
 
+import gc
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -62,6 +63,18 @@ def mixed_sizes(rows: int, tokens: int, drafts: bool = False) -> list[StepSize]:
     classes += [(rows, rows)] if drafts else []
     counts = {count for count in TOKENS if count < largest} | {largest}
     return sorted({StepSize(count, min(one, count), min(other, count)) for count in counts for one, other in classes})
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Meanwhile Python's collector frees nothing: a graph or a kernel that goes while another is captured breaks it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Graphs(Generic[Size]):
@@ -112,7 +125,8 @@ class Graphs(Generic[Size]):
         self._run(size)
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # other threads are not ours
+        # What other threads do is not ours.
+        with no_collection(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             self._run(size)
         graph.replay()  # the first time uploads it, which no request shall wait for
         torch.cuda.synchronize(self._device)

@@ -24,7 +24,8 @@ from actorserve.kernels.triton.logits import (
 )
 
 from ...protocol.request import Sampling
-from .rows import Ints, to_device
+from ..transfer import to_device
+from .rows import Ints
 
 ANY = -1  # a mask that is none
 

@@ -13,14 +13,9 @@ from actorserve.kernels.triton.step_inputs import RowState, change_rows
 
 from ...protocol.request import row_types
 from ...protocol.step import NewRow, Step
+from ..transfer import to_device
 from .buffers import CHANGES, StepBuffers
 from .buffers import Ints as Ints
-
-
-def to_device(values: np.ndarray, device: torch.device) -> Tensor:
-    """A copy on the device, which does not wait for it: through pinned memory, which torch keeps until it is copied."""
-    tensor = torch.from_numpy(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.clone()
 
 
 class DeviceRows:

@@ -39,13 +39,14 @@ from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
 from .layers.scratch import SplitScratch
 from .lora.slots import AdapterSlots
 from .lora.steps import AdaptedSteps
-from .rows import DeviceRows, Ints
+from .rows import DeviceRows
 from .sampler import PendingStep, RowWork, Sampler
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
 
 PLAIN = Rendition()
+STARTED = 4  # steps that are there at a time, at most: those that were planned ahead, and the one that is told of
 
 
 class GpuRunner:
@@ -124,7 +125,7 @@ class GpuRunner:
         self.known[work.rows] += work.draws
         alone = rows.size == work.rows.size and (work.counts == 1).all()
         few = size_for(self.decoding.sizes, rows.size) if alone and work.draws.all() else None
-        size = self._start(buffers, work, rows) if few is None else self._start_decoding(buffers, few, work)
+        size = self._start(pending) if few is None else self._start_decoding(buffers, few, work)
         self.sampler.draw(pending)
         self._after(size)
         pending.event = buffers.end()
@@ -219,8 +220,9 @@ class GpuRunner:
 
     # --- any other step ------------------------------------------------------------------------------------------
 
-    def _start(self, buffers: StepBuffers, work: RowWork, drawing: Ints) -> int | StepSize:
+    def _start(self, pending: PendingStep) -> int | StepSize:
         """How large the step is that was started."""
+        buffers, work, drawing = pending.buffers, pending.work, pending.rows
         rows, counts, firsts = work.rows, work.counts, work.firsts
         starts = np.concatenate([[0], np.cumsum(counts)])
         several = np.flatnonzero(counts > 1)
@@ -249,11 +251,7 @@ class GpuRunner:
             return size
         with nullcontext() if adapted is None else adapted.giving(size.tokens):
             hidden = self._compute(size)
-
-        def some_logits(at: Tensor) -> Tensor:
-            return self.model.logits(self.model.norm(hidden.of(at.to(self.device)))).float()
-
-        self.sampler.logprobs.write_prompts(rows, starts[:-1], counts, firsts, self.log, some_logits)
+        self.sampler.tell_prompts(pending, starts[:-1], hidden, self.log)
         return size
 
     def _compute(self, size: StepSize) -> Hidden:
@@ -298,9 +296,10 @@ class GpuRunner:
         if self.adapted is not None:  # there are two ways to add what adapters do
             for size in (profiled[0], *profiled[-2:]):
                 self.adapted.mixed.step(size)
-        buffers = self._buffers.take()
-        self.rows.try_out(buffers)
-        self._buffers.give_back(buffers)
+        made = [self._buffers.take() for _ in range(STARTED)]  # pinning memory may wait for the device
+        self.rows.try_out(made[0])
+        for buffers in made:
+            self._buffers.give_back(buffers)
 
     def _profiled(self) -> list[StepSize]:
         rows, tokens = self.sizes.rows, self.sizes.tokens
@@ -315,9 +314,11 @@ class GpuRunner:
             graphs.step(graphs.sizes[-1])
 
     def own_bytes(self, free: Callable[[], int]) -> int:
-        """What the graphs will take of the device beside the memory they compute in; `free`: bytes that are left."""
-        pool = torch.cuda.graph_pool_handle()
-        return sum(graphs.own_bytes(pool, free) for graphs in self._graphs().values())
+        """What the graphs will take of the device beside the memory they compute in; `free`: bytes that are left.
+
+        Each kind is tried in a pool of its own: when the graphs of one are gone, torch takes no others into its pool.
+        """
+        return sum(graphs.own_bytes(torch.cuda.graph_pool_handle(), free) for graphs in self._graphs().values())
 
     def capture(self) -> int:
         """Make the graphs, in the same memory, as one runs after the other; how many there are."""

@@ -26,12 +26,13 @@ from actorserve.shm.table.logprobs import MOST, Logprobs
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, Sampling
 from ..logits.processors import LogitsProcessors
-from ..logprobs import Listed, LogprobsWriter, pack_records
+from ..logprobs import LogprobsWriter, Told, pack_records
+from ..transfer import to_device, to_host
 from .buffers import Sizes, StepBuffers, StepNumbers
 from .executor import GpuModel, Hidden
 from .graphs import Graphs, size_for
 from .processors import DeviceProcessors
-from .rows import DeviceRows, Ints, to_device
+from .rows import DeviceRows, Ints
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
@@ -59,9 +60,7 @@ class PendingStep:
         self.rows, self.positions = rows, positions
         self.buffers = buffers
         self.bound = False  # the host has to know the tokens before it makes masks for the step behind
-        self.logprobs: tuple[Ints, Ints, Tensor, Listed | None] | None = (
-            None  # slots, positions, records (with the tokens)
-        )
+        self.told: list[Told] = []  # logprobs, which come with the tokens
         self.event: torch.cuda.Event | None = None  # of its end
         self.seconds: float | None = None  # what it took on the device, once it was finished
         self.failed_rows: Numbers = ()  # whose grammar has failed
@@ -132,9 +131,8 @@ class Sampler:
         if pending.event is not None:
             pending.event.synchronize()
         tokens = pending.tokens = pending.buffers.tokens[: pending.rows.size].numpy().copy()
-        if pending.logprobs is not None:
-            slots, positions, records, listed = pending.logprobs
-            self.logprobs.store(slots, positions, records.numpy(), listed)
+        for told in pending.told:
+            self.logprobs.store(told)
         if pending.bound:
             self.logits_processors.advance(pending.rows, tokens)
         return tokens
@@ -180,8 +178,17 @@ class Sampler:
         at = to_device(told, self.device)
         slots, most, listed = self.logprobs.places(pending.rows[told])
         records = pack_records(self._logits.index_select(0, at).float(), self._tokens[at].long(), most, listed)
-        copy = torch.empty(records.shape, dtype=records.dtype, pin_memory=self.device.type == "cuda")
-        pending.logprobs = slots, pending.positions[told], copy.copy_(records, non_blocking=True), listed
+        pending.told.append(Told(slots, pending.positions[told], to_host(records), listed))
+
+    def tell_prompts(self, pending: PendingStep, starts: Ints, hidden: Hidden, log: np.ndarray) -> None:
+        """Logprobs of prompts' tokens behind those of a step, which begin at `starts` and were made to `hidden`."""
+
+        def logits(at: Ints) -> Tensor:
+            return self.model.logits(self.model.norm(hidden.of(to_device(at, self.device)))).float()
+
+        rows, counts, firsts, *_ = pending.work
+        for told in self.logprobs.of_prompts(rows, starts, counts, firsts, log, logits):
+            pending.told.append(told._replace(records=to_host(told.records)))
 
     def _fill_masks(self, pending: PendingStep, rows: Ints) -> Numbers:
         """Masks that depend on the text so far, made while the device computes; whose grammar has failed."""

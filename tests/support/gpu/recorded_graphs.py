@@ -44,11 +44,12 @@ class _Operations(TorchDispatchMode):
         assert isinstance(made, Tensor | tuple | list), f"{func} looks at a number: a graph cannot"
         name = func.name()
         if not name.startswith(("aten::empty", "aten::new_empty")):
-            self.graph.steps.append(_again(func, args, kwargs, made))
+            self.graph.steps.append(again(func, args, kwargs, made))
         return made
 
 
-def _again(func: Any, args: Any, kwargs: Any, made: Any) -> Callable[[], object]:
+def again(func: Any, args: Any, kwargs: Any, made: Any) -> Callable[[], object]:
+    """What does the same once more, with its result in the same memory."""
     if not isinstance(made, Tensor):  # views of parts
         return lambda: None
     given = {value.untyped_storage().data_ptr() for value in [*args, *kwargs.values()] if isinstance(value, Tensor)}

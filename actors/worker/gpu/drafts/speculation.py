@@ -24,7 +24,8 @@ from actorserve.shm.table.table import slot_of
 
 from ....protocol.step import NewRow, Step
 from ...speculative.verifier import DraftBatch, DraftOutcome, DraftVerifier
-from ..rows import Ints, to_device
+from ...transfer import to_device
+from ..rows import Ints
 from ..runner import GpuRunner
 from ..sampler import PendingStep, RowWork, Sampler
 
