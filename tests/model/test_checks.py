@@ -61,7 +61,6 @@ def test_a_draft_model_is_looked_at_too(folder: Path) -> None:
         {"worker_cls": "a:B"},
         {"enable_eplb": True, "enable_expert_parallel": True, "tensor_parallel_size": 2},
         {"speculative_config": '{"method": "suffix", "num_speculative_tokens": 2}'},
-        {"speculative_config": '{"method": "dflash", "model": "x", "num_speculative_tokens": 2}'},
     ],
 )
 def test_what_a_gpus_worker_does_not_do_is_refused_there(given: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     OPTION,
-    DFlashOptions,
     DraftModelOptions,
     HeadOptions,
     SuffixOptions,
@@ -48,10 +47,9 @@ def _check_only_on_cpu(config: Config) -> None:
 def check_drafts_on_gpu(config: Config) -> None:
     """ConfigError if drafts are of a kind that a CPU's worker alone makes."""
     given = read_speculative(config)
-    for kind, method, nearest in ((SuffixOptions, "suffix", "ngram"), (DFlashOptions, "dflash", "eagle3")):
-        if isinstance(given, kind):
-            advice = f"is for a CPU only (--device cpu); {nearest} is nearest to it"
-            raise ConfigError(f"{OPTION}: method: {method} {advice}")
+    if isinstance(given, SuffixOptions):
+        advice = "is for a CPU only (--device cpu); ngram is nearest to it"
+        raise ConfigError(f"{OPTION}: method: suffix {advice}")
 
 
 def check_gpu(config: Config) -> bool:

@@ -25,7 +25,7 @@ from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write
-from actorserve.kernels.triton.silu_mul import silu_mul
+from actorserve.kernels.triton.silu_mul import GATES
 from actorserve.kernels.triton.step_inputs import StepInputs
 
 from ...model.architecture import Architecture
@@ -163,7 +163,7 @@ class GpuLayer:
         normed = add_rms_norm(inner, residual, self.mlp_gain, self.shape.norm_eps)
         if self.moe is not None:
             return self._sum(self.moe(normed, batch.inputs.slots))
-        return self._sum(self.down(silu_mul(self.gate_up(normed))))
+        return self._sum(self.down(GATES[self.shape.activation](self.gate_up(normed))))
 
     def attention(self, merged: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What heads see, [tokens, all their numbers], by q, k and v side by side."""

@@ -15,7 +15,7 @@ from ...model.architecture import Architecture
 from ...model.checks.combinations import adapted_on_gpu, vision_on_gpu
 from ...model.checks.drafts import draft_refused, find_draft_model, find_head
 from ...model.config_json import find_architecture
-from ...model.heads.formats import MedusaShape, RecurrentShape
+from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
 from ...model.memory.machine import check_quantization
@@ -38,6 +38,7 @@ from .actor import GpuWorkerActor
 from .buffers import Sizes
 from .compilations import report_late_compilations
 from .drafts.ahead import CachedDraftingRunner
+from .drafts.blocks import BlockDrafter, BlockDraftingRunner
 from .drafts.draft_model import ModelDraftingRunner
 from .drafts.medusa import MedusaDraftingRunner, MedusaHead, load_heads
 from .drafts.recurrent import RecurrentDraftingRunner, RecurrentHead
@@ -66,7 +67,7 @@ from .memory import (
 )
 from .runner import GpuRunner
 
-Drafter = GpuModel | list[MedusaHead] | RecurrentHead  # what makes drafts beside the model
+Drafter = GpuModel | list[MedusaHead] | RecurrentHead | BlockDrafter  # what makes drafts beside the model
 
 
 def start(context: Context) -> GpuWorkerActor:
@@ -166,19 +167,22 @@ def _load_draft(context: Context, device: torch.device) -> GpuModel | None:
         raise draft_refused(given, error) from None
 
 
-def _load_head(context: Context, model: GpuModel) -> list[MedusaHead] | RecurrentHead | None:
+def _load_head(context: Context, model: GpuModel) -> list[MedusaHead] | RecurrentHead | BlockDrafter | None:
     """The head that makes drafts, or several that do so together, if any do; ConfigError if it cannot be had."""
     config, given = context.config, read_speculative(context.config)
     if not isinstance(given, HeadOptions):
         return None
     head = find_head(config, context.model, model.shape)
     assert head is not None
+    drafts, length = count_drafts(config), context.model.max_model_len
     if isinstance(head.shape, MedusaShape):
-        return load_heads(head.shape, open_head(head), model, count_drafts(config))
-    assert isinstance(head.shape, RecurrentShape), "check_device has let nothing else through"
+        return load_heads(head.shape, open_head(head), model, drafts)
     try:
         check_shape(config, head.shape)
-        return RecurrentHead(head.shape, open_head(head), model, context.model.max_model_len)
+        if isinstance(head.shape, BlockShape):
+            return BlockDrafter(head.shape, open_head(head), model, length, drafts)
+        assert isinstance(head.shape, RecurrentShape), "there is no other"
+        return RecurrentHead(head.shape, open_head(head), model, length)
     except ConfigError as error:
         raise draft_refused(given, error) from None
 
@@ -199,6 +203,8 @@ def make_runner(context: Context, model: GpuModel, draft: Drafter | None = None)
     given = model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed
     if isinstance(draft, list):
         return MedusaDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), heads=draft)
+    if isinstance(draft, BlockDrafter):
+        return BlockDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), drafter=draft)
     if isinstance(draft, RecurrentHead):
         return RecurrentDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), head=draft)
     if draft is not None:
@@ -224,9 +230,9 @@ def _make_pools(
     runner.pools = make_pools(shape, blocks, size, kind, device, windows, take)
     if not isinstance(runner, CachedDraftingRunner):
         return 0
-    shape, dtype = runner.draft_memory
+    shape, dtype, spare = runner.draft_memory
     kind = kv_kind(config, dtype, device)
-    runner.draft_pools = make_pools(shape, blocks, size, kind, device)
+    runner.draft_pools = make_pools(shape, blocks + spare, size, kind, device)
     return kv_block_bytes(shape, size, kind)
 
 

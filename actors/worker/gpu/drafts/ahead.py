@@ -83,6 +83,7 @@ class DraftMemory(NamedTuple):
 
     shape: Architecture
     dtype: torch.dtype
+    spare: int = 0  # blocks behind those that the model has as well
 
 
 class CachedDraftingRunner(AheadDraftingRunner, ABC):
@@ -91,16 +92,23 @@ class CachedDraftingRunner(AheadDraftingRunner, ABC):
     def __init__(self, *given: Any, **named: Any) -> None:
         """That memory is set afterwards, as the model's is (`draft_pools`)."""
         super().__init__(*given, **named)
-        sizes, state = self.sizes, self.rows.state
         self.draft_pools: list[Pools] = []
-        self._draft_inputs = StepInputs.make(sizes.rows, sizes.rows, state.table.shape[1], self.device, sizes.tables)
-        self._draft_inputs.fill()
-        self._draft_state = RowState(state.last, torch.zeros_like(state.drawn), state.table)
 
     @property
     @abstractmethod
     def draft_memory(self) -> DraftMemory:
         """What it is for."""
+
+
+class StepwiseDraftingRunner(CachedDraftingRunner, ABC):
+    """Drafts are computed one after the other."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        sizes, state = self.sizes, self.rows.state
+        self._draft_inputs = StepInputs.make(sizes.rows, sizes.rows, state.table.shape[1], self.device, sizes.tables)
+        self._draft_inputs.fill()
+        self._draft_state = RowState(state.last, torch.zeros_like(state.drawn), state.table)
 
     def _token_each(self, number: int, size: int, positions: Tensor, words: Tensor) -> StepInputs:
         """One token for each of so many rows, for drafts of this number: rows that want fewer are none."""

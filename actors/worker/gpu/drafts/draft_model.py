@@ -14,10 +14,10 @@ from typing import Any
 from actorserve.kernels.triton.paged_decode import Scratch, split_count
 
 from ..executor import GpuBatch, GpuModel, Hidden
-from .ahead import CachedDraftingRunner, DraftMemory
+from .ahead import DraftMemory, StepwiseDraftingRunner
 
 
-class ModelDraftingRunner(CachedDraftingRunner):
+class ModelDraftingRunner(StepwiseDraftingRunner):
     """Rows have drafts of a model."""
 
     def __init__(self, *given: Any, draft: GpuModel, **named: Any) -> None:

@@ -17,23 +17,22 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from actorserve.kernels.triton.drafts import follow
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables
 
-from ....model.heads.formats import EMBEDDING, RecurrentShape
+from ....model.heads.formats import RecurrentShape
 from ....model.layers import LayerSpec
 from ...models.rope import cosines_and_sines
 from ...models.sharding import Get
-from ...speculative.words import target_words
 from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
 from ..graphs import Graphs, StepSize
 from ..layers.scratch import SplitScratch
 from ..layers.taps import ResidualTaps
-from .ahead import CachedDraftingRunner, DraftMemory
+from .ahead import DraftMemory, StepwiseDraftingRunner
+from .words import DraftWords
 
 
 class HeadBuilder(GpuBuilder):
@@ -68,9 +67,7 @@ class RecurrentHead:
         self.token_norm, self.hidden_norm = build.gain(form.token_norm), build.gain(form.hidden_norm)
         self.final_norm = build.gain(form.final_norm)
         self.layer = HeadLayer(build, 0, None)
-        self.embeddings = build.tensor(EMBEDDING) if shape.own_embeddings else target.embeddings
-        self.head = build.linear(shape.head) if shape.own_head else None
-        self.words = target_words(shape, get).to(device) if shape.mapped else None
+        self.words = DraftWords(shape, get, target, build)
         cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
         self.turns = RotaryTables(cos.to(device), sin.to(device))
 
@@ -88,7 +85,7 @@ class RecurrentHead:
 
     def forward(self, hidden: Tensor, ids: Tensor, batch: GpuBatch, pools: Pools) -> Tensor:
         """The hidden state for each token, of those of the tokens before; `ids` are the tokens behind these."""
-        tokens = self._normed(F.embedding(ids, self.embeddings), self.token_norm)
+        tokens = self._normed(self.words.embed(ids), self.token_norm)
         normed = self._normed(hidden, self.hidden_norm)
         pair = torch.cat([tokens, normed] if self.format.token_first else [normed, tokens], -1)
         if self.join is None:
@@ -103,19 +100,13 @@ class RecurrentHead:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocabulary of the model] of what `forward` has made; -inf of words that are never drafted."""
-        seen = hidden if self.format.normed_back else self._normed(hidden, self.final_norm)
-        if self.head is None:
-            return self.target.logits(seen)
-        own = self.head(seen)
-        if self.words is None:
-            return own
-        return own.new_full((len(own), self.shape.vocab_size), float("-inf")).index_copy_(1, self.words, own)
+        return self.words.logits(hidden if self.format.normed_back else self._normed(hidden, self.final_norm))
 
     def _normed(self, x: Tensor, gain: Tensor | None) -> Tensor:
         return x if gain is None else rms_norm(x, gain, self.shape.norm_eps)
 
 
-class RecurrentDraftingRunner(CachedDraftingRunner):
+class RecurrentDraftingRunner(StepwiseDraftingRunner):
     """Rows have drafts of a head."""
 
     def __init__(self, *given: Any, head: RecurrentHead, **named: Any) -> None:

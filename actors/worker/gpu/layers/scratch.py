@@ -20,13 +20,17 @@ PROCESSORS = 16  # multiprocessors that there are taken to be where there is no 
 FEW_ROWS = 2  # that a step with prompts is taken to have when their keys are divided
 
 
+def processors_of(device: torch.device) -> int:
+    """Its multiprocessors."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
+
+
 class SplitScratch:
     """For one model."""
 
     def __init__(self, shape: Architecture, longest: int, counts: Iterable[int], device: torch.device) -> None:
         """`counts`: of rows that decode, for which there are graphs, and the most that there may be."""
-        cuda = device.type == "cuda"
-        processors = torch.cuda.get_device_properties(device).multi_processor_count if cuda else PROCESSORS
+        processors = processors_of(device)
         self._shape, self._longest, self._device, self.processors = shape, longest, device, processors
         self._splits = {count: split_count(count, shape.kv_heads, longest, processors) for count in sorted(counts)}
         most = max(size * splits for size, splits in self._splits.items())
