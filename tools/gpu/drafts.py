@@ -1,4 +1,5 @@
-"""What drafts cost a step, and whether texts stay: found in the text, said by a smaller model, by a head of EAGLE-3.
+"""What drafts cost a step, and whether texts stay: found in the text, said by a smaller model, by a head of EAGLE-3, by
+a model of blocks (DFlash).
 
 With random weights no head is right but by chance: what a step with drafts takes says how many of them would have to
 count for it to pay, and tokens have to be those of a run without drafts, whatever counts.
@@ -19,8 +20,16 @@ from .report import TINY, at_most, say, surviving
 from .shapes import DTYPES, SHAPES, Bench, read_shape
 
 from actorserve.actors.model.architecture import Architecture  # isort: skip
-from actorserve.actors.model.heads.formats import EAGLE3, TO_TARGET, RecurrentShape, TargetStates  # isort: skip
+from actorserve.actors.model.heads.formats import (  # isort: skip
+    BLOCK_LAYER,
+    EAGLE3,
+    TO_TARGET,
+    BlockShape,
+    RecurrentShape,
+    TargetStates,
+)
 from actorserve.actors.worker.gpu.drafts.ahead import CachedDraftingRunner  # isort: skip
+from actorserve.actors.worker.gpu.drafts.blocks import BlockDrafter, BlockDraftingRunner  # isort: skip
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner  # isort: skip
 from actorserve.actors.worker.gpu.drafts.recurrent import RecurrentDraftingRunner, RecurrentHead  # isort: skip
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner  # isort: skip
@@ -39,14 +48,14 @@ SPREAD = 5.0  # in those
 CHUNK = 32 if TINY else 512
 LENGTH = CONTEXT + (1 + DRAFTS) * (WARM + STEPS + 4)
 GOALS = {"n-gram": 1.4, "EAGLE-3": 1.9}  # times as long as a step without, for up to 8 rows
-KINDS = ("n-gram", "a model", "EAGLE-3")
+SHARED = "vocab_size hidden_size intermediate_size heads kv_heads head_dim norm_eps rope".split()
+KINDS = ("n-gram", "a model", "EAGLE-3", "DFlash")
 
 
 def head_of(target: Architecture) -> RecurrentShape:
     """A head as they are published: it reads three layers, and may say the words that are most frequent."""
-    names = "vocab_size hidden_size intermediate_size heads kv_heads head_dim norm_eps rope".split()
     return RecurrentShape(
-        **{name: getattr(target, name) for name in names},
+        **{name: getattr(target, name) for name in SHARED},
         windows=(None,),
         format=EAGLE3,
         states=TargetStates((min(2, target.layers), target.layers // 2, max(0, target.layers - 3))),
@@ -55,6 +64,26 @@ def head_of(target: Architecture) -> RecurrentShape:
         own_embeddings=False,
         own_head=True,
         mapped=True,
+    )
+
+
+def blocks_of(target: Architecture) -> BlockShape:
+    """A small model of blocks: it reads as many layers as it has, and shares embeddings and head with the model."""
+    count = 1 if TINY else 5
+    reads = tuple(1 + number * (target.layers - 1) // count for number in range(count))
+    return BlockShape(
+        **{name: getattr(target, name) for name in SHARED},
+        windows=(None,) * count,
+        causal=(False,) * count,
+        layer=BLOCK_LAYER.with_biases(lambda linear: False),
+        states=TargetStates(reads),
+        target_hidden=target.hidden_size,
+        draft_vocabulary=target.vocab_size,
+        own_embeddings=False,
+        own_head=False,
+        mapped=False,
+        block=1 + DRAFTS,
+        mask=7,
     )
 
 
@@ -72,8 +101,8 @@ class DraftBench(Bench):
         self.kind, self.spread = kind, spread
         super().__init__(name, rows, length, tokens, drafts=DRAFTS if kind else 0)
         if isinstance(runner := self.runner, CachedDraftingRunner):
-            shape, dtype = runner.draft_memory
-            runner.draft_pools = self.make_pools(shape, self.table.size, dtype)
+            shape, dtype, spare = runner.draft_memory
+            runner.draft_pools = self.make_pools(shape, self.table.size + spare, dtype)
 
     def weights(self, shape: Architecture, seed: int) -> Callable[[str], torch.Tensor]:
         get = super().weights(shape, seed)
@@ -90,6 +119,10 @@ class DraftBench(Bench):
             shape = smaller(self.name)
             draft = GpuModel(shape, self.weights(shape, 1), self.dtype, length, self.device)
             return ModelDraftingRunner(model, *given, lookup=lookup, adaptive=False, draft=draft, **named)
+        if self.kind == "DFlash":
+            blocks = blocks_of(self.shape)
+            drafter = BlockDrafter(blocks, self.weights(blocks, 3), model, length, DRAFTS)
+            return BlockDraftingRunner(model, *given, lookup=lookup, adaptive=False, drafter=drafter, **named)
         shape = head_of(self.shape)
         own = self.weights(shape, 2)
         words = torch.zeros(shape.draft_vocabulary, dtype=torch.int64)

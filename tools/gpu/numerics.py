@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
-from .report import TINY, at_most, say
+from .report import TINY, at_most, say, surviving
 from .shapes import GREEDY
 
 from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
@@ -140,29 +142,46 @@ def logits_apart(folder: Path) -> tuple[float, float]:
     return float((mine - theirs).abs().max() / theirs.std()), float((own - theirs).abs().max() / theirs.std())
 
 
-def main() -> None:
+def exact(kind: str, folder: Path) -> None:
+    """Greedy tokens in float32."""
+    reference, margins = wanted(folder)
+    for graphs in (True, False):
+        with surviving(f"{kind}, float32, {'with' if graphs else 'without'} graphs") as name:
+            drawn = generate(make_runner(folder, torch.float32, graphs))
+            say(f"{name}: tokens as transformers'", float((np.array(drawn) == np.array(reference)).mean()))
+            at_most(f"{name}: sequences that differ where it was no near tie", wrong(drawn, reference, margins), "", 0)
+
+
+def rough(kind: str, folder: Path) -> None:
+    """Logits of 16 bits, and whether they are the same in every batch."""
+    with surviving(f"{kind}, bfloat16: logits apart"):
+        ours, theirs = logits_apart(folder)
+        say(f"{kind}, bfloat16: logits apart, in standard deviations", ours)
+        at_most(f"{kind}, bfloat16: that, beside transformers' own", ours / theirs, "times", TOLERANCE)
+    for dtype in (torch.bfloat16, torch.float16):
+        with surviving(f"{kind}, {dtype}: prompts of {PROMPTS} with other bits together than alone") as name:
+            at_most(f"{name}, with --deterministic", other_bits(folder, dtype, True), "", 0)
+            say(f"{name}, without", other_bits(folder, dtype, False))
+
+
+def check(kind: str) -> None:
     with tempfile.TemporaryDirectory() as root, torch.inference_mode():
-        for kind in KINDS:
-            folder = Path(root) / kind
-            write_model(kind, folder, **({} if TINY else WIDE))
-            reference, margins = wanted(folder)
-            for graphs in (True, False):
-                drawn = generate(make_runner(folder, torch.float32, graphs))
-                name = f"{kind}, float32, {'with' if graphs else 'without'} graphs"
-                say(f"{name}: tokens as transformers'", float((np.array(drawn) == np.array(reference)).mean()))
-                at_most(
-                    f"{name}: sequences that differ where it was no near tie", wrong(drawn, reference, margins), "", 0
-                )
-            if TINY:  # the interpreter would take minutes
-                continue
-            for dtype in (torch.bfloat16, torch.float16):
-                name = f"{kind}, {dtype}: prompts of {PROMPTS} with other bits together than alone"
-                at_most(f"{name}, with --deterministic", other_bits(folder, dtype, True), "", 0)
-                say(f"{name}, without", other_bits(folder, dtype, False))
-            ours, theirs = logits_apart(folder)
-            say(f"{kind}, bfloat16: logits apart, in standard deviations", ours)
-            at_most(f"{kind}, bfloat16: that, beside transformers' own", ours / theirs, "times", TOLERANCE)
+        folder = Path(root) / kind
+        write_model(kind, folder, **({} if TINY else WIDE))
+        with surviving(f"{kind}, float32"):
+            exact(kind, folder)
+        if not TINY:  # the interpreter would take minutes
+            rough(kind, folder)
+
+
+def main() -> int:
+    """Each kind in a process of its own: nothing is timed, and compiling is most of it."""
+    command = [sys.executable, "-m", "tools.gpu.numerics"]
+    started = [subprocess.Popen([*command, kind]) for kind in KINDS]
+    return max(abs(process.wait()) for process in started)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 1:
+        sys.exit(main())
+    check(sys.argv[1])

@@ -167,12 +167,14 @@ class Bench:
         adapters: int = 0,
         rank: int = 16,
         drafts: int = 0,
+        layers: int | None = None,
     ) -> None:
         """`kind`: of keys and values, where that is not the model's own type; `fused`: see layers/fused.py there;
-        `adapters` of this rank of all linear layers, of ids from 1 on; `drafts` of a row in a step, at most.
+        `adapters` of this rank of all linear layers, of ids from 1 on; `drafts` of a row in a step, at most;
+        `layers`: fewer than the model has.
         """
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.name, self.shape = name, read_shape(name)
+        self.name, self.shape = name, read_shape(name, **({} if layers is None else {"num_hidden_layers": layers}))
         self.dtype = DTYPES[SHAPES[name]["dtype"]]
         lora = GpuLoraSites(adapters, rank, self.device) if adapters else None
         model = GpuModel(

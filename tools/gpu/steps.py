@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -29,6 +30,7 @@ from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: ski
 
 CONTEXT = 64 if TINY else 1024
 WARM, STEPS = (1, 2) if TINY else (5, 40)
+TOKENS = 2048  # of a step
 MOST = CONTEXT + 8 * STEPS + 64  # tokens of a row: rows are placed anew before they are full
 
 
@@ -196,9 +198,22 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
-def usual(name: str, plan: Plan, limits: dict[str, float]) -> None:
+def kinds_of(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Runners that are timed, each compiled in its own way, and what Bench makes them of."""
+    kinds: dict[str, dict[str, Any]] = {"usual": {}, "fused": {"fused": True}}
+    if plan.quantised and supported(torch.device("cuda")):
+        kinds["8-bit KV"] = {"kind": E4M3}
+    return kinds
+
+
+def size_of(plan: Plan) -> tuple[int, int]:
+    """(rows, tokens of each) of the largest."""
     rows = max(*plan.batches, *(rows + 1 for rows, _ in plan.mixed))
-    bench = Bench(name, rows, max(MOST, *(2 * chunk + 1 for _, chunk in plan.mixed)), 2048)
+    return rows, max(MOST, *(2 * chunk + 1 for _, chunk in plan.mixed))
+
+
+def usual(name: str, plan: Plan, limits: dict[str, float]) -> None:
+    bench = Bench(name, *size_of(plan), TOKENS)
     captured(bench, name)
     for batch in plan.batches:
         with surviving(f"{name}, decode, batch {batch}"):
@@ -212,9 +227,10 @@ def usual(name: str, plan: Plan, limits: dict[str, float]) -> None:
 
 
 def quantised(name: str, plan: Plan, limits: dict[str, float]) -> None:
-    if not plan.quantised or not supported(torch.device("cuda")):
+    kind = kinds_of(plan).get("8-bit KV")
+    if kind is None:
         return
-    bench = Bench(name, max(plan.quantised), MOST, 2048, kind=E4M3)
+    bench = Bench(name, max(plan.quantised), MOST, TOKENS, **kind)
     captured(bench, f"{name}, 8-bit KV")
     for batch in plan.quantised:
         decode(bench, f"{name}, 8-bit KV", batch, limits, None, batch == max(plan.quantised))
@@ -223,7 +239,7 @@ def quantised(name: str, plan: Plan, limits: dict[str, float]) -> None:
 def fused(name: str, plan: Plan, limits: dict[str, float]) -> None:
     """Small steps by products of our own: they should be the usual way where they are quicker here than above."""
     batches = [batch for batch in plan.batches if batch <= MOST_ROWS]
-    bench = Bench(name, max(batches), MOST, 2048, fused=True)
+    bench = Bench(name, max(batches), MOST, TOKENS, **kinds_of(plan)["fused"])
     assert bench.runner.model.fused is not None
     captured(bench, f"{name}, fused")
     for batch in batches:

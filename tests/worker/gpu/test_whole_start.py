@@ -30,6 +30,8 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.actor import GpuWorkerActor
+from actorserve.actors.worker.gpu.drafts.ahead import CachedDraftingRunner
+from actorserve.actors.worker.gpu.drafts.blocks import BlockDraftingRunner
 from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner
 from actorserve.actors.worker.gpu.drafts.medusa import MedusaDraftingRunner
 from actorserve.actors.worker.gpu.drafts.recurrent import RecurrentDraftingRunner
@@ -53,7 +55,7 @@ Folders = Callable[..., Path]
 ROOT = Path(__file__).parents[3]
 ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
 DRAFTS = 2
-MEDUSA, EAGLE3 = HEADS = "medusa", "eagle3"
+MEDUSA, EAGLE3, DFLASH = HEADS = "medusa", "eagle3", "dflash"
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1})
 TWO_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
 KINDS: dict[str, dict[str, Any]] = {
@@ -76,9 +78,20 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "draft model": ("qwen3", {"deterministic": True, "draft": "gemma3"}, ModelDraftingRunner),
     "drafts of heads": ("qwen3", {"deterministic": True, "draft": MEDUSA}, MedusaDraftingRunner),
     "drafts of a head": ("qwen3", {"draft": EAGLE3}, RecurrentDraftingRunner),
+    "drafts of blocks": ("qwen3", {"draft": DFLASH}, BlockDraftingRunner),
+    "drafts of blocks, windows": ("gemma3, windows", {"draft": DFLASH, "deterministic": True}, BlockDraftingRunner),
+    "drafts of a head, windows": ("gemma3, windows", {"draft": EAGLE3}, RecurrentDraftingRunner),
     "drafts of a head, eager": ("qwen3", {"draft": EAGLE3, "enforce_eager": True}, RecurrentDraftingRunner),
 }
-QUICK = ("adapters", "drafts of heads", "drafts of a head", "windows", "varied, deterministic, drafts", "draft model")
+QUICK = (
+    "adapters",
+    "drafts of heads",
+    "drafts of a head",
+    "drafts of blocks",
+    "windows",
+    "varied, deterministic, drafts",
+    "draft model",
+)
 
 
 def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -> None:
@@ -139,8 +152,11 @@ def heads_of(folder: Path, method: str) -> str:
     own = folder.parent / f"{folder.name}-{method}"
     if not own.exists() and method == MEDUSA:
         heads.write_medusa(own, heads.medusa(folder, heads=DRAFTS))
+    sizes: dict[str, Any] = {"num_attention_heads": 4}  # of 16 numbers each
+    if not own.exists() and method == DFLASH:
+        tensors = heads.dflash(folder, layers=1, config=sizes)
+        heads.write_dflash(own, folder, tensors, {"target_layer_ids": [0, 0]}, **sizes)
     elif not own.exists():
-        sizes: dict[str, Any] = {"num_attention_heads": 4}  # of 16 numbers each
         tensors = heads.eagle3(folder, drafted=200, own_embeddings=True, config=sizes)
         heads.write_eagle3(own, folder, tensors, eagle_aux_hidden_state_layer_ids=[0, 0, 1], **sizes)
     return str(own)
@@ -162,7 +178,7 @@ def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -
     kind, _, runner_type = SETTINGS[setting]
     assert type(runner) is runner_type and isinstance(runner.model, VariedModel) == kind.startswith("gemma3")
     assert runner.model.batch_invariant == config.deterministic
-    check_memory(ready, runner, setting == "windows")
+    check_memory(ready, runner, "windows" in setting)
     assert (runner.adapted is not None) == config.enable_lora
     for graphs in runner._graphs().values():
         assert graphs._graphs.keys() == (set() if config.enforce_eager else set(graphs.sizes))
@@ -175,10 +191,12 @@ def check_memory(ready: WorkerReady, runner: GpuRunner, windows: bool) -> None:
     assert runner.model.table_of == ([1, 0] if windows else [0] * runner.model.shape.layers)
     assert runner.sizes[-2:] == ((2, 25) if windows else (1, 0))
     for model, pools in models_of(runner):
-        assert len(pools) == model.shape.layers and len(pools[0].keys) == ready.num_blocks
+        assert len(pools) == model.shape.layers
         apart = {part.data_ptr(): part.numel() * part.element_size() for own in pools for part in own[:2]}
-        whole = ready.num_blocks * kv_block_bytes(model.shape, 16, model.dtype)
-        assert sum(apart.values()) == whole // (1 + windows)
+        whole = len(pools[0].keys) * kv_block_bytes(model.shape, 16, model.dtype)
+        assert sum(apart.values()) == whole // (1 + (windows and model is runner.model))
+        spare = runner.draft_memory.spare if isinstance(runner, CachedDraftingRunner) else 0
+        assert len(pools[0].keys) == ready.num_blocks + spare * (model is not runner.model)
 
 
 def models_of(runner: GpuRunner) -> Iterator[tuple[Any, Any]]:
@@ -187,8 +205,9 @@ def models_of(runner: GpuRunner) -> Iterator[tuple[Any, Any]]:
     if isinstance(runner, ModelDraftingRunner):
         assert not runner.draft.batch_invariant, "no draft changes a token"
         yield runner.draft, runner.draft_pools
-    if isinstance(runner, RecurrentDraftingRunner):
-        yield SimpleNamespace(shape=runner.head.shape, dtype=runner.model.dtype), runner.draft_pools
+    elif isinstance(runner, CachedDraftingRunner):
+        shape, dtype, _ = runner.draft_memory
+        yield SimpleNamespace(shape=shape, dtype=dtype), runner.draft_pools
 
 
 def sequences() -> list[Sequence]:
@@ -221,7 +240,7 @@ def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if setting != "windows"])
+@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if "windows" not in setting])
 def test_from_options_to_tokens(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     """What a worker that was started so draws is what a CPU draws."""
     in_place_of_a_gpu(monkeypatch, recorded)

@@ -1,0 +1,54 @@
+"""Compile what other parts time, many kernels at a time, into Triton's cache, where they find it.
+
+A worker that is the first on its machine compiles one kernel after the other; here each kind of runner has a process of
+its own, for which a layer is enough, since all have the same kernels; and so have some divisions of what parts launch
+by itself. Nothing is timed meanwhile.
+
+    python -m tools.gpu.warm
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from .report import COMPILED, TINY
+from .steps import PLANS, TOKENS, kinds_of, size_of
+
+from .shapes import Bench  # isort: skip
+
+NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
+DIVIDED = {"tools.gpu.experts": 5, "tools.gpu.products": 4}  # parts, and among how many processes
+
+
+def compile_kind(name: str, kind: str) -> None:
+    """All that a runner of this kind launches."""
+    with torch.inference_mode():
+        plan = PLANS[name]
+        Bench(name, *size_of(plan), TOKENS, layers=1, **kinds_of(plan)[kind]).runner.profile_steps()
+
+
+def jobs() -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Arguments of python, and what is in the environment beside."""
+    for name in NAMES:
+        for kind in kinds_of(PLANS[name]):
+            yield ["tools.gpu.warm", name, kind], {}
+    for part, count in DIVIDED.items():
+        for number in range(count):
+            yield [part], {COMPILED: f"{number}/{count}"}
+
+
+def main() -> int:
+    """What one of the processes cannot do, its part will say."""
+    started = [subprocess.Popen([sys.executable, "-m", *job], env={**os.environ, **more}) for job, more in jobs()]
+    return max(abs(process.wait()) for process in started)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit(main())
+    compile_kind(*sys.argv[1:])
