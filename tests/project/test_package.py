@@ -46,10 +46,15 @@ def wheel(tree: Path) -> Path:
 
 
 def _built(tree: Path, folder: str) -> Path:
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, "."]
-    subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True)
+    """As pip has it built."""
+    ask_backend(tree, f"build_wheel({folder!r})")
     (built,) = (tree / folder).glob("actorserve-*.whl")
     return built
+
+
+def ask_backend(tree: Path, what: str) -> None:
+    code = f"import sys; sys.path.insert(0, 'tools'); import build_backend; build_backend.{what}"
+    subprocess.run([sys.executable, "-c", code], cwd=tree, check=True, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +98,7 @@ def test_the_server_runs_from_the_wheel(installed: Path) -> None:
 
 
 def test_the_source_distribution_can_be_built(tree: Path) -> None:
-    code = "import sys; sys.path.insert(0, 'tools'); import build_backend; build_backend.build_sdist('.')"
-    subprocess.run([sys.executable, "-c", code], cwd=tree, check=True, capture_output=True, text=True)
+    ask_backend(tree, "build_sdist('.')")
     (file,) = tree.glob("actorserve-*.tar.gz")
     with tarfile.open(file) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

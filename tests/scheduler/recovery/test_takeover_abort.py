@@ -23,6 +23,7 @@ from actorserve.shm.kv_map import map as kv_map
 from actorserve.shm.table import arrays as table_arrays
 from actorserve.shm.table import table
 from tests.shm.aborting import Abort, aborted, every_state
+from tests.support.selection import slow
 
 from ..engine_model import BLOCK, MAX_TOKENS, Bench, expected_answer, prompt_of
 
@@ -295,7 +296,7 @@ class Torn:
             delattr(owner, self.where)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(10), *slow(*range(10, 20))])
 def test_deaths_anywhere(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "MAX_TAKEOVERS", 1000)  # they die faster than any do in life
     most = [1, 10, adopted_rows.MAX_ANNOUNCED_BLOCKS][seed % 3]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.selection import slow
 from tests.support.server import Server
 from tests.support.streams.operated import LONG, OPTIONS, PATIENCE_S, SHORT, Stream, ask, complete, expected, session_of
 
@@ -21,7 +22,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("clear", ["true", "false"])
+@pytest.mark.parametrize("clear", ["true", *slow("false")])
 async def test_what_was_kept_goes_on_where_it_stood(server: Server, clear: str) -> None:
     async with session_of(server) as session:
         text = await expected(session)
