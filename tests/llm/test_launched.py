@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.selection import slow
+
 SCRIPT = textwrap.dedent(
     """
     import json, os, sys
@@ -67,7 +69,7 @@ def line_of(process: subprocess.Popen[str], word: str) -> str:
     raise AssertionError(f"it has ended with {process.wait()} and said no {word}")
 
 
-@pytest.mark.parametrize("how", ["end", "die"])
+@pytest.mark.parametrize("how", ["die", *slow("end")])
 def test_each_process_has_what_the_first_has(tmp_path: Path, how: str) -> None:
     """Outputs and errors; the others see the first one's death, too."""
     run = uuid.uuid4().hex

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.selection import slow
 from tests.support.server import Server
 
 WAIT_S = 60.0
@@ -87,7 +88,7 @@ async def test_what_flows_is_seen(server: Server) -> None:
     assert all(grown[lane] > 0 for lane in itertools.pairwise(round_trip)), grown
 
 
-@pytest.mark.parametrize("name", ["renderer-0", "scheduler", "worker"])
+@pytest.mark.parametrize("name", ["scheduler", *slow("renderer-0", "worker")])
 async def test_one_that_is_stopped_is_seen(server: Server, name: str) -> None:
     """Nobody but the frontend is asked, so the stream goes on; and all is well again afterwards."""
     async with watching(server) as events:
@@ -101,7 +102,7 @@ async def test_one_that_is_stopped_is_seen(server: Server, name: str) -> None:
         await until(events, all_ready)
 
 
-@pytest.mark.parametrize("name", ["detokenizer-0", "worker"])
+@pytest.mark.parametrize("name", ["detokenizer-0", *slow("worker")])
 async def test_one_that_is_killed_is_seen(server: Server, name: str) -> None:
     async with watching(server) as events:
         old = actor(await until(events, all_ready), name)

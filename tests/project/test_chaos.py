@@ -18,17 +18,21 @@ def run(*arguments: str, tool: Path = CHAOS) -> str:
     return done.stdout
 
 
-def test_faults_of_all_kinds_fail_no_request() -> None:
-    """Each kind of actor is hit with each kind of fault once.
+def test_deaths_of_all_kinds_of_actors_fail_no_request() -> None:
+    table = run("--signals", "kill -9", "--faults", "5", "--streams", "4", "--requests", "8", "--seed", "3")
+    assert "| kill -9 | 1 | 1 | 1 | 1 | 1 |" in table
+    assert "| 0 | 0 |" in table and "| none |" in table
 
-    The slowest of the quick tests, since nothing else has them all: fifteen faults one after the other, and streams of
-    a real model that are to outlast them.
-    """
+
+@pytest.mark.slow
+def test_faults_of_all_kinds_fail_no_request() -> None:
+    """Each kind of actor is hit with each kind of fault once; what hangs is in tests/server/lifecycle/, too."""
     table = run("--faults", "15", "--streams", "8", "--requests", "20", "--seed", "3")
     assert "| kill -9 | 1 | 1 | 1 | 1 | 1 |" in table
     assert "| 0 | 0 |" in table and "| none |" in table
 
 
+@pytest.mark.slow  # tests/server/lifecycle/test_start.py has the same of a server that it starts
 def test_kill_9_of_the_supervisor_leaves_nothing() -> None:
     assert "no segment left" in run("--kill-supervisor", "--streams", "16")
 

@@ -89,6 +89,7 @@ def test_launches_of_a_step_on_a_gpu() -> None:
     assert shown.count("by graphs") == 6, "decoding and steps with prompts"
 
 
+@pytest.mark.slow
 def test_what_loading_takes_is_measured() -> None:
     command: list[str | Path] = [sys.executable, TOOLS / "bench/loading", *LOADED]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -18,6 +18,7 @@ from actorserve.actors.frontend.connections.upgrade import UpgradeLog
 from actorserve.actors.protocol.sockets.connection_handover import GIVEN_BYTES, MOST_GIVEN, read_given
 from actorserve.http.transport import header_timeout
 from actorserve.http.transport.body import CONTINUE
+from tests.support.selection import slow
 
 from .lives import Killed, Lethal
 from .scenes import ANSWERS, ASKED, CHUNKED, STREAMED, Client, bodies, request, scene_of
@@ -25,12 +26,12 @@ from .scenes import ANSWERS, ASKED, CHUNKED, STREAMED, Client, bodies, request, 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 
 
-# Hundreds of places: the first frontend's are all tried by each run, the second one's, to which connections are moved,
-# and those of requests that expect to be told to continue by every second one, else where there is time.
-ALL_PLACES = pytest.param(1, 1, marks=pytest.mark.slow)
+# Hundreds of places, of the first frontend and of the second one, to which connections are moved: every fifth or so is
+# tried by each run, all of them where there is time.
+PLACES = pytest.mark.parametrize(("victim", "step"), [(0, 5), (1, 7), *slow((0, 1), (1, 1))])
 
 
-@pytest.mark.parametrize(("victim", "step"), [(0, 2), (1, 3), pytest.param(0, 1, marks=pytest.mark.slow), ALL_PLACES])
+@PLACES
 def test_a_death_anywhere_costs_nothing(victim: int, step: int) -> None:
     """Whatever was done when it died, the successor goes on: each answer comes once, and the connection stays."""
     dry = Lethal()
@@ -47,7 +48,7 @@ def test_a_death_anywhere_costs_nothing(victim: int, step: int) -> None:
     assert kills > len(places) - 20  # what comes last is not the same each time
 
 
-@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [5, *slow(1)])
 def test_a_death_anywhere_costs_nothing_to_who_asks_before_the_handler_has_ended(step: int) -> None:
     """The next request, or one or two of its three pieces, is read while the last byte of the stream is out already."""
     asked = [b"stream4", b"stream20", b"three"]
@@ -85,7 +86,7 @@ def test_an_idle_connection_is_not_taken_for_a_new_one_by_a_successor(monkeypatc
         scene.until(is_refused, 10**9)
 
 
-@pytest.mark.parametrize(("victim", "step"), [(0, 2), (1, 2), pytest.param(0, 1, marks=pytest.mark.slow), ALL_PLACES])
+@PLACES
 def test_a_death_anywhere_costs_nothing_to_who_is_told_to_continue(victim: int, step: int) -> None:
     """That is no part of an answer, and is said once; connections are moved before and behind it."""
     dry = Lethal()

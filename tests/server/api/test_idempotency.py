@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.client import connect
+from tests.support.selection import pairwise
 from tests.support.server import Server
 
 SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000", "--idempotent-request-ids")
@@ -119,8 +120,7 @@ def broken_off(server: Server, body: dict[str, Any], key: str, events: int) -> l
     return seen
 
 
-@pytest.mark.parametrize("die", ["nobody", "frontend", "detokenizer", "scheduler"])
-@pytest.mark.parametrize("choices", [1, 3])
+@pytest.mark.parametrize(("die", "choices"), pairwise(["nobody", "frontend", "detokenizer", "scheduler"], [1, 3]))
 def test_a_stream_goes_on_behind_the_last_event(server: Server, key: str, die: str, choices: int) -> None:
     body = {**LONG, "stream": True, "n": choices, "stream_options": {"include_usage": True}}
     seen = broken_off(server, body, key, 7)

@@ -207,7 +207,7 @@ def test_overload_is_said_and_passes(guarded: Server) -> None:
     """Beyond the running and the queued one there is no room: 503 with Retry-After, on which the client tries again."""
     base = f"{guarded.base_url}/v1"
     hasty = OpenAI(base_url=base, api_key="sk-1", max_retries=0)
-    arguments = {"model": "a", "prompt": "Once", "max_tokens": 400}
+    arguments = {"model": "a", "prompt": "Once", "max_tokens": 100}
 
     def ask(_: int) -> openai.APIStatusError | None:
         try:

@@ -15,6 +15,7 @@ from openai import OpenAI
 from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS, hermes
 from tests.support.rolling import restart
 from tests.support.scripted import LAST, scripted
+from tests.support.selection import slow
 from tests.support.server import Server
 
 FUNCTIONS: list[Any] = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
@@ -214,7 +215,7 @@ def wait_for(client: OpenAI, name: str) -> Any:
     return found
 
 
-@pytest.mark.parametrize("die", [False, True])
+@pytest.mark.parametrize("die", [*slow(False), True])
 def test_in_the_background(client: OpenAI, server: Server, die: bool) -> None:
     begun = client.responses.create(model="gpt", input="<long>", background=True)
     assert begun.status == "queued"

@@ -15,6 +15,7 @@ import time
 import pytest
 
 from tests.support.client import complete, connect, open_socket
+from tests.support.selection import slow
 from tests.support.server import LAUNCH, Server
 
 SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000")
@@ -30,7 +31,7 @@ def kill_frontends(server: Server, times: int = 1, number: signal.Signals = sign
 def test_connections_between_two_requests_survive_their_frontend(server: Server) -> None:
     connections = [connect(server) for _ in range(40)]
     assert all("Paris" in complete(connection) for connection in connections[:20])
-    for _ in range(3):
+    for _ in range(2):
         kill_frontends(server)
         assert all("Paris" in complete(connection) for connection in connections)
     for connection in connections:
@@ -40,7 +41,7 @@ def test_connections_between_two_requests_survive_their_frontend(server: Server)
 def test_no_connection_is_lost_on_its_way_to_a_frontend(server: Server) -> None:
     """Clients come while frontends die again and again; each asks once all are up."""
     connections = []
-    for _ in range(10):
+    for _ in range(4):
         for name in ("frontend-0", "frontend-1"):
             connections += [connect(server) for _ in range(5)]
             os.kill(server.pids()[name], signal.SIGKILL)
@@ -65,7 +66,7 @@ def read_all(connection: socket.socket) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("pieces", [2, 3, 7])
+@pytest.mark.parametrize("pieces", [2, 3, *slow(7)])
 def test_a_request_that_is_half_sent_goes_on(server: Server, pieces: int) -> None:
     """Also a long one; frontends die between its pieces."""
     data = request({"max_tokens": 4, "user": "x" * 300_000 if pieces == 3 else ""})
@@ -121,7 +122,7 @@ def test_a_body_that_was_asked_for_may_come_to_the_successor(server: Server) -> 
     assert all(read_all(connection).startswith(b"HTTP/1.1 200 OK") for connection in connections)
 
 
-@pytest.mark.parametrize("why", ["key", "response"])
+@pytest.mark.parametrize("why", ["key", *slow("response")])
 def test_requests_that_belong_to_another_frontend_are_told_to_continue(server: Server, why: str) -> None:
     """Each is handled by one of two frontends, whichever has read its body."""
     first = {"input": "Hello!", "max_output_tokens": 1}
@@ -256,7 +257,7 @@ def expected(server: Server) -> list[str]:
     return [choice["text"] for choice in json.loads(read_all(whole).partition(b"\r\n\r\n")[2])["choices"]]
 
 
-@pytest.mark.parametrize("kills", [*(pytest.param(kills, marks=pytest.mark.slow) for kills in (1, 2)), 5])
+@pytest.mark.parametrize("kills", [2, *slow(1, 5)])
 def test_streams_that_have_begun_go_on_at_the_exact_byte(server: Server, expected: list[str], kills: int) -> None:
     """Frontends die in the middle of them; some clients read slowly, so that much is not sent yet.
 

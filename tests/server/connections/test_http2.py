@@ -19,6 +19,7 @@ from h2.errors import ErrorCodes
 from tests.support.certificates import OPENSSL, Certificates
 from tests.support.client import free_port
 from tests.support.http2 import Http2Client
+from tests.support.selection import slow
 from tests.support.server import LAUNCH, Server
 
 from .relays import BODY, check_successor, relay, whole
@@ -87,7 +88,7 @@ def test_streams_beside_each_other_go_on_whoever_dies(server: Server, client: ht
         assert list(threads.map(stream, range(8))) == [expected] * 8
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *slow(signal.SIGSTOP)])
 def test_the_death_of_the_relay_costs_its_connections_alone(
     server: Server, client: httpx.Client, port: int, number: signal.Signals
 ) -> None:
@@ -227,7 +228,9 @@ def too_much_data(frames: Http2Client) -> None:
         frames.socket.sendall(b"\x00\x40\x00\x00\x00" + number.to_bytes(4, "big") + b"x" * 16384)
 
 
-@pytest.mark.parametrize("misdeed", [rapid_resets, pings, no_end_of_a_head, empty_data, no_frames, too_much_data])
+@pytest.mark.parametrize(
+    "misdeed", [rapid_resets, no_end_of_a_head, too_much_data, *slow(pings, empty_data, no_frames)]
+)
 def test_who_breaks_the_rules_goes_alone(server: Server, frames: Http2Client, port: int, misdeed: Any) -> None:
     pid, bad = server.actors()["http2"], relay(server, "http2").gauges["bad"]
     with Http2Client(port) as beside:

@@ -17,6 +17,7 @@ import pytest
 
 from actorserve.actors.supervisor.connections.unix_socket import UnixSocket, listen_unix
 from actorserve.actors.supervisor.listeners import ListenError
+from tests.support.selection import slow
 from tests.support.server import LAUNCH, Server
 
 from .relays import BODY, check_successor, relay, whole
@@ -58,7 +59,7 @@ def test_a_stream_goes_on_with_another_frontend(server: Server, client: httpx.Cl
     assert "".join(parts) == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [*slow(signal.SIGKILL), signal.SIGSTOP])
 def test_the_death_of_the_relay_costs_its_connections_alone(
     server: Server, client: httpx.Client, path: Path, number: signal.Signals
 ) -> None:

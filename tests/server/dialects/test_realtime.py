@@ -20,6 +20,7 @@ from actorserve.http.realtime.client_secrets import write_secret
 from actorserve.http.realtime.fields import SessionFields
 from tests.server.api.test_tool_calls import PARIS, TOOLS
 from tests.server.dialects.conftest import LONG
+from tests.support.selection import slow
 from tests.support.server import WAIT_S, Server
 
 TOOL = {"type": "function", **TOOLS[0]["function"]}
@@ -78,7 +79,7 @@ async def turn(socket: ClientWebSocketResponse, prompt: str, at: dict[int, Calla
     return response
 
 
-@pytest.mark.parametrize("name", ["frontend", "scheduler", pytest.param("worker", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["frontend", *slow("scheduler", "worker")])
 async def test_a_connection_goes_on_when_one_dies(
     scripted_server: Server, kill_frontends: Callable[[], None], name: str
 ) -> None:

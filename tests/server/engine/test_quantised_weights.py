@@ -12,6 +12,7 @@ from tests.support.client import http_client
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.greedy import generate, reference
 from tests.support.models.weight_formats import write
+from tests.support.selection import slow
 from tests.support.server import Server
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
@@ -37,7 +38,7 @@ def test_decoded_numbers_are_those_of_transformers(kind: str, name: str, workers
     assert answers(packed, "--quantization", "none", "--dtype", "float32", "-tp", workers) == wanted
 
 
-@pytest.mark.parametrize("kernels", ["torch", "auto"])
+@pytest.mark.parametrize("kernels", [*slow("torch"), "auto"])
 def test_without_any_option_they_are_of_8_bits_or_as_they_are(kernels: str, tmp_path: Path) -> None:
     """As in process, prompt by prompt: by kernels of our own the checkpoint's 4 bits."""
     packed, _ = write(checkpoint("llama", tmp_path / "source"), "w4a16_zero_points", tmp_path)

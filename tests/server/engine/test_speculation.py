@@ -33,6 +33,7 @@ from tests.support.models import heads
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.trained_blocks import train as train_blocks
 from tests.support.models.trained_heads import pairs_head, train
+from tests.support.selection import slow
 from tests.support.server import Server
 
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 1})
@@ -114,10 +115,10 @@ def config_of(method: str, folders: pytest.TempPathFactory) -> str:
     return json.dumps({"method": method, "model": str(folder), "num_speculative_tokens": 3})
 
 
-LATER = [pytest.param(method, marks=pytest.mark.slow) for method in ("draft_model", "eagle3", "dflash", "ngram")]
+LATER = slow("draft_model", "eagle3", "dflash", "ngram", "suffix")
 
 
-@pytest.fixture(scope="module", params=["suffix", "eagle", *LATER])
+@pytest.fixture(scope="module", params=["eagle", *LATER])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(*ONE, "--speculative-config", config_of(request.param, tmp_path_factory)) as running:
         yield running

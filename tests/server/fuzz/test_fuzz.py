@@ -21,6 +21,7 @@ import pytest
 from tests.server.fuzz.test_schemathesis import check_unharmed
 from tests.support.client import http_client, open_socket
 from tests.support.fuzz_bodies import BODIES, FIELDS, NUMBERS, START
+from tests.support.selection import slow
 from tests.support.server import WAIT_S, Server
 
 SEED = 20261121
@@ -262,7 +263,7 @@ def test_slow_writers(server: Server) -> None:
         connection.close()
 
 
-@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("reset", [*slow(False), True], ids=["closed", "reset"])
 def test_readers_that_leave(server: Server, reset: bool) -> None:
     """At each point of a streamed answer."""
     body = json.dumps({**CHAT, "stream": True, "max_tokens": 4, "ignore_eos": True}).encode()

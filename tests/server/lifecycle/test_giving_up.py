@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.certificates import OPENSSL, Certificates
 from tests.support.client import http_session
+from tests.support.selection import slow
 from tests.support.server import READY, Server
 
 WAIT_S = 60.0
@@ -155,8 +156,8 @@ async def all_are_told(
 @pytest.mark.parametrize(
     "name",
     [
-        *("worker", "frontend-0"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("scheduler", "renderer-0", "detokenizer-0")),
+        "frontend-0",
+        *slow("worker", "scheduler", "renderer-0", "detokenizer-0"),
     ],
 )
 async def test_everybody_is_told(name: str) -> None:
@@ -177,7 +178,7 @@ async def test_everybody_is_told_where_all_die_at_once() -> None:
         await all_are_told(server, kill, background=False)
 
 
-@pytest.mark.parametrize("name", ["worker", "frontend-0"])
+@pytest.mark.parametrize("name", ["worker", *slow("frontend-0")])
 async def test_also_in_the_middle_of_a_drain(name: str) -> None:
     with Server(*ARGUMENTS, *PATIENT, "--max-num-seqs", ROWS) as server:
 

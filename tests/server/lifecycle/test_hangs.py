@@ -14,6 +14,7 @@ import pytest
 
 from actorserve.actors.runtime.in_flight import MOST_TRIES
 from tests.support.client import http_session
+from tests.support.selection import slow
 from tests.support.server import Server
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -53,7 +54,7 @@ async def test_an_endless_template_costs_its_own_request_alone(server: Server) -
     server.wait_for("renderer-0 ended .* its loop stood still", since_start=True)
 
 
-@pytest.mark.parametrize("name", ["renderer-0", "detokenizer-0", "scheduler", "worker"])
+@pytest.mark.parametrize("name", ["renderer-0", "scheduler", *slow("detokenizer-0", "worker")])
 async def test_an_actor_that_is_stopped_is_replaced_and_no_request_fails(server: Server, name: str) -> None:
     old = server.pids()[name]
     os.kill(old, signal.SIGSTOP)

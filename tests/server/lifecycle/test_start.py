@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.client import connect
 from tests.support.models.checkpoints import checkpoint
+from tests.support.selection import slow
 from tests.support.server import Server
 
 TEMPLATES = {"template", "template-worker"}
@@ -119,7 +120,7 @@ def test_the_start_is_told_by_phase_and_a_later_one_is_its_own(server: Server) -
     assert later | {"worker": 0} == totals | {"worker": 0}
 
 
-@pytest.mark.parametrize("name", ["worker", "scheduler", "renderer-0", "detokenizer-0"])
+@pytest.mark.parametrize("name", ["worker", "renderer-0", *slow("scheduler", "detokenizer-0")])
 def test_ready_tells_the_truth_while_an_actor_is_replaced(lasting: Server, name: str) -> None:
     os.kill(lasting.pids()[name], signal.SIGKILL)
     lasting.wait_for(rf"{name} ended")

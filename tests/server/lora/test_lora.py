@@ -14,6 +14,7 @@ import pytest
 from tests.observer.commands import port_of, run
 from tests.support.client import http_client, http_session
 from tests.support.models.adapters import logprobs_of
+from tests.support.selection import slow
 
 from .scene import ADMIN, FOUND, PROMPT, Scene, body, stream, until
 
@@ -169,7 +170,7 @@ def test_every_api_has_them(scene: Scene) -> None:
         assert plain != adapted
 
 
-@pytest.mark.parametrize("actor", ["worker", "scheduler", "frontend-0", "renderer-0", "detokenizer-0"])
+@pytest.mark.parametrize("actor", ["scheduler", "frontend-0", *slow("worker", "renderer-0", "detokenizer-0")])
 async def test_after_a_death_each_stream_has_its_own_adapter(actor: str, scene: Scene) -> None:
     """Those that were loaded while the server ran, too."""
     given = {"lora_name": "late", "lora_path": str(scene.paths["patterns"])}

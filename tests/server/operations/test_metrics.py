@@ -28,6 +28,7 @@ from actorserve.actors.telemetry.metrics import (
     TOOLS_METRICS,
 )
 from tests.support.client import http_client
+from tests.support.selection import slow
 from tests.support.server import Server, stopped
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "tools" / "grafana" / "actorserve.json"
@@ -206,7 +207,7 @@ def test_every_actor_is_told_of(server: Server, client: httpx.Client) -> None:
     assert client.get("/load").json() == {"server_load": 0}
 
 
-@pytest.mark.parametrize("name", ["scheduler", "worker", "frontend-0"])
+@pytest.mark.parametrize("name", ["scheduler", *slow("worker", "frontend-0")])
 def test_nothing_that_is_counted_falls_at_a_death(name: str, server: Server, client: httpx.Client) -> None:
     complete(client)
     before = Scrape(client)
@@ -234,7 +235,7 @@ def test_nothing_that_is_counted_falls_at_a_death(name: str, server: Server, cli
         assert next(recovered) - next(recovered) == 4
 
 
-@pytest.mark.parametrize("name", ["scheduler", "worker", "renderer-0", "detokenizer-0", "frontend-1"])
+@pytest.mark.parametrize("name", ["worker", "frontend-1", *slow("scheduler", "renderer-0", "detokenizer-0")])
 def test_ready_names_who_was_stopped(name: str, server: Server) -> None:
     with http_client(server) as client:
         ask_ready(client, 200)

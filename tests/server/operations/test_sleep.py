@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from tests.observer.commands import port_of, report, run
+from tests.support.selection import slow
 from tests.support.server import Server
 from tests.support.streams.operated import LONG, OPTIONS, PATIENCE_S, SHORT, Stream, ask, complete, expected, session_of
 
@@ -119,7 +120,7 @@ async def kill(server: Server, victim: str) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("victim", ["scheduler", "worker", "frontend-0", "frontend-1"])
+@pytest.mark.parametrize("victim", ["scheduler", "frontend-1", *slow("worker", "frontend-0")])
 async def test_a_death_in_the_middle_of_it_loses_nothing(server: Server, victim: str) -> None:
     """Each is killed as the order comes to it: by the time of the answer it has been obeyed."""
     async with awake_behind(server) as session:

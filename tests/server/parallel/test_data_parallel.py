@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.observer.requests import Requests
 from tests.support.client import http_client
+from tests.support.selection import slow
 from tests.support.server import Server
 from tests.support.streams import elsewhere
 
@@ -42,10 +43,9 @@ def undisturbed(server: Server) -> list[list[Any]]:
     "victims",
     [
         ("worker@1",),
-        pytest.param(("worker@0",), marks=pytest.mark.slow),
+        *slow((("worker@0",),), (("worker@0", "worker@1"),)),
         ("scheduler@1",),
         ("worker@0", "scheduler@0"),
-        ("worker@0", "worker@1"),
     ],
 )
 def test_a_death_in_an_engine_changes_no_answer(

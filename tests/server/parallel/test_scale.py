@@ -21,6 +21,7 @@ from actorserve.actors.telemetry.snapshot import Snapshot
 from actorserve.actors.worker.scripted import FIRST, STRIDE
 from tests.support.client import http_client, http_session
 from tests.support.rolling import command
+from tests.support.selection import slow
 from tests.support.server import Server
 
 TOKENS, VOCABULARY = 250, 2048  # of each stream, of the demo model
@@ -157,7 +158,7 @@ async def ask_again(session: aiohttp.ClientSession, number: int, over: asyncio.E
     return right
 
 
-@pytest.mark.parametrize("kind", ["worker", "scheduler"])
+@pytest.mark.parametrize("kind", [*slow("worker"), "scheduler"])
 async def test_a_restart_of_engines_lets_requests_go_on(server: Server, kind: str) -> None:
     """Those of a worker in other engines, those of a scheduler in the same KV memory; one engine after the other."""
     async with http_session(server) as session:

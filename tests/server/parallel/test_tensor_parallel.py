@@ -19,6 +19,7 @@ from tests.support.models.checkpoints import VOCABULARY, checkpoint
 from tests.support.models.embedders import SENTENCES, cosines, logits, vectors, write_modules
 from tests.support.models.embedders import write_model as write_embedder
 from tests.support.models.greedy import greedy, reference
+from tests.support.selection import slow
 from tests.support.server import Server
 
 TWO = ("-tp", "2", "--threads", "1", "--dtype", "float32")
@@ -41,7 +42,7 @@ def check_greedy(folder: Path, prompts: list[list[int]], body: Any) -> list[list
     return answers
 
 
-SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("llama", "llama_biased", "phi3_long", "gemma2", "glm4")]
+SLOW = slow("llama", "llama_tied", "llama_biased", "phi3_long", "gemma2", "glm4")
 
 
 EXPERTS = [
@@ -73,7 +74,7 @@ def test_experts_change_their_workers(tmp_path: Path) -> None:
         check_greedy(folder, prompts, ask(server, prompt=prompts))
 
 
-@pytest.mark.parametrize("kind", ["llama_tied", "qwen3", *SLOW])
+@pytest.mark.parametrize("kind", ["qwen3", *SLOW])
 def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
     """`llama_tied` has one KV head, which both hold; an odd vocabulary is cut into unequal parts."""
     folder = checkpoint(kind, tmp_path, vocab_size=VOCABULARY - 3)

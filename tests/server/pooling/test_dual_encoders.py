@@ -25,6 +25,7 @@ from tests.support.models.dual_encoders import (
 )
 from tests.support.models.embedders import cosines
 from tests.support.models.vision.folders import picture
+from tests.support.selection import slow
 from tests.support.server import LAUNCH, Server
 
 OPTIONS = (
@@ -60,7 +61,7 @@ def vector(client: Any, body: dict[str, Any], path: str = "/v1/embeddings") -> n
     return np.array(one["embedding" if path == "/v1/embeddings" else "data"])
 
 
-@pytest.mark.parametrize("kind", ["clip", pytest.param("siglip", marks=pytest.mark.slow), "siglip2"])
+@pytest.mark.parametrize("kind", ["siglip2", *slow("clip", "siglip")])
 def test_vectors_of_texts_and_pictures(kind: str, tmp_path: Path) -> None:
     """Also after deaths, as conversations, side by side, and what is refused."""
     write_dual_encoder(kind, tmp_path)
