@@ -27,7 +27,14 @@ def main(source: Path, out: Path) -> None:
     for name, (scheme, form) in CASES.items():
         try:
             model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-            made = AutoRound(model, AutoTokenizer.from_pretrained(source), scheme=scheme, iters=0, device_map="cpu")
+            made = AutoRound(
+                model,
+                AutoTokenizer.from_pretrained(source),
+                scheme=scheme,
+                iters=0,
+                disable_opt_rtn=True,
+                device_map="cpu",
+            )
             quantised, _ = made.quantize()
             means = {
                 f"{key}.weight": module.weight.detach().float().contiguous()

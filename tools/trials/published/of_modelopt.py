@@ -16,10 +16,8 @@ from transformers import AutoModelForCausalLM
 BLOCK = 128
 CASES = {
     "fp8": "FP8_DEFAULT_CFG",
-    "nvfp4": "NVFP4_DEFAULT_CFG",
     "fp8-rows": "FP8_PER_CHANNEL_PER_TOKEN_CFG",
     "fp8-blocks": "FP8_2D_BLOCKWISE_WEIGHT_ONLY_CFG",
-    "mxfp8": "MXFP8_DEFAULT_CFG",
 }
 
 
@@ -27,14 +25,16 @@ def meaning(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What the library's tensors of 8 bits are."""
     found = {}
     for name, weight in stored.items():
-        if weight.dtype == torch.float8_e4m3fn:
-            scale = stored[f"{name}_scale"].float()
-            blocks = (
-                {"block_sizes": {-1: BLOCK, -2: BLOCK}} if scale.numel() > weight.shape[0] or scale.dim() > 1 else {}
-            )
-            scale = scale[:, None] if scale.dim() == 1 and scale.numel() > 1 else scale
-            own = FP8QTensor(weight.shape, torch.float32, weight)
-            found[name] = own.dequantize(dtype=torch.float32, scale=scale, **blocks).contiguous()
+        if not name.endswith(".weight") or weight.dtype != torch.float8_e4m3fn:
+            continue
+        scale = stored[f"{name}_scale"].float()
+        blocks = {"block_sizes": {-1: BLOCK, -2: BLOCK}} if scale.dim() > 2 else {}
+        if scale.dim() > 2:
+            scale = scale.view(scale.shape[0], scale.shape[2])
+        elif scale.dim() == 1 and scale.numel() > 1:
+            scale = scale[:, None]
+        own = FP8QTensor(weight.shape, torch.float32, weight)
+        found[name] = own.dequantize(dtype=torch.float32, scale=scale, **blocks).contiguous()
     return found
 
 
