@@ -1,4 +1,5 @@
-"""Kernels beside attention and products compile ahead of time, without spilled registers; no GPU is needed.
+"""Kernels beside attention and products compile ahead of time, without spilled registers, and a multiprocessor has
+what a program of each takes; no GPU is needed.
 
 Run as a program it compiles in a process of its own, since the interpreter that other tests use is chosen at import:
 what a wrapper would launch for given tensors is recorded, compiled for one architecture, and measured by ptxas.
@@ -32,6 +33,8 @@ TYPES = {
     torch.uint8: "*u8",
     torch.int8: "*i8",
 }
+SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes that one program may take
+REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
 TABLE = torch.zeros(3, 20, dtype=torch.int32)  # of blocks
 QUICK = 90
 KERNELS = [
@@ -77,6 +80,8 @@ def check(reports: list[dict[str, Any]], kernels: list[str]) -> None:
     for report in reports:
         assert report["spilled"] == 0 and report["stack"] == 0, report
         assert 0 < report["registers"] <= 255, report
+        assert report["shared"] <= SHARED[report["architecture"]], report
+        assert -(-report["registers"] // 8) * 8 * 32 * report["warps"] <= REGISTERS, report
 
 
 def test_one_architecture() -> None:
@@ -332,12 +337,16 @@ def reports_of(name: str, architecture: int, every: bool) -> Iterator[dict[str, 
         assert recorder.launches, f"{recorder.kernel.__name__} is not launched"
         for arguments, options in recorder.launches:
             source, rest = source_of(recorder.kernel, arguments, options)
-            ptx = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=rest).asm["ptx"]
+            binary = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=rest)
+            ptx = binary.asm["ptx"]
             told = assembled(ptx, architecture)
             numbers = {key: re.search(pattern, told) for key, pattern in PATTERNS.items()}
             yield {
                 "module": name,
                 "kernel": recorder.kernel.__name__,
+                "architecture": architecture,
+                "shared": binary.metadata.shared,
+                "warps": binary.metadata.num_warps,
                 "constants": [str(value) for value in source.constants.values()],
                 "loads": sorted(
                     {*re.findall(r"ld\.global[\w.:]*", ptx), *re.findall(r"cp\.async\.c[ag].*(, 0x\w+)", ptx)}

@@ -116,7 +116,8 @@ def names_of(device: Device) -> dict[str, Any]:
     found |= {"CUDAGraph": type("CUDAGraph", (CUDAGraph,), {"pools": pools}), "graph": graph}
     found |= {"graph_pool_handle": pools.make, "synchronize": synchronize}
     found |= dict.fromkeys(("stream", "device"), lambda own: contextlib.nullcontext())
+    # Of the interpreter, which knows no wait for the kernel before, as Hopper has.
     properties = SimpleNamespace(multi_processor_count=PROCESSORS)
     sizes = {"mem_get_info": (ROOM, ROOM), "memory_allocated": 0, "max_memory_allocated": 0}
-    told = {"get_device_properties": properties, "get_device_capability": (9, 0), "get_device_name": "none", **sizes}
+    told = {"get_device_properties": properties, "get_device_capability": (8, 9), "get_device_name": "none", **sizes}
     return found | {name: lambda on=None, value=value: value for name, value in told.items()}

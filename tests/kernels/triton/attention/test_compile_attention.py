@@ -22,6 +22,7 @@ import pytest
 from tests.support.gpu.compilations import LONGEST_S, say
 
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes that one program may take
+REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
 TENSOR_CORES = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}  # for products of many rows
 E4M3 = "float8_e4m3fn"
 NUMBERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", E4M3: "*u8"}
@@ -52,6 +53,7 @@ def check(result: Result) -> None:
     job = result["job"]
     assert len(result["spills"]) == 2 and set(result["spills"]) == {0}, result  # stores and loads
     assert 0 < result["registers"] <= 255, result
+    assert -(-result["registers"] // 8) * 8 * 32 * result["warps"] <= REGISTERS, result
     assert result["shared"] <= SHARED[job["arch"]], result
     small = job["kernel"] == "prefill" and job["pools"] == E4M3 and job["head_dim"] == 64  # 8 bytes for each thread
     if job["kernel"] != "merge" and not small:
@@ -213,7 +215,12 @@ def compile_one(job: dict[str, Any]) -> Result:
     with contextlib.redirect_stdout(log):
         source = ASTSource(kernel, signature, options, attributes)
         binary = triton.compile(source, GPUTarget("cuda", job["arch"], 32), options=launch)
-    return {"job": job, "shared": binary.metadata.shared, **said(log.getvalue(), binary.asm["ptx"])}
+    return {
+        "job": job,
+        "shared": binary.metadata.shared,
+        "warps": binary.metadata.num_warps,
+        **said(log.getvalue(), binary.asm["ptx"]),
+    }
 
 
 def aligned(parameter: Any, signature: dict[str, str]) -> bool:
