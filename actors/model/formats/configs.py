@@ -133,8 +133,7 @@ def _awq(given: Values) -> StoredWeights:
     one_of(given, "bits", (4,))
     for name in ("version", "checkpoint_format", "format"):
         one_of(given, name, ("gemm", "GEMM"), "gemm")
-    if not given.flag("zero_point", True):
-        raise given.wrong("zero_point", "true")
+    given.flag("zero_point", True)  # of symmetric weights they stand there as well, all the same
     form = AwqWeight(group=group_of(given))
     return StoredWeights(name="awq", of=_all_layers_but(given.texts("modules_to_not_convert"), form))
 

@@ -198,7 +198,7 @@ def weights_with(**values: object) -> Values:
         (FORMATS["gptq"].config | {"checkpoint_format": "marlin"}, "checkpoint_format = 'marlin'; gptq or gptq_v2"),
         (FORMATS["gptq"].config | {"dynamic": {"-:(": {}}}, "dynamic = {'-:(': {}}; patterns of names"),
         (FORMATS["awq"].config | {"version": "gemv"}, "version = 'gemv'; gemm"),
-        (FORMATS["awq"].config | {"zero_point": False}, "zero_point = False; true"),
+        (FORMATS["awq"].config | {"zero_point": 1}, "zero_point = 1; true or false"),
         (FORMATS["fp8"].config | {"weight_block_size": [128]}, "weight_block_size = [128]; a list of 2 numbers"),
         (COMPRESSED | {"format": "marlin-24"}, "format = 'marlin-24'; pack-quantized or"),
         (COMPRESSED | {"transform_config": {"config_groups": {}}}, "weights that are rotated are not supported"),
