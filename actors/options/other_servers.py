@@ -83,7 +83,7 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     | {"bf16": "bfloat16", "float": "float32", "fp32": "float32", "f32": "float32"},
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},
-    "quantization": {"null": "auto", "awq_marlin": "awq", "gptq_marlin": "gptq", "modelopt_fp4": "modelopt"}
+    "quantization": {"null": "auto", "awq_marlin": "awq", "gptq_marlin": "gptq"}
     | {"gptq_v2": "gptq", "inc": "auto-round", "auto_round": "auto-round", "ct": "compressed-tensors"},
     "model_impl": {"vllm": "native", "sglang": "native"},
     "tokenizer_mode": {"fast": "hf"},

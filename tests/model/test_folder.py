@@ -68,10 +68,16 @@ WRONG: list[tuple[str, str, list[Any]]] = [  # file, field, values
 CASES = [(file, field, value) for file, field, values in WRONG for value in values]
 
 
+def index_alone(folder: Path) -> None:
+    """An index, and no single file, beside which none counts."""
+    (folder / INDEX).write_text("{}")
+    (folder / "model.safetensors").unlink()
+
+
 @pytest.mark.parametrize(("file", "field", "value"), CASES, ids=lambda value: repr(value)[:40])
 def test_a_wrong_value_is_named_with_its_file(folder: Path, file: str, field: str, value: Any) -> None:
     if file == INDEX:
-        (folder / INDEX).write_text("{}")
+        index_alone(folder)
     if field in ("rope_scaling", "torch_dtype"):
         write(folder, file, rope_parameters=..., dtype=...)
     write(folder, file, **{field: value})
@@ -118,9 +124,16 @@ def test_a_model_that_listens_says_which_tokens_are_timestamps(folder: Path) -> 
     ],
 )
 def test_a_file_that_is_no_object(folder: Path, file: str, content: bytes, words: str) -> None:
+    if file == INDEX:
+        index_alone(folder)
     (folder / file).write_bytes(content)
     said = refusal(folder)
     assert str(folder / file) in said and words in said
+
+
+def test_an_index_beside_the_single_file_does_not_count(folder: Path) -> None:
+    (folder / INDEX).write_text("nothing")
+    assert find(folder).folder == str(folder)
 
 
 def test_a_file_that_never_ends_is_not_read(folder: Path) -> None:
