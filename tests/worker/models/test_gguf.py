@@ -112,7 +112,10 @@ def test_grids_are_those_of_the_format(name: str, digest: str) -> None:
 def test_a_type_means_what_the_formats_own_package_says(kind: str) -> None:
     gguf = pytest.importorskip("gguf")
     data = np.frombuffer(random_blocks(kind, 200, 1), np.uint8)
-    wanted = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).reshape(200, -1)
+    try:
+        wanted = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind]).reshape(200, -1)
+    except NotImplementedError:
+        pytest.skip(f"this version of the package does not decode {kind}")
     found = DECODERS[kind](torch.from_numpy(data.copy()).view(200, -1)).numpy()
     assert np.allclose(found, wanted, rtol=1e-6, atol=0)
 
