@@ -1,7 +1,7 @@
 """How paged decode is launched: tiles, warps and how rows are divided, in one table by the type of keys and values.
 
 None of it changes what is computed but the order of sums. It is computed, not measured: `tools/gpu_check` times the
-variants of tools/gpu/decode_variants.py on a device, and says which entry should stand here.
+variants of tools/gpu/kernels/decode_variants.py on a device, and says which entry should stand here.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from . import ceilings
 from .report import TINY, say, surviving
 from .shapes import DTYPES, SHAPES, read_shape
 
-from .kernel_cases import processors  # isort: skip
+from .kernels.cases import processors  # isort: skip
 
 from actorserve.kernels.triton.linear.gemv import (
     MOST_ROWS,

@@ -302,6 +302,15 @@ FORMATS: dict[str, Format] = {
     ),
 }
 
+# Two roundings, where float64 has one.
+APPROXIMATE = (
+    "nvfp4",
+    "modelopt_nvfp4",
+    "modelopt_mixed",
+    "bnb_nf4_nested",
+    "bnb_int8",
+)
+
 
 def write(source: Path, name: str, folder: Path) -> tuple[Path, Path]:
     """(the checkpoint in a format, one with what its numbers mean in float32); the MLP of layer 1 stays as it is."""

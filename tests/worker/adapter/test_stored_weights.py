@@ -26,20 +26,13 @@ from actorserve.actors.worker.adapter.twin import shrink
 from actorserve.actors.worker.cpu.layers.linear import PlainLinear
 from actorserve.actors.worker.formats.floats import expert
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from tests.support.models.weight_formats import FORMATS, write
+from tests.support.models.weight_formats import APPROXIMATE, FORMATS, write
 from tests.support.selection import slow
 from tests.worker.driver import config_for
 
 Checkpoints = Callable[..., Path]
 BY_TRANSFORMERS = {"model_impl": "transformers", "device": "cpu"}
 QUICK = ("w4a16_g_idx", "w8a8_zero_points", "auto_round_awq", "mxfp4", "mlx", "bnb_nf4_bf16")
-APPROXIMATE = (
-    "nvfp4",
-    "modelopt_nvfp4",
-    "modelopt_mixed",
-    "bnb_nf4_nested",
-    "bnb_int8",
-)  # two roundings, where float64 has one
 
 
 def load(folder: Path, **options: Any) -> AdaptedModel:

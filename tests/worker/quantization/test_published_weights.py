@@ -26,20 +26,13 @@ from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import load_model, open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.kernels.cpu.native.linear import NativeLinear, Weights
-from tests.support.models.weight_formats import FORMATS, write
+from tests.support.models.weight_formats import APPROXIMATE, FORMATS, write
 
 from ..cpu.test_runner import prompt
 from ..driver import LENGTH, Driver, Sequence, check_grouped, config_for
 
 Folders = Callable[..., Path]
 ALL = slice(None)
-APPROXIMATE = (
-    "nvfp4",
-    "modelopt_nvfp4",
-    "modelopt_mixed",
-    "bnb_nf4_nested",
-    "bnb_int8",
-)  # two roundings, where float64 has one
 
 
 @pytest.fixture

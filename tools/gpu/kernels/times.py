@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from . import ceilings
-from .report import TINY, at_least, surviving
+from .. import ceilings
+from ..report import TINY, at_least, surviving
 
 
 def goal_of(kernel: str, shape: str) -> float | None:
@@ -19,16 +19,16 @@ def goal_of(kernel: str, shape: str) -> float | None:
 
 
 def main() -> None:
-    from . import kernel_cases  # after report has said where the packages are
+    from . import cases  # after report has said where the packages are
 
-    models = kernel_cases.MODELS
+    models = cases.MODELS
     if TINY:
-        models = (kernel_cases.Model("tiny", 64, 4, 2, 16, 128, 512, True),)
-        kernel_cases.BATCHES, kernel_cases.CONTEXTS, kernel_cases.CHUNKS = (1,), (64,), ((16, 16),)
+        models = (cases.Model("tiny", 64, 4, 2, 16, 128, 512, True),)
+        cases.BATCHES, cases.CONTEXTS, cases.CHUNKS = (1,), (64,), ((16, 16),)
     device = ceilings.device()
     limits = ceilings.known()
     with torch.inference_mode():
-        for case in kernel_cases.cases(device, models, torch.float32 if TINY else torch.bfloat16):
+        for case in cases.cases(device, models, torch.float32 if TINY else torch.bfloat16):
             # What is small was written a moment ago in a step, too, and is in the cache there as it is here.
             with surviving(f"{case.kernel}, {case.shape}"):
                 took = ceilings.seconds_each(ceilings.cold(case.make, case.moved, 32), 10)

@@ -17,14 +17,14 @@ from functools import partial
 
 import torch
 
-from . import ceilings
-from .report import TINY, say
+from .. import ceilings
+from ..report import TINY, say
 
 from actorserve.kernels.pages import Scoring  # isort: skip
 from actorserve.kernels.triton.decode_launch import TABLE, DecodeLaunch, kind_of  # isort: skip
 from actorserve.kernels.triton.paged_decode import Scratch, paged_decode  # isort: skip
 from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: skip
-from . import kernel_cases  # isort: skip
+from . import cases  # isort: skip
 
 NOISE = 0.03  # by how much a variant has to win
 COMPILERS = 8  # processes
@@ -77,17 +77,15 @@ class Scores:
 class Case:
     """Inputs of one size, as often as it takes until no cache holds them."""
 
-    def __init__(
-        self, model: kernel_cases.Model, rows: int, context: int, kind: torch.dtype, cold: bool = True
-    ) -> None:
+    def __init__(self, model: cases.Model, rows: int, context: int, kind: torch.dtype, cold: bool = True) -> None:
         self.model, self.rows, self.context, self.kind = model, rows, context, kind
         device = ceilings.device()
-        self.processors = kernel_cases.processors(device)
+        self.processors = cases.processors(device)
         self.moved = 2 * rows * context * model.kv_heads * model.head_dim * kind.itemsize
         queries = torch.randn(rows, model.heads, model.head_dim, device=device)
         self.queries = queries.to(torch.float32 if TINY else torch.bfloat16)
         self.out = torch.empty_like(self.queries)
-        make = partial(kernel_cases.pages_of, device, model, rows, context, kind)
+        make = partial(cases.pages_of, device, model, rows, context, kind)
         self.pages = ceilings.cold(make, self.moved, 32) if cold else [make()]
         self.label = f"{model.name}, {rows} x {context}" + (", 8-bit KV" if kind == E4M3 else "")
 
@@ -118,7 +116,7 @@ def compare(case: Case, own: DecodeLaunch, scores: Scores) -> None:
     say(f"decode, {case.label} (us: {told}): quickest is {best}, times the table's", times[best] / usual)
 
 
-def compiled(model: kernel_cases.Model, kind: torch.dtype, rows: int, splits: int, launch: DecodeLaunch) -> None:
+def compiled(model: cases.Model, kind: torch.dtype, rows: int, splits: int, launch: DecodeLaunch) -> None:
     """One variant is in Triton's cache; one that cannot be is told of where it is timed."""
     with contextlib.suppress(Exception), torch.inference_mode():
         case = Case(model, rows, 64, kind, cold=False)
@@ -133,7 +131,7 @@ def compile_all() -> None:
     for model, rows, context, kind in shapes():
         own = TABLE[kind_of(torch.bfloat16, model.head_dim, kind == E4M3)]
         for launch in (own, *variants(own).values()):
-            splits = min(2, launch.splits(rows, model.kv_heads, context, kernel_cases.processors(ceilings.device())))
+            splits = min(2, launch.splits(rows, model.kv_heads, context, cases.processors(ceilings.device())))
             alike = launch._replace(waves=0, round_up=False, least=0, least_alone=0)
             jobs[model, kind, splits, alike] = (model, kind, rows, splits, launch)
     with ProcessPoolExecutor(COMPILERS, multiprocessing.get_context("spawn")) as pool:
@@ -141,11 +139,11 @@ def compile_all() -> None:
             done.result()
 
 
-def shapes() -> Iterator[tuple[kernel_cases.Model, int, int, torch.dtype]]:
-    tiny = kernel_cases.Model("tiny", 64, 4, 2, 16, 128, 512, True)
+def shapes() -> Iterator[tuple[cases.Model, int, int, torch.dtype]]:
+    tiny = cases.Model("tiny", 64, 4, 2, 16, 128, 512, True)
     kinds = [torch.float32] if TINY else [torch.bfloat16, *([E4M3] if supported(ceilings.device()) else [])]
     for kind in kinds:
-        for model in (tiny,) if TINY else kernel_cases.MODELS:
+        for model in (tiny,) if TINY else cases.MODELS:
             for rows in BATCHES:
                 for context in CONTEXTS:
                     yield model, rows, context, kind
