@@ -20,17 +20,17 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def load() -> Any:
-    path = Path(__file__).parents[2] / "tools" / "gpu" / "kernel_cases.py"
-    spec = importlib.util.spec_from_file_location("kernel_cases", path)
+    path = Path(__file__).parents[2] / "tools" / "gpu" / "kernels" / "cases.py"
+    spec = importlib.util.spec_from_file_location("timed_cases", path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-kernel_cases = load()
+timed_cases = load()
 MODULES = [
-    getattr(kernel_cases, name)
+    getattr(timed_cases, name)
     for name in ("gpu_logits", "gpu_sampling", "paged_decode", "paged_prefill", "rms_norm", "rotary_kv", "silu_mul")
 ]
 
@@ -39,15 +39,15 @@ MODULES = [
 def small(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """All cases of two small models."""
     for name, value in (("BATCHES", (2,)), ("CONTEXTS", (40,)), ("CHUNKS", ((5, 40),))):
-        monkeypatch.setattr(kernel_cases, name, value)
+        monkeypatch.setattr(timed_cases, name, value)
     tiny = {"hidden": 48, "heads": 4, "kv_heads": 2, "head_dim": 32, "mlp": 40, "words": 90, "block_size": 16}
-    models = tuple(replace(model, **tiny) for model in kernel_cases.MODELS)
-    return list(kernel_cases.cases(DEVICE, models, torch.float16))
+    models = tuple(replace(model, **tiny) for model in timed_cases.MODELS)
+    return list(timed_cases.cases(DEVICE, models, torch.float16))
 
 
 def test_each_runs(small: list[Any]) -> None:
     names = [(case.kernel, case.shape) for case in small]
-    assert len(set(names)) == len(names) == 2 * (2 * 3 + 2 + len(kernel_cases.FILTERS) + 3)
+    assert len(set(names)) == len(names) == 2 * (2 * 3 + 2 + len(timed_cases.FILTERS) + 3)
     for case in small[:16] + [case for case in small[16:] if case.kernel == "rotary"]:  # that knows norms
         found = case.make()()
         assert found is None or torch.as_tensor(found).float().isfinite().all(), case
@@ -77,7 +77,7 @@ def memory(case: Any) -> list[torch.Tensor]:
 
 def test_models_fit_what_kernels_take() -> None:
     """In full size, without memory: nothing is refused before a launch."""
-    for case in kernel_cases.cases("meta"):
+    for case in timed_cases.cases("meta"):
         with captured(*MODULES) as launches:
             case.make()()
         assert launches, case
