@@ -15,12 +15,13 @@ import pytest
 from actorserve.kernels.cpu.native.library import cache_folder
 from tests.support.costs import Costs
 from tests.support.server import Server
-from tests.support.warm import SAME_SUMS
+from tests.support.warm import SAME_SUMS, take_huge_pages
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that spin take what servers of tests need
 os.environ.setdefault(SAME_SUMS, "AUTO,STRICT")  # on some CPUs MKL's sums are others where numbers lie elsewhere
 OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
+MANY_TESTS = 1000  # a run that forks its process often enough for a second of copying to be worth it
 MANY_DESCRIPTORS, MORE, MOST_DESCRIPTORS = 300, 100, 800  # of the 1,024 that some machines allow
 SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options", "protocol", "renderer", "runtime")
 HERE = Path(__file__).parent
@@ -44,9 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] in SHORT)
 
 
-def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: a collection, of which tests ask for hundreds, need not go through them."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Modules and tests stay to the end: a collection, of which tests ask for hundreds, need not go through them, and a
+    fork not through 140,000 small pages.
+    """
     gc.freeze()
+    if len(session.items) >= MANY_TESTS:
+        take_huge_pages()
     gc.enable()
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from collections.abc import Sequence
 from enum import Enum
+from functools import cache
 from struct import Struct
 from typing import Any
 
@@ -84,13 +86,19 @@ def fingerprint(system: System) -> str:
     said: list[object] = [_places(system)]
     for name in (*(f"actorserve.shm.{layout}" for layout in LAYOUTS), *SHARED_VALUES):
         said.append((name, _constants(name)))
-    kept = tuple(getattr(importlib.import_module(module), name) for module, name in KEPT)
-    said += msgspec.inspect.multi_type_info((*(kind.receives for kind in KINDS.values()), *IN_SLOTS, *kept))
+    said += message_types()
     said += (
         (kind.name, _members(kind.gauges), sorted(map(int, kind.kept)), _members(kind.phases))
         for kind in KINDS.values()
     )
     return hashlib.sha256(repr(said).encode()).hexdigest()
+
+
+@cache
+def message_types() -> Sequence[object]:
+    """All fields of all messages, and of what stands in slots and is kept."""
+    kept = tuple(getattr(importlib.import_module(module), name) for module, name in KEPT)
+    return msgspec.inspect.multi_type_info((*(kind.receives for kind in KINDS.values()), *IN_SLOTS, *kept))
 
 
 def _places(system: System) -> list[object]:

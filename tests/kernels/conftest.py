@@ -8,6 +8,8 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else 
 
 from tests.support.gpu.triton_interpreter import (
     language_is_patched_once,
+    operands_alike_are_not_compared,
+    operations_are_wrapped_once,
     shapes_are_made_once,
     sums_are_not_computed_twice,
     types_are_looked_up_once,
@@ -15,6 +17,8 @@ from tests.support.gpu.triton_interpreter import (
 
 __all__ = [  # fixtures
     "language_is_patched_once",
+    "operands_alike_are_not_compared",
+    "operations_are_wrapped_once",
     "shapes_are_made_once",
     "sums_are_not_computed_twice",
     "types_are_looked_up_once",

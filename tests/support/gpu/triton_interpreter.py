@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import triton.runtime.interpreter as interpreter
+
+MOST_INTEGER = 2**31  # of those that fit into each type of integers that kernels add to
+MOST_KEPT = 4096  # elements of a number's tensor
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,8 +99,8 @@ def shapes_are_made_once() -> Iterator[None]:
     constants: dict[tuple[Any, ...], tuple[Any, Any]] = {}
 
     def block(self: Any, element_ty: Any, shape: Any) -> None:
-        key = tuple([one.value if isinstance(one, core.constexpr) else one for one in shape])
-        named = (key, str(element_ty))
+        key = tuple([one.value if type(one) is core.constexpr else one for one in shape])
+        named = (key, element_ty.name)
         if named not in names:
             make_type(self, element_ty, shape)
             types.setdefault(key, (self.shape, self.numel))
@@ -124,6 +128,106 @@ def shapes_are_made_once() -> Iterator[None]:
         monkey.setattr(tensor, "__init__", value)
         monkey.setattr(semantic, "broadcast_impl_value", broadcast)
         monkey.setattr(core.dtype, "__eq__", lambda self, other: self is other or same_type(self, other))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operations_are_wrapped_once(language_is_patched_once: None) -> Iterator[None]:
+    """The language's operations are looked for at each launch, and at each call of one another dictionary is
+    made of its arguments, and passed by a function that asks whether it is complete."""
+    core: Any = interpreter.tl.core
+    original: Any = getattr(interpreter, "_patch_builtin", None)
+    semantic: Any = getattr(interpreter, "interpreter_semantic", None)
+    if original is None or semantic is None:
+        yield
+        return
+    asks = core.builtin(lambda: None).__code__
+    unwrap = core._unwrap_if_constexpr
+    plain = frozenset({core.tensor, int, float, bool, str, type(None)})
+
+    def wrapped(member: Any) -> Any:
+        inner = member.__wrapped__ if getattr(member, "__code__", None) is asks else member
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            options["_semantic"] = semantic
+            return inner(*arguments, **options)
+
+        return call
+
+    def operations(package: Any) -> list[tuple[str, Any]]:
+        return [(name, wrapped(one)) for name, one in inspect.getmembers(package) if core.is_builtin(one)]
+
+    places = (interpreter.tl, core, interpreter.tl.math, core.tensor, core.tensor_descriptor_base)
+    found = {id(place): operations(place) for place in places}  # now, when none is replaced
+
+    def patch(package: Any, builder: Any, scope: Any) -> None:
+        if id(package) not in found:
+            original(package, builder, scope)
+        for name, one in found.get(id(package), ()):
+            scope.set_attr(package, name, one)
+
+    def value_of(one: Any) -> Any:
+        kind = type(one)
+        if kind is core.constexpr:
+            return one.value
+        return one if kind in plain else unwrap(one)
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(interpreter, "_patch_builtin", patch)
+        monkey.setattr(core, "_unwrap_if_constexpr", value_of)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operands_alike_are_not_compared(shapes_are_made_once: None) -> Iterator[None]:
+    """Which type an operation computes in is asked of each two operands, and each number becomes a tensor twice. Two of
+    one type keep it, integers and float32 also where they are divided, and so does a tensor beside a number that fits
+    in; such numbers are made once for each shape. All other cases are Triton's to decide.
+    """
+    tl: Any = interpreter.tl
+    semantic: Any = getattr(interpreter, "interpreter_semantic", None)
+    if os.environ.get("TRITON_INTERPRET") != "1" or semantic is None:
+        yield
+        return
+    kind_of: Any = type(semantic)
+    tensor, decide = tl.core.tensor, kind_of.binary_op_type_checking_impl
+    integers = {id(one) for one in (tl.int32, tl.int64)}
+    kept = {*integers, *(id(one) for one in (tl.float32, tl.uint8, tl.uint32, tl.uint64))}
+    numbers: dict[tuple[Any, ...], Any] = {}
+
+    def fits(number: Any, beside: Any) -> bool:
+        small = type(number) is int and -MOST_INTEGER < number < MOST_INTEGER
+        if type(beside) is not tensor:
+            return False
+        return (small and id(beside.dtype) in integers) or (
+            beside.dtype is tl.float32 and (small or type(number) is float)
+        )
+
+    def made(number: Any, beside: Any) -> Any:
+        shape = beside.type.shape if beside.type.is_block() else ()
+        key = (type(number), number, id(beside.dtype), shape)
+        if key not in numbers:
+            scalar = semantic.scalar_constant(number, beside.dtype)
+            one = semantic.broadcast_impl_value(beside, scalar)[1]
+            if one.handle.data.size > MOST_KEPT or number != number:
+                return one
+            one.handle.data.setflags(write=False)
+            numbers[key] = one
+        return numbers[key]
+
+    def check(self: Any, lhs: Any, rhs: Any, *arguments: Any, **options: Any) -> Any:
+        if type(lhs) is tensor and type(rhs) is tensor:
+            if lhs.dtype is rhs.dtype and id(lhs.dtype) in kept:
+                return self.broadcast_impl_value(lhs, rhs)
+        elif options.get("arithmetic_check", True) and len(arguments) < 3:
+            if fits(rhs, lhs):
+                return lhs, made(rhs, lhs)
+            if fits(lhs, rhs):
+                return made(lhs, rhs), rhs
+        return decide(self, lhs, rhs, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(kind_of, "binary_op_type_checking_impl", check)
         yield
 
 

@@ -2,6 +2,8 @@
 
 from tests.support.gpu.triton_interpreter import (
     language_is_patched_once,
+    operands_alike_are_not_compared,
+    operations_are_wrapped_once,
     shapes_are_made_once,
     sums_are_not_computed_twice,
     types_are_looked_up_once,
@@ -9,6 +11,8 @@ from tests.support.gpu.triton_interpreter import (
 
 __all__ = [  # fixtures
     "language_is_patched_once",
+    "operands_alike_are_not_compared",
+    "operations_are_wrapped_once",
     "shapes_are_made_once",
     "sums_are_not_computed_twice",
     "types_are_looked_up_once",
