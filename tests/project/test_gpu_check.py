@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import runpy
@@ -157,6 +158,19 @@ def test_what_fails_within_a_part_is_a_finding(check: dict[str, Any]) -> None:
 def test_the_list_of_parts() -> None:
     done = subprocess.run([sys.executable, CHECK, "--list", "--only", "kernels"], capture_output=True, text=True)
     assert done.returncode == 0 and "kernels' times" in done.stdout and "the server" not in done.stdout
+
+
+@pytest.mark.slow  # Triton's compiler takes 20 s of CPU
+def test_a_start_that_finds_no_kernels() -> None:
+    """Without a GPU it is compiled for one, and loaded nowhere."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(CHECK.parent.parent)}
+    command = [sys.executable, "-m", "tools.gpu.cold", "--threads", "1"]
+    done = subprocess.run(command, env=environment, cwd=CHECK.parent.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {(one := json.loads(line))["what"]: one["value"] for line in done.stdout.splitlines()}
+    (count,) = (int(what.split()[1]) for what in found if "kernels compiled by 1 threads" in what)
+    each = [value for what, value in found.items() if "of the longest" in what]
+    assert len(each) <= count <= 22 and 0 < max(each) <= found["CPU time of all kernels together"]
 
 
 @pytest.mark.slow  # the interpreter takes minutes for the steps of a toy

@@ -129,7 +129,7 @@ def serve(folder: Path) -> None:
         server.wait_ready(START_S)
         say(f"{NAME}: server ready after", time.perf_counter() - begun, "s")
         for line in server.lines:
-            if "KV memory" in line or "graphs captured" in line:
+            if any(words in line for words in ("KV memory", "kernels compiled", "graphs captured")):
                 say("the server says", line.strip())
         rates: dict[int, float] = {}
         for count in BATCHES:

@@ -1,17 +1,144 @@
-"""Kernels that are compiled when they should not be: all there are were compiled before the worker said it is ready.
+"""When kernels are compiled: all side by side before the worker says that it is ready, and none after.
 
-Triton compiles a kernel where it is launched with arguments of a kind that were not met before. That takes a second or
-more, in which all streams stand still, so that it is counted and named here instead of being taken for a slow device.
+Triton compiles a kernel where it is launched with arguments of a kind that were not met before, which takes up to some
+seconds, and whoever launches waits for it. So at the start all is launched once without being run, and what has to be
+compiled for that is compiled by threads, as many as there are cores: nearly all of it is outside Python's lock. Later
+it would be all streams that stand still; so what is compiled then is counted and named instead of being taken for a
+slow device.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from logging import Logger
+from pathlib import Path
+from typing import Any, cast
 
+import torch
 import triton
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import JITFunction
 
+from ...model.memory.machine import usable_cores
 from ...runtime.process import Context
 from ...telemetry.gauges import WorkerGauge
+
+TRIES = 2  # the compiler of a GPU's code is a process, which somebody may kill
+ATEN = torch.ops.aten
+PRODUCTS = {ATEN.linear.default, ATEN.mm.default}
+NEW = {
+    *(ATEN.empty.memory_format, ATEN.empty_like.default, ATEN.empty_strided.default),
+    *(ATEN.new_empty.default, ATEN.new_empty_strided.default),
+}
+
+
+def compile_ahead(device: torch.device, *launch: Callable[[], None], threads: int | None = None) -> int:
+    """Have everything compiled and loaded that these launch, of which nothing is run; how many kernels there are.
+
+    `threads`: how many compile; as many as there are cores. RuntimeError names a kernel that cannot be compiled.
+    """
+    if triton.knobs.runtime.interpret:
+        return 0
+    compilers = _Compilers(device, usable_cores() if threads is None else threads)
+    with compilers.pool, triton.AsyncCompileMode(cast(Any, compilers), ignore_errors=True) as mode:
+        with compilers.in_place_of_launches(), _NothingComputed():
+            for one in launch:
+                one()
+    for future in mode.raw_futures:
+        if (error := future.exception()) is not None:
+            raise RuntimeError(f"kernel {compilers.names[future]} cannot be compiled: {error}") from error
+    return len(mode.raw_futures)
+
+
+class _Compilers:
+    """What Triton gives kernels to that are to be compiled."""
+
+    def __init__(self, device: torch.device, threads: int) -> None:
+        self.pool = ThreadPoolExecutor(threads, "compiler", initializer=_use, initargs=(device,))
+        self.names: dict[Future[Any], str] = {}
+        self._launched = ""
+
+    @contextmanager
+    def in_place_of_launches(self) -> Iterator[None]:
+        """Meanwhile this thread's kernels are not run where they are launched."""
+        run, own = JITFunction.run, threading.get_ident()
+
+        def compile_only(kernel: Any, *given: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+            if threading.get_ident() == own:
+                self._launched, warmup = kernel.fn.__name__, True
+            return run(kernel, *given, grid=grid, warmup=warmup, **named)
+
+        JITFunction.run = compile_only
+        try:
+            yield
+        finally:
+            JITFunction.run = run
+
+    def submit(self, compile: Callable[[], Any]) -> Future[Any]:  # noqa: A002 (it is what it is)
+        future = self.pool.submit(_compiled, compile)
+        self.names[future] = self._launched
+        return future
+
+
+def _use(device: torch.device) -> None:
+    """A thread loads kernels onto the device that is its own."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+def _compiled(compile: Callable[[], Any]) -> Any:  # noqa: A002
+    """A kernel, once it is loaded, for which some versions of Triton compile C as well."""
+    for left in reversed(range(TRIES)):
+        try:
+            kernel = compile()
+            kernel.run  # noqa: B018
+            return kernel
+        except Exception:
+            if not left:
+                raise
+    raise AssertionError
+
+
+class _NothingComputed(TorchDispatchMode):
+    """Meanwhile memory that is new is zeros, since no kernel writes to it, and its numbers may be looked up in tables;
+    and products, which would take longest, are zeros, too."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in PRODUCTS:
+            x, weight = args[:2]
+            return x.new_zeros(*x.shape[:-1], weight.shape[0 if func is ATEN.linear.default else 1])
+        made = func(*args, **(kwargs or {}))
+        return cast(Tensor, made).zero_() if func in NEW else made
+
+
+@contextmanager
+def writable_cache(log: Logger) -> Iterator[None]:
+    """Where Triton's folder of compiled kernels cannot be written, one that is there for the start."""
+    folder = Path(triton.knobs.cache.dir)
+    if _is_writable(folder):
+        yield
+        return
+    log.warning("%s cannot be written: kernels are compiled anew at each start", folder)
+    with tempfile.TemporaryDirectory(prefix="actorserve-kernels-") as own:
+        triton.knobs.cache.dir = own
+        yield
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def report_late_compilations(context: Context) -> None:

@@ -95,7 +95,7 @@ class Sampler:
         most = sizes.draws
         self.normed = torch.zeros(most, model.shape.hidden_size, dtype=model.dtype, device=device)
         self._logits = torch.empty(most, words, dtype=model.dtype, device=device)
-        self._tokens = torch.empty(most, dtype=torch.int32, device=device)
+        self._tokens = torch.zeros(most, dtype=torch.int32, device=device)
         self._workspace = Workspace.make(most, words, device)
 
     def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: np.ndarray, answer: np.ndarray) -> None:

@@ -36,7 +36,7 @@ from ..start.shared import join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
-from .compilations import report_late_compilations
+from .compilations import compile_ahead, report_late_compilations, writable_cache
 from .drafts.ahead import CachedDraftingRunner
 from .drafts.blocks import BlockDrafter, BlockDraftingRunner
 from .drafts.draft_model import ModelDraftingRunner
@@ -90,13 +90,11 @@ def start(context: Context) -> GpuWorkerActor:
             *(context.model.architecture, dtype, torch.cuda.get_device_name(device), time.perf_counter() - begun),
         )
         runner = make_runner(context, model, draft)
-        blocks, plan = _give_memory(context, runner, group)
-        context.phase_ends(StartPhase.KV_MEMORY)
-        if not context.config.enforce_eager:
-            begun = time.perf_counter()
-            count = runner.capture()
-            context.phase_ends(StartPhase.GRAPHS)
-            context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
+        with writable_cache(context.log):
+            blocks, plan = _give_memory(context, runner, group)
+            context.phase_ends(StartPhase.KV_MEMORY)
+            if not context.config.enforce_eager:
+                _capture(context, runner)
     except torch.OutOfMemoryError as error:
         raise out_of_memory(error, "at the start") from None
     adapters = start_adapters(context, runner, group)
@@ -105,6 +103,20 @@ def start(context: Context) -> GpuWorkerActor:
     layout = KVLayout() if windows is None else KVLayout(window=windows.window, window_tables=len(windows.tables) - 1)
     tokens = plan.tokens(context.config, context.model.max_model_len, blocks)
     return GpuWorkerActor(context, runner, blocks, layout, tokens, adapters)
+
+
+def _compile(context: Context, runner: GpuRunner) -> None:
+    """All kernels, side by side, before any is run."""
+    begun = time.perf_counter()
+    count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
+    context.log.info("%d kernels compiled, or found as they were, in %.1f s", count, time.perf_counter() - begun)
+
+
+def _capture(context: Context, runner: GpuRunner) -> None:
+    begun = time.perf_counter()
+    count = runner.capture()
+    context.phase_ends(StartPhase.GRAPHS)
+    context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
 
 
 def check_shape(config: Config, shape: Architecture) -> None:
@@ -243,6 +255,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     windows = plan_tables(config, model.shape, length)
     beside = _make_pools(config, runner, 1, windows)
     plan = plan_memory(config, model.shape, length, kind, beside)
+    _compile(context, runner)
     kept = KeptOnDevice(context, model.device, is_plain(plan, bool(beside)), model.shape.kv, plan, kind)
     if found := kept.found(group):
         _make_pools(config, runner, found, windows, kept.take)

@@ -11,15 +11,41 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+EMPTY = torch.empty
+NONSENSE = 0x55  # in each byte of memory that nobody has written to
+
+
+class Unwritten(TorchDispatchMode):
+    """Meanwhile memory that is new holds nonsense, as a device's may."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if "empty" in func.name() and made.numel():
+            made.view(-1).view(torch.uint8).fill_(NONSENSE)
+        return made
 
 
 class NoDevice:
-    """What the just-in-time compiler asks of a driver, of a GPU of compute capability 9.0."""
+    """What the just-in-time compiler asks of a driver, of a GPU of compute capability 9.0; kernels are loaded nowhere,
+    and their launches do nothing."""
+
+    utils = SimpleNamespace(
+        get_device_properties=lambda device: {"max_shared_mem": 227 << 10},
+        load_binary=lambda *given: (object(), 0, 0, 0, 1024),  # module, function, registers, spilled ones, threads
+    )
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget("cuda", 90, 32)
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Callable[..., None]:
+        return lambda *given: None
 
     def get_current_device(self) -> int:
         return 0
@@ -31,18 +57,15 @@ class NoDevice:
 def compile_nothing(launched: Callable[..., None] = lambda *arguments: None) -> list[str]:
     """From now on kernels do nothing but call `launched`. Their names, as they are compiled."""
     import triton
-    from triton.runtime.jit import JITFunction
 
     nothing = SimpleNamespace(function=0, packed_metadata=(), run=launched, launch_metadata=lambda *a: None)
-    triton.compiler.compile = lambda *arguments, **options: nothing
-    triton.runtime.driver.set_active(NoDevice())
     names: list[str] = []
-    compiled = JITFunction._do_compile
 
-    def count(self: Any, *arguments: Any, **options: Any) -> Any:
-        names.append(self.fn.__name__)
-        return compiled(self, *arguments, **options)
+    def compiled(source: Any, *arguments: Any, **options: Any) -> Any:
+        names.append(source.fn.fn.__name__)
+        return nothing
 
-    JITFunction._do_compile = count
+    triton.compiler.compile = compiled
+    triton.runtime.driver.set_active(NoDevice())
     torch.empty = torch.zeros  # type: ignore[assignment]  # what kernels would have written is looked up in tables
     return names

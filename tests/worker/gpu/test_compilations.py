@@ -22,7 +22,7 @@ import torch
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.telemetry.gauges import WorkerGauge
-from tests.support.gpu.no_device import compile_nothing
+from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 
 from ..driver import GREEDY, Sequence
 
@@ -86,6 +86,12 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
     kept = {"propose_kernel", "verify_kernel"} if setup == "drafts" else {"keep_kernel"}
     assert attention | kept | {"inputs_kernel", "sample_kernel", "adjust_kernel"} <= set(before)
     assert after == [], "compiled while requests run"
+
+
+@pytest.mark.parametrize("setup", SETUPS)
+def test_all_are_compiled_side_by_side(counted: dict[str, dict[str, list[str]]], setup: str) -> None:
+    """Nothing is left to steps that run, of which one would wait for the other."""
+    assert counted[setup]["beside"] == []
 
 
 def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list[str]]]) -> None:
@@ -165,6 +171,8 @@ def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, l
 
     for kernel in all_kernels():
         kernel.device_caches.clear()
+    compile_first(names, setup, drafts)
+    before = names.copy()
     names.clear()
     runner = make_runner(setup, drafts)
     runner.profile_steps()
@@ -172,13 +180,26 @@ def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, l
         for kind in runner._graphs().values():
             for size in kind.sizes:
                 kind.step(size)  # as it is captured
-    before = names.copy()
+    beside = names.copy()
     names.clear()
     for seed in range(2):
         driver = GpuDriver(runner, budget=setup["tokens"], preempt=0.05, seed=seed, drafts=drafts)
         driver.free = list(range(len(runner.pools[0].keys)))
         driver.run([*prompts(setup["rows"], setup["length"], runner.sizes.adapters)])
-    return {"before": before, "after": names.copy(), "launched": launched_by_a_layer(runner)}
+    return {"before": before, "beside": beside, "after": names.copy(), "launched": launched_by_a_layer(runner)}
+
+
+def compile_first(names: list[str], setup: dict[str, Any], drafts: int) -> None:
+    """As a worker does, whose memory nobody has written to by then."""
+    from actorserve.actors.worker.gpu.compilations import compile_ahead
+
+    names.clear()
+    torch.empty = EMPTY
+    with torch.inference_mode(), Unwritten():
+        runner = make_runner(setup, drafts)
+        count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
+    torch.empty = torch.zeros  # type: ignore[assignment]
+    assert count == len(names)
 
 
 def launched_by_a_layer(runner: Any) -> list[str]:

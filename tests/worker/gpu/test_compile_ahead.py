@@ -1,0 +1,173 @@
+"""Kernels that are compiled side by side before any is run: what becomes of those that cannot be, of a compiler that is
+killed, and of a cache that cannot be written.
+
+Another process does it, because this one may have set TRITON_INTERPRET, under which nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.gpu.no_device import compile_nothing
+
+ROOT = Path(__file__).parents[3]
+CPU = torch.device("cpu")
+PATIENCE_S = 120
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
+    command = [sys.executable, "-m", "tests.worker.gpu.test_compile_ahead"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_they_are_compiled_side_by_side_and_not_run(found: dict[str, Any]) -> None:
+    assert found["together"] == {"count": 2, "ran": 0, "then": 2}
+
+
+def test_a_compiler_that_is_killed_is_started_again(found: dict[str, Any]) -> None:
+    assert found["killed once"] == {"count": 1, "tries": 2}
+
+
+def test_one_that_cannot_be_compiled_is_named(found: dict[str, Any]) -> None:
+    """The others are compiled all the same."""
+    assert found["impossible"] == {
+        "said": "kernel silu_mul_kernel cannot be compiled: no such instruction",
+        "others": 1,
+    }
+
+
+def test_kernels_are_launched_as_ever_afterwards(found: dict[str, Any]) -> None:
+    """Also where what was to be launched has failed."""
+    assert found["failed"] == {"said": "no memory", "ran": 1}
+
+
+def test_a_cache_that_cannot_be_written(found: dict[str, Any]) -> None:
+    """The worker starts with a folder of its own, which is gone afterwards."""
+    said = "/dev/null/cache cannot be written: kernels are compiled anew at each start"
+    assert found["cache"] == {"written": True, "left": False, "said": [said], "kept": True}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    ran: list[str] = []
+    compile_nothing(lambda *given: ran.append("it"))
+    kernels = Kernels(ran)
+    told = {
+        "together": kernels.together(),
+        "killed once": kernels.killed_once(),
+        "impossible": kernels.impossible(),
+        "failed": kernels.failed(),
+        "cache": cache(),
+    }
+    print(json.dumps(told))
+
+
+class Kernels:
+    """One kernel, which is another for each size; and a compiler in the place of Triton's."""
+
+    def __init__(self, ran: list[str]) -> None:
+        from actorserve.actors.worker.gpu import compilations
+        from actorserve.kernels.triton import silu_mul
+
+        self.ran, self.module = ran, silu_mul
+        self.compile_ahead = partial(compilations.compile_ahead, CPU, threads=2)
+        self.launch(1)()
+        self.kernel: Any = silu_mul.silu_mul_kernel
+        self.nothing: Any = self.kernel.compile  # a stand-in's, which makes nothing
+
+    def launch(self, *sizes: int) -> Callable[[], None]:
+        def launch() -> None:
+            for size in sizes:
+                self.module.silu_mul(torch.zeros(2, 2 * size))
+
+        return launch
+
+    def together(self) -> dict[str, int]:
+        """Two wait for each other: one by one they would do so for good."""
+        both, before = threading.Barrier(2, timeout=PATIENCE_S), len(self.ran)
+        self.kernel.compile = lambda *given, **named: both.wait() >= 0 and self.nothing(*given, **named)
+        count = self.compile_ahead(self.launch(2, 3, 2))
+        ran = len(self.ran)
+        self.launch(2, 3)()
+        return {"count": count, "ran": ran - before, "then": len(self.ran) - ran}
+
+    def killed_once(self) -> dict[str, int]:
+        tries: list[int] = []
+
+        def compiled(*given: Any, **named: Any) -> Any:
+            tries.append(1)
+            if len(tries) == 1:
+                raise subprocess.CalledProcessError(-9, "ptxas")
+            return self.nothing(*given, **named)
+
+        self.kernel.compile = compiled
+        return {"count": self.compile_ahead(self.launch(4)), "tries": len(tries)}
+
+    def impossible(self) -> dict[str, Any]:
+        others: list[int] = []
+
+        def compiled(source: Any, *given: Any, **named: Any) -> Any:
+            if 5 in source.constants.values():
+                raise ValueError("no such instruction")
+            others.append(1)
+            return self.nothing(source, *given, **named)
+
+        self.kernel.compile = compiled
+        with pytest.raises(RuntimeError) as raised:
+            self.compile_ahead(self.launch(5, 6))
+        return {"said": str(raised.value), "others": len(others)}
+
+    def failed(self) -> dict[str, Any]:
+        def launch() -> None:
+            raise torch.OutOfMemoryError("no memory")
+
+        with pytest.raises(torch.OutOfMemoryError) as raised:
+            self.compile_ahead(launch)
+        before = len(self.ran)
+        self.kernel.compile = self.nothing
+        self.launch(7)()
+        return {"said": str(raised.value), "ran": len(self.ran) - before}
+
+
+def cache() -> dict[str, Any]:
+    import triton
+
+    from actorserve.actors.worker.gpu.compilations import writable_cache
+
+    said: list[str] = []
+    log = logging.Logger("worker")
+    log.addHandler(type("Said", (logging.Handler,), {"emit": lambda self, record: said.append(record.getMessage())})())
+    triton.knobs.cache.dir = "/dev/null/cache"
+    with writable_cache(log):
+        own = Path(triton.knobs.cache.dir)
+        (own / "it").write_text("a kernel")
+        written = (own / "it").exists()
+    left = own.exists()
+    with tempfile.TemporaryDirectory() as folder:
+        triton.knobs.cache.dir = f"{folder}/new"
+        with writable_cache(log):
+            kept = triton.knobs.cache.dir == f"{folder}/new"
+    return {"written": written, "left": left, "said": said, "kept": kept}
+
+
+if __name__ == "__main__":
+    main()
