@@ -46,6 +46,11 @@ class Passes:
         """The names of arguments of a model's forward pass."""
         return _names(model, _find_decoder(model))
 
+    @property
+    def answered(self) -> bool:
+        """Has its decoder answered before, so that logits can be made?"""
+        return self._answer is not None
+
     def hidden(self, ids: Tensor, positions: Tensor, cache: Any) -> Tensor:
         """The decoder's answer [batch, tokens, hidden] to ids and positions [batch, tokens]."""
         given: dict[str, Any] = {self.cache: cache, "use_cache": True}

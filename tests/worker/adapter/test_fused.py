@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from actorserve.actors.worker.adapter import model as adapted
-from actorserve.actors.worker.adapter import verify
+from actorserve.actors.worker.adapter import steps, verify
 from actorserve.actors.worker.adapter.fused.parts import FusedAttention, FusedLayer, FusedMlp
 from actorserve.actors.worker.adapter.fused.trial import fuse
 from actorserve.actors.worker.adapter.hooks import Unfit
 from actorserve.actors.worker.adapter.improve import improve
+from actorserve.actors.worker.adapter.probe import probe
 from actorserve.kernels.cpu.native.layers import PlainLayers
 from tests.worker.adapter.loaded import BY_TRANSFORMERS, load
 from tests.worker.adapter.test_adapter import made
@@ -70,6 +71,7 @@ def test_what_is_fused(name: str, expected: tuple[int, int, int]) -> None:
         ("llama", {"hidden_act": "gelu"}, (2, 0, 0)),
         ("granite", {"residual_multiplier": 0.5}, (2, 2, 0)),
         ("granite", {"residual_multiplier": 1.0}, (2, 2, 2)),
+        ("smollm3", {"no_rope_layers": [0, 1] * 18}, (4, 4, 4)),  # the first does not turn
         ("olmo", {"clip_qkv": 0.5}, (0, 2, 0)),
         ("qwen2", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}, (2, 2, 2)),
     ],
@@ -84,31 +86,53 @@ def test_a_layer_at_once_and_by_parts_are_the_same_bits(
     model = load(checkpoints("qwen3"))
     assert fused_parts(model.model)[2] > 0
     calls: list[bool] = []
-    own = adapted._Paged.whole_layer
+    own = steps.PagedStep.whole_layer
 
     def counted(*args: Any) -> Any:
         found = own(*args)
         calls.append(found is not None)
         return found
 
-    steps: list[int] = []
+    sizes: list[int] = []
     at_once = PlainLayers.forward_all
 
     def noted(*args: Any) -> None:
-        steps.append(len(args[1]))
+        sizes.append(len(args[1]))
         at_once(*args)
 
-    monkeypatch.setattr(adapted._Paged, "whole_layer", counted)
+    monkeypatch.setattr(steps.PagedStep, "whole_layer", counted)
     monkeypatch.setattr(PlainLayers, "forward_all", noted)
     text = torch.arange(3, 3 + verify.DECODED + 5)
     found = []
     with torch.inference_mode():
+        found.append(verify.Trial(model).run([text])[0])
+        assert not calls, "the decoder is computed as one"
+        model.whole = model.head = None
         for few in (64, 0):
-            monkeypatch.setattr(adapted, "FEW_TOKENS", few)
+            monkeypatch.setattr(steps, "FEW_TOKENS", few)
             found.append(verify.Trial(model).run([text])[0])
     assert True in calls and False in calls
-    assert sum(steps) == len(text), "the first layer computes all of them"
-    assert torch.equal(*found)
+    assert sum(sizes) == 2 * len(text), "the first layer computes all of them"
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("qwen3", {}, (True, True)),
+        ("qwen2", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}, (True, True)),
+        ("smollm3", {"no_rope_layers": [0, 1] * 18}, (True, True)),  # some layers do not turn
+        ("granite", {"residual_multiplier": 1.0, "logits_scaling": 3.0}, (True, False)),
+        ("granite", {"residual_multiplier": 1.0, "embedding_multiplier": 3.0}, (False, False)),
+    ],
+)
+def test_which_decoders_are_computed_as_one(name: str, fields: dict[str, Any], expected: tuple[bool, bool]) -> None:
+    model = made(name, **fields)
+    improve(model, torch.float32)
+    fuse(model, torch.float32)
+    with torch.inference_mode():
+        whole = adapted.AdaptedModel(model, probe(model, 512), adapted.Tier.FLAT, torch.float32)
+    assert (whole.whole is not None, whole.head is not None) == expected
 
 
 def test_what_stands_between_layers_is_seen(checkpoints: Checkpoints) -> None:
@@ -117,6 +141,8 @@ def test_what_stands_between_layers_is_seen(checkpoints: Checkpoints) -> None:
     layer: Any = model.model.model.layers[0]
     own = layer.forward
     layer.forward = lambda *args, **kwargs: own(*args, **kwargs) + 1
+    model = adapted.AdaptedModel(model.model, model.traits, model.tier, model.dtype)
+    assert model.whole is None, "that is tried, too"
     with torch.inference_mode(), pytest.raises(Unfit, match="does more between its layers"):
         verify.Trial(model).run([torch.arange(3, 3 + verify.DECODED + 5)])
 

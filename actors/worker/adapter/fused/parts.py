@@ -70,16 +70,23 @@ class FusedLayer:
     """Likewise, of a whole layer."""
 
     def __init__(
-        self, own: Callable[..., Any], attention: FusedAttention, layers: PlainLayers, number: int, alike: bool
+        self,
+        own: Callable[..., Any],
+        attention: FusedAttention,
+        layers: PlainLayers,
+        number: int,
+        alike: HeadRules | None = None,
     ) -> None:
-        """It is the one with this number of `layers`. `alike`: the model is these layers, which turn by the same."""
-        self.own, self.attention, self.layers, self.number, self.alike = own, attention, layers, number, alike
+        """It is the one with this number of `layers`. `alike`: the model is these layers, which are given the same to
+        turn by; these rules are of one that turns, if any does."""
+        self.own, self.attention, self.layers, self.number = own, attention, layers, number
+        self.alike, self.rules = alike is not None, alike or attention.heads.rules
 
     def __call__(self, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
         step: Any = running()
         if args or not hasattr(step, "whole_layer"):
             return self.own(hidden, *args, **kwargs)
-        turn = rows_of(kwargs.get("position_embeddings"), hidden, self.attention.heads.rules)
+        turn = rows_of(kwargs.get("position_embeddings"), hidden, self.rules)
         done = step.whole_layer(self.layers, self.number, self.attention.layer, hidden, turn, self.alike)
         return self.own(hidden, **kwargs) if done is None else done
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from actorserve.kernels.cpu.native.heads import Turning
 from actorserve.kernels.cpu.native.layers import PlainLayer, PlainLayers, PlainShape
 from actorserve.kernels.cpu.native.library import Library
 from actorserve.kernels.cpu.native.linear import NativeLinear
@@ -83,8 +84,10 @@ def take_layers(library: Library, given: Mapping[Any, Given]) -> None:
     turns = [given[module].kwargs.get("position_embeddings") for module in given]
     same = len(alike) == len(given) and all(turn is turns[0] for turn in turns)
     same = same and [found[module].attention.layer for module in alike] == list(range(len(alike)))
+    rules = [found[module].attention.heads.rules for module in alike]
+    turning = next((one for one in rules if one.kind is not Turning.NONE), rules[0]) if same else None
     for number, module in enumerate(alike):
-        module.forward = FusedLayer(module.forward, found[module].attention, layers, number, same)
+        module.forward = FusedLayer(module.forward, found[module].attention, layers, number, turning)
 
 
 def _parts_of(module: Any, given: Given) -> _Parts | None:
