@@ -1,7 +1,7 @@
 """Weights that a checkpoint has in groups that share scales, for products with these as they are.
 
-GGUF's Q4_0, Q4_K and Q8_0, and what AWQ, GPTQ and compressed-tensors make of 4 bits with groups of a multiple of 32
-columns in their order. Of all else there are none here: it is decoded to floats, and rounded to 8 bits. Knows no
+GGUF's Q4_0, Q4_K, Q6_K and Q8_0, and what AWQ, GPTQ and compressed-tensors make of 4 bits with groups of a multiple of
+32 columns in their order. Of all else there are none here: it is decoded to floats, and rounded to 8 bits. Knows no
 requests.
 """
 
@@ -19,7 +19,7 @@ from actorserve.kernels.cpu.native.linear import CHUNK, GROUP, Grouped, Scales
 from ...model.architecture import Architecture
 from ...model.formats.stored import WHOLE, AwqWeight, GptqWeight, PackedWeight, WeightFormat
 from ...model.weights.weight_files import check_weights
-from ..models.gguf_blocks import q4_0_parts, q4_k_parts, q8_0_parts
+from ..models.gguf_blocks import q4_0_parts, q4_k_parts, q6_k_parts, q8_0_parts
 from ..models.gguf_tensors import gguf_blocks
 from ..models.sharding import Read
 from .integers import Affine, awq_parts, gptq_parts, packed_parts
@@ -63,8 +63,12 @@ def _of_gguf(kind: str, blocks: Tensor, arrange: Callable[[Tensor], Tensor]) -> 
         scaled = Scales.HALVES
     elif kind == "Q4_K":
         numbers, s, t, supers = q4_k_parts(blocks.reshape(-1, blocks.shape[-1]))
-        scales = (s.view(len(blocks), -1), t.view(len(blocks), -1), supers.view(len(blocks), -1, 2))
+        scales = (supers.view(len(blocks), -1, 2), s.view(len(blocks), -1), t.view(len(blocks), -1))
         scaled = Scales.SUPER_BLOCKS
+    elif kind == "Q6_K":
+        numbers, d, s = q6_k_parts(blocks.reshape(-1, blocks.shape[-1]))
+        scales = (d.view(len(blocks), -1), s.view(len(blocks), -1))
+        scaled = Scales.SIX_BITS
     elif kind == "Q8_0":
         numbers, scale = q8_0_parts(blocks.reshape(-1, blocks.shape[-1]))
         scales = (_filled(scale.view(len(blocks), -1), GROUP),)

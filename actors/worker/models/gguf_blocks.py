@@ -91,10 +91,15 @@ def q5_k(blocks: Tensor) -> Tensor:
 
 def q6_k(blocks: Tensor) -> Tensor:
     """d · s · (q - 32), with s of 8 bits for each 16 numbers."""
+    numbers, d, s = q6_k_parts(blocks)
+    return ((numbers - 32.0).view(-1, 16, 16) * (d[:, None] * s)[..., None]).flatten(1)
+
+
+def q6_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q as uint8, d in float32 [blocks] and s as int8 [blocks, 16]."""
     low = _nibbles(blocks[:, :128].reshape(-1, 64))  # of 128 numbers
-    q = low + 16.0 * _pairs_of_bits(blocks[:, 128:192]).view(low.shape) - 32.0
-    d = _half(blocks, 208) * blocks[:, 192:208].view(torch.int8)
-    return (q.view(-1, 16, 16) * d[..., None]).flatten(1)
+    numbers = (low | _pairs_of_bits(blocks[:, 128:192]).view(low.shape) << 4).view(len(blocks), -1)
+    return numbers, _half(blocks, 208)[:, 0], blocks[:, 192:208].contiguous().view(torch.int8)
 
 
 def iq4_nl(blocks: Tensor) -> Tensor:

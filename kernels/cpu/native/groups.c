@@ -4,14 +4,20 @@
  *   S = Σ q · n, N = Σ n, n = round(x / a), a = max(amax |x|, LEAST) / MOST of each chunk of a row of x
  *
  * S and N are whole numbers; all else is float32, each sum from its first term to its last. SIDE outputs are computed
- * side by side, and stand so in memory: of each group four numbers of all of them, then the next four (of 4 bits, the
- * fifth four above the first); behind all numbers their scales, of each group or kind those of SIDE outputs:
+ * side by side, and stand so in memory: of a chunk their scales, then of each group four numbers of all of them, the next
+ * four, … (of 4 bits, those of the second half above those of the first; of 6 bits, behind these their upper two bits:
+ * of 64 bytes those of the first eight of each half of a group of GROUP, then of the others). Scales stand before the
+ * numbers that they are of, so that memory is read as one run: where a side's scales lay behind all its numbers, or a
+ * chunk's behind its own, one row took up to twice as long. Of each group or kind they are those of SIDE outputs:
  *   HALVES        scale in float16, least is 8 · scale                      (GGUF's Q4_0)
  *   EIGHT_BITS    scale in float16, q from -128 to 127, least is 0          (GGUF's Q8_0)
  *   BFLOAT_PAIRS  scale and middle in bfloat16, least is 8 · scale - middle (made at load)
- *   FLOAT_PAIRS   scale and least in float32 for each `group`               (AWQ, GPTQ, compressed-tensors)
- *   SUPER_BLOCKS  s of all groups, t of all groups, of 8 bits; d and m in float16 for each SUPER: d · s and m · t
- *                                                                           (GGUF's Q4_K) */
+ *   FLOAT_PAIRS   scale and least in float32 for each `group`, which a chunk is a multiple of
+ *                                                                           (AWQ, GPTQ, compressed-tensors)
+ *   SUPER_BLOCKS  d and m in float16 for each SUPER, which lies together; s of all its groups, t of all, of 8 bits:
+ *                 d · s and m · t                                           (GGUF's Q4_K)
+ *   SIX_BITS      d in float32 for each SUPER; s of -128 to 127 for each half of a group: d · s, least is 32 · d · s
+ *                                                                           (GGUF's Q6_K) */
 #include "groups.h"
 
 #include <math.h>
@@ -21,6 +27,7 @@
 #define LEAST 1e-30f
 #define MOST 127
 #define MIDDLE 8 /* of numbers of 4 bits */
+#define MIDDLE_OF_SIX 32
 
 #if defined(__AVX512F__)
 #define ROWS 8 /* of x that are multiplied together, as there are registers */
@@ -56,6 +63,7 @@ static int32_t taken_off(const linear *own) {
     case EIGHT_BITS: return SHIFTED;
     case HALVES:
     case BFLOAT_PAIRS: return MIDDLE;
+    case SIX_BITS: return MIDDLE_OF_SIX;
     default: return 0;
     }
 }
@@ -65,28 +73,36 @@ void groups_ready(const linear *own, const float *x, char *ready) {
     int8_t *numbers = (int8_t *)parts.numbers;
     float *steps = (float *)parts.steps, *sums = (float *)parts.sums;
     int32_t *begin = (int32_t *)parts.begin, off = taken_off(own);
+    const int64_t count = each(own), size = CHUNK / count;
     for (int64_t chunk = 0; chunk < chunks(own); chunk++, numbers += CHUNK) {
         int64_t left = own->inputs - chunk * CHUNK;
         float some[CHUNK] = {0};
         memcpy(some, x + chunk * CHUNK, (left < CHUNK ? left : CHUNK) * sizeof(float));
         steps[chunk] = round_chunk(some, numbers);
-        for (int64_t group = 0; group < EACH; group++) {
+        for (int64_t group = 0; group < count; group++) {
             int32_t sum = 0;
-            for (int i = 0; i < GROUP; i++)
-                sum += numbers[group * GROUP + i];
-            sums[chunk * EACH + group] = (float)sum;
-            begin[chunk * EACH + group] = -off * sum;
+            for (int i = 0; i < size; i++)
+                sum += numbers[group * size + i];
+            sums[chunk * count + group] = (float)sum;
+            begin[chunk * count + group] = -off * sum;
         }
     }
 }
 
-/* Products of a group with some rows, whose numbers begin at `x`. */
-INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums *sums, const int rows, const int bits) {
+/* Products of a group with some rows, whose numbers begin at `x`; of 6 bits of either half of one. */
+INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums *sums, const int rows, const int bits,
+                      const int half) {
     if (bits == 8)
         for (int i = 0; i < GROUP / 4; i++) {
             s_numbers numbers = s_bytes(weight + 64 * i);
             for (int r = 0; r < rows; r++)
                 sums[r] = s_dot_bytes(sums[r], numbers, x[r] + 4 * i);
+        }
+    else if (bits == 6)
+        for (int i = 0; i < GROUP / 8; i++) {
+            s_numbers numbers = s_six(weight, i, half);
+            for (int r = 0; r < rows; r++)
+                sums[r] = s_dot(sums[r], numbers, x[r] + 4 * i);
         }
     else
         for (int i = 0; i < GROUP / 8; i++) {
@@ -98,40 +114,60 @@ INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums *sum
         }
 }
 
+/* Rows that are multiplied together, and what a chunk adds to them. */
+typedef struct {
+    ready_parts x[ROWS];
+    vec part[ROWS];
+} row_parts;
+
+/* What one group adds, whose number among all is `group`. */
+INLINE void add_group(row_parts *own, const uint8_t *weight, int64_t group, vec scale, vec least, const int less,
+                      const int rows, const int bits, const int half) {
+    const int64_t size = bits == 6 ? GROUP / 2 : GROUP;
+    const int8_t *numbers[ROWS];
+    s_sums sums[ROWS];
+    for (int r = 0; r < rows; r++) {
+        numbers[r] = own->x[r].numbers + group * size;
+        sums[r] = s_set(own->x[r].begin[group]);
+    }
+    dot_group(weight, numbers, sums, rows, bits, half);
+    for (int r = 0; r < rows; r++)
+        own->part[r] = v_fma(s_float(sums[r]), scale, own->part[r]);
+    if (less)
+        for (int r = 0; r < rows; r++)
+            own->part[r] = v_fma(v_set(own->x[r].sums[group]), least, own->part[r]);
+}
+
 INLINE void tile(const product *own, int64_t output, int64_t row, const int rows, const int bits) {
     const linear *by = own->own;
     const int64_t group_bytes = SIDE * GROUP * bits / 8, row_bytes = groups_row_bytes(by);
     const uint8_t *weight = (const uint8_t *)by->weight + output * by->stride;
-    const uint8_t *scales = weight + groups(by) * group_bytes;
-    const int less = has_least(by);
-    ready_parts x[ROWS];
+    const unit together = unit_of(by);
+    const int less = bits == 4 && has_least(by);
+    row_parts at;
     vec total[ROWS];
     for (int r = 0; r < rows; r++) {
-        x[r] = parts_of(by, own->ready + (row + r) * row_bytes);
+        at.x[r] = parts_of(by, own->ready + (row + r) * row_bytes);
         total[r] = v_zero();
     }
     for (int64_t chunk = 0; chunk < chunks(by); chunk++) {
-        vec part[ROWS], scale[EACH], least[EACH];
-        expand(by, scales, chunk, scale, least);
+        vec scale[MOST_EACH], least[MOST_EACH];
+        const int64_t place = place_in(&together, chunk);
+        const uint8_t *scales = unit_at(&together, weight, chunk);
+        const uint8_t *numbers = scales + together.scales + place * together.numbers;
+        expand(by, scales, place, scale, least);
         for (int r = 0; r < rows; r++)
-            part[r] = v_zero();
-        for (int i = 0; i < EACH; i++) {
-            int64_t group = chunk * EACH + i;
-            const int8_t *numbers[ROWS];
-            s_sums sums[ROWS];
-            for (int r = 0; r < rows; r++) {
-                numbers[r] = x[r].numbers + group * GROUP;
-                sums[r] = s_set(x[r].begin[group]);
-            }
-            dot_group(weight + group * group_bytes, numbers, sums, rows, bits);
-            for (int r = 0; r < rows; r++)
-                part[r] = v_fma(s_float(sums[r]), scale[i], part[r]);
-            if (less)
-                for (int r = 0; r < rows; r++)
-                    part[r] = v_fma(v_set(x[r].sums[group]), least[i], part[r]);
+            at.part[r] = v_zero();
+        for (int i = 0; i < CHUNK / GROUP; i++, numbers += group_bytes) {
+            int64_t group = chunk * (CHUNK / GROUP) + i;
+            if (bits == 6) {
+                add_group(&at, numbers, 2 * group, scale[2 * i], v_zero(), 0, rows, 6, 0);
+                add_group(&at, numbers, 2 * group + 1, scale[2 * i + 1], v_zero(), 0, rows, 6, 1);
+            } else
+                add_group(&at, numbers, group, scale[i], least[i], less, rows, bits, 0);
         }
         for (int r = 0; r < rows; r++)
-            total[r] = v_fma(part[r], v_set(x[r].steps[chunk]), total[r]);
+            total[r] = v_fma(at.part[r], v_set(at.x[r].steps[chunk]), total[r]);
     }
     for (int r = 0; r < rows; r++)
         side_store(own, output, row + r, total[r]);
@@ -166,16 +202,25 @@ static void rows_of_8_bits(const product *own, int64_t first, int64_t last, int6
     }
 }
 
+static void rows_of_6_bits(const product *own, int64_t first, int64_t last, int64_t row, int64_t rows) {
+    switch (rows) {
+        SOME_ROWS(ROWS, 6)
+        FEWER_ROWS(6)
+        SOME_ROWS(1, 6)
+    }
+}
+
 void groups_outputs(const product *own, int64_t first, int64_t last) {
     last = last < own->own->outputs ? last : side_outputs(own->own);
     for (; first < last; first += BLOCK) {
         int64_t end = first + BLOCK < last ? first + BLOCK : last;
         for (int64_t row = 0; row < own->rows; row += ROWS) {
             int64_t rows = own->rows - row < ROWS ? own->rows - row : ROWS;
-            if (bits_of(own->own) == 8)
-                rows_of_8_bits(own, first, end, row, rows);
-            else
-                rows_of_4_bits(own, first, end, row, rows);
+            switch (bits_of(own->own)) {
+            case 8: rows_of_8_bits(own, first, end, row, rows); break;
+            case 6: rows_of_6_bits(own, first, end, row, rows); break;
+            default: rows_of_4_bits(own, first, end, row, rows);
+            }
         }
     }
 }

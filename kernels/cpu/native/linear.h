@@ -13,7 +13,7 @@
 enum weights { FLOAT_32, BFLOAT_16, FLOAT_16, INT_8, GROUPED };
 
 /* How numbers in groups are scaled; see groups.c. */
-enum scales { HALVES, BFLOAT_PAIRS, FLOAT_PAIRS, SUPER_BLOCKS, EIGHT_BITS };
+enum scales { HALVES, BFLOAT_PAIRS, FLOAT_PAIRS, SUPER_BLOCKS, EIGHT_BITS, SIX_BITS };
 
 typedef struct {
     int64_t kind;                     /* enum weights */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from .library import LINE, Library
 
 GROUP, CHUNK = 32, 128  # numbers that share a scale, and numbers of x that are rounded together
+SUPER = 256  # numbers whose scales share another one
 SIDE = 16  # outputs that stand side by side
 PACKED = 16  # rows that are made ready together
 MOST_INPUTS = 1 << 16  # of 8 bits, whose sums fit 32
@@ -35,14 +37,16 @@ class Scales(IntEnum):
     FLOAT_PAIRS = 2
     SUPER_BLOCKS = 3
     EIGHT_BITS = 4
+    SIX_BITS = 5
 
 
+SUPERS = {Scales.SUPER_BLOCKS: (1, 8, 8), Scales.SIX_BITS: (1, 16)}  # what two chunks have, which lie together
 FLOATS = {torch.float32: Weights.FLOAT_32, torch.bfloat16: Weights.BFLOAT_16, torch.float16: Weights.FLOAT_16}
 
 
 class Grouped(NamedTuple):
-    """Numbers [outputs, inputs] from 0 to 15 as uint8, of EIGHT_BITS as int8, and tensors [outputs, …] of what scales
-    them: groups.c.
+    """Numbers [outputs, inputs] from 0 to 15 as uint8, of SIX_BITS to 63, of EIGHT_BITS as int8, and what scales them:
+    tensors [outputs, groups or what else shares one, …] in the order in which groups.c has them.
 
     Groups that fill up the last chunk of 128 numbers have scales, too: of 0.
     """
@@ -141,10 +145,14 @@ def int8_weight(product: NativeLinear) -> Tensor:
 def grouped_linear(library: Library, parts: Grouped, bias: Tensor | None) -> NativeLinear:
     """Of numbers in groups, with their scales."""
     outputs, inputs = parts.numbers.shape
-    made = [_side_by_side(parts), *(_scales_side_by_side(scales) for scales in parts.scales)]
-    blocks, size = len(made[0]), sum(part.shape[1] for part in made)
-    weight = library.weights.zeros((blocks * SIDE, (size + -size % LINE) // SIDE), torch.uint8)
-    _copy(made, weight.view(blocks, -1))
+    if parts.scaled is Scales.FLOAT_PAIRS:
+        parts = _of_chunks(parts)
+    units = -(-inputs // (SUPER if parts.scaled in SUPERS else CHUNK))
+    shares = zip(parts.scales, SUPERS.get(parts.scaled, (1,)), strict=True)
+    made = [*(_scales_side_by_side(scales, each, units) for scales, each in shares), _side_by_side(parts, units)]
+    blocks, size = len(made[0]), units * sum(part.shape[2] for part in made)
+    weight = library.weights.zeros((blocks * SIDE, size // SIDE), torch.uint8)
+    _copy(made, weight.view(blocks, units, -1))
     return NativeLinear(
         library,
         Weights.GROUPED,
@@ -157,30 +165,53 @@ def grouped_linear(library: Library, parts: Grouped, bias: Tensor | None) -> Nat
     )
 
 
+def _of_chunks(parts: Grouped) -> Grouped:
+    """The same numbers with scales of groups that a chunk is a multiple of."""
+    group = math.gcd(parts.group, CHUNK)
+    count = -(-parts.numbers.shape[1] // CHUNK) * CHUNK // group
+    scales = tuple(one.repeat_interleave(parts.group // group, 1)[:, :count] for one in parts.scales)
+    return parts._replace(scales=scales, group=group)
+
+
 def _copy(parts: list[Tensor], out: Tensor) -> None:
-    """One beside the other."""
+    """One behind the other in each unit."""
     at = 0
     for part in parts:
-        out[:, at : at + part.shape[1]] = part
-        at += part.shape[1]
+        out[..., at : at + part.shape[2]] = part
+        at += part.shape[2]
 
 
-def _side_by_side(parts: Grouped) -> Tensor:
-    """The numbers [blocks of SIDE outputs, bytes] as groups.c has them."""
-    numbers = _filled(parts.numbers.view(torch.uint8), CHUNK)
+def _side_by_side(parts: Grouped, units: int) -> Tensor:
+    """The numbers [blocks of SIDE outputs, units, bytes] as groups.c has them."""
+    numbers = _filled(parts.numbers.view(torch.uint8), SUPER if parts.scaled in SUPERS else CHUNK)
     fours = numbers.view(torch.int32).view(-1, SIDE, numbers.shape[1] // GROUP, GROUP // 4)
-    if parts.scaled is not Scales.EIGHT_BITS:
+    if parts.scaled is Scales.SIX_BITS:
+        fours = _six_bits(fours)
+    elif parts.scaled is not Scales.EIGHT_BITS:
         low, high = fours.chunk(2, 3)
         fours = low | high << 4
-    return fours.permute(0, 2, 3, 1).contiguous().view(torch.uint8).view(len(fours), -1)
+    return fours.permute(0, 2, 3, 1).contiguous().view(len(fours), units, -1).view(torch.uint8)
 
 
-def _scales_side_by_side(scales: Tensor) -> Tensor:
-    """Of each group, or what else shares them, those of SIDE outputs; of pairs the first ones, then the second ones."""
-    whole = _filled(scales, 1).contiguous()
+def _six_bits(fours: Tensor) -> Tensor:
+    """Of eight times four bytes in a group the lower halves, and then what is above these."""
+    low, high = (fours & 0x0F0F0F0F).chunk(2, 3)
+    first, second = (fours >> 4 & 0x03030303).chunk(2, 3)
+    pairs = [
+        part[..., place::2] << shift
+        for part, shifts in ((first, (0, 2)), (second, (4, 6)))
+        for place, shift in enumerate(shifts)
+    ]
+    return torch.cat([low | high << 4, pairs[0] | pairs[1] | pairs[2] | pairs[3]], 3)
+
+
+def _scales_side_by_side(scales: Tensor, each: int, units: int) -> Tensor:
+    """[blocks of SIDE outputs, units, bytes]: of each group, or what else shares them, those of SIDE outputs; of pairs
+    the first ones, then the second ones."""
+    whole = _filled(scales, each)
     sides = whole.view(-1, SIDE, *whole.shape[1:])
     sides = sides.transpose(1, 2) if sides.dim() == 3 else sides.permute(0, 2, 3, 1)
-    return sides.contiguous().view(len(sides), -1).view(torch.uint8)
+    return sides.contiguous().view(len(sides), units, -1).view(torch.uint8)
 
 
 def _filled(rows: Tensor, columns: int) -> Tensor:

@@ -1,6 +1,6 @@
 /* Sixteen outputs at a time: `s_dot` adds to each of sixteen sums the products of four numbers of its output with the
- * same four of a row of x. Numbers of an output are unsigned, of 4 bits in either half of a byte, or signed of 8 bits;
- * where instructions want one factor unsigned, the latter are read as q + SHIFTED. */
+ * same four of a row of x. Numbers of an output are unsigned, of 4 bits in either half of a byte, or of these and two
+ * more bits (`s_six`: vector i of half a group of groups.c), or signed of 8 bits; where instructions want one factor unsigned, the latter are read as q + SHIFTED. */
 #ifndef SIDE_DOT_H
 #define SIDE_DOT_H
 
@@ -31,8 +31,17 @@ INLINE s_sums s_dot(s_sums own, s_numbers numbers, const int8_t *x) {
     return _mm512_dpbusd_epi32(own, numbers, _mm512_set1_epi32(s_four(x)));
 }
 #define s_dot_bytes s_dot
+INLINE s_numbers s_six(const uint8_t *at, const int i, const int half) {
+    const __m512i four = _mm512_loadu_si512(at + 64 * i), two = _mm512_loadu_si512(at + 256 + 64 * (i / 2));
+    const __m512i low = half ? _mm512_srli_epi16(four, 4) : four;
+    const __m512i high = half ? i % 2 ? _mm512_srli_epi16(two, 2) : two : _mm512_slli_epi16(two, i % 2 ? 2 : 4);
+    return _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), _mm512_and_si512(high, _mm512_set1_epi8(48)));
+}
 INLINE vec s_small(const uint8_t *at) { /* of 8 bits */
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)at)));
+}
+INLINE vec s_signed(const uint8_t *at) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at)));
 }
 
 #elif defined(__AVX2__)
@@ -47,6 +56,14 @@ INLINE s_numbers s_low(const uint8_t *at) { return (s_numbers){s_nibble(s_half(a
 INLINE s_numbers s_high(const uint8_t *at) {
     __m256i low = _mm256_srli_epi16(s_half(at), 4), high = _mm256_srli_epi16(s_half(at + 32), 4);
     return (s_numbers){s_nibble(low), s_nibble(high)};
+}
+INLINE __m256i s_half_six(const uint8_t *at, const int i, const int half) {
+    const __m256i four = s_half(at + 64 * i), two = s_half(at + 256 + 64 * (i / 2));
+    const __m256i high = half ? i % 2 ? _mm256_srli_epi16(two, 2) : two : _mm256_slli_epi16(two, i % 2 ? 2 : 4);
+    return _mm256_or_si256(s_nibble(half ? _mm256_srli_epi16(four, 4) : four), _mm256_and_si256(high, _mm256_set1_epi8(48)));
+}
+INLINE s_numbers s_six(const uint8_t *at, const int i, const int half) {
+    return (s_numbers){s_half_six(at, i, half), s_half_six(at + 32, i, half)};
 }
 #if defined(__AVXVNNI__)
 #define SHIFTED 128
@@ -83,6 +100,11 @@ INLINE vec s_small(const uint8_t *at) {
     __m256i low = _mm256_cvtepu8_epi32(all), high = _mm256_cvtepu8_epi32(_mm_srli_si128(all, 8));
     return (vec){_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)};
 }
+INLINE vec s_signed(const uint8_t *at) {
+    __m128i all = _mm_loadu_si128((const __m128i *)at);
+    __m256i low = _mm256_cvtepi8_epi32(all), high = _mm256_cvtepi8_epi32(_mm_srli_si128(all, 8));
+    return (vec){_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)};
+}
 
 #else
 #define SHIFTED 0
@@ -95,6 +117,12 @@ INLINE vec s_small(const uint8_t *at) {
         own[i] = at[i];
     return own;
 }
+INLINE vec s_signed(const uint8_t *at) {
+    vec own;
+    for (int i = 0; i < LANES; i++)
+        own[i] = (int8_t)at[i];
+    return own;
+}
 typedef int8_t s_numbers __attribute__((vector_size(64)));
 INLINE s_numbers s_bytes(const uint8_t *at) {
     s_numbers own;
@@ -103,6 +131,10 @@ INLINE s_numbers s_bytes(const uint8_t *at) {
 }
 INLINE s_numbers s_low(const uint8_t *at) { return s_bytes(at) & 15; }
 INLINE s_numbers s_high(const uint8_t *at) { return s_bytes(at) >> 4 & 15; }
+INLINE s_numbers s_six(const uint8_t *at, const int i, const int half) {
+    const s_numbers two = s_bytes(at + 256 + 64 * (i / 2)) >> (4 * half + i % 2 * 2) & 3;
+    return (half ? s_high(at + 64 * i) : s_low(at + 64 * i)) | two << 4;
+}
 #if defined(__ARM_FEATURE_DOTPROD)
 INLINE s_sums s_dot(s_sums own, s_numbers numbers, const int8_t *x) {
     int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(s_four(x))), parts[4];

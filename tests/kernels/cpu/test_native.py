@@ -100,10 +100,13 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
         assert torch.equal(narrow, float_linear(library, weight, None)(x.bfloat16().float()).bfloat16())
 
 
-def grouped(scaled: Scales, outputs: int, inputs: int, generator: torch.Generator) -> tuple[Grouped, torch.Tensor]:
-    """Random ones, and what they mean in float64."""
-    eight = scaled is Scales.EIGHT_BITS
-    kind, least, most = (torch.int8, -128, 128) if eight else (torch.uint8, 0, 16)
+def grouped(
+    scaled: Scales, outputs: int, inputs: int, generator: torch.Generator, width: int = 128
+) -> tuple[Grouped, torch.Tensor]:
+    """Random ones, and what they mean in float64; of FLOAT_PAIRS with groups of `width`."""
+    each = 32
+    ranges = {Scales.EIGHT_BITS: (torch.int8, -128, 128), Scales.SIX_BITS: (torch.uint8, 0, 64)}
+    kind, least, most = ranges.get(scaled, (torch.uint8, 0, 16))
     numbers = torch.randint(least, most, (outputs, inputs), generator=generator, dtype=kind)
     groups = -(-inputs // 128) * 4
     scale, other = torch.rand(2, outputs, groups, generator=generator).add(0.1).unbind(0)
@@ -119,17 +122,24 @@ def grouped(scaled: Scales, outputs: int, inputs: int, generator: torch.Generato
             d, middle = scales[0].double().unbind(2)
             m = 8 * d - middle
         case Scales.FLOAT_PAIRS:
-            scale, other = scale[:, ::4].contiguous(), other[:, ::4].contiguous()
+            wide = width // 32
+            scale, other = scale[:, ::wide].contiguous(), other[:, ::wide].contiguous()
             scales = (torch.stack([scale, other], 2),)
-            d, m = scale.double().repeat_interleave(4, 1), other.double().repeat_interleave(4, 1)
+            d, m = (one.double().repeat_interleave(wide, 1)[:, :groups] for one in (scale, other))
         case Scales.SUPER_BLOCKS:
             s, t = torch.randint(0, 64, (2, outputs, groups), generator=generator, dtype=torch.uint8).unbind(0)
             supers = torch.rand(outputs, -(-groups // 8), 2, generator=generator).half()
-            scales = (s, t, supers)
-            wide = supers.double().repeat_interleave(8, 1)[:, :groups]
-            d, m = s * wide[..., 0], t * wide[..., 1]
-    exact = numbers.double() * d.repeat_interleave(32, 1)[:, :inputs] - m.repeat_interleave(32, 1)[:, :inputs]
-    return Grouped(numbers, scales, scaled, 128 if scaled is Scales.FLOAT_PAIRS else 0), exact
+            scales = (supers, s, t)
+            wider = supers.double().repeat_interleave(8, 1)[:, :groups]
+            d, m = s * wider[..., 0], t * wider[..., 1]
+        case Scales.SIX_BITS:
+            small = torch.randint(-128, 128, (outputs, 2 * groups), generator=generator, dtype=torch.int8)
+            supers = torch.rand(outputs, -(-groups // 8), generator=generator).half().float()
+            scales = (supers, small)
+            d = small * supers.double().repeat_interleave(16, 1)[:, : 2 * groups]
+            each, m = 16, 32 * d
+    d, m = (one.repeat_interleave(each, 1)[:, :inputs] for one in (d, m))
+    return Grouped(numbers, scales, scaled, width if scaled is Scales.FLOAT_PAIRS else 0), numbers.double() * d - m
 
 
 @pytest.mark.parametrize("variant", NAMES)
@@ -157,6 +167,15 @@ def test_products_of_groups_are_the_formula_whatever_the_rows(
             assert torch.equal(residual, x[:rows, :1] + alone[:rows])
         x[1, 0], x[2, 2] = float("nan"), float("inf")
         assert product(x[:4]).isnan().all(1).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("variant", NAMES)
+@pytest.mark.parametrize("width", [32, 160])
+def test_groups_of_any_width_are_the_formula(libraries: dict[str, native.Library], variant: str, width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    parts, weight = grouped(Scales.FLOAT_PAIRS, 34, 480, generator, width)
+    product = grouped_linear(libraries[variant], parts, None)
+    assert (weight_of(product) - weight).abs().max() <= 2e-6 * weight.abs().max()
 
 
 @pytest.mark.parametrize("variant", NAMES)
