@@ -24,7 +24,8 @@ from actorserve.actors.worker.models import weights as load_weights
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.weight_cache import cache, file
 from actorserve.actors.worker.weight_cache.cache import WeightCache
-from actorserve.kernels.cpu.native.linear import NativeLinear
+from actorserve.kernels.cpu.native.linear import NativeLinear, Scales
+from tests.support.models.gguf.files import convert
 
 from .driver import config_for
 
@@ -91,6 +92,19 @@ def test_the_next_start_has_the_same_bits(
     ids = torch.arange(5)
     x, weight = made.embed(ids), parts(made)[0]
     assert torch.equal(weight(x), parts(found)[0](x))
+
+
+def test_outputs_of_several_kinds_are_kept(weights: Path, checkpoints: Folders, tmp_path: Path) -> None:
+    source = checkpoints("qwen2", hidden_size=256, intermediate_size=256)
+    convert(source, tmp_path / "model.gguf", lambda name: "Q6_K" if "self_attn.v" in name else "Q4_K")
+    config = config_for(tmp_path / "model.gguf", dtype="auto", device="cpu")
+    made, found = load(config)[0], load(config)[0]
+    for mine, yours in zip(made.layers, found.layers, strict=True):
+        assert isinstance(mine.qkv, NativeLinear) and isinstance(yours.qkv, NativeLinear)
+        assert [part.data.scaled for part in yours.qkv.parts] == [Scales.SUPER_BLOCKS, Scales.SIX_BITS]
+        x = torch.randn(3, mine.qkv.inputs)
+        assert yours.qkv.outputs == mine.qkv.outputs and torch.equal(mine.qkv(x), yours.qkv(x))
+        assert yours.qkv.bias is not None and torch.equal(torch.as_tensor(mine.qkv.bias), yours.qkv.bias)
 
 
 def test_what_it_follows_from_is_in_its_name(weights: Path, checkpoints: Folders) -> None:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import msgspec
 
 SUFFIX, NEW = ".weights", ".new-"
-MAGIC = b"ASWEIGH2"
+MAGIC = b"ASWEIGH3"
 BEGINNING = Struct("<8sQQ")
 ALIGNED, LINE = 1 << 12, 64
 DIGEST_BYTES = 32
@@ -52,6 +52,7 @@ class LinearPlaces(msgspec.Struct, array_like=True, frozen=True):
     scaled: int
     group: int
     tensors: list[TensorPlace | None]  # weight, scale, bias
+    rest: LinearPlaces | None = None  # the outputs behind these, of numbers of another kind
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -97,7 +97,7 @@ class CpuBuilder:
             self.shape.row_scales(*linears),
             few_rows,
             self.batch_invariant,
-            self._grouped(linears) if found is None else None,
+            self._grouped(linears) if found is None else (),
         )
         made = found or implementation_of(method).cpu_linear(tensors)
         if self.cache is not None:
@@ -116,12 +116,12 @@ class CpuBuilder:
 
         return LoraLatent(self.lora, linear.name, self.shape.heads, self.shape.latent.plain)
 
-    def _grouped(self, linears: Sequence[LinearSpec]) -> Grouped | None:
-        """Those of a checkpoint that are so in all of the linears."""
+    def _grouped(self, linears: Sequence[LinearSpec]) -> list[Grouped]:
+        """Those of a checkpoint, where all of the linears are so."""
         if self.grouped is None:
-            return None
+            return []
         parts = [self.grouped(linear.name) for linear in linears]
-        return join_grouped(parts, lambda tensors: list(self._arranged(linears, tensors)))
+        return join_grouped(parts, lambda number, rows: torch.cat(list(arranged(linears[number], rows, self.shape))))
 
     def router(self, linear: LinearSpec) -> CpuLinear:
         """A product that is never quantised: it has few rows, and all hangs on it."""

@@ -7,14 +7,14 @@ requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import CHUNK, GROUP, Grouped, Scales
+from actorserve.kernels.cpu.native.linear import CHUNK, GROUP, Grouped, Scales, can_follow
 
 from ...model.architecture import Architecture
 from ...model.formats.stored import WHOLE, AwqWeight, GptqWeight, PackedWeight, WeightFormat
@@ -101,12 +101,29 @@ def _filled(scales: Tensor, group: int) -> Tensor:
     return scales if not more else torch.cat([scales, scales.new_zeros(len(scales), more, *scales.shape[2:])], 1)
 
 
-def joined(parts: list[Grouped | None], arrange: Callable[[list[Tensor]], list[Tensor]]) -> Grouped | None:
-    """Those of several linears as one, if they are scaled alike; `arrange` puts rows in their order."""
-    own = [part for part in parts if part is not None]
-    alike = {(part.scaled, part.group, part.numbers.shape[1]) for part in own}
-    if len(own) < len(parts) or len(alike) > 1:
-        return None
-    numbers = torch.cat(arrange([part.numbers for part in own]))
-    scales = tuple(torch.cat(arrange(list(same))) for same in zip(*(part.scales for part in own), strict=True))
-    return Grouped(numbers, scales, own[0].scaled, own[0].group)
+def joined(parts: Sequence[Grouped | None], arrange: Callable[[int, Tensor], Tensor]) -> list[Grouped]:
+    """Those of several linears, as few as can be: neighbours that are scaled alike are one. None of them where one is
+    in no groups, or they cannot be one product; `arrange` puts rows of the linear with a number in their order."""
+    found: list[Grouped] = []
+    for number, part in enumerate(parts):
+        if part is None:
+            return []
+        scales = tuple(arrange(number, rows) for rows in part.scales)
+        own = part._replace(numbers=arrange(number, part.numbers), scales=scales)
+        if found and _alike(found[-1]) == _alike(own):
+            found[-1] = _together(found[-1], own)
+        elif found and not can_follow(found[-1], own):
+            return []
+        else:
+            found.append(own)
+    return found
+
+
+def _alike(part: Grouped) -> tuple[Scales, int, int]:
+    return part.scaled, part.group, part.numbers.shape[1]
+
+
+def _together(first: Grouped, then: Grouped) -> Grouped:
+    """One behind the other."""
+    scales = tuple(torch.cat(both) for both in zip(first.scales, then.scales, strict=True))
+    return first._replace(numbers=torch.cat([first.numbers, then.numbers]), scales=scales)

@@ -7,7 +7,7 @@ as the executor wants their rows: q, k and v as one, gate and up as one, of a gr
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, cast
 
 import torch
@@ -44,7 +44,7 @@ class LinearTensors(NamedTuple):
     scales: str | None = None  # what has the scales of rows, where the checkpoint has whole numbers of 8 bits
     few_rows: bool = False  # it mostly multiplies one row or two
     batch_invariant: bool = False  # a row must have the same bits in every batch
-    grouped: Grouped | None = None  # what the checkpoint has, where products with it as it is can be had
+    grouped: Sequence[Grouped] = ()  # what the checkpoint has, where products with it as it is can be had
 
     def weight(self) -> Tensor:
         """[outputs, inputs]."""

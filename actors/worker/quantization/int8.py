@@ -20,7 +20,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import MOST_INPUTS, grouped_linear, int8_linear
+from actorserve.kernels.cpu.native.linear import MOST_INPUTS, grouped_linears, int8_linear
 
 from ...model.memory.machine import cpu_flags
 from ..cpu.layers.native import current
@@ -94,8 +94,8 @@ def steps_of_rows() -> int:
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """Of weights in any type; those that the checkpoint has in groups stay so."""
     library, bias = current(), tensors.bias()
-    if library is not None and tensors.grouped is not None:
-        return grouped_linear(library, tensors.grouped, bias)
+    if library is not None and tensors.grouped:
+        return grouped_linears(library, tensors.grouped, bias)
     weight, scales = tensors.joined("weight", None), tensors.row_scales()
     inputs = weight.shape[1]
     if library is None or inputs > MOST_INPUTS:

@@ -71,7 +71,9 @@ class WeightCache:
         return writer
 
     def _size(self) -> int:
-        return sum(part.nbytes for one in self._made.values() for part in one.kept if part is not None)
+        return sum(
+            part.nbytes for made in self._made.values() for one in made.parts for part in one.kept if part is not None
+        )
 
     def _write(self) -> None:
         try:

@@ -61,7 +61,7 @@ INLINE void tile(
             float y = v_total(sums[o][r]);
             if (by->bias)
                 y += by->bias[output + o];
-            float *out = own->out + (row + r) * by->outputs + output + o;
+            float *out = own->out + (row + r) * own->width + output + o;
             *out = own->add ? *out + y : y;
         }
 }
@@ -75,7 +75,7 @@ INLINE void some_rows(const product *own, int64_t first, int64_t last, int64_t r
 }
 
 INLINE void all_rows(const product *own, int64_t first, int64_t last, const int kind) {
-    int64_t bytes = linear_row_bytes(own->own), row = 0;
+    int64_t bytes = own->row_bytes, row = 0;
     for (; row + ROWS <= own->rows; row += ROWS)
         some_rows(own, first, last, row, ROWS, kind, bytes);
     switch (own->rows - row) {

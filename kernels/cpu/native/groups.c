@@ -140,7 +140,7 @@ INLINE void add_group(row_parts *own, const uint8_t *weight, int64_t group, vec 
 
 INLINE void tile(const product *own, int64_t output, int64_t row, const int rows, const int bits) {
     const linear *by = own->own;
-    const int64_t group_bytes = SIDE * GROUP * bits / 8, row_bytes = groups_row_bytes(by);
+    const int64_t group_bytes = SIDE * GROUP * bits / 8, row_bytes = own->row_bytes;
     const uint8_t *weight = (const uint8_t *)by->weight + output * by->stride;
     const unit together = unit_of(by);
     const int less = bits == 4 && has_least(by);

@@ -56,7 +56,7 @@ void int8_ready(const linear *own, const float *x, char *ready) {
 
 INLINE void tile(const product *own, int64_t output, int64_t row, const int sides, const int rows) {
     const linear *by = own->own;
-    const int64_t row_bytes = int8_row_bytes(by);
+    const int64_t row_bytes = own->row_bytes;
     const uint8_t *weight = (const uint8_t *)by->weight + output * by->stride;
     const char *ready = own->ready + row * row_bytes;
     s_sums sums[SIDES][ROWS];

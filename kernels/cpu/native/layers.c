@@ -277,7 +277,7 @@ static void add_rows(plan *own, task_fn run, part *of) {
 
 static void add_product(plan *own, const linear *by, const layer_step *step, float *out, int64_t add) {
     product *made = own->products++;
-    *made = (product){by, step->ready, step->rows, out, add};
+    *made = product_of(by, step->ready, step->rows, out, add);
     own->phases[own->count++] = (phase){linear_task, made, linear_tasks(by, step->rows)};
 }
 

@@ -11,7 +11,7 @@
 
 static int64_t filled(int64_t number, int64_t unit) { return (number + unit - 1) / unit * unit; }
 
-int64_t linear_row_bytes(const linear *own) {
+static int64_t own_row_bytes(const linear *own) {
     if (own->kind == INT_8)
         return int8_row_bytes(own);
     if (own->kind == GROUPED)
@@ -19,8 +19,25 @@ int64_t linear_row_bytes(const linear *own) {
     return HEADER + 4 * filled(own->inputs, LANES);
 }
 
-void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
-    ready += row * linear_row_bytes(own);
+int64_t linear_row_bytes(const linear *own) {
+    int64_t bytes = 0;
+    for (; own; own = own->rest)
+        bytes += own_row_bytes(own);
+    return bytes;
+}
+
+static int64_t all_outputs(const linear *own) {
+    int64_t outputs = 0;
+    for (; own; own = own->rest)
+        outputs += own->outputs;
+    return outputs;
+}
+
+product product_of(const linear *own, char *ready, int64_t rows, float *out, int64_t add) {
+    return (product){own, ready, rows, out, add, linear_row_bytes(own), all_outputs(own)};
+}
+
+static void own_ready(const linear *own, const float *x, char *ready) {
     if (own->kind == GROUPED) {
         groups_ready(own, x, ready);
         return;
@@ -34,7 +51,15 @@ void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
     memset(numbers + own->inputs, 0, (filled(own->inputs, LANES) - own->inputs) * sizeof(float));
 }
 
-void linear_outputs(const product *own, int64_t first, int64_t last) {
+void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
+    ready += row * linear_row_bytes(own);
+    for (; own; own = own->rest) {
+        own_ready(own, x, ready);
+        ready += own_row_bytes(own);
+    }
+}
+
+static void own_outputs(const product *own, int64_t first, int64_t last) {
     const int grouped = own->own->kind == GROUPED;
     if (!grouped && own->own->kind != INT_8)
         float_outputs(own, first, last);
@@ -44,8 +69,23 @@ void linear_outputs(const product *own, int64_t first, int64_t last) {
         grouped ? groups_outputs(own, first, last) : int8_outputs(own, first, last);
 }
 
+void linear_outputs(const product *own, int64_t first, int64_t last) {
+    product part = *own;
+    for (int64_t outputs; part.own && last > 0; first -= outputs, last -= outputs) {
+        outputs = part.own->outputs;
+        if (first < outputs)
+            own_outputs(&part, first > 0 ? first : 0, last < outputs ? last : outputs);
+        part.ready += own_row_bytes(part.own);
+        part.out += outputs;
+        part.own = part.own->rest;
+    }
+}
+
 int linear_tasks(const linear *own, int64_t rows) {
-    int64_t most = (own->outputs + GROUP - 1) / GROUP, tasks = own->outputs * own->stride / TASK_BYTES;
+    int64_t most = (all_outputs(own) + GROUP - 1) / GROUP, tasks = 0;
+    for (; own; own = own->rest)
+        tasks += own->outputs * own->stride;
+    tasks /= TASK_BYTES;
     if (rows > TASK_ROWS)
         tasks *= 2;
     return (int)(tasks < 1 ? 1 : tasks > most ? most : tasks);
@@ -53,7 +93,7 @@ int linear_tasks(const linear *own, int64_t rows) {
 
 void linear_task(void *given, int index, int count) {
     const product *own = given;
-    int64_t outputs = own->own->outputs, groups = (outputs + GROUP - 1) / GROUP;
+    int64_t outputs = own->width, groups = (outputs + GROUP - 1) / GROUP;
     int64_t first = groups * index / count * GROUP, last = groups * (index + 1) / count * GROUP;
     linear_outputs(own, first, last < outputs ? last : outputs);
 }
@@ -74,7 +114,7 @@ static void ready_task(void *given, int index, int count) {
 
 void linear_run(pool *threads, const linear *own, const float *x, int64_t rows, char *ready, float *out, int64_t add) {
     rows_of given = {own, x, ready, rows};
-    product made = {own, ready, rows, out, add};
+    product made = product_of(own, ready, rows, out, add);
     phase phases[] = {
         {ready_task, &given, (int)(filled(rows, PACKED) / PACKED)},
         {linear_task, &made, linear_tasks(own, rows)},

@@ -15,28 +15,33 @@ enum weights { FLOAT_32, BFLOAT_16, FLOAT_16, INT_8, GROUPED };
 /* How numbers in groups are scaled; see groups.c. */
 enum scales { HALVES, BFLOAT_PAIRS, FLOAT_PAIRS, SUPER_BLOCKS, EIGHT_BITS, SIX_BITS };
 
-typedef struct {
+typedef struct linear {
     int64_t kind;                     /* enum weights */
     int64_t outputs, inputs, stride;  /* bytes of an output's weights; of 8 and 4 bits SIDE outputs stand side by side */
     const void *weight;
     const float *scale;    /* INT_8: [outputs] */
     const float *bias;     /* [outputs] or NULL */
     int64_t scaled, group; /* GROUPED: enum scales, and numbers that share one */
+    const struct linear *rest; /* of the same inputs: makes the outputs behind these, a multiple of 32; or NULL */
 } linear;
 
 typedef struct {
     const linear *own;
     char *ready; /* rows, each of linear_row_bytes */
     int64_t rows;
-    float *out; /* [rows, outputs] */
+    float *out;  /* [rows, width] */
     int64_t add; /* 1: out += y; 0: out = y */
+    int64_t row_bytes, width;
 } product;
+
+/* Of a linear with all its rest. */
+product product_of(const linear *own, char *ready, int64_t rows, float *out, int64_t add);
 
 /* Of a row that is ready; a multiple of a cache line. There is room for a multiple of PACKED rows, which may be read. */
 int64_t linear_row_bytes(const linear *own);
 /* Row number `row`; `ready` is where the first one's memory begins. */
 void linear_ready(const linear *own, const float *x, char *ready, int64_t row);
-/* Outputs [first, last) of all rows. */
+/* Outputs [first, last) of all rows, of the linear and of its rest. */
 void linear_outputs(const product *own, int64_t first, int64_t last);
 /* How many tasks a product of so many rows is divided into, and one of them: a phase of `product`. */
 int linear_tasks(const linear *own, int64_t rows);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from .library import LINE, Library
 GROUP, CHUNK = 32, 128  # numbers that share a scale, and numbers of x that are rounded together
 SUPER = 256  # numbers whose scales share another one
 SIDE = 16  # outputs that stand side by side
+TASK_OUTPUTS = 32  # that a task is a multiple of
 PACKED = 16  # rows that are made ready together
 MOST_INPUTS = 1 << 16  # of 8 bits, whose sums fit 32
 
@@ -64,6 +66,7 @@ class LinearData(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("kind", "outputs", "inputs", "stride")),
         *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias")),
         *((name, ctypes.c_int64) for name in ("scaled", "group")),
+        ("rest", ctypes.c_void_p),
     )
 
 
@@ -81,23 +84,35 @@ class NativeLinear:
         scaled: Scales = Scales.HALVES,
         group: int = 0,
         outputs: int | None = None,
+        rest: NativeLinear | None = None,
     ) -> None:
         """`weight` has rows that lie one after the other, however many bytes one has; more of them than `outputs` where
-        these are filled up."""
+        these are filled up. `rest` makes the outputs behind these, of weights of another kind."""
         assert weight.is_contiguous()
         self.library = library
-        self.outputs, self.inputs = len(weight) if outputs is None else outputs, inputs
+        own = len(weight) if outputs is None else outputs
+        self.outputs: int = own if rest is None else own + rest.outputs
+        self.inputs, self.rest = inputs, rest
         given = (weight, scale, None if bias is None else bias.float())
         self.kept = [None if one is None else one.contiguous() for one in given]
-        self.weight, self.scale, self.bias = self.kept
+        self.weight, self.scale, bias = self.kept
+        self.bias: Tensor | None = bias
+        if bias is not None and rest is not None and rest.bias is not None:
+            self.bias = torch.cat([bias, rest.bias])
         places = (None if one is None else one.data_ptr() for one in self.kept)
         stride = weight.stride(0) * weight.itemsize
-        self.data = LinearData(kind, self.outputs, inputs, stride, *places, scaled, group)
+        behind = None if rest is None else ctypes.addressof(rest.data)
+        self.data: LinearData = LinearData(kind, own, inputs, stride, *places, scaled, group, behind)
         self._where = ctypes.byref(self.data)
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         of_data = ctypes.POINTER(LinearData)
         self._run = library.function("linear_run", pointer, of_data, pointer, number, pointer, pointer, number)
         self._row_bytes = library.size("linear_row_bytes", of_data)(self._where)
+
+    @property
+    def parts(self) -> list[NativeLinear]:
+        """This one and its rest, each with outputs of its own."""
+        return [self, *(self.rest.parts if self.rest is not None else ())]
 
     def __call__(self, x: Tensor) -> Tensor:
         out = torch.empty(len(x), self.outputs)
@@ -142,7 +157,25 @@ def int8_weight(product: NativeLinear) -> Tensor:
     return numbers[: product.outputs, : product.inputs].float() * product.scale[:, None]
 
 
-def grouped_linear(library: Library, parts: Grouped, bias: Tensor | None) -> NativeLinear:
+def grouped_linears(library: Library, runs: Sequence[Grouped], bias: Tensor | None) -> NativeLinear:
+    """Of outputs one behind the other whose numbers are scaled in several ways; `can_follow` says which may."""
+    made, end = None, sum(len(run.numbers) for run in runs)
+    for run in reversed(runs):
+        first = end - len(run.numbers)
+        made = grouped_linear(library, run, None if bias is None else bias[first:end], made)
+        end = first
+    assert made is not None
+    return made
+
+
+def can_follow(first: Grouped, then: Grouped) -> bool:
+    """May one product have outputs of both?"""
+    return len(first.numbers) % TASK_OUTPUTS == 0 and first.numbers.shape[1] == then.numbers.shape[1]
+
+
+def grouped_linear(
+    library: Library, parts: Grouped, bias: Tensor | None, rest: NativeLinear | None = None
+) -> NativeLinear:
     """Of numbers in groups, with their scales."""
     outputs, inputs = parts.numbers.shape
     if parts.scaled is Scales.FLOAT_PAIRS:
@@ -162,6 +195,7 @@ def grouped_linear(library: Library, parts: Grouped, bias: Tensor | None) -> Nat
         scaled=parts.scaled,
         group=parts.group or GROUP,
         outputs=outputs,
+        rest=rest,
     )
 
 

@@ -36,7 +36,7 @@ int matrix_pays(int64_t rows) { return rows >= FEWEST && allowed(); }
 /* One or two sides of outputs, of 32 rows or of up to 16. */
 static void block(const product *own, int64_t output, int64_t row, int two) {
     const linear *by = own->own;
-    const int64_t row_bytes = int8_row_bytes(by), side_bytes = SIDE * by->stride;
+    const int64_t row_bytes = own->row_bytes, side_bytes = SIDE * by->stride;
     const char *weight = (const char *)by->weight + output * by->stride;
     const char *x = own->ready + row * row_bytes + HEADER, *next = x + PACKED * row_bytes;
     const int both = row + PACKED < own->rows;

@@ -35,7 +35,7 @@ INLINE void add_group(const row_block *at, const uint8_t *weight, int64_t group,
     int32_t dots[PACKED * SIDE] __attribute__((aligned(64)));
     _tile_zero(0);
     _tile_loadd(4, unpacked(weight, bits, half, room), 64);
-    _tile_loadd(6, at->x[0].numbers + group * (bits == 6 ? GROUP / 2 : GROUP), groups_row_bytes(by));
+    _tile_loadd(6, at->x[0].numbers + group * (bits == 6 ? GROUP / 2 : GROUP), at->own->row_bytes);
     _tile_dpbssd(0, 6, 4);
     _tile_stored(0, dots, SIDE * 4);
     for (int r = 0; r < at->rows; r++) {
@@ -87,7 +87,7 @@ void matrix_groups(const product *own, int64_t first, int64_t last) {
     for (row_block at = {.own = own}; at.row < own->rows; at.row += PACKED) {
         at.rows = own->rows - at.row < PACKED ? own->rows - at.row : PACKED;
         for (int r = 0; r < at.rows; r++)
-            at.x[r] = parts_of(by, own->ready + (at.row + r) * groups_row_bytes(by));
+            at.x[r] = parts_of(by, own->ready + (at.row + r) * own->row_bytes);
         for (int64_t output = first; output < last; output += SIDE)
             switch (bits_of(by)) {
             case 8: block(&at, output, 8); break;

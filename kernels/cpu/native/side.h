@@ -13,7 +13,7 @@ static inline int64_t side_outputs(const linear *own) { return (own->outputs + S
 /* y of a row, or those of them that there are: with the bias, in its place or added to what is there. */
 INLINE void side_store(const product *own, int64_t output, int64_t row, vec y) {
     const linear *by = own->own;
-    float *out = own->out + row * by->outputs + output;
+    float *out = own->out + row * own->width + output;
     int64_t count = by->outputs - output;
     if (count >= SIDE) {
         if (by->bias)

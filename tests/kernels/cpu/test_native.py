@@ -15,9 +15,17 @@ import pytest
 import torch
 
 from actorserve.actors.model.memory.machine import cpu_flags
-from actorserve.actors.worker.lora.products import weight_of
+from actorserve.actors.worker.lora.products import bias_of, weight_of
 from actorserve.kernels.cpu.native import library as native
-from actorserve.kernels.cpu.native.linear import Grouped, Scales, float_linear, grouped_linear, int8_linear, int8_weight
+from actorserve.kernels.cpu.native.linear import (
+    Grouped,
+    Scales,
+    float_linear,
+    grouped_linear,
+    grouped_linears,
+    int8_linear,
+    int8_weight,
+)
 from tests.support.compiler import need_compiler
 from tests.worker.driver import rounded_by_chunks
 
@@ -167,6 +175,24 @@ def test_products_of_groups_are_the_formula_whatever_the_rows(
             assert torch.equal(residual, x[:rows, :1] + alone[:rows])
         x[1, 0], x[2, 2] = float("nan"), float("inf")
         assert product(x[:4]).isnan().all(1).tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("variant", NAMES)
+def test_outputs_of_several_kinds_are_those_of_each(libraries: dict[str, native.Library], variant: str) -> None:
+    library, generator = libraries[variant], torch.Generator().manual_seed(5)
+    kinds = ((Scales.SUPER_BLOCKS, 96), (Scales.SIX_BITS, 32), (Scales.EIGHT_BITS, 50))
+    runs = [grouped(scaled, outputs, 300, generator)[0] for scaled, outputs in kinds]
+    bias, x = torch.randn(178, generator=generator), torch.randn(33, 300, generator=generator)
+    product = grouped_linears(library, runs, bias)
+    whole = bias_of(product)
+    assert whole is not None and torch.equal(whole, bias)
+    alone = torch.cat([grouped_linear(library, run, None)(x) for run in runs], 1) + bias
+    for rows in (1, 2, 8, 33):
+        library.set_threads(rows % 3 + 1)
+        assert torch.equal(product(x[:rows]), alone[:rows])
+        residual = x[:rows, :1].expand(-1, 178).clone()
+        product.add_to(residual, x[:rows])
+        assert torch.equal(residual, x[:rows, :1] + alone[:rows])
 
 
 @pytest.mark.parametrize("variant", NAMES)
