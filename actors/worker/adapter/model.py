@@ -173,8 +173,7 @@ class AdaptedModel:
 
     def _pass(self, ids: Tensor, positions: Tensor, step: Step, states: StepStates | None = None) -> Tensor:
         """The decoder's answer to ids and positions [rows, tokens]."""
-        if self.lora is not None and self.lora.parts:
-            step.whole = False
+        step.lora = self.lora
         cache = self.traits.caches.make(step)
         if states is not None and not states.fresh.any():
             load_states(cache, self.kv.states, states)

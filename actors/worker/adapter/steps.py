@@ -14,6 +14,7 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 
 from ..cpu.layers.native import FEW_TOKENS
 from ..cpu.memory.window_tables import AnyKV
+from ..lora.sites import LoraSites
 from .fused.parts import Turn
 from .hooks import Call, Unfit
 from .probe import Traits
@@ -23,7 +24,7 @@ class Step:
     """What all have in common."""
 
     past = 0
-    whole = False
+    lora: LoraSites | None = None
 
     def __init__(self, kv: AnyKV, slots: Tensor) -> None:
         self.kv = kv
@@ -92,6 +93,9 @@ class PagedStep(Step):
         attention = self.attention if self.whole else None
         if not isinstance(attention, StepAttention) or (native := attention.native_of(layer)) is None:
             return None
+        if self.lora is not None and not self.lora.joins(layers):
+            return None
+        lora = None if self.lora is None else self.lora.added(layers)
         self._next(layer)
         if self.all_done:
             if hidden is not self.stream:
@@ -101,10 +105,10 @@ class PagedStep(Step):
             self.stream = hidden = hidden.clone()
         rows, of_all = hidden.view(-1, hidden.shape[-1]), attention.of_all_layers
         if alike and number == 0 and of_all is not None and self.in_order:
-            layers.forward_all(rows, self.slots, self.slots, of_all, turn)
+            layers.forward_all(rows, self.slots, self.slots, of_all, turn, lora)
             self.all_done = True
         else:
-            layers.forward_one(number, rows, (*turn, self.slots), *native)
+            layers.forward_one(number, rows, (*turn, self.slots), *native, lora)
         return hidden
 
     def _next(self, layer: int) -> None:

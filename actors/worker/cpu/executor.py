@@ -135,9 +135,9 @@ class CpuModel:
         `states` are there where `kv` of the model has some; these models have none.
         """
         x = self.embedded(ids)
-        adapted = self.lora is not None and bool(self.lora.parts)
-        if self.fused is not None and self.taps is None and len(ids) <= FEW_TOKENS and not adapted:
-            self._forward_fused(self.fused, x, positions, slots, kv, attention)
+        fused = self.fused if self.taps is None and len(ids) <= FEW_TOKENS else None
+        if fused is not None and (self.lora is None or self.lora.joins(fused)):
+            self._forward_fused(fused, x, positions, slots, kv, attention)
             return x
         rotations = [table[positions][:, None] for table in self.rotations]
         for number, (layer, kind) in enumerate(zip(self.layers, self.rotation_of, strict=True)):
@@ -153,10 +153,11 @@ class CpuModel:
     ) -> None:
         """A step of few tokens, at once where attention is so, too."""
         of_all = None if isinstance(attention, TabledAttention | LatentStep) else attention.of_all_layers
+        lora = None if self.lora is None else self.lora.added(fused)
         if of_all is not None and of_all.pool.joined:
-            fused.forward_all(x, positions, slots, of_all)
+            fused.forward_all(x, positions, slots, of_all, lora=lora)
         else:
-            fused.forward(x, positions, lambda index, qkv: self.layers[index].mix(slots, kv, attention, qkv))
+            fused.forward(x, positions, lambda index, qkv: self.layers[index].mix(slots, kv, attention, qkv), lora)
 
     def embedded(self, ids: Tensor) -> Tensor:
         """What the first layer is given in this step."""

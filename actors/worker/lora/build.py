@@ -16,8 +16,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from actorserve.kernels.cpu.native.linear import SIDE
+
 from ...model.lora.adapter import AdaptedLinear, Adapter, AdapterError, check_fit
 from ...model.vision.texts import PREFIXES
+from .products import Keep
 
 LINE = 64  # bytes, at whose multiples tensors begin
 SAME = 0.02  # of the largest number: a weight may have been rounded to 16 bits, or 8
@@ -44,7 +47,7 @@ class Site(Protocol[Product]):
     @property
     def modules(self) -> Sequence[str]: ...
 
-    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, alike: bool) -> Product:
+    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, keep: Keep) -> Product:
         """One adapter's: A [ranks, inputs] of all layers; B [outputs, rank] of each, and DoRA's gain [outputs]."""
 
 
@@ -78,11 +81,9 @@ class Layout(Protocol):
 class AdapterMaker(Generic[Product]):
     """Makes products of adapters, for one model."""
 
-    def __init__(
-        self, sites: Sites[Product], layout: Layout, batch_invariant: bool, refused: Mapping[str, str] = REFUSED
-    ) -> None:
+    def __init__(self, sites: Sites[Product], layout: Layout, refused: Mapping[str, str] = REFUSED) -> None:
         """`refused`: why other layers cannot be adapted, by the end of their names."""
-        self.sites, self.layout, self._alike, self._refused = sites, layout, batch_invariant, refused
+        self.sites, self.layout, self._refused = sites, layout, refused
 
     def check(self, adapter: Adapter) -> None:
         """AdapterError if the adapter is one of another model."""
@@ -136,10 +137,10 @@ class AdapterMaker(Generic[Product]):
                     longer = tensors[part.magnitude].float().flatten() / lengths(weights(module), a, b)
                     b, gain = b * longer[:, None], longer - 1
             above.append(self.layout.own_columns(module, a))
-            beside.append(memory.keep(self.layout.own_rows(module, b)))
+            beside.append(self.layout.own_rows(module, b).contiguous())
             gains.append(self.layout.own_rows(module, gain))
         longer_by = torch.cat(gains) if any(part is not None and part.magnitude for part in parts) else None
-        return site.product(memory.keep(torch.cat(above)), beside, longer_by, self._alike)
+        return site.product(torch.cat(above), beside, longer_by, memory.keep)
 
 
 class AdapterMemory:
@@ -149,7 +150,7 @@ class AdapterMemory:
     """
 
     def __init__(self, adapter: Adapter) -> None:
-        numbers = sum(one.rank * (one.inputs + one.outputs) for one in adapter.linears.values())
+        numbers = sum(one.rank * (one.inputs + one.outputs + SIDE) for one in adapter.linears.values())
         places = 3 * len(adapter.linears)
         self._map = mmap.mmap(-1, numbers * torch.float32.itemsize + places * LINE)
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ..cpu.layers.latent import HeadProducts
-from .products import LoraProduct
-from .sites import LoraLinear, LoraSites, Rows
+from .products import Keep, LoraProduct
+from .sites import LoraLinear, LoraSites, Rows, put_back
 
 
 class LatentProduct(LoraProduct):
@@ -26,7 +26,7 @@ class LatentProduct(LoraProduct):
 
     def __init__(self, a: Tensor, b: Tensor, gain: Tensor | None, alike: bool, heads: int, plain: int) -> None:
         """`plain`: how many of a head's rows of `b` make k; the others make v."""
-        super().__init__(a, [b], gain, alike)
+        super().__init__(gain)
         k, v = _of_heads(b, heads, plain)
         self.k_b, self.v_b = HeadProducts(k.contiguous(), alike), HeadProducts(v.transpose(1, 2).contiguous(), alike)
         self.k_a, self.v_a = HeadProducts(a[None].contiguous(), alike), HeadProducts(a.t()[None].contiguous(), alike)
@@ -84,9 +84,9 @@ class LoraLatent(LoraLinear):
         self._heads, self._plain = heads, plain
         sites.linears.append(self)
 
-    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, alike: bool) -> LoraProduct:
+    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, keep: Keep) -> LoraProduct:
         (b,) = parts
-        return LatentProduct(a, b, gain, alike, self._heads, self._plain)
+        return LatentProduct(keep(a), b, gain, self.sites.batch_invariant, self._heads, self._plain)
 
     def of(self, tokens: Tensor) -> AbstractContextManager[None]:
         """Meanwhile it is asked of these tokens of the step alone."""
@@ -97,14 +97,14 @@ class LoraLatent(LoraLinear):
         for product, rows in self._latents():
             own = made[rows]
             product.queries(own, plain[rows], k_up)
-            _put_back(made, rows, own)
+            put_back(made, rows, own)
 
     def results(self, made: Tensor, seen: Tensor) -> None:
         """Likewise."""
         for product, rows in self._latents():
             own = made[rows]
             product.results(own, seen[rows])
-            _put_back(made, rows, own)
+            put_back(made, rows, own)
 
     def expanded(self, keys: Tensor, values: Tensor, latents: Tensor, own: slice) -> None:
         """Of a span, all of whose tokens have the same."""
@@ -113,9 +113,3 @@ class LoraLatent(LoraLinear):
 
     def _latents(self) -> list[tuple[LatentProduct, Rows]]:
         return [(product, rows) for product, rows in self._products() if isinstance(product, LatentProduct)]
-
-
-def _put_back(y: Tensor, rows: Rows, own: Tensor) -> None:
-    """What was taken by its numbers is a copy."""
-    if not isinstance(rows, slice):
-        y.index_copy_(0, rows, own)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, float_linear, int8_weight
+from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, int8_weight
+from actorserve.kernels.cpu.native.lora import LoraFactors
 
 from ...model.lora.adapter import AdapterError
 from ..cpu.batch_invariant import BatchInvariantLinear
@@ -19,30 +20,52 @@ from ..cpu.layers.linear import PackedLinear, PlainLinear
 from ..cpu.layers.native import current
 from ..quantization.base import CpuLinear
 
+Keep = Callable[[Tensor], Tensor]  # a copy of a tensor, in the memory of its adapter
+
 
 class LoraProduct:
     """Of one adapter and one product, which may be several linear layers side by side."""
 
+    def __init__(self, gain: Tensor | None) -> None:
+        """`gain` [outputs] of DoRA is what W x is multiplied with, less 1: B has it already."""
+        self.gain = gain
+
+    def lengthen(self, y: Tensor, made: Tensor, bias: Tensor | None) -> None:
+        """y += gain · (made - bias), of rows `made` of the product itself, which may be y."""
+        if self.gain is None:
+            return
+        y.add_((made.clone() if bias is None else made - bias).mul_(self.gain))
+
+
+class NativeLoraProduct(LoraProduct):
+    """By kernels of our own, for all adapters of a step at once (LoraSites)."""
+
+    def __init__(self, factors: LoraFactors, gain: Tensor | None) -> None:
+        super().__init__(gain)
+        self.factors = factors
+
+
+class TorchLoraProduct(LoraProduct):
+    """By torch, or what takes its place where a row must not see others."""
+
     def __init__(
         self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None = None, batch_invariant: bool = False
     ) -> None:
-        """`a` [ranks, inputs] of all layers; `parts` [outputs, rank] of each, which may have no ranks. `gain` [outputs]
-        of DoRA is what W x is multiplied with, less 1: `parts` have it already.
+        """`a` [ranks, inputs] of all layers; `parts` [outputs, rank] of each, which may have no ranks.
 
         One B with those of all layers on its diagonal would be one call, and mostly zeros. Measured (Qwen3-0.6B's
-        shape, rank 16, 8 rows of 4 adapters, one thread; tools/bench/lora): a step took 26 % more with it, and takes
-        21 % without.
+        shape, rank 16, 8 rows of 4 adapters, one thread): a step took 26 % more with it, and 21 % without.
         """
-        make = _product(batch_invariant)
-        self.a = make(a)
-        self.gain = gain
+        super().__init__(gain)
+        make = BatchInvariantLinear if batch_invariant else PlainFloatLinear
+        self.a: CpuLinear = make(a, None)
         self._parts: list[tuple[CpuLinear, slice, slice]] = []  # B, its ranks, its columns of y
         rank = column = 0
         for part in parts:
             outputs, ranks = part.shape
             if ranks:
                 columns = slice(column, column + outputs)
-                self._parts.append((make(part.contiguous()), slice(rank, rank + ranks), columns))
+                self._parts.append((make(part, None), slice(rank, rank + ranks), columns))
             rank, column = rank + ranks, column + outputs
         self._whole = len(self._parts) == len(parts) == 1
 
@@ -55,11 +78,14 @@ class LoraProduct:
             else:
                 y[:, columns].add_(b(inner[:, ranks].contiguous()))
 
-    def lengthen(self, y: Tensor, made: Tensor, bias: Tensor | None) -> None:
-        """y += gain · (made - bias), of rows `made` of the product itself, which may be y."""
-        if self.gain is None:
-            return
-        y.add_((made.clone() if bias is None else made - bias).mul_(self.gain))
+
+def lora_product(
+    a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, keep: Keep, batch_invariant: bool
+) -> LoraProduct:
+    """By our own kernels where there are some. See LoraFactors."""
+    if current() is not None:
+        return NativeLoraProduct(LoraFactors(a, parts, keep), gain)
+    return TorchLoraProduct(keep(a), [keep(part) for part in parts], gain, batch_invariant)
 
 
 def bias_of(product: object) -> Tensor | None:
@@ -93,20 +119,8 @@ def _multiplied(product: NativeLinear) -> Tensor:
     return (made if product.bias is None else made - product.bias).T.contiguous()
 
 
-def _product(batch_invariant: bool) -> Callable[[Tensor], CpuLinear]:
-    library = current()
-    if library is not None:
-        return lambda weight: float_linear(library, weight, None)
-    if batch_invariant:
-        return lambda weight: BatchInvariantLinear(weight, None)
-    return lambda weight: PlainFloatLinear(weight)
-
-
 class PlainFloatLinear(PlainLinear):
     """Adds to rows of any type."""
-
-    def __init__(self, weight: Tensor) -> None:
-        super().__init__(weight, None)
 
     def add_to(self, residual: Tensor, x: Tensor) -> None:
         if residual.dtype == x.dtype:

@@ -57,7 +57,8 @@ def make_maker(
 ) -> CpuAdapterMaker:
     """What makes products of adapters for a model that was loaded with --enable-lora."""
     sites, layout = _layout(config, info, model, group)
-    return CpuAdapterMaker(sites, layout, model.batch_invariant)
+    sites.batch_invariant = model.batch_invariant
+    return CpuAdapterMaker(sites, layout)
 
 
 def _layout(

@@ -54,21 +54,13 @@ typedef struct {
     int64_t size, heads, stride, rows;
 } rows_of;
 
-
-static int row_tasks(int64_t rows) { return (int)((rows + PACKED - 1) / PACKED); }
-
-/* PACKED of each task, which are ready for a product together. */
-#define EACH_ROW(own, index, count)                                                                        \
-    for (int64_t row = (int64_t)(index) * PACKED, end = (index) + 1 < (count) ? row + PACKED : (own)->rows; \
-         row < end; row++)
-
 static void norm_task(void *given, int index, int count) {
     const rows_of *own = given;
     EACH_ROW(own, index, count)
         norm_row(own->from + row * own->size, own->by, own->floor, own->size, own->to + row * own->size);
 }
 
-static void norm_heads_of(float *x, const float *gain, float floor, int64_t size, int64_t heads) {
+void norm_heads_of(float *x, const float *gain, float floor, int64_t size, int64_t heads) {
     for (int64_t head = 0; head < heads; head++)
         norm_row(x + head * size, gain + head * size, floor, size, x + head * size);
 }
@@ -157,8 +149,7 @@ static void norm_both(const head_rules *own, float *x) {
         norm_heads_of(x + of_q, own->k_gain, own->k_floor, own->k_size, of_k / own->k_size);
 }
 
-/* A row's, whose number in the tables is `row`. */
-static void turn_row(const head_rules *rules, float *x, const float *cosines, const float *sines, int64_t row) {
+void turn_row(const head_rules *rules, float *x, const float *cosines, const float *sines, int64_t row) {
     if (!rules->norm_last)
         norm_both(rules, x);
     if (rules->kind != TURN_NONE) {
@@ -188,158 +179,4 @@ void turn_heads(pool *threads, const head_rules *rules, float *x, const float *c
         turn_heads_task(&own, 0, 1);
     else
         pool_run_phases(threads, &only, 1);
-}
-
-/* A layer's part in a step: each is a phase, of rows or of a product. */
-typedef struct {
-    const layer *of;
-    layer_step *step;
-    kv_rows kv; /* tokens is 0 where others write keys and values */
-} part;
-
-/* A row of the residual stream, normed where there is a gain, then ready for a product. */
-static void make_ready(const linear *by, const layer_step *step, const float *gain, int64_t row) {
-    const float *x = step->x + row * step->hidden;
-    if (gain == NULL) {
-        linear_ready(by, x, step->ready, row);
-        return;
-    }
-    float own[by->inputs];
-    norm_row(x, gain, step->floor, by->inputs, own);
-    linear_ready(by, own, step->ready, row);
-}
-
-static void qkv_ready_task(void *given, int index, int count) {
-    const part *own = given;
-    const layer_step *step = own->step;
-    EACH_ROW(step, index, count)
-        make_ready(own->of->qkv, step, own->of->attention_norm, row);
-}
-
-static void turn_task(void *given, int index, int count) {
-    const part *own = given;
-    const layer_step *step = own->step;
-    int64_t heads = step->heads + step->kv_heads, dim = step->head_dim;
-    EACH_ROW(step, index, count) {
-        float *x = step->qkv + row * (heads + step->kv_heads) * dim;
-        if (own->of->rules)
-            turn_row(own->of->rules, x, step->cosines, step->sines, row);
-        if (own->of->qk_norm)
-            norm_heads_of(x, own->of->qk_norm, step->qk_floor, dim, heads);
-        if (own->of->rotations)
-            rotate_row(x, own->of->rotations + step->positions[row] * dim, heads, dim);
-        if (own->kv.tokens) {
-            kv_rows kv = own->kv;
-            kv.source = x + step->heads * dim;
-            kv.slots += row;
-            kv_store(&kv);
-        }
-    }
-}
-
-static void out_ready_task(void *given, int index, int count) {
-    const part *own = given;
-    const layer_step *step = own->step;
-    int64_t size = own->of->out->inputs;
-    EACH_ROW(step, index, count)
-        linear_ready(own->of->out, step->mixed + row * size, step->ready, row);
-}
-
-static void gate_ready_task(void *given, int index, int count) {
-    const part *own = given;
-    const layer_step *step = own->step;
-    EACH_ROW(step, index, count)
-        make_ready(own->of->gate_up, step, own->of->mlp_norm, row);
-}
-
-static void down_ready_task(void *given, int index, int count) {
-    const part *own = given;
-    const layer_step *step = own->step;
-    int64_t size = step->inner;
-    EACH_ROW(step, index, count) {
-        float *gate = step->gate_up + row * 2 * size;
-        silu_row(gate, gate + size, size, gate);
-        linear_ready(own->of->down, gate, step->ready, row);
-    }
-}
-
-#define PHASES 9 /* of what follows attention, and what precedes it */
-
-typedef struct {
-    phase *phases;
-    product *products;
-    int count;
-} plan;
-
-static void add_rows(plan *own, task_fn run, part *of) {
-    own->phases[own->count++] = (phase){run, of, row_tasks(of->step->rows)};
-}
-
-static void add_product(plan *own, const linear *by, const layer_step *step, float *out, int64_t add) {
-    product *made = own->products++;
-    *made = product_of(by, step->ready, step->rows, out, add);
-    own->phases[own->count++] = (phase){linear_task, made, linear_tasks(by, step->rows)};
-}
-
-static void add_after(plan *own, part *of) {
-    layer_step *step = of->step;
-    add_rows(own, out_ready_task, of);
-    add_product(own, of->of->out, step, step->x, 1);
-    add_rows(own, gate_ready_task, of);
-    add_product(own, of->of->gate_up, step, step->gate_up, 0);
-    add_rows(own, down_ready_task, of);
-    add_product(own, of->of->down, step, step->x, 1);
-}
-
-static void add_before(plan *own, part *of) {
-    add_rows(own, qkv_ready_task, of);
-    add_product(own, of->of->qkv, of->step, of->step->qkv, 0);
-    add_rows(own, turn_task, of);
-}
-
-void layers_run(pool *threads, const layer *done, const layer *next, layer_step *step) {
-    phase phases[PHASES];
-    product products[PHASES];
-    plan own = {phases, products, 0};
-    part after = {.of = done, .step = step}, before = {.of = next, .step = step};
-    if (done)
-        add_after(&own, &after);
-    if (next)
-        add_before(&own, &before);
-    pool_run_phases(threads, own.phases, own.count);
-}
-
-#define ATTENTION_PHASES 2
-
-/* A layer's in one step, beside its phases. */
-typedef struct {
-    product products[4];
-    part of;
-    attention_layer attention;
-} layer_plan;
-
-int64_t layers_plan_bytes(int64_t count) {
-    return count * (int64_t)((PHASES + ATTENTION_PHASES) * sizeof(phase) + sizeof(layer_plan));
-}
-
-void layers_step(pool *threads, const layer *layers, const layer_memory *memory, int64_t count, layer_step *step,
-                 const attention_layer *attention, const kv_rows *rows, char *room) {
-    layer_plan *made = (layer_plan *)room;
-    plan own = {(phase *)(made + count), NULL, 0};
-    for (int64_t number = 0; number < count; number++, made++) {
-        own.products = made->products;
-        made->of = (part){&layers[number], step, *rows};
-        made->of.kv.tokens = 1;
-        made->of.kv.memory = (void *)memory[number].keys;
-        made->of.kv.scales = memory[number].key_scales;
-        made->attention = *attention;
-        made->attention.keys = memory[number].keys;
-        made->attention.values = memory[number].values;
-        made->attention.key_scales = memory[number].key_scales;
-        made->attention.value_scales = memory[number].value_scales;
-        add_before(&own, &made->of);
-        own.count += attention_phases(&made->attention, own.phases + own.count);
-        add_after(&own, &made->of);
-    }
-    pool_run_phases(threads, own.phases, own.count);
 }

@@ -5,13 +5,13 @@
  *   rotate  (a + ib) · (cos + i·sin)          of numbers that lie side by side
  *   silu    gate / (1 + e^-gate) · up
  *
-
  * Each number follows from its own row alone. */
 #ifndef LAYERS_H
 #define LAYERS_H
 
 #include "attention.h"
 #include "linear.h"
+#include "lora.h"
 
 /* How heads of q and k, which lie side by side in a row, become what attention is given. */
 enum turning {
@@ -34,6 +34,7 @@ typedef struct {
     const float *attention_norm, *qk_norm, *mlp_norm; /* gains; NULL: none. qk_norm [heads + kv_heads, head_dim] */
     const float *rotations;                           /* [positions, head_dim / 2, 2], NULL: heads are not turned */
     const head_rules *rules; /* in place of qk_norm and rotations, with the tables of the step; NULL: those */
+    int64_t number;          /* among all */
 } layer;
 
 /* One step's: `before` and `after` attention follow each other. */
@@ -47,11 +48,22 @@ typedef struct {
     float *gate_up;           /* [rows, 2 · inner] */
     char *ready;              /* of layers_ready_bytes for each row */
     const float *cosines, *sines; /* [rows, turned], of layers with rules */
+    const lora_step *lora;        /* NULL: no row has an adapter */
 } layer_step;
 
 void norm_row(const float *x, const float *gain, float floor, int64_t size, float *out);
 void rotate_row(float *heads, const float *turns, int64_t count, int64_t head_dim);
 void silu_row(const float *gate, const float *up, int64_t size, float *out);
+/* Heads of a row, in place: each by its own gain; by rules, `row` is its number in the tables. */
+void norm_heads_of(float *x, const float *gain, float floor, int64_t size, int64_t heads);
+void turn_row(const head_rules *rules, float *x, const float *cosines, const float *sines, int64_t row);
+
+static inline int row_tasks(int64_t rows) { return (int)((rows + PACKED - 1) / PACKED); }
+
+/* PACKED of each task, which are ready for a product together. */
+#define EACH_ROW(own, index, count)                                                                        \
+    for (int64_t row = (int64_t)(index) * PACKED, end = (index) + 1 < (count) ? row + PACKED : (own)->rows; \
+         row < end; row++)
 
 /* Of all rows, on all threads. `stride` is from row to row. */
 void norm_rows(pool *threads, const float *x, const float *gain, float floor, int64_t size, int64_t rows, float *out);

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from .attention import NativeAttention
 from .heads import TurnedHeads
-from .library import Library
+from .library import LINE, Library
 from .linear import PACKED, LinearData, NativeLinear
+from .lora import LoraAdded
 
 _POINTER, _NUMBER, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
@@ -88,9 +89,10 @@ class PlainShape(NamedTuple):
 class _Layer(ctypes.Structure):
     """layers.h's layer."""
 
-    _fields_ = tuple(
-        (name, _POINTER)
-        for name in ("qkv", "out", "gate_up", "down", "attention_norm", "qk_norm", "mlp_norm", "rotations", "rules")
+    _fields_ = (
+        *((name, _POINTER) for name in ("qkv", "out", "gate_up", "down", "attention_norm", "qk_norm", "mlp_norm")),
+        *((name, _POINTER) for name in ("rotations", "rules")),
+        ("number", _NUMBER),
     )
 
 
@@ -101,7 +103,7 @@ class _Step(ctypes.Structure):
         *((name, _NUMBER) for name in ("rows", "hidden", "heads", "kv_heads", "head_dim", "inner")),
         *((name, _FLOAT) for name in ("floor", "qk_floor")),
         *((name, _POINTER) for name in ("positions", "x", "qkv", "mixed", "gate_up", "ready")),
-        *((name, _POINTER) for name in ("cosines", "sines")),
+        *((name, _POINTER) for name in ("cosines", "sines", "lora")),
     )
 
 
@@ -115,12 +117,11 @@ class PlainLayers:
     def __init__(self, library: Library, shape: PlainShape, layers: Sequence[PlainLayer]) -> None:
         self.library, self.shape, self.kept = library, shape, layers
         self._run = library.function("layers_run", _POINTER, _POINTER, _POINTER, ctypes.POINTER(_Step))
-        self._made = [_Layer(*(_place(part) for part in layer)) for layer in layers]
+        self._made = [_Layer(*(_place(part) for part in layer), number) for number, layer in enumerate(layers)]
         self._places = [ctypes.addressof(made) for made in self._made]
         row_bytes = library.size("linear_row_bytes", ctypes.POINTER(LinearData))
-        linears = [linear for layer in layers for linear in layer[:4]]
-        self._row_bytes = max(row_bytes(ctypes.byref(linear.data)) for linear in linears)
-        self._step = _Step(0, *shape[:5], shape.eps * shape.hidden, shape.eps * shape.head_dim, *[None] * 8)
+        self._row_bytes = max(int(row_bytes(ctypes.byref(linear.data))) for linear in self.linears)
+        self._step = _Step(0, *shape[:5], shape.eps * shape.hidden, shape.eps * shape.head_dim, *[None] * 9)
         self._where = ctypes.byref(self._step)
         whole = (_POINTER, _POINTER, _POINTER, _NUMBER, ctypes.POINTER(_Step), _POINTER, _POINTER, _POINTER)
         self._run_all = library.function("layers_step", *whole)
@@ -132,6 +133,20 @@ class PlainLayers:
     def count(self) -> int:
         """How many there are."""
         return len(self._places)
+
+    @property
+    def linears(self) -> list[NativeLinear]:
+        """q k v, out, gate and up, down of each layer: what LoraAdded of a step is of."""
+        return [linear for layer in self.kept for linear in layer[:4]]
+
+    def _ready(self, rows: int, lora: LoraAdded | None, more: int = 0) -> int:
+        """Memory for so many rows that are made ready; behind it the address of `more` bytes."""
+        own, step = (rows + PACKED) * self._row_bytes, self._step
+        more += -more % LINE
+        ready = self.library.scratch(own + more + (lora.size if lora is not None else 0))
+        step.ready = ready
+        step.lora = None if lora is None else lora.place(ready + own + more, rows)
+        return ready + own
 
     def _begin(self, x: Tensor, positions: Tensor) -> Tensor:
         """What a step of x is given; memory for q, k and v."""
@@ -152,44 +167,51 @@ class PlainLayers:
         slots: Tensor,
         attention: NativeAttention,
         tables: tuple[Tensor | None, Tensor | None] = (None, None),
+        lora: LoraAdded | None = None,
     ) -> None:
         """x becomes what the last layer makes of it; `attention` is that of all layers. One call for all. `tables` of
         cosines and sines are of layers whose heads turn by them."""
         qkv, step, library = self._begin(x, positions), self._step, self.library
         step.cosines, step.sines = (None if part is None else part.data_ptr() for part in tables)
-        of_ready = (len(x) + PACKED) * self._row_bytes
-        step.ready = library.scratch(of_ready + attention.size)
+        behind = self._ready(len(x), lora, attention.size)
         step.mixed = self._mixed.data_ptr()
-        places = attention.prepare(qkv, self._mixed, slots, step.ready + of_ready)
+        places = attention.prepare(qkv, self._mixed, slots, behind)
         count = len(self._places)
         of_layers = (ctypes.addressof(self._all), places.memory, count)
         plan = ctypes.addressof(self._plan)
         self._run_all(library.pool, *of_layers, self._where, places.attention, places.rows, plan)
 
-    def forward_one(self, number: int, x: Tensor, tables: Tables, attention: NativeAttention, inner: int) -> None:
+    def forward_one(
+        self,
+        number: int,
+        x: Tensor,
+        tables: Tables,
+        attention: NativeAttention,
+        inner: int,
+        lora: LoraAdded | None = None,
+    ) -> None:
         """One layer, whose heads turn by `tables` of cosines and sines; `inner` is its place in the KV memory."""
         cosines, sines, slots = tables
         qkv, step, library = self._begin(x, slots), self._step, self.library
         step.cosines, step.sines = (None if part is None else part.data_ptr() for part in (cosines, sines))
-        of_ready = (len(x) + PACKED) * self._row_bytes
-        step.ready = library.scratch(of_ready + attention.size)
+        behind = self._ready(len(x), lora, attention.size)
         step.mixed = self._mixed.data_ptr()
-        places = attention.prepare(qkv, self._mixed, slots, step.ready + of_ready)
+        places = attention.prepare(qkv, self._mixed, slots, behind)
         memory = places.memory + inner * attention.pool.place_bytes
         of_layer = (self._places[number], memory, 1)
         plan = ctypes.addressof(self._plan)
         self._run_all(library.pool, *of_layer, self._where, places.attention, places.rows, plan)
 
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> None:
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend, lora: LoraAdded | None = None) -> None:
         """The same with attention that is called for each layer."""
         rows, step, qkv = len(x), self._step, self._begin(x, positions)
         pool, run, where, done = self.library.pool, self._run, self._where, None
         for number, place in enumerate(self._places):
-            step.ready = self.library.scratch((rows + PACKED) * self._row_bytes)
+            self._ready(rows, lora)
             run(pool, done, place, where)
             mixed = attend(number, qkv)
             step.mixed, done = mixed.data_ptr(), place
-        step.ready = self.library.scratch((rows + PACKED) * self._row_bytes)
+        self._ready(rows, lora)
         run(pool, done, None, where)
 
 

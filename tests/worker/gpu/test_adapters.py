@@ -226,7 +226,7 @@ def test_members_of_a_group_have_their_parts(checkpoints: Folders, tmp_path: Pat
         shape = read_architecture(read_json(folder / "config.json"))
         own, _ = open_weights(scene.config, info, shape, place)
         layout = native_layout(GpuLayout, scene.config, info, sites, own, place)
-        parts.append(AdapterMaker(sites, layout, False).make(adapter))
+        parts.append(AdapterMaker(sites, layout).make(adapter))
     for site in sites.linears:
         one, other, all_of_it = parts[0][site.number], parts[1][site.number], whole[site.number]
         columns_are_cut = site.modules[0].endswith(("o_proj", "down_proj"))

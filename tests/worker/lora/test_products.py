@@ -99,6 +99,26 @@ def test_all_kinds_in_one_batch(options: dict[str, str], checkpoints: Folders, t
     assert off(alone[1], found[1]) > 0.01
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"quantization": "int8"}, {"model_impl": "transformers"}, *slow({"cpu_kernels": "torch"})], ids=str
+)
+def test_layers_that_are_computed_as_a_whole(
+    options: dict[str, str], checkpoints: Folders, tmp_path: Path, kernels: None
+) -> None:
+    """A step of few tokens goes through all layers in one call; a row has the bits there that it has in larger ones."""
+    folder = checkpoints("qwen3", initializer_range=0.1)
+    kinds = ("plain", "rslora", "patterns", "some")
+    paths = [write_adapter(folder, tmp_path / kind, seed, **KINDS[kind]) for seed, kind in enumerate(kinds)]
+    bench = Bench(folder, paths, **options)
+    texts = [(number, text(number, 5)) for number in (3, 0, 1, 4, 1, 2)]
+    few, many = bench.logprobs(texts), bench.logprobs([*texts, (2, text(7, 31)), (0, text(8, 30))])
+    for number, ((adapter, ids), own) in enumerate(zip(texts, few, strict=True)):
+        if "quantization" not in options:
+            assert off(own, logprobs_of(folder, paths[adapter - 1] if adapter else None, ids)) < 1e-5
+        if not options.keys() & {"model_impl", "cpu_kernels"}:
+            assert torch.equal(own, many[number])
+
+
 FAMILIES = [
     ("llama_biased", LINEARS),
     pytest.param("phi3", ["qkv_proj", "gate_up_proj", "down_proj"], marks=pytest.mark.slow),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from actorserve.kernels.triton.linear.lora import LoraSlots, TokenBlocks, expand, make_inner, shrink
 
+from ...lora.products import Keep
 from ...quantization.base import GpuLinear
 
 
@@ -116,6 +117,6 @@ class GpuLoraLinear:
         expand(inner, y, self.bias, self.slots, given)
         return y
 
-    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, alike: bool) -> SlotProduct:
+    def product(self, a: Tensor, parts: Sequence[Tensor], gain: Tensor | None, keep: Keep) -> SlotProduct:
         """One adapter's for it."""
-        return SlotProduct(a, parts, gain)
+        return SlotProduct(keep(a), [keep(part) for part in parts], gain)

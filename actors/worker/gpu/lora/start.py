@@ -29,7 +29,7 @@ def make_maker(
     """What makes products of adapters for a model that was loaded with such sites."""
     assert model.lora is not None
     layout = native_layout(GpuLayout, config, info, model.lora, model.shape, group)
-    return AdapterMaker(model.lora, layout, model.batch_invariant, REASONS)
+    return AdapterMaker(model.lora, layout, REASONS)
 
 
 def start_adapters(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> SlotAdapters | None:
