@@ -1,7 +1,8 @@
 """Hidden states of whole texts by a model of transformers, which keeps nothing of them.
 
-Three ways, of which the first is taken that gives what each text alone gives, tried at load on the model itself:
+Four ways, of which the first is taken that gives what each text alone gives, tried at load on the model itself:
 - flat: all texts are one row, attention is ours (flat.py), positions come with the tokens;
+- divided: they are so, too, and the model's own attention is called for each text (divided.py);
 - padded: texts of like lengths side by side with transformers' own attention and masks;
 - alone: one text a forward pass.
 A head (labels' scores) sees one text's hidden states at a time, whichever way they were made.
@@ -22,6 +23,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from ..adapter.hooks import NAME, Unfit, attending, use_attention
+from .divided import Divided, rows_of
 from .flat import FlatAttention
 
 PADDING = 1.25  # so many times the tokens may be computed where texts are padded
@@ -40,6 +42,7 @@ class Way(enum.Enum):
     """How a step is computed."""
 
     FLAT = "flat: all texts are one row"
+    DIVIDED = "divided: all texts are one row, and attention sees one at a time"
     PADDED = "padded: texts of like lengths side by side"
     ALONE = "one text at a time"
 
@@ -49,9 +52,10 @@ class Encoder:
 
     def __init__(self, model: PreTrainedModel, classifies: bool) -> None:
         self.model, self.base = model, model.base_model if classifies else model
-        self.first_position = 0
+        self.padding: int | None = None  # if the first position is what follows this id, which has no place itself
         self.way = Way.ALONE
         self._own = str(model.config._attn_implementation)
+        self._divided = Divided(self.base)
         takes = set(inspect.signature(self.base.forward).parameters)
         kinds = int(getattr(model.config, "type_vocab_size", None) or 0)
         self._types = kinds > 1 and "token_type_ids" in takes  # GPT-2 adds them as words: none are given where 0 is all
@@ -65,6 +69,8 @@ class Encoder:
         match self.way:
             case Way.FLAT:
                 return self._flat(texts)
+            case Way.DIVIDED:
+                return [made for row in rows_of(lengths(texts)) for made in self._row([texts[index] for index in row])]
             case Way.PADDED:
                 return self._padded(texts)
         return [self._alone(text) for text in texts]
@@ -81,20 +87,34 @@ class Encoder:
         use_attention(self.model, NAME if way is Way.FLAT else self._own)
 
     def _flat(self, texts: Sequence[Text]) -> list[Tensor]:
-        sizes = [len(text.ids) for text in texts]
-        first = self.first_position
+        with attending(FlatAttention(lengths(texts))):
+            return self._one_row(texts)
+
+    def _row(self, texts: Sequence[Text]) -> list[Tensor]:
+        self._divided.begin(lengths(texts))
+        try:
+            return self._one_row(texts)
+        finally:
+            self._divided.begin(())
+
+    def _one_row(self, texts: Sequence[Text]) -> list[Tensor]:
+        sizes = lengths(texts)
         given = {"input_ids": torch.cat([text.ids for text in texts])[None]}
         if self._positions:
-            given["position_ids"] = torch.cat([torch.arange(first, first + size) for size in sizes])[None]
+            given["position_ids"] = torch.cat([self._places(text.ids) for text in texts])[None]
         if self._types:
             given["token_type_ids"] = torch.cat([self._kinds(text) for text in texts])[None]
-        with attending(FlatAttention(sizes)):
-            out = self._base(given)
-        return list(out[0].split(sizes))
+        return list(self._base(given)[0].split(sizes))
+
+    def _places(self, ids: Tensor) -> Tensor:
+        if self.padding is None:
+            return torch.arange(len(ids))
+        counted = (ids != self.padding).long()
+        return counted.cumsum(0) * counted + self.padding
 
     def _padded(self, texts: Sequence[Text]) -> list[Tensor]:
         found: dict[int, Tensor] = {}
-        for group in by_length([len(text.ids) for text in texts]):
+        for group in by_length(lengths(texts)):
             some = [texts[index] for index in group]
             longest = max(len(text.ids) for text in some)
             ids = torch.full((len(some), longest), self._pad)
@@ -144,8 +164,8 @@ class Encoder:
         self.use(Way.ALONE)
         expected = [self._alone(text) for text in texts]
         reasons: dict[Way, str] = {}
-        for way, first in self._candidates():
-            self.first_position = first
+        for way, padding in self._candidates():
+            self.padding = padding
             self.use(way)
             try:
                 _compare(expected, self.hidden(texts))
@@ -156,12 +176,18 @@ class Encoder:
         self.use(Way.ALONE)
         return reasons
 
-    def _candidates(self) -> Iterator[tuple[Way, int]]:
-        """Ways, and the position of a text's first token: some count from behind the padding token's id on."""
-        yield Way.FLAT, 0
-        if self._positions:
-            yield Way.FLAT, self._pad + 1
-        yield Way.PADDED, 0
+    def _candidates(self) -> Iterator[tuple[Way, int | None]]:
+        """Ways, and whether positions are counted from behind the padding token's id on, and of which."""
+        for way in (Way.FLAT, Way.DIVIDED):
+            yield way, None
+            for padding in self._paddings():
+                yield way, padding
+        yield Way.PADDED, None
+
+    def _paddings(self) -> list[int]:
+        """The padding token's id, as the model says and as its embeddings have it."""
+        own = getattr(getattr(self.base, "embeddings", None), "padding_idx", None)
+        return sorted({self._pad, *([] if own is None else [int(own)])}) if self._positions else []
 
     def check_scores(self, longest: int) -> None:
         """Unfit if the head gives something else of hidden states than in its own forward pass."""
@@ -193,6 +219,11 @@ def _no_cache(base: nn.Module) -> dict[str, bool]:
     """Decoders keep nothing, either."""
     parameters = inspect.signature(base.forward).parameters
     return {"use_cache": False} if "use_cache" in parameters else {}
+
+
+def lengths(texts: Sequence[Text]) -> list[int]:
+    """Their tokens."""
+    return [len(text.ids) for text in texts]
 
 
 def by_length(sizes: Sequence[int]) -> list[list[int]]:

@@ -29,7 +29,7 @@ from tests.support.models.embedders import (
     write_model,
 )
 
-PADDED = ("mpnet", "deberta-v2")  # whose attention looks at places in the row
+DIVIDED = ("mpnet", "deberta-v2")  # whose attention is their own
 PAIRS: list[tuple[str, str | None]] = [(SENTENCES[1], SENTENCES[0]), (SENTENCES[4], SENTENCES[2]), (SENTENCES[0], None)]
 
 
@@ -56,7 +56,7 @@ def test_hidden_states_are_those_of_each_text_alone(family: str, tmp_path: Path)
     with torch.inference_mode():
         model = load(tmp_path)
         found = model.hidden([text(tmp_path, sentence) for sentence in SENTENCES])
-    assert model.way is (Way.PADDED if family in PADDED else Way.FLAT)
+    assert model.way is (Way.DIVIDED if family in DIVIDED else Way.FLAT)
     expected = hidden_states(tmp_path, SENTENCES)
     for mine, theirs in zip(found, expected, strict=True):
         assert np.abs(mine.numpy() - theirs).max() < 1e-4
@@ -96,20 +96,38 @@ def test_int8_is_near(tmp_path: Path) -> None:
 
 
 def test_a_way_that_is_wrong_is_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """MPNet's attention adds what it knows of places in the row, and says so in the log."""
-    write_model("mpnet", tmp_path)
+    """DeBERTa's attention adds what it knows of places in the row, and says so in the log."""
+    write_model("deberta-v2", tmp_path)
     with caplog.at_level(logging.INFO), torch.inference_mode():
         load(tmp_path)
-    assert "padded" in caplog.text and "not flat" in caplog.text
+    assert "divided" in caplog.text and "not flat" in caplog.text
+
+
+@pytest.mark.parametrize("family", DIVIDED)
+def test_texts_of_several_rows_whose_attention_is_the_models_own(family: str, tmp_path: Path) -> None:
+    """A convolution behind the first layer, too; texts of any length beside others that fill a row."""
+    fields: dict[str, Any] = {"conv_kernel_size": 3} if family == "deberta-v2" else {}
+    write_model(family, tmp_path, **fields)
+    with torch.inference_mode():
+        model = load(tmp_path)
+        texts = [Text(torch.arange(size) % 40 + 5) for size in (60, 1, 3, 60, *[50] * 9, 2)]
+        together = model.hidden(texts)
+        assert model.way is Way.DIVIDED
+        for own, made in zip(texts, together, strict=True):
+            (alone,) = model.hidden([own])
+            model.use(Way.ALONE)
+            (theirs,) = model.hidden([own])
+            model.use(Way.DIVIDED)
+            assert torch.allclose(made, theirs, atol=1e-5) and torch.allclose(alone, theirs, atol=1e-5)
 
 
 def test_a_text_that_padding_changes_is_computed_alone(tmp_path: Path) -> None:
-    """ConvBERT's convolutions see what stands behind it."""
-    FAMILIES["convbert"] = {**TINY, "embedding_size": 32}
+    """MobileBERT's embeddings see what stands behind it."""
+    FAMILIES["mobilebert"] = {**TINY, "embedding_size": 32, "true_hidden_size": 32, "intra_bottleneck_size": 32}
     try:
-        write_model("convbert", tmp_path)
+        write_model("mobilebert", tmp_path)
     finally:
-        del FAMILIES["convbert"]
+        del FAMILIES["mobilebert"]
     with torch.inference_mode():
         model = load(tmp_path)
         found = model.hidden([text(tmp_path, SENTENCES[0]), text(tmp_path, SENTENCES[0] + " a")])
