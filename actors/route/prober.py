@@ -1,7 +1,8 @@
 """Looks at each replica again and again, on a connection of its own each time, so that no frozen one is asked twice.
 
 Refused: nobody listens there. It is sent nothing, but streams that it may still end, in a drain, are left to it. Silent
-for the detection limit: it is frozen, or cut off, and what it was doing goes on elsewhere.
+for the detection limit: it is frozen, or cut off, and what it was doing goes on elsewhere. One that fails a request is
+looked at without delay: until it is found ready again, nobody who has seen it fail asks it once more.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica
 from .settings import RouteSettings
+from .upstream import within
 
 MODELS_S = 10.0  # between two looks at the names of a replica's models
+SOONEST = 0.1  # of the interval is left between two looks, however many requests fail
 MOST_ANSWER = 1 << 20  # bytes of an answer to a probe
 log = logging.getLogger("route")
 
@@ -51,10 +54,11 @@ class Prober:
         heard, models_at = time.monotonic(), 0.0
         while not replica.is_gone or replica.in_flight:
             began = time.monotonic()
+            replica.doubted.clear()
             try:
                 async with asyncio.timeout(self._settings.detection_limit - self._settings.probe_interval / 2):
                     status, _ = await self._get(replica, "/ready")
-                    self._set(replica, status == 200, "ready" if status == 200 else f"not ready ({status})")
+                    self._told(replica, status, began)
                     heard = time.monotonic()
                     if status == 200 and heard >= models_at:
                         replica.models, models_at = await self._models(replica), heard + MODELS_S
@@ -69,8 +73,18 @@ class Prober:
                     log.warning("%s: %s", replica.address, state)
                 self._set(replica, False, state)
                 models_at = 0.0
-            await asyncio.sleep(max(0.0, began + self._settings.probe_interval - time.monotonic()))
+            await asyncio.sleep(SOONEST * self._settings.probe_interval)
+            await within(replica.doubted, began + self._settings.probe_interval - time.monotonic())
         self._metrics.gone(replica)
+
+    def _told(self, replica: Replica, status: int, began: float) -> None:
+        """By a look that began then."""
+        was_proved = replica.is_proved
+        if status == 200:
+            replica.heard_at = began
+        self._set(replica, status == 200, "ready" if status == 200 else f"not ready ({status})")
+        if replica.is_proved and not was_proved:
+            self._fleet.changed.set()
 
     def _silent(self, replica: Replica, seconds: float) -> None:
         if seconds < self._settings.detection_limit - self._settings.probe_interval:

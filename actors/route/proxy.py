@@ -96,10 +96,10 @@ class Proxy:
         return b"".join(parts)
 
     async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
-        began, avoid, last = time.monotonic(), list[Replica](), None
+        since, avoid, last = time.monotonic(), list[Replica](), None
         passage = Passage()
         for attempt in range(self._settings.retries + 1):
-            replica = await self._streams.another(asked, avoid, began)
+            replica = await self._streams.another(asked, avoid, since)
             if replica is None:
                 break
             try:
@@ -109,6 +109,8 @@ class Proxy:
                 return passage.client.response
             except (Failed, ReplicaLost) as error:
                 reason, answer = reason_of(error), error.answer if isinstance(error, Failed) else None
+                since = time.monotonic()
+                replica.fails()
             if passage.client is not None:
                 return await self._rest(passage, asked, replica, reason)
             last = answer or last
@@ -182,6 +184,7 @@ class Proxy:
             try:
                 answer = await replica.run(self._ask(request, asked, replica, passage))
             except (Failed, ReplicaLost) as error:
+                replica.fails()
                 if passage.client is not None:  # the stream of a response that it keeps
                     return await self._rest(passage, asked, replica, reason_of(error))
                 found = found or (error.answer if isinstance(error, Failed) else None)

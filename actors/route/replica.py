@@ -29,6 +29,9 @@ class Replica:
         self.pending = 0  # bytes of prompts of which nothing has come yet
         self.errors = 0  # answers of 500 in a row
         self.shut_until = 0.0  # by the breaker
+        self.heard_at = 0.0  # when the last look began that found it ready
+        self.failed_at = -1.0  # when it failed a request last
+        self.doubted = asyncio.Event()  # it has: the next look is due now
         self._running: set[asyncio.Task[Any]] = set()
         self._left: set[asyncio.Task[Any]] = set()
 
@@ -41,6 +44,16 @@ class Replica:
         """May it be sent a request of this model?"""
         known = not model or self.models is None or model in self.models
         return self.is_up and not self.draining and not self.is_gone and known and time.monotonic() >= self.shut_until
+
+    def fails(self) -> None:
+        """It could not be reached, or broke off."""
+        self.failed_at = time.monotonic()
+        self.doubted.set()
+
+    @property
+    def is_proved(self) -> bool:
+        """Has it been found ready since it failed?"""
+        return self.heard_at > self.failed_at
 
     def answered(self, status: int, most: int, seconds: float) -> None:
         """The breaker: after `most` answers of 500 in a row it gets nothing for so long."""

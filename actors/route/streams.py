@@ -123,6 +123,7 @@ class Streams:
                 await replica.run(self._at(client, replica, asked, trail, request_id, cut_at))
             except (Failed, ReplicaLost) as error:
                 lost, reason, cut_at = replica, reason_of(error), time.monotonic()
+                lost.fails()
                 if trail.tokens > before:  # it is not this request of which replicas die
                     left = self._settings.retries
                 avoid = [lost]
@@ -143,10 +144,13 @@ class Streams:
             await self.follow(client, head, trail)
 
     async def another(self, asked: Asked, avoid: list[Replica], since: float) -> Replica | None:
-        """One that takes it, as soon as there is one; at last also one to be avoided. None when patience is over."""
+        """One that takes it, as soon as there is one; at last also one to be avoided, once a look has found it ready
+        since it failed: one that is dead would use up all tries in no time. None when patience is over.
+        """
         while True:
+            unproved = [one for one in avoid if not one.is_proved]
             left = since + self._settings.patience - time.monotonic()
-            replica = self._fleet.choose(asked, avoid) or self._fleet.choose(asked)
+            replica = self._fleet.choose(asked, avoid) or self._fleet.choose(asked, unproved)
             if replica is not None or left <= 0:
                 return replica
             await settle(self._fleet.changed, left)

@@ -129,7 +129,12 @@ async def read_whole(response: aiohttp.ClientResponse, most: int) -> Whole:
 async def settle(change: asyncio.Event, seconds: float) -> None:
     """Wait for a replica that comes back, or so long."""
     change.clear()
+    await within(change, seconds)
+
+
+async def within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for it, no longer than so."""
     try:
-        await asyncio.wait_for(change.wait(), seconds)
+        await asyncio.wait_for(event.wait(), seconds)
     except TimeoutError:
         return

@@ -157,22 +157,30 @@ async def test_a_stream_that_gets_on_may_move_as_often_as_it_has_to() -> None:
         assert await made.ask(**STREAM) == (200, f"{texts}data: [DONE]\n\n".encode())
 
 
-async def test_a_stream_waits_for_a_replica_that_comes_back() -> None:
-    async with routed(1) as made:
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("probe_interval", [0.02, 0.5])
+async def test_what_breaks_off_waits_for_a_replica_that_comes_back(streams: bool, probe_interval: float) -> None:
+    """Whether or not the router has looked since its death, which takes no time: it is not asked over and over again
+    while nobody listens there.
+    """
+    async with routed(1, probe_interval=probe_interval) as made:
         (replica,) = made.replicas
-        replica.answer = goes_on_from(event("one", 3, 1, 5))
         port = int(replica.address.rpartition(":")[2])
 
         async def dies(request: web.Request, body: bytes) -> web.StreamResponse:
-            replica.answer = goes_on_from()
-            asyncio.get_running_loop().create_task(replica.stop())
-            return await stream(event("one", 3, 1, 5), gate=asyncio.Event())(request, body)
+            replica.answer = goes_on_from() if streams else replica.named
+            await replica.no_more()
+            if not streams:
+                return await breaks_off(request, body)
+            return await stream(event("one", 3, 1, 5), breaks=True)(request, body)
 
         replica.answer = dies
-        waiting = asyncio.create_task(made.ask(**STREAM))
+        waiting = asyncio.create_task(made.ask(stream=streams))
         await made.until(lambda: not made.router.fleet.replicas[0].is_up)
+        await replica.stop()
         await replica.start(port)
-        assert (await waiting)[1].endswith(b'data: "two"\n\ndata: [DONE]\n\n')
+        code, body = await waiting
+        assert code == 200 and body.endswith(b'data: "two"\n\ndata: [DONE]\n\n' if streams else b'{"by": "a"}')
 
 
 async def test_a_client_that_leaves_ends_the_request_at_its_replica() -> None:

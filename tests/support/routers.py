@@ -60,6 +60,12 @@ class FakeReplica:
         await web.TCPSite(self.runner, host, port, ssl_context=tls).start()
         self.address = f"{'https' if tls else 'http'}://{host}:{self.runner.addresses[0][1]}"
 
+    async def no_more(self) -> None:
+        """Nobody listens there any more."""
+        assert self.runner is not None
+        for site in list(self.runner.sites):
+            await site.stop()
+
     async def stop(self) -> None:
         if self.runner is not None:
             runner, self.runner = self.runner, None
