@@ -27,19 +27,17 @@ from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.pipeline.link import Arriving
 from actorserve.actors.worker.pipeline.runner import EarlyStageRunner, make_stage_runner
 from tests.support.compiler import cache_with_kernels
+from tests.support.models import heads, internlm2
+from tests.support.models.checkpoints import KINDS as CHECKPOINTS
 from tests.support.models.checkpoints import VOCABULARY
 from tests.support.models.gguf.files import convert
 
+from ..cpu import test_ling as ling
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]
 KINDS = ("llama_tied", "deepseek_v3", "llama4", "gemma3")
-OTHERS = (
-    *("qwen3_moe", "gpt_oss", "granite"),
-    *("llama3", "llama_linear", "llama_biased", "qwen2_windows", "qwen3", "qwen2_moe", "deepseek_v2"),
-    *("deepseek_v2_groups", "llama4_plain", "mixtral", "mistral", "phi3", "phi3_short", "phi3_long", "llama_yarn"),
-    *("gemma2", "glm4", "olmo2", "olmo3", "seed_oss", "smollm3"),
-)
+OTHERS = tuple(sorted(CHECKPOINTS.keys() - set(KINDS)))
 
 
 class Arrived(NamedTuple):
@@ -128,6 +126,32 @@ def check_alike(folder: Path, stages: int, **options: object) -> None:
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_stages_say_what_one_says(checkpoints: Folders, kind: str) -> None:
     check_alike(checkpoints(kind), 3 if kind == "llama_tied" else 2)
+
+
+def of_internlm2(checkpoints: Folders, folder: Path) -> Path:
+    internlm2.convert(checkpoints("llama"), folder / "made")
+    return folder / "made"
+
+
+def of_mimo(checkpoints: Folders, folder: Path) -> Path:
+    qwen2 = checkpoints("qwen2")
+    return heads.write_mimo(folder / "made", qwen2, heads.mtp(qwen2))
+
+
+def of_ling(checkpoints: Folders, folder: Path) -> Path:
+    return ling.first(checkpoints, folder)[1]
+
+
+def of_ling_2(checkpoints: Folders, folder: Path) -> Path:
+    return ling.second(checkpoints, folder)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [of_internlm2, of_mimo, of_ling, of_ling_2])
+def test_families_that_transformers_does_not_have(
+    checkpoints: Folders, tmp_path: Path, make: Callable[[Folders, Path], Path]
+) -> None:
+    check_alike(make(checkpoints, tmp_path), 2)
 
 
 @pytest.mark.parametrize(
