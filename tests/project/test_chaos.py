@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 CHAOS = Path(__file__).resolve().parents[2] / "tools" / "chaos" / "faults"
-REPLICAS, CLUSTER = CHAOS.with_name("replicas"), CHAOS.with_name("cluster")
+REPLICAS, CLUSTER, NODES = (CHAOS.with_name(name) for name in ("replicas", "cluster", "ray_nodes"))
 
 
 def run(*arguments: str, tool: Path = CHAOS) -> str:
@@ -96,3 +96,11 @@ def test_engines_elsewhere_are_lost_and_no_request_is() -> None:
     """One fault of each kind: of actors here and there, of a whole engine by death and by silence, of its way."""
     said = run("--engines", "3", "--seconds", "200", "--most", "5", "--streams", "6", tool=CLUSTER)
     assert "no request failed or was wrong" in said and "cut link" in said and "SIGSTOP of an engine" in said
+
+
+@pytest.mark.slow
+def test_nodes_of_a_ray_cluster_are_lost_and_no_request_is() -> None:
+    """A node is killed, one is stopped, an engine and the caretaker are killed."""
+    pytest.importorskip("ray")
+    said = run("--faults", "4", "--streams", "4", tool=NODES)
+    assert "no request failed or was wrong" in said and "kill -9 of a node" in said and "SIGSTOP of a node" in said

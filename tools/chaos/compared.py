@@ -6,9 +6,10 @@ import asyncio
 import json
 import random
 import re
+import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,3 +113,20 @@ async def under_load(
     finally:
         ended.set()
         await asyncio.gather(*clients)
+
+
+def report(tally: Tally, leaks: Sequence[str] = (), more: Sequence[str] = ()) -> int:
+    """Print it, and `more` behind the counts; the exit status."""
+    for name, count in sorted(tally.counts.items()):
+        print(f"{name:32} {count}")
+    print(*more, sep="\n", end="\n" if more else "")
+    if tally.gaps:
+        seconds = [gap for gap, _ in tally.gaps]
+        print(f"{'longest gap':32} {max(seconds):.2f} s; median of streams {statistics.median(seconds):.2f} s")
+    for fault in sorted({fault for _, fault in tally.gaps}):
+        print(f"    behind {fault}: {max(gap for gap, other in tally.gaps if other == fault):.2f} s")
+    for told in (*tally.problems[:10], *leaks):
+        print(told)
+    bad = tally.counts["failed"] + tally.counts["wrong"]
+    print("no request failed or was wrong" if not bad else f"{bad} requests failed or were wrong")
+    return 1 if bad or leaks or not tally.counts["as it should be"] else 0
