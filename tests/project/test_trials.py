@@ -31,6 +31,7 @@ def test_it_knows_its_trials() -> None:
     listed = run("--list")
     assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [
         *EVERY,
+        "rows",
         "agents",
         "clients",
         "weights",

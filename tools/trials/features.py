@@ -1,5 +1,7 @@
 """The table of features, asked for as a user would: routes answer, options and commands are there, requests do what
 their row says. tools/docs/features.md says which rows there are.
+
+Beside the count, `tools/trial rows` (rows.py) prints what was seen of each row.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .launched import ROOT, Launched
 from .wire import Answer
@@ -189,6 +191,18 @@ REQUESTS: dict[str, tuple[tuple[str, dict[str, Any]], Check]] = {  # a row's beg
 }
 
 
+class Seen(NamedTuple):
+    """What became of a route, an option, a command or a request."""
+
+    name: str  # as the table has it; of a request the beginning of its row
+    right: bool
+    answer: str
+
+    @property
+    def wrong(self) -> str:
+        return f"{self.name}: {self.answer}"
+
+
 def rows() -> list[list[str]]:
     """Cells of each row."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
@@ -198,7 +212,12 @@ def rows() -> list[list[str]]:
 
 def features() -> Counter[str]:
     """What the table of features says is there: routes, options, commands, and requests that do what their row says."""
-    found: Counter[str] = Counter()
+    return Counter("right" if seen.right else seen.wrong for seen in asked())
+
+
+def asked() -> list[Seen]:
+    """All that the table's rows name, asked of one server."""
+    found: list[Seen] = []
     table = [row for row in rows() if row[1] != "no"]
     named = {name for row in table for name in NAMED.findall(row[2])}
     _of_the_command(named, found)
@@ -213,21 +232,23 @@ def features() -> Counter[str]:
     return found
 
 
-def _of_the_command(named: set[str], found: Counter[str]) -> None:
+def _of_the_command(named: set[str], found: list[Seen]) -> None:
     def run(*words: str) -> str:
         done = subprocess.run([sys.executable, "-m", "actorserve", *words], capture_output=True, text=True, cwd=ROOT)
         return done.stdout if done.returncode == 0 else ""
 
     manual = run("completion", "man").replace("\\\\-", "-").replace("\\-", "-")
-    for name in named:
+    for name in sorted(named):
         if name.startswith("--"):
-            found["right" if name.split()[0] in manual else f"no option {name}"] += 1
+            there = name.split()[0] in manual
+            found.append(Seen(name, there, "in the manual" if there else "no such option"))
         elif name.startswith("actorserve "):
             words = name.split(" -")[0].split()[1:]
-            found["right" if run(*words, "--help") else f"no command {name}"] += 1
+            there = bool(run(*words, "--help"))
+            found.append(Seen(name, there, "has its help" if there else "no such command"))
 
 
-def _of_routes(server: Launched, named: set[str], found: Counter[str]) -> None:
+def _of_routes(server: Launched, named: set[str], found: list[Seen]) -> None:
     for name in sorted(named):
         route = ROUTE.fullmatch(name)
         if route is None or route[2].startswith(ENDS):
@@ -235,30 +256,29 @@ def _of_routes(server: Launched, named: set[str], found: Counter[str]) -> None:
         path = re.sub(r"\{model\}", "actorserve-demo", route[2])
         answer = server.ask(route[1], path, None if route[1] == "GET" else {}, **ADMIN)
         unknown = answer.status in MISSING and not ("{id}" in path or path == "/v1/usage")
-        found[f"{name}: {answer.status}" if unknown or answer.status >= 500 else "right"] += 1
+        found.append(Seen(name, not unknown and answer.status < 500, str(answer.status)))
 
 
-def _of_requests(server: Launched, names: set[str], found: Counter[str]) -> None:
+def _of_requests(server: Launched, names: set[str], found: list[Seen]) -> None:
     for beginning, ((path, body), right) in REQUESTS.items():
         if not any(name.startswith(beginning) for name in names):
-            found[f"no row begins with {beginning!r}"] += 1
+            found.append(Seen(beginning, False, "no row begins so"))
             continue
-        answer = server.ask("POST" if body else "GET", path, body or None)
-        found["right" if answer.status == 200 and _holds(right, answer) else _wrong(beginning, answer)] += 1
+        found.append(_seen(beginning, server.ask("POST" if body else "GET", path, body or None), right))
+
+
+def _seen(name: str, answer: Answer, right: Check) -> Seen:
+    return Seen(name, _holds(right, answer), f"{answer.status} {answer.body[:200].decode(errors='replace')}")
 
 
 def _holds(right: Check, answer: Answer) -> bool:
     try:
-        return bool(right(answer.json))
+        return answer.status == 200 and bool(right(answer.json))
     except (LookupError, ValueError, TypeError):
         return False
 
 
-def _wrong(what: str, answer: Answer) -> str:
-    return f"{what}: {answer.status} {answer.body[:200].decode(errors='replace')}"
-
-
-def _of_administration(server: Launched, folder: Path, found: Counter[str]) -> None:
+def _of_administration(server: Launched, folder: Path, found: list[Seen]) -> None:
     """In the order in which an operator does it."""
     steps: tuple[tuple[str, dict[str, Any], Check], ...] = (
         ("/start_profile", {}, lambda told: True),
@@ -274,4 +294,4 @@ def _of_administration(server: Launched, folder: Path, found: Counter[str]) -> N
     )
     for path, body, right in steps:
         answer = server.ask("POST", path, body, **({} if path == CHAT else ADMIN))
-        found["right" if answer.status == 200 and _holds(right, answer) else _wrong(path, answer)] += 1
+        found.append(_seen(f"POST {path.partition('?')[0]}", answer, right))

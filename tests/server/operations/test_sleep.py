@@ -10,7 +10,7 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,11 @@ async def awake_behind(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
 
 def kv_bytes(server: Server) -> int:
     """What the KV memory's file takes."""
-    folder = Path(f"/proc/{server.pid}/fd")
-    files = [path for path in folder.iterdir() if "actorserve-kv" in os.readlink(path)]
-    return sum(path.stat().st_blocks * 512 for path in files)
+    total = 0
+    for path in Path(f"/proc/{server.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # a descriptor that was closed since it was listed
+            total += path.stat().st_blocks * 512 if "actorserve-kv" in os.readlink(path) else 0
+    return total
 
 
 def why(server: Server) -> Any:
