@@ -12,6 +12,7 @@ from actorserve.actors.protocol.request import WATERMARK, Think
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt
 
 from ..errors import ApiError, bad_request
+from ..openai.functions import renamed, with_tools
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
 from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, OutputParser
@@ -54,6 +55,13 @@ class PreparedRequest:
 def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
     check_fields(body, settings.vocab_size, settings.kv)
+    try:
+        return _ask_chat(with_tools(body), settings, request_id, client)
+    except ApiError as error:
+        raise renamed(error) if body.functions else error from None
+
+
+def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str) -> PreparedRequest:
     _check_watermark(body, settings)
     body = with_allowed_tools(_salted(body, settings, client))
     check_template(body, settings.trust_request_chat_template)
@@ -113,6 +121,8 @@ def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOption
         metrics=bool(body.return_metrics),
         hands_on=settings.kv if hands_on(body.kv_transfer_params) else None,
         prompt_text=bool(body.return_prompt_text),
+        function=bool(body.functions),
+        padded=bool(options and options.include_obfuscation),
     )
 
 
@@ -238,6 +248,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         hands_on=settings.kv if hands_on(body.kv_transfer_params) else None,
         prompt_text=bool(body.return_prompt_text),
         best_of=(body.n or 1) if len(params) > (body.n or 1) else 0,
+        padded=bool(options and options.include_obfuscation),
     )
     if wants.nothing and body.min_tokens:
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")

@@ -24,7 +24,7 @@ from ..generation.trail import Given
 from ..middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.mcp.tools import McpServer, mcp_servers
-from ..openai.responses.requests import can_move, echo, input_items, named, renamed, to_chat
+from ..openai.responses.requests import can_move, echo, input_items, named, padded, renamed, to_chat
 from ..openai.responses.schemas import Object, ResponsesRequest
 from ..openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
 from ..openai.responses.stored import StoredResponse, history, not_found
@@ -89,7 +89,7 @@ class ResponsesApi:
 
         def form(answer: answers.Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
             key = response_id(keeper, answer.seed, answer.created)
-            own = ResponseAnswer(key, model, answer.created, echo(body, self._settings.sampling_defaults))
+            own = ResponseAnswer(key, model, answer.created, echo(body, self._settings.sampling_defaults), padded(body))
             request[NOTED].answer_id = own.id
             at_end = (lambda ended: self._keep(body, key, ended, request[CLIENT])) if keeps else None
             return ResponsesFormat(own, job, at_end=at_end)
@@ -182,7 +182,7 @@ class ResponsesApi:
     ) -> web.StreamResponse:
         seed, created = secrets.randbits(64), int(time.time())
         key = response_id(self._engine.index, seed, created)
-        answer = ResponseAnswer(key, model, created, echo(body, self._settings.sampling_defaults))
+        answer = ResponseAnswer(key, model, created, echo(body, self._settings.sampling_defaults), padded(body))
         job = new_job(asked)
         job.seed = seed
         pin(request, job, self._settings)
@@ -234,7 +234,7 @@ class ResponsesApi:
         chat, asked = self._ask(body, left.id, client)
         key = response_id(self._engine.index, left.seed, left.created)
         model = check_model(chat.model, *self._settings.names, True)
-        answer = ResponseAnswer(key, model, left.created, echo(body, self._settings.sampling_defaults))
+        answer = ResponseAnswer(key, model, left.created, echo(body, self._settings.sampling_defaults), padded(body))
         return self._keeping.begin_again(left, self._engine, asked, answer)
 
     async def _events(self, request: web.Request, running: RunningResponse, after: int) -> web.StreamResponse:

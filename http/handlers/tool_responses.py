@@ -35,7 +35,7 @@ from ..openai.responses.mcp.records import StartRecord
 from ..openai.responses.mcp.run import ToolRun
 from ..openai.responses.mcp.run_format import ToolRunFormat
 from ..openai.responses.mcp.tools import McpServer
-from ..openai.responses.requests import echo, renamed
+from ..openai.responses.requests import echo, padded, renamed
 from ..openai.responses.schemas import Object, ResponsesRequest
 from ..openai.responses.store import response_id
 from ..transport.json_response import json_response
@@ -125,7 +125,9 @@ class ToolResponses:
         assert self._settings.tools is not None
         key = response_id(self._engine.index, start.seed, start.created)
         model = check_model(asked.body.model, *self._settings.names, start.is_known)
-        answer = ResponseAnswer(key, model, start.created, echo(asked.body, self._settings.sampling_defaults))
+        answer = ResponseAnswer(
+            key, model, start.created, echo(asked.body, self._settings.sampling_defaults), padded(asked.body)
+        )
         return ToolRun(
             *(self._engine, self._settings.tools, asked.body, asked.servers, answer, asked.earlier, asked.ask),
             submit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +24,7 @@ from .errors import body_of
 Object = dict[str, Any]
 Said = Content | ReasoningText | Call
 REASONS = {"tool_calls": "stop"}
+NO_TIME = re.compile(r"0+(\.0+)?(ns|us|ms|s|m|h)?")  # a keep_alive
 
 
 class OllamaRecords:
@@ -132,10 +134,13 @@ def durations(times: JobTimes, job: Job) -> Object:
     }
 
 
-def loaded(model: str, chats: bool) -> Object:
-    """The answer to a request that asks for nothing but the model, which is there."""
+def loaded(model: str, chats: bool, keep_alive: object = None) -> Object:
+    """The answer to a request that asks for nothing but the model, which is there; or that it may go, which it is told,
+    and which changes nothing: the model is the server's, and not a client's.
+    """
+    kept = "unload" if isinstance(keep_alive, int | float | str) and NO_TIME.fullmatch(str(keep_alive)) else "load"
     said: Object = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
-    return {"model": model, "created_at": now(), **said, "done": True, "done_reason": "load"}
+    return {"model": model, "created_at": now(), **said, "done": True, "done_reason": kept}
 
 
 def now() -> str:

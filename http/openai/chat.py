@@ -54,7 +54,9 @@ class ChatAnswer:
         text = self._answer.wants.before + turn.content
         content = text if text or not (calls or turn.reasoning) else None
         message: dict[str, Any] = {"role": self._answer.wants.role, "content": content, "refusal": None}
-        if calls:  # as with OpenAI: clients ask whether there are calls by whether there is the field
+        if calls and self._answer.wants.function:
+            message["function_call"] = calls[0]["function"]
+        elif calls:  # as with OpenAI: clients ask whether there are calls by whether there is the field
             message["tool_calls"] = calls
         reasoning = turn.reasoning if turn.reasoning and self._answer.wants.reasoning else None
         message |= {"reasoning": reasoning, "reasoning_content": reasoning}
@@ -126,6 +128,10 @@ class ChatAnswer:
                 return {"content": text}
             case ReasoningText(text=text):
                 return {"reasoning": text, "reasoning_content": text} if self._answer.wants.reasoning else {}
+            case CallStart(name=name) if self._answer.wants.function:
+                return {"function_call": {"name": name, "arguments": ""}}
+            case Arguments(text=text) if self._answer.wants.function:
+                return {"function_call": {"arguments": text}}
             case CallStart(index=index, name=name, id=own):
                 return {"tool_calls": [{"index": index, **_call(self._id(choice, index, own), name, "")}]}
             case Arguments(index=index, text=text):
@@ -139,6 +145,8 @@ class ChatAnswer:
         reason = choice.finish_reason
         if reason == "tool_calls" and self._answer.wants.forced:
             reason = "stop"
+        elif reason == "tool_calls" and self._answer.wants.function:
+            reason = "function_call"
         return {"finish_reason": reason, "stop_reason": choice.stop_reason}
 
     def state(self, choice: Choice) -> int:
@@ -168,6 +176,9 @@ def _one(deltas: list[dict[str, Any]]) -> dict[str, Any]:
         for name in ("content", "reasoning", "reasoning_content"):
             if name in delta:
                 result[name] = result.get(name, "") + delta[name]
+        if "function_call" in delta:
+            made = result.setdefault("function_call", {"arguments": ""})
+            made |= delta["function_call"] | {"arguments": made["arguments"] + delta["function_call"]["arguments"]}
         for call in delta.get("tool_calls", ()):
             if call["index"] in calls:
                 calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]

@@ -17,7 +17,15 @@ from ..generation.fields.sampling import max_tokens_of
 from ..generation.prepare import MAX_SEQUENCES
 from ..output.parsers.registry import STARTS_INSIDE, THINK_MARKERS
 from ..settings import Settings
-from .schemas import AllowedTools, ChatRequest, CompletionRequest, GenerateParameters, GenerationFields, NamedTool
+from .schemas import (
+    AllowedTools,
+    ChatRequest,
+    CompletionRequest,
+    GenerateParameters,
+    GenerationFields,
+    NamedFunction,
+    NamedTool,
+)
 from .token_ids import OWN
 
 NOT_TOKENS = (*OWN, "return_prompt_text", "user", "metadata", "store", "service_tier", "use_beam_search")
@@ -72,6 +80,8 @@ def check_renders(body: GenerationFields, prompt: Prompt) -> None:
         if isinstance(body.tool_choice, NamedTool | AllowedTools) or body.tool_choice == "required":
             text = "tool_choice: what enforces it is no sampling parameter; it can be rendered with auto or none alone."
             raise bad_request(text, "tool_choice")
+        if isinstance(body.function_call, NamedFunction):
+            raise bad_request("function_call: a function by its name cannot be rendered.", "function_call")
         if body.thinking_token_budget is not None:
             raise bad_request("thinking_token_budget cannot be rendered.", "thinking_token_budget")
 

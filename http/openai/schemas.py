@@ -24,7 +24,7 @@ Logprobs = Range(0, MOST_LOGPROBS)
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
-    include_obfuscation: bool | None = None  # known, and refused
+    include_obfuscation: bool | None = None  # events are filled up to a multiple of some bytes
 
 
 class ContentPart(MediaFields):
@@ -159,8 +159,8 @@ class ChatRequest(GenerationFields, kw_only=True):
     mm_processor_kwargs: Object | None = None  # ProcessorChanges
     media_io_kwargs: Object | None = None  # ReadingChanges
 
-    functions: list[Object] | None = None
-    function_call: Any = None
+    functions: list[msgspec.Raw] | None = None  # ToolFunction; what tools were before (functions.py)
+    function_call: Literal["none", "auto"] | NamedFunction | None = None
 
 
 class ChatBatchRequest(ChatRequest, kw_only=True):

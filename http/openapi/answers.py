@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-Finish = Literal["stop", "length", "tool_calls", "abort", "repetition"] | None
+Finish = Literal["stop", "length", "tool_calls", "function_call", "abort", "repetition"] | None
 Ids = list[int] | None
 
 
@@ -101,6 +101,7 @@ class AssistantMessage(Said):
     reasoning: str | None
     reasoning_content: str | None
     tool_calls: list[ToolCall] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
 
 
 class ChatChoice(Said):
@@ -144,6 +145,7 @@ class ChatDelta(Said):
     reasoning: str | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     tool_calls: list[CallDelta] | UnsetType = UNSET
+    function_call: FunctionDelta | UnsetType = UNSET
 
 
 class ChunkChoice(Said):

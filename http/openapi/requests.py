@@ -28,7 +28,7 @@ from ..generation.fields.ranges import (
     TOKEN,
 )
 from ..generation.fields.sampling import COMPLETION_MAX_TOKENS
-from ..generation.fields.unsupported import NOT_BUILT, NOTHING, OF_COMPLETIONS
+from ..generation.fields.unsupported import NOT_BUILT, OF_COMPLETIONS
 from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
 from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
 from ..openai.responses.schemas import ResponsesRequest
@@ -51,6 +51,7 @@ from ..settings import Settings
 Schema = dict[str, Any]
 REF = "#/components/schemas/{name}"
 NULL: Schema = {"type": "null"}
+FUNCTIONS = ("functions", "function_call")  # of chats
 PARTS: tuple[type, ...] = (
     ChatMessage,
     ContentPart,
@@ -98,7 +99,10 @@ def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, S
         for branch in schema.get("anyOf", (schema,)):
             number = ranges.get(name, {}) if branch.get("type") in ("integer", "number") else {}
             branch.update(number | limits.get(name, {}).get(branch.get("type"), {}))
-        if name in NOT_BUILT and not (name in OF_COMPLETIONS and kind is CompletionRequest):
+        built = (name in OF_COMPLETIONS and kind is CompletionRequest) or (
+            name in FUNCTIONS and issubclass(kind, ChatRequest)
+        )
+        if name in NOT_BUILT and not built:
             fields[name] = _not_built(get_type_hints(kind)[name], NOT_BUILT[name])
         elif name in SAMPLING_FIELDS:
             schema["description"] = sampling_parameters()[name].about
@@ -156,6 +160,11 @@ def _chat(schema: Schema, book: Book) -> None:
     fields["echo"]["description"] = "The assistant's message, where that is the last, stands before the answer."
     if book.settings.reasoning_parser is None:
         fields["thinking_token_budget"] = NULL
+    functions = {"type": "array", "items": book.ref(ToolFunction), "maxItems": MAX_TOOLS}
+    fields["functions"] = {
+        "anyOf": [functions, NULL],
+        "description": "What tools were before; one is called at a time.",
+    }
     _constraints(fields)
     _conversation(fields, book)
 
@@ -279,10 +288,6 @@ def _tool_function(schema: Schema, book: Book) -> None:
     schema["properties"]["name"]["pattern"] = f"^{TOOL_NAME.pattern}$"
 
 
-def _stream_options(schema: Schema, book: Book) -> None:
-    schema["properties"]["include_obfuscation"] = _not_built(bool | None, NOTHING)
-
-
 _SPECIAL: dict[type, Callable[[Schema, Book], None]] = {
     ChatRequest: _chat,
     ChatBatchRequest: _chats,
@@ -296,5 +301,4 @@ _SPECIAL: dict[type, Callable[[Schema, Book], None]] = {
     ChatMessage: _message,
     ContentPart: _part,
     ToolFunction: _tool_function,
-    StreamOptions: _stream_options,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from ..settings import KVSharing
 
 encode = msgspec.json.Encoder().encode
 SECOND = 1_000_000_000  # ns
+PADDED = 32  # bytes
 EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"  # how a stream is written
 
 
@@ -41,6 +43,8 @@ class AnswerOptions:
     metrics: bool = False  # when what happened to it
     hands_on: KVSharing | None = None  # another server goes on with it, and finds its blocks
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
+    function: bool = False  # a call is told as `function_call`, as it was before there were tools
+    padded: bool = False  # an event's length does not tell that of its text
 
 
 @dataclass
@@ -95,6 +99,11 @@ def metrics_of(times: JobTimes) -> dict[str, Any]:
     }
 
 
+def padding(length: int) -> str:
+    """Random letters that make so many bytes a multiple of PADDED: who sees how long an event is learns no more."""
+    return secrets.token_hex(PADDED // 2)[: -length % PADDED or PADDED]
+
+
 class Writer(Protocol):
     """Writes one stream's events. Each call's bytes bring the choice to its `state`, or end the stream."""
 
@@ -142,7 +151,7 @@ class Events:
         """With `progress`, events carry ids, by which the stream can be asked for again from there on."""
         wants = answer.wants
         self.answer, self.job, self.progress = answer, job, progress
-        self._is_plain = progress is None and not wants.continuous_usage
+        self._is_plain = progress is None and not wants.continuous_usage and not wants.padded
         self._head = b"data: " + encode(answer.head(True))[:-1] + b',"choices":['
         self._end = b',"usage":null}\n\n' if wants.usage and not wants.continuous_usage else b"}\n\n"
 
@@ -160,6 +169,8 @@ class Events:
         tail = self._end
         if self.answer.wants.continuous_usage:
             tail = b',"usage":' + encode(self._counts(choice, first)) + b"}\n\n"
+        if self.answer.wants.padded:
+            beside += b',"obfuscation":"%s"' % padding(len(body) + len(beside) + len(tail)).encode()
         return b"%s%s%s]%s%s" % (self._id(choice, ended, first), self._head, body, beside, tail)
 
     def _counts(self, choice: Choice, first: bool) -> dict[str, Any]:

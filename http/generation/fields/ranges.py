@@ -47,9 +47,6 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSha
         raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
-    if request.stream_options is not None and request.stream_options.include_obfuscation:
-        name = "stream_options.include_obfuscation"
-        raise bad_request(f"{name} is not supported by this server yet.", name)
     if request.prompt_logprobs is not None and request.stream:
         raise bad_request("prompt_logprobs are not given with stream.", "prompt_logprobs")
     _check_best_of(request)

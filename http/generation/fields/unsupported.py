@@ -100,7 +100,9 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
 }
 ELSEWHERE = frozenset({"logits_processors", "prompt_embeds"})  # looked at where the options are known
 OF_COMPLETIONS = frozenset({"session_params"})
-OF_CHATS = frozenset({"mm_processor_kwargs", "media_io_kwargs"})  # which are built for these alone
+OF_CHATS = frozenset(
+    {"mm_processor_kwargs", "media_io_kwargs", "functions", "function_call"}
+)  # which are built for these alone
 WITHOUT = (CohereChatRequest, LlamaCompletionRequest, LlamaInfillRequest, OllamaChatRequest, OllamaGenerateRequest)
 NO_PLACE = frozenset({"logprob_token_ids"})  # answers of these dialects have none for what it asks for
 INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some of chat's fields, and not all of them

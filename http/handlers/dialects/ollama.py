@@ -55,7 +55,7 @@ class OllamaApi:
         body = read(OllamaChatRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
-            return json_response(loaded(await self._wanted(body.model), chats=True))
+            return json_response(loaded(await self._wanted(body.model), True, body.keep_alive))
         return await self._chat(request, raw, lambda: chat_of(body, self._thinks), chats=True)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -65,7 +65,7 @@ class OllamaApi:
         body = read(OllamaGenerateRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:
-            return json_response(loaded(await self._wanted(body.model), chats=False))
+            return json_response(loaded(await self._wanted(body.model), False, body.keep_alive))
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
         given = seeded(request, completion_of(body))

@@ -25,6 +25,7 @@ class ResponseAnswer:
     model: str
     created: int  # Unix seconds
     echo: Object  # what it says again of the request (requests.echo)
+    padded: bool = False  # the length of a delta's event does not tell that of its text
 
     @property
     def id(self) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
+from ...output.answer import padding
 from ...output.events import CallStart, Piece
 from .answers import ResponseAnswer, item_status, status_of
 from .items import Item, McpItem
@@ -126,6 +127,8 @@ class ResponseEvents:
 
     def _delta(self, item: Item, text: str) -> bytes:
         more: Object = {"logprobs": logprobs_of(self._output.last_tokens)} if item.kind == "message" else {}
+        if self.answer.padded:
+            more["obfuscation"] = padding(len(encode(text)))
         return self._of(DELTAS[item.kind], item, delta=text, **more)
 
     def _close(self, item: Item, status: str) -> Iterator[bytes]:

@@ -92,6 +92,11 @@ def input_items(request: ResponsesRequest, key: str) -> list[Object]:
     return items
 
 
+def padded(request: ResponsesRequest) -> bool:
+    """Is the length of a text not to be told by that of its event?"""
+    return bool(request.stream_options and request.stream_options.include_obfuscation)
+
+
 def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
     """What a response says again of its request; `defaults` are the sampling parameters' own."""
     given = msgspec.to_builtins(request)
@@ -147,9 +152,6 @@ def _check(request: ResponsesRequest) -> None:
         raise bad_request(text, "background")
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
-    if request.stream_options is not None and request.stream_options.include_obfuscation:
-        name = "stream_options.include_obfuscation"
-        raise bad_request(f"{name} is not supported.", name)
     _check_metadata(request.metadata or {})
 
 

@@ -226,13 +226,6 @@ def test_a_value_that_is_none_of_some_is_told_with_those(kind: type[Any], fields
     assert refusal(reading, kind, **fields).message.endswith(said)
 
 
-def test_in_stream_options_too() -> None:
-    for call in (for_chat, for_completion):
-        call(stream=True, stream_options={"include_obfuscation": False})
-        error = refusal(call, stream=True, stream_options={"include_obfuscation": True})
-        assert error.param == "stream_options.include_obfuscation"
-
-
 def test_in_sampling_params_too() -> None:
     for field in ("flat_logprobs", "extra_args"):
         error = refusal(reading, GenerateRequest, sampling_params={field: {"a": 1}})

@@ -137,6 +137,30 @@ def test_one_call_at_a_time(clients: dict[str, OpenAI]) -> None:
     assert calls(answer) == [("weather", PARIS)] and answer.choices[0].finish_reason == "tool_calls"
 
 
+def test_functions_as_before_there_were_tools(clients: dict[str, OpenAI]) -> None:
+    client, functions = clients["qwen"], [tool["function"] for tool in TOOLS]
+    create: Any = client.chat.completions.create
+    messages: list[Any] = [{"role": "user", "content": "<two>"}]
+    asked: dict[str, Any] = {"model": client.models.list().data[0].id, "temperature": 0, "functions": functions}
+    for choice, reason in ((None, "function_call"), ("auto", "function_call"), ({"name": "now"}, "stop")):
+        more = {} if choice is None else {"function_call": choice}
+        (one,) = create(messages=messages, **asked, **more).choices
+        called = one.message.function_call
+        assert called is not None and one.message.tool_calls is None and one.finish_reason == reason
+        with create(messages=messages, stream=True, **asked, **more) as stream:
+            chunks = [chunk.choices[0] for chunk in stream]
+        parts = [chunk.delta.function_call for chunk in chunks if chunk.delta.function_call]
+        assert "".join(part.name or "" for part in parts) == called.name
+        assert "".join(part.arguments or "" for part in parts) == called.arguments
+        assert chunks[-1].finish_reason == reason
+        assert called.name == ("weather" if reason == "function_call" else "now")
+    assert create(messages=messages, function_call="none", **asked).choices[0].message.content
+    told = [{"role": "assistant", "function_call": {"name": "weather", "arguments": "{}"}}]
+    told += [{"role": "function", "name": "weather", "content": "<none>"}]
+    (one,) = create(messages=messages + told, **asked).choices
+    assert one.message.content == QWEN.scripts["none"] and one.finish_reason == "stop"
+
+
 @pytest.mark.parametrize("script", ["none", "broken"])
 def test_what_is_no_call_is_text(clients: dict[str, OpenAI], script: str) -> None:
     answer = ask(clients["qwen"], script)

@@ -99,6 +99,10 @@ def test_nothing_is_asked(client: ollama.Client) -> None:
     """By which clients load a model."""
     answer = client.chat("tiny", messages=[], keep_alive="5m")
     assert answer.done_reason == "load" and client.generate("tiny").done_reason == "load"
+    for nothing in (0, "0", "0s", "0.0m"):
+        assert client.chat("tiny", messages=[], keep_alive=nothing).done_reason == "unload"
+        assert client.generate("tiny", keep_alive=nothing).done_reason == "unload"
+    assert client.ps().models, "it stays: it is the server's"
 
 
 def test_the_model(client: ollama.Client) -> None:

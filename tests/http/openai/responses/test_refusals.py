@@ -59,7 +59,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"max_tool_calls": 0}, "max_tool_calls"),
     ({"background": True, "store": False}, "background"),
     ({"stream_options": {}}, "stream_options"),
-    ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
     ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
     ({"metadata": {"a" * 65: ""}}, "metadata"),
     ({"metadata": {"a": "b" * 513}}, "metadata"),
