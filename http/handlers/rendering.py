@@ -54,6 +54,14 @@ class RenderingApi:
         made = await self._rendered(request, body, asked)
         return json_response(made[0])
 
+    async def count_chat(self, request: web.Request) -> web.Response:
+        """POST /v1/chat/completions/input_tokens: how many tokens its prompt has."""
+        body = read(ChatRequest, await self._read_body(request))
+        asked = ask_chat(body, self._settings, name_request(request, body.request_id), request[CLIENT])
+        check_model_of(request.get(ACCOUNT), check_model(body.model, *self._settings.names))
+        tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+        return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
     async def render_completion(self, request: web.Request) -> web.Response:
         """POST /v1/completions/render."""
         body = read(CompletionRequest, await self._read_body(request))

@@ -48,7 +48,7 @@ class LlamaCompletion:
         for choice in self._job.choices:
             news = choice.take()
             ids = news.ids if self._body.return_tokens else []
-            parts.append(self._part(choice, news, ids) | self._end(choice))
+            parts.append(self._chosen(self._part(choice, news, ids) | self._end(choice)))
         return parts if len(parts) > 1 else parts[0]
 
     # --- streamed --------------------------------------------------------------------------------------------------
@@ -66,7 +66,8 @@ class LlamaCompletion:
                 part["timings"] = self._timings(choice)
             events.append(_event(part))
         if news.ended:
-            events.append(_event(self._part(choice, ChoiceUpdate([], [], [], True), []) | self._end(choice)))
+            last = self._part(choice, ChoiceUpdate([], [], [], True), []) | self._end(choice)
+            events.append(_event(self._chosen(last)))
         return b"".join(events)
 
     def state(self, choice: Choice) -> int:
@@ -112,6 +113,11 @@ class LlamaCompletion:
             "timings": self._timings(choice),
         }
 
+    def _chosen(self, whole: Object) -> Object:
+        """The fields that are asked for, by the paths by which they are; all, if none is."""
+        found = {path: _inside(whole, path.split("/")) for path in self._body.response_fields or ()}
+        return {path: value for path, value in found.items() if value is not None} if found else whole
+
     def _timings(self, choice: Choice) -> Object:
         """Of several prompts the times are those of all of them."""
         times = self._times(self._job)
@@ -121,6 +127,13 @@ class LlamaCompletion:
             **_rate("prompt", computed, times.prefill),
             **_rate("predicted", choice.tokens, times.decode),
         }
+
+
+def _inside(value: Any, names: list[str]) -> Any:
+    """What stands at the end of a path; None where there is nothing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _rate(name: str, count: int, took: int) -> Object:

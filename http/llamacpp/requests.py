@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
 from ..generation.infill import infill_tokens
 from ..openai.schemas import Object, TokensRequest
-from .schemas import NOTHING, Biases, LlamaCompletionRequest, LlamaInfillRequest
+from .schemas import MOST_TEXTS, NOTHING, Biases, LlamaCompletionRequest, LlamaInfillRequest, Prompt, PromptObject
 
 SAME = (
     *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "stop", "presence_penalty"),
@@ -22,6 +23,46 @@ NEVER = -100  # a bias; what it is added to is far from it
 def renamed(error: ApiError) -> ApiError:
     """An error of the completion that names the field as this API does."""
     return with_names(error, NAMES)
+
+
+Tokenize = Callable[[str, bool], Awaitable[list[int]]]  # of a text: is it at a prompt's beginning?
+
+
+async def plain_prompt(prompt: Prompt, tokenize: Tokenize) -> str | list[Any]:
+    """What a completion takes: a text, texts, ids, or lists of ids. Of texts beside ids the tokens are looked up."""
+    if not isinstance(prompt, list):
+        return _text(prompt, "prompt")
+    parts = [
+        _text(part, f"prompt[{index}]") if isinstance(part, PromptObject) else part for index, part in enumerate(prompt)
+    ]
+    kinds = {type(part) for part in parts}
+    inside = any(isinstance(one, str) for part in parts if isinstance(part, list) for one in part)
+    if len(kinds) < 2 and not inside:
+        return parts
+    texts = sum(isinstance(one, str) for part in parts for one in (part if isinstance(part, list) else [part]))
+    if texts > MOST_TEXTS:
+        raise bad_request(f"prompt: at most {MOST_TEXTS} texts are taken beside token ids.", "prompt")
+    if int in kinds:
+        if list in kinds:
+            raise bad_request("prompt: token ids stand beside lists of such.", "prompt")
+        return await _ids(parts, tokenize)
+    return [await _ids(part if isinstance(part, list) else [part], tokenize) for part in parts]
+
+
+async def _ids(parts: list[Any], tokenize: Tokenize) -> list[int]:
+    """Of one prompt that is made of ids and texts."""
+    found: list[int] = []
+    for part in parts:
+        found += await tokenize(part, not found) if isinstance(part, str) else [part]
+    return found
+
+
+def _text(prompt: str | PromptObject, path: str) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    if prompt.multimodal_data:
+        raise bad_request(f"{path}.multimodal_data is not supported; chats take pictures.", f"{path}.multimodal_data")
+    return prompt.prompt_string
 
 
 def completion_of(body: LlamaCompletionRequest) -> TokensRequest:

@@ -9,6 +9,7 @@ import msgspec
 from ..openai.schemas import Object
 
 Biases = list[tuple[int | str, float | bool]] | dict[str, float | bool]  # by ids, or by texts: of all their tokens
+MOST_TEXTS = 64  # of a prompt of texts and ids
 NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
@@ -17,7 +18,6 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
     "mirostat": (0,),
     "n_indent": (0,),
     "post_sampling_probs": (False,),
-    "response_fields": ([],),
     "return_progress": (False,),
     "samplers": ([], ""),
     "t_max_predict_ms": (0, -1),
@@ -26,10 +26,20 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
 }
 
 
+class PromptObject(msgspec.Struct):
+    """A text, and perhaps pictures for it, which this API does not take here."""
+
+    prompt_string: str
+    multimodal_data: list[str] | str | None = None
+
+
+Prompt = str | PromptObject | list[int | str | PromptObject | list[int | str]]
+
+
 class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     """POST /completion. `id_slot`, `cache_prompt` and `n_keep` are passed over: all slots share what they have."""
 
-    prompt: str | list[int | str | list[int]]  # ids are one prompt; texts, and lists of ids, are several
+    prompt: Prompt  # ids, with texts between them or not, are one prompt; texts, lists and objects are several
     stream: bool | None = None
     n_predict: int | None = None  # below 0: up to the model's length
     temperature: float | None = None
@@ -50,6 +60,7 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     json_schema: Object | None = None
     return_tokens: bool | None = None
     timings_per_token: bool | None = None
+    response_fields: list[str] | None = None  # of the whole answer, or the last event: these alone, as a/b if inside
     id_slot: int | None = None
     cache_prompt: bool | None = None
     n_keep: int | None = None
@@ -62,7 +73,6 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     mirostat: Any = None
     n_indent: Any = None
     post_sampling_probs: Any = None
-    response_fields: Any = None
     return_progress: Any = None
     samplers: Any = None
     t_max_predict_ms: Any = None

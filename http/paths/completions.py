@@ -33,6 +33,15 @@ COMPLETIONS: tuple[Route, ...] = (
     ),
     Route(
         "post",
+        "/v1/chat/completions/input_tokens",
+        "rendering.count_chat",
+        "How many tokens a conversation's prompt has",
+        dialects.ResponseInputTokens,
+        ChatRequest,
+        statuses=ASKS,
+    ),
+    Route(
+        "post",
         "/v1/chat/completions/batch",
         "chats",
         "Answer several conversations",

@@ -13,7 +13,8 @@ from .pooling import POOLING
 from .responses import RESPONSES, RESPONSES_AND_MESSAGES
 
 VERSION = "/v1"
-SAME = frozenset({f"{VERSION}/chat/completions", f"{VERSION}/models", f"{VERSION}/embeddings"})
+NAMES = ("chat/completions", "chat/completions/input_tokens", "models", "embeddings")
+SAME = frozenset(f"{VERSION}/{name}" for name in NAMES)
 UNVERSIONED: tuple[Route, ...] = tuple(
     replace(route, path=route.path.removeprefix(VERSION), listed=False)
     for route in (*COMPLETIONS, *RESPONSES_AND_MESSAGES, *POOLING)

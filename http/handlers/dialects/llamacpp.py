@@ -17,7 +17,7 @@ from ...generation.idempotency import StreamProgress
 from ...generation.job import Engine, Job
 from ...generation.prepare import ask_completion
 from ...llamacpp.answers import LlamaCompletion, settings_of
-from ...llamacpp.requests import by_tokens, completion_of, infill_of, renamed, texts_of
+from ...llamacpp.requests import by_tokens, completion_of, infill_of, plain_prompt, renamed, texts_of
 from ...llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
 from ...middleware.context import CLIENT, name_request
 from ...output.answer import Answer
@@ -57,6 +57,7 @@ class LlamaApi:
             )
             ids = {word: tokens for word, (tokens, _) in zip(words, found, strict=False)}
             body.logit_bias = by_tokens(body.logit_bias or [], ids)
+        body.prompt = await plain_prompt(body.prompt, self._tokens_of)
         try:
             given = completion_of(body)
             drawn = seeded(request, given)  # `given` tells of its own seed alone
@@ -73,6 +74,10 @@ class LlamaApi:
             return LlamaCompletion(answer, job, self._engine.times, body, settings, texts)
 
         return await self._generator.answer(request, raw, drawn, asked, form)
+
+    async def _tokens_of(self, text: str, begins: bool) -> list[int]:
+        tokens, _ = await self._engine.tokenize(TextPrompt(text, begins), False)
+        return list(tokens)
 
     async def _text_of(self, prompt: Prompt) -> str:
         if isinstance(prompt, TokenPrompt):

@@ -78,6 +78,33 @@ def test_several_prompts(client: httpx.Client) -> None:
             assert "".join(part["content"] for part in parts if part["index"] == index) == answer["content"]
 
 
+def test_texts_between_ids_and_objects(client: httpx.Client) -> None:
+    """A text beside ids is what its tokens are; each way of asking is answered alike."""
+    ids = client.post("/tokenize", json={"content": "<none>"}).json()["tokens"]
+    alone = whole(client, n_predict=5)["content"]
+    for prompt in ({"prompt_string": "<none>"}, [ids[0], *ids[1:]], {"prompt_string": "<none>", "multimodal_data": []}):
+        assert whole(client, prompt=prompt, n_predict=5)["content"] == alone
+    for prompts in ([ids, "<none>"], [{"prompt_string": "<none>"}, ids], [["<none>"], ids], ["<none>", ["<none>"]]):
+        assert [one["content"] for one in whole(client, prompt=prompts, n_predict=5)] == [alone, alone]
+    mixed = whole(client, prompt=[*ids, "no", *ids], n_predict=5)
+    assert mixed["prompt"] == "<none>no<none>" and mixed["content"] == alone
+
+
+def test_some_fields_of_an_answer(client: httpx.Client) -> None:
+    fields = ["content", "generation_settings/n_predict", "timings/nothing", "nothing"]
+    answer = whole(client, n_predict=3, response_fields=fields)
+    assert answer == {"content": whole(client, n_predict=3)["content"], "generation_settings/n_predict": 3}
+    *_, last = events(client, n_predict=3, response_fields=["tokens_predicted", "stop"])
+    assert last == {"tokens_predicted": 3, "stop": True}
+    assert whole(client, n_predict=3, response_fields=[]).keys() == whole(client, n_predict=3).keys()
+
+
+def test_how_long_a_chat_is(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "<none>"}]
+    for path in ("/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"):
+        assert client.post(path, json={"messages": messages}).json()["input_tokens"] == 1
+
+
 def test_probabilities(client: httpx.Client) -> None:
     told = whole(client, n_probs=3)["completion_probabilities"]
     streamed = [one for part in events(client, n_probs=3) for one in part.get("completion_probabilities", [])]
@@ -144,6 +171,10 @@ def test_texts_and_tokens(client: httpx.Client) -> None:
         ({"n_probs": 1000}, 400, "n_probs"),
         ({"grammar": "root ::= ("}, 400, "grammar"),
         ({"prompt": "<none>" * 3000}, 400, "maximum context length"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": ["eA=="]}}, 400, "prompt.multimodal_data"),
+        ({"prompt": [[1], 2]}, 400, "lists"),
+        ({"prompt": [1, *["a"] * 65]}, 400, "64 texts"),
+        ({"post_sampling_probs": True}, 400, "post_sampling_probs"),
     ],
 )
 def test_errors(client: httpx.Client, body: dict[str, Any], status: int, text: str) -> None:
