@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.events import ResponseEvents
+from actorserve.http.openai.responses.requests import padded
+from actorserve.http.openai.responses.schemas import ResponsesRequest
+from actorserve.http.output.answer import PADDED
 from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText, merged
 from tests.http.openai.responses.scripted import CALLED, KEY, SAID, THOUGHT, TWICE, USAGE, events_of, piece_lists
 
@@ -44,6 +49,15 @@ def test_a_call_of_a_tool_in_a_namespace_has_both_names() -> None:
     assert [(item.get("namespace"), item["name"]) for item in items] == expected
     assert events[-1]["response"]["output"] == whole
     assert [event["name"] for event in events if event["type"].endswith("arguments.done")] == ["b", "c", "mcp__a__c"]
+
+
+def test_the_length_of_a_delta_need_not_tell_that_of_its_text() -> None:
+    texts = ["a", "bcd", "e" * 40]
+    asked = decode(ResponsesRequest, b'{"input":"a","stream":true,"stream_options":{"include_obfuscation":true}}')
+    answer = replace(ANSWER, padded=padded(asked))
+    deltas = events_of(ResponseEvents(answer).pieces([Content(text) for text in texts]))
+    sizes = [len(one["delta"] + one["obfuscation"]) % PADDED for one in deltas if one["type"].endswith(".delta")]
+    assert len(sizes) == len(texts) and len(set(sizes)) == 1
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
