@@ -24,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 
 from ..adapter.hooks import NAME, Unfit, attending, use_attention
 from .divided import Divided, rows_of
-from .flat import FlatAttention
+from .flat import FlatAttention, for_longest, with_distances
 
 PADDING = 1.25  # so many times the tokens may be computed where texts are padded
 TRIED = (7, 12, 3, 1, 30, 27, 11)  # tokens of the texts with which ways are tried; some are padded together
@@ -60,6 +60,7 @@ class Encoder:
         kinds = int(getattr(model.config, "type_vocab_size", None) or 0)
         self._types = kinds > 1 and "token_type_ids" in takes  # GPT-2 adds them as words: none are given where 0 is all
         self._positions = "position_ids" in takes
+        self._distances = with_distances(self.base)
         self._pad = int(getattr(model.config, "pad_token_id", None) or 0)
 
     # --- hidden states ---------------------------------------------------------------------------------------------
@@ -87,7 +88,8 @@ class Encoder:
         use_attention(self.model, NAME if way is Way.FLAT else self._own)
 
     def _flat(self, texts: Sequence[Text]) -> list[Tensor]:
-        with attending(FlatAttention(lengths(texts))):
+        attention = FlatAttention(lengths(texts))
+        with attending(attention), for_longest(self._distances, attention.longest):
             return self._one_row(texts)
 
     def _row(self, texts: Sequence[Text]) -> list[Tensor]:

@@ -5,10 +5,12 @@ What a token sees of its own text is asked of transformers' own predicate, once 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from ..adapter.hooks import Call, Mask, Unfit
@@ -22,6 +24,7 @@ class FlatAttention:
     def __init__(self, sizes: Sequence[int]) -> None:
         """`sizes`: the texts' tokens."""
         self._bounds: list[tuple[int, int]] = []
+        self.longest = max(sizes)
         start = 0
         for size in sizes:
             self._bounds.append((start, start + size))
@@ -35,9 +38,11 @@ class FlatAttention:
         shared = keys.shape[1] != queries.shape[1]
         out = queries.new_empty(1, queries.shape[2], queries.shape[1], values.shape[-1])
         causal = call.mask is None and bool(getattr(call.module, "is_causal", False))
-        bias = call.options.get("position_bias")  # by how far tokens are apart, which in the row is as in their text
+        bias = call.options.get("position_bias")
+        if bias is not None and bias.shape[-1] != self.longest:
+            raise Unfit("has a bias of its own")
         for (start, end), seen in zip(self._bounds, self._seen(call.mask), strict=True):
-            mask = seen if bias is None else _biased(bias[:, :, start:end, start:end], seen)
+            mask = seen if bias is None else _biased(bias[:, :, : end - start, : end - start], seen)
             part = functional.scaled_dot_product_attention(
                 queries[:, :, start:end],
                 keys[:, :, start:end],
@@ -72,3 +77,33 @@ def _ask(mask: Mask, start: int, end: int) -> Tensor | None:
 
 def _biased(bias: Tensor, seen: Tensor | None) -> Tensor:
     return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+
+
+def with_distances(model: nn.Module) -> list[nn.Module]:
+    """The layers whose bias follows from how far tokens are apart (T5's kin)."""
+    return [module for module in model.modules() if hasattr(module, "compute_bias")]
+
+
+@contextmanager
+def for_longest(layers: Sequence[Any], longest: int) -> Iterator[None]:
+    """Meanwhile these make the bias of the longest text, of which all others' are parts: of the whole row it would take
+    memory by the square of a step's tokens.
+    """
+    for layer in layers:
+        layer.compute_bias = _Distances(layer.compute_bias, longest)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.compute_bias
+
+
+class _Distances:
+    """Takes the place of a layer's own method."""
+
+    def __init__(self, own: Any, longest: int) -> None:
+        self._own, self._longest = own, longest
+
+    def __call__(self, *_: Any, **__: Any) -> Tensor:
+        made: Tensor = self._own(self._longest, self._longest)
+        return made.contiguous()

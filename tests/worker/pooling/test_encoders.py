@@ -63,6 +63,21 @@ def test_hidden_states_are_those_of_each_text_alone(family: str, tmp_path: Path)
         assert cosines(mine.mean(0), theirs.mean(0)) > 0.99999
 
 
+def test_a_bias_by_distance_is_no_longer_than_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a whole row would be as large as the square of all tokens of a step."""
+    write_model("t5", tmp_path)
+    kind = transformers.models.t5.modeling_t5.T5Attention
+    sizes, own = [], kind.compute_bias
+    monkeypatch.setattr(kind, "compute_bias", lambda *given, **more: sizes.append(given[1:]) or own(*given, **more))
+    with torch.inference_mode():
+        model = load(tmp_path)
+        texts = [text(tmp_path, sentence) for sentence in SENTENCES]
+        sizes.clear()
+        model.hidden(texts)
+    longest = max(len(one.ids) for one in texts)
+    assert model.way is Way.FLAT and sizes == [(longest, longest)]
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "deberta-v2", "albert", "electra", "modernbert"])
 def test_a_head_sees_one_text_at_a_time(family: str, tmp_path: Path) -> None:
     """Pairs too, whose texts are told apart where the model does that."""
