@@ -12,6 +12,7 @@ MOST_HELD = 32 << 20  # bytes of one event
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 MESSAGE = "The server that made this answer was lost, and no other one can go on with it. Ask again."
 CODE, KIND = "server_lost", "server_error"
+VERSION = "/v1"
 NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 encode = msgspec.json.Encoder().encode
 
@@ -21,7 +22,7 @@ class Ending:
 
     def __init__(self, path: str, content_type: str, is_encoded: bool = False) -> None:
         """`is_encoded`: its bytes are compressed, or otherwise nothing that can be written to."""
-        self._path = path
+        self._path = path if path.startswith(VERSION) else VERSION + path  # OpenAI's paths may lack it
         kind = content_type.partition(";")[0].strip().lower()
         self._between = {EVENTS: b"\n\n", LINES: b"\n"}.get(kind, b"") if not is_encoded else b""
         self._held = b""

@@ -30,7 +30,7 @@ from .trails.transcript import Transcript
 from .upstream import GATEWAY, Failed, Upstream, Whole, read_whole, sent_headers
 
 STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")
-KNOWN_BY_ONE = "/v1/responses/"  # what is kept is at the replica that made it
+KNOWN_BY_ONE = ("/v1/responses/", "/responses/")  # what is kept is at the replica that made it
 log = logging.getLogger("route")
 
 

@@ -108,6 +108,11 @@ class ResponsesApi:
             return await self._tools.create(request, asked)
         self._keeping.check_room()
         running = await self._tools.begin(request, asked)
+        try:
+            self._keeping.check_room()  # others have begun while its servers were asked
+        except ApiError:
+            running.leave(self._engine)
+            raise
         return await self._keep_running(request, raw, body, running)
 
     def _asked(

@@ -112,14 +112,14 @@ class ToolResponses:
             await run.open(start.digest, False)
         except ApiError as error:
             raise renamed(error) from None
-        return RunningTools(run, start.digest, False)
+        return RunningTools(run)
 
     def again(self, asked: Asked, left: Background) -> RunningTools:
         """The same of a predecessor's."""
         start = Start(_digest(asked.raw), left.seed, left.created, is_known=True)
         account = self._settings.accounts.named(left.account) if left.account else None
         run = self._run(asked, start, partial(self._submit_for, account))
-        return RunningTools(run, start.digest, True, left.request_id)
+        return RunningTools(run, start.digest, left.request_id)
 
     def _run(self, asked: Asked, start: Start, submit: Callable[[Job], Awaitable[None]]) -> ToolRun:
         assert self._settings.tools is not None

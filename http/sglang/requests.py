@@ -103,10 +103,11 @@ def embedding_of(body: SglangEncodeRequest) -> EmbeddingRequest:
 def renamed(error: ApiError, body: SglangGenerateRequest | SglangEncodeRequest) -> ApiError:
     """The error with the names that this API has for fields."""
     prompt = "input_ids" if body.text is None else "text"
-    return with_names(error, NAMES | {"prompt": prompt, "input": prompt})
+    model = "lora_path" if isinstance(body, SglangGenerateRequest) and not body.model and body.lora_path else "model"
+    return with_names(error, NAMES | {"prompt": prompt, "input": prompt, "model": model})
 
 
-def one_of(given: T | list[T] | None, name: str) -> T | None:
+def one_of(given: T | list[T] | list[T | None] | None, name: str) -> T | None:
     """The one value of all prompts. 400 where they differ."""
     if not isinstance(given, list):
         return given

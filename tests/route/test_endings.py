@@ -34,6 +34,7 @@ async def read(made: Routed, method: str, path: str, gate: asyncio.Event) -> byt
             b"event: error\n",
             {"type": "error", "sequence_number": 7},
         ),
+        ("/responses", b'data: {"sequence_number":6}\n\n', b"event: error\n", {"type": "error", "sequence_number": 7}),
         ("/v1/messages", b"data: 1\n\n", b"event: error\n", {"type": "error"}),
         ("/v1/completions", b"data: 1\n\n", b"", {}),
         ("/v2/chat", b"data: 1\n\n", b"event: message-end\n", {"type": "message-end"}),

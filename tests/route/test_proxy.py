@@ -248,8 +248,9 @@ async def test_a_model_is_asked_for_where_it_is() -> None:
 async def test_a_response_is_found_where_it_is_kept() -> None:
     async with routed() as made:
         made.replicas[0].answer = status(404)
-        async with made.session.get("/v1/responses/resp_1") as answer:
-            assert await answer.json() == {"by": "b"}
+        for path in ("/v1/responses/resp_1", "/responses/resp_1"):
+            async with made.session.get(path) as answer:
+                assert await answer.json() == {"by": "b"}
         made.replicas[1].answer = status(404)
         async with made.session.delete("/v1/responses/resp_1") as answer:
             assert answer.status == 404

@@ -48,7 +48,7 @@ def decode(kind: type[T], body: bytes, inside: str | None = None, whole: str = "
     except UnicodeDecodeError as error:
         raise bad_request(f"The {whole} is not UTF-8: {error.reason} (byte {error.start})") from None
     except msgspec.DecodeError as error:
-        raise bad_request(f"The {whole} is not valid JSON: {error}") from None
+        raise bad_request(f"{inside or f'The {whole}'} is not valid JSON: {error}", inside) from None
     except RecursionError:
         raise bad_request(f"The {whole} is nested too deeply.") from None
     if log.isEnabledFor(logging.DEBUG) and isinstance(value, msgspec.Struct):

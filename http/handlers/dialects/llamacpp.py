@@ -10,7 +10,7 @@ from aiohttp import web
 import actorserve
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
-from ...errors import ApiError, overloaded
+from ...errors import ApiError, bad_request, overloaded
 from ...generation.fields.decoding import decode_query
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
@@ -52,10 +52,12 @@ class LlamaApi:
 
     async def _answer(self, request: web.Request, raw: bytes, body: LlamaCompletionRequest) -> web.StreamResponse:
         if words := texts_of(body.logit_bias):
-            found = await asyncio.gather(
-                *(self._engine.tokenize(TextPrompt(word, False), False) for word in words[:MOST])
-            )
-            ids = {word: tokens for word, (tokens, _) in zip(words, found, strict=False)}
+            if len(words) > MOST:
+                raise bad_request(
+                    f"logit_bias: at most {MOST} texts are taken; name others by their ids.", "logit_bias"
+                )
+            found = await asyncio.gather(*(self._engine.tokenize(TextPrompt(word, False), False) for word in words))
+            ids = {word: tokens for word, (tokens, _) in zip(words, found, strict=True)}
             body.logit_bias = by_tokens(body.logit_bias or [], ids)
         body.prompt = await plain_prompt(body.prompt, self._tokens_of)
         try:

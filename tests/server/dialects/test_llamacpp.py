@@ -122,6 +122,8 @@ def test_grammars_and_biases(client: httpx.Client) -> None:
     for biases in ([["<none>", 100]], {"<none>": 100.0}):
         assert whole(client, n_predict=1, return_tokens=True, logit_bias=biases, temperature=0)["tokens"] == wanted
     assert [part["timings"]["predicted_n"] for part in events(client, timings_per_token=True)][-1] > 5
+    answer = client.post("/completion", json={"prompt": "a", "logit_bias": [[f"word {one}", 1] for one in range(65)]})
+    assert answer.status_code == 400 and "at most 64 texts" in answer.json()["error"]["message"]
 
 
 def test_filling_in(client: httpx.Client, scripted_server: Server) -> None:

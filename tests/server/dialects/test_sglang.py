@@ -122,11 +122,14 @@ def test_a_death_of_frontends(client: httpx.Client, kill_frontends: Callable[[],
         ("logprob_start_len", {"return_logprob": True, "logprob_start_len": 0, "stream": True}),
         ("return_hidden_states", {"return_hidden_states": True}),
         ("input_ids", {"text": None, "input_ids": [1 << 40]}),
+        ("sampling_params.structural_tag", {"sampling_params": {"structural_tag": "{"}}),
+        ("lora_path", {"lora_path": ["nobody"]}),
     ],
 )
 def test_what_cannot_be(client: httpx.Client, field: str, body: dict[str, Any]) -> None:
     answer = client.post("/generate", json={"text": "<none>"} | body)
-    assert answer.status_code == 400 and answer.json()["error"]["param"] == field, answer.text
+    assert answer.status_code == (404 if field == "lora_path" else 400), answer.text
+    assert answer.json()["error"]["param"] == field, answer.text
 
 
 def test_the_server(client: httpx.Client) -> None:

@@ -66,9 +66,15 @@ def test_hidden_states_are_those_of_each_text_alone(family: str, tmp_path: Path)
 def test_a_bias_by_distance_is_no_longer_than_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a whole row would be as large as the square of all tokens of a step."""
     write_model("t5", tmp_path)
-    kind = transformers.models.t5.modeling_t5.T5Attention
-    sizes, own = [], kind.compute_bias
-    monkeypatch.setattr(kind, "compute_bias", lambda *given, **more: sizes.append(given[1:]) or own(*given, **more))
+    kind: Any = transformers.models.t5.modeling_t5.T5Attention
+    sizes: list[tuple[int, int]] = []
+    own = kind.compute_bias
+
+    def noted(layer: Any, queries: int, keys: int, **more: Any) -> Any:
+        sizes.append((queries, keys))
+        return own(layer, queries, keys, **more)
+
+    monkeypatch.setattr(kind, "compute_bias", noted)
     with torch.inference_mode():
         model = load(tmp_path)
         texts = [text(tmp_path, sentence) for sentence in SENTENCES]

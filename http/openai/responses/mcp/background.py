@@ -16,26 +16,17 @@ from .run_format import ToolRunFormat
 class RunningTools:
     """Implements store.RunningResponse. Its turns keep their slots by themselves."""
 
-    def __init__(self, run: ToolRun, digest: bytes, is_known: bool, request_id: str = "") -> None:
-        """`is_known`: a predecessor has begun it."""
+    def __init__(self, run: ToolRun, begun: bytes | None = None, request_id: str = "") -> None:
+        """`begun`: the digest of the request, where a predecessor has begun it."""
         self.request_id = request_id
         self.answer, self.job = run.answer, run.job
         self.task: asyncio.Task[None] | None = None
-        self._run, self._digest, self._is_known = run, digest, is_known
+        self._run, self._begun = run, begun
         self._calls: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """From here on it goes on by itself."""
-        self._calls = asyncio.get_running_loop().create_task(self._go())
-
-    async def _go(self) -> None:
-        if self._is_known:
-            try:
-                await self._run.open(self._digest, True)
-            except ApiError as error:
-                self._run.readers.fail(error)
-                return
-        await self._run.run()
+        self._calls = asyncio.get_running_loop().create_task(self._run.run(self._begun))
 
     def keep(self, engine: Engine, key: Key) -> None:
         """See RunningResponse."""

@@ -144,9 +144,13 @@ class ToolRun:
 
     # --- from the first event to the last ------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """All of it. What goes wrong is the job's error."""
+    async def run(self, begun: bytes | None = None) -> None:
+        """All of it. What goes wrong is the job's error. `begun`: the digest of one that is not open yet, which a
+        predecessor has begun.
+        """
         try:
+            if begun is not None:
+                await self.open(begun, True)
             self._tell(self._writer.first())
             for label, tools in self._lists.items():
                 self._tell(self._writer.listed(label, told(tools)))
