@@ -71,7 +71,7 @@ class Job:
         self.fields: Sequence[str] = ()  # where each prompt stands in the request, if not all in one field
         self.make_parser = make_parser
         self.wants_ids = wants_ids
-        self.trails = False  # its stream says which tokens were given out (transport/trail.py)
+        self.trails = False  # its stream says which tokens were given out (generation/trail.py)
         self.given: list[list[int]] = []  # of each choice, tokens that another server has given out
         self.plugins: list[str] = []  # names of logits processors that may change its logits
         self.account: Account | None = None  # whose key asked for it

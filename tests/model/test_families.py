@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_each_architecture_is_compared_with_transformers() -> None:
     compared = {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] for model_type, _ in KINDS.values()}
     others = {  # not in transformers: compared with what they are made of
-        *("MiMoForCausalLM",),  # in worker/test_heads.py
+        *("MiMoForCausalLM",),  # in worker/speculative/test_heads.py
         *("BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),  # in worker/cpu/test_ling.py
         *("InternLM2ForCausalLM",),  # in llm
     }

@@ -268,6 +268,8 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "drafts of a row are a line, and no tree: 1 is how it is" in capsys.readouterr().err
     assert main(["launch", "--speculative-algorithm", "EAGLE9", "--speculative-num-steps", "1"]) == 2
     assert "--speculative-config: method: EAGLE9 is none of ngram" in capsys.readouterr().err
+    assert main(["launch", "--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "few"]) == 2
+    assert "num_draft_tokens" in capsys.readouterr().err
     llm = read_options("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
     assert json.loads(llm.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 2}
 

@@ -163,11 +163,11 @@ def _counted(values: dict[str, Any]) -> dict[str, Any]:
     """The same with the number of drafts by our name. SGLang may say instead how many tokens are verified: one more.
     What --speculative-num-steps says comes first.
     """
-    rest = {key: value for key, value in values.items() if key != VERIFIED}
     verified = values.get(VERIFIED)
-    if isinstance(verified, int) and "num_speculative_tokens" not in values:
-        rest["num_speculative_tokens"] = verified - 1
-    return rest
+    if type(verified) is not int:  # what is no number is refused by its name
+        return values
+    rest = {key: value for key, value in values.items() if key != VERIFIED}
+    return rest | {"num_speculative_tokens": rest.get("num_speculative_tokens", verified - 1)}
 
 
 def is_by_itself(config: Config) -> bool:

@@ -4,7 +4,7 @@
   and v, gate and up) are one product: the first computes all, the others take their parts.
 - A table of embeddings stays in the type in which it is stored.
 - A norm that was tried and comes to ours is ours.
-- Experts that transformers describes (how weights lie, how a gate is applied) are looped over by cpu/experts.py.
+- Experts that transformers describes (how weights lie, how a gate is applied) are looped over by cpu/layers/experts.py.
 What a model does beside that stays its own; verify.py compares all of it.
 """
 

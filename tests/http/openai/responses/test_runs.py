@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.mcp.background import RunningTools
@@ -26,10 +28,7 @@ async def test_one_that_cannot_be_opened_ends() -> None:
     run = BrokenRun(*(nothing,) * 2, ResponsesRequest(input="hi"), [], answer, [], *(nothing,) * 2, 1, nothing)
     running = RunningTools(run, b"digest", "id")
     running.begin()
-    async with asyncio.timeout(5):
-        try:
+    with pytest.raises(ApiError) as found:
+        async with asyncio.timeout(5):
             await running.job.done
-        except ApiError as error:
-            assert error.status == 500 and running.failed(error)["status"] == "failed"
-        else:
-            raise AssertionError("it has ended well")
+    assert found.value.status == 500 and running.failed(found.value)["status"] == "failed"
