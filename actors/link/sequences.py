@@ -190,7 +190,7 @@ class Sequences:
         """
         if record.ref not in self.held or self.pooled is None:
             return
-        if not 0 < record.rows * record.columns <= self.pooled.numbers:
+        if min(record.rows, record.columns) < 1 or record.rows * record.columns > self.pooled.numbers:
             raise ValueError(f"{record.rows} times {record.columns} numbers")
         if not record.start:
             self._parts[record.ref] = bytearray()

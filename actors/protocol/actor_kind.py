@@ -70,7 +70,7 @@ class ActorKind:
     kept: frozenset[int] = frozenset()  # those that count: a successor goes on from them
     metrics: tuple[Metric, ...] = ()  # those that /metrics shows as they are, the sum over all of its kind
     histograms: Callable[[int], list[HistogramSpec]] = _no_histograms  # by the model's longest sequence
-    phases: type[IntEnum] = StartPhase  # of its start; BIRTH, IMPORTS and SET_UP are in all of them
+    phases: type[IntEnum] = StartPhase  # of its start; SPAWN, IMPORTS and SET_UP are in all of them
     # what depends on it
     needed: bool = True  # the server is ready only while it is
     rests: bool = False  # one that has died too often is left down for a while, and the server goes on without it

@@ -252,7 +252,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
 
     setproctitle(f"actorserve: {boot.name}")
     context = Context(boot)
-    context.phase_ends(StartPhase.BIRTH, began)
+    context.phase_ends(StartPhase.SPAWN, began)
     if boot.config.debug:
         signal.signal(signal.SIGUSR1, fail_on_purpose)
     signal.signal(signal.SIGTERM, lambda *_: context.request_stop())

@@ -13,7 +13,7 @@ SHOWN_S = 0.005  # what took less is not in a line for people
 class StartPhase(IntEnum):
     """The value is its place among the words."""
 
-    BIRTH = 0  # an actor's: until its own code runs; for one that is forked the template's imports and the fork
+    SPAWN = 0  # an actor's: until its own code runs; for one that is forked the template's imports and the fork
     IMPORTS = 1
     GROUP = 2  # workers that share a model have met
     WEIGHTS = 3  # read, put together and packed

@@ -90,8 +90,8 @@ def test_how_long_an_actors_start_took(memory: Memory) -> None:
     spec = memory.system.by_name["renderer-0"]
     assert memory.how_long(spec.name) == "0.0 s"
     context = Context(memory.boot(spec))
-    context.phase_ends(StartPhase.BIRTH, memory.board.snapshot(spec.position).started_ns + 2 * 10**9)
-    assert memory.how_long(spec.name) == "2.0 s: birth 2.00"
+    context.phase_ends(StartPhase.SPAWN, memory.board.snapshot(spec.position).started_ns + 2 * 10**9)
+    assert memory.how_long(spec.name) == "2.0 s: spawn 2.00"
     memory.raise_incarnation(spec)
     assert memory.how_long(spec.name) == "0.0 s"
     context.close()

@@ -14,7 +14,7 @@ from ...telemetry.snapshot import phases_of
 from ...telemetry.startup import StartPhase
 from ..scheduler import Scheduler
 
-AHEAD = (StartPhase.BIRTH, StartPhase.IMPORTS)  # what a template has done
+AHEAD = (StartPhase.SPAWN, StartPhase.IMPORTS)  # what a template has done
 FORK_S = 0.05  # in place of these
 MOST_S = 0.4  # expected; one that takes longer is not waited for
 LATE = 2.0  # times as long as expected

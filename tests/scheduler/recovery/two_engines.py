@@ -61,7 +61,7 @@ class Engine:
         if start_s:
             began = board.snapshot(self.worker.position).started_ns
             phases = PhaseWriter(self.context.segment, self.servers.system.phase_offsets[self.worker.name], began)
-            phases.end(StartPhase.BIRTH, began + 10**10)
+            phases.end(StartPhase.SPAWN, began + 10**10)
             phases.end(StartPhase.WEIGHTS, began + 10**10 + int(start_s * 1e9))
         self.turn(WorkerReady(incarnation, self.servers.blocks, kept_since=int(start_s > 0)))
 

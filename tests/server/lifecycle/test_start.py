@@ -105,12 +105,12 @@ def startup(server: Server) -> tuple[dict[str, dict[str, float]], dict[str, floa
 def test_the_start_is_told_by_phase_and_a_later_one_is_its_own(server: Server) -> None:
     phases, totals = startup(server)
     assert phases.keys() == totals.keys() == NAMES - TEMPLATES | {"supervisor"}
-    assert {"birth", "imports", "weights", "kv_memory", "set_up"} <= phases["worker"].keys()
+    assert {"spawn", "imports", "weights", "kv_memory", "set_up"} <= phases["worker"].keys()
     assert phases["supervisor"].keys() == {"imports", "model", "memory", "actors", "first_token"}
     for actor, took in phases.items():
         assert min(took.values()) >= 0 and totals[actor] == pytest.approx(sum(took.values()))
         assert totals[actor] <= totals["supervisor"]  # they start within its start
-    server.wait_for(rf"worker is up \(pid \d+, {totals['worker']:.1f} s: birth ", since_start=True)
+    server.wait_for(rf"worker is up \(pid \d+, {totals['worker']:.1f} s: spawn ", since_start=True)
     server.wait_for(rf"ready at .* in {totals['supervisor']:.1f} s: imports .*actors ", since_start=True)
     os.kill(server.pids()["worker"], signal.SIGKILL)
     server.wait_for("worker ended")

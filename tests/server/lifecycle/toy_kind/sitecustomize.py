@@ -29,7 +29,7 @@ class ToyGauge(IntEnum):
 
 
 class ToyPhase(IntEnum):
-    BIRTH = 0
+    SPAWN = 0
     IMPORTS = 1
     WINDING = 2
     SET_UP = 8
