@@ -127,9 +127,13 @@ class AdaptedModel:
         if self.whole is None or len(ids) > FEW_TOKENS or not isinstance(attention, StepAttention):
             return None
         of_all = attention.of_all_layers
-        if of_all is None or not of_all.pool.joined or (self.lora is not None and self.lora.parts):
+        if of_all is None or not of_all.pool.joined:
             return None
-        return self.whole(ids, positions, slots, of_all)
+        if self.lora is None:
+            return self.whole(ids, positions, slots, of_all)
+        if not self.lora.joins(self.whole.layers):
+            return None
+        return self.whole(ids, positions, slots, of_all, self.lora.added(self.whole.layers))
 
     def _parts(self, group: list[Span], states: StepStates | None) -> list[list[Span]]:
         """What is computed at a time: tokens of a row that has a state, one by one, where it must be so."""

@@ -106,9 +106,16 @@ def start(context: Context) -> GpuWorkerActor:
 
 
 def _compile(context: Context, runner: GpuRunner) -> None:
-    """All kernels, side by side, before any is run."""
+    """All kernels, side by side, before any is run. Where that fails, each is compiled when it is launched first, which
+    says itself what it lacks."""
     begun = time.perf_counter()
-    count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
+    try:
+        count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        context.log.warning("kernels are compiled one after the other: %s: %s", type(error).__name__, error)
+        return
     context.log.info("%d kernels compiled, or found as they were, in %.1f s", count, time.perf_counter() - begun)
 
 

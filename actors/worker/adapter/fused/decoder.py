@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from actorserve.kernels.cpu.native.attention import NativeAttention
 from actorserve.kernels.cpu.native.heads import Turning
+from actorserve.kernels.cpu.native.lora import LoraAdded
 
 from ..cache import Caches
 from ..hooks import Unfit, attending
@@ -36,10 +37,12 @@ class WholeDecoder:
             return x, (None, None)
         return x, rows_of(self.turning(x[None], positions[None]), x[None], self.rules)
 
-    def __call__(self, ids: Tensor, positions: Tensor, slots: Tensor, attention: NativeAttention) -> Tensor:
-        """Hidden states [tokens, hidden]; `attention` is that of all layers."""
+    def __call__(
+        self, ids: Tensor, positions: Tensor, slots: Tensor, attention: NativeAttention, lora: LoraAdded | None = None
+    ) -> Tensor:
+        """Hidden states [tokens, hidden]; `attention` is that of all layers, `lora` what adapters add in this step."""
         x, turn = self.inputs(ids, positions)
-        self.layers.forward_all(x, slots, slots, attention, turn)
+        self.layers.forward_all(x, slots, slots, attention, turn, lora)
         hidden: Tensor = self.norm(x)
         return hidden
 
