@@ -8,7 +8,7 @@ import pytest
 
 from actorserve import LLM, PromptError, SamplingParams
 from tests.support.models.encoder_decoders import expected, options, prompts, write_tiny
-from tests.support.models.whispers import write_whisper
+from tests.support.models.sounds.whispers import write_whisper
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 

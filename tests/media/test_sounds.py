@@ -13,8 +13,8 @@ from actorserve.actors.media.refused import MediaRefused
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.media import MediaSource
-from tests.support.models.listeners import KINDS, Listening, listener
-from tests.support.models.whispers import encoded, sound, wav
+from tests.support.models.sounds.listeners import KINDS, Listening, listener
+from tests.support.models.sounds.whispers import encoded, sound, wav
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ ELSEWHERE = {  # of others, or of tests that make them
     *("tests.support.x", "tests.support.nothing.there", "tools/results/h100.md", "published/of_NAME.py"),
 }
 MADE = {"rules.tsv"}  # for a while, by a script
+MOST_MODULES = 14  # of a folder: more are not found any more
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -33,6 +35,12 @@ def test_no_regular_package_at_the_top(folder: str) -> None:
 
 def test_no_package_below_the_tests() -> None:
     assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_no_folder_has_too_many_modules() -> None:
+    counts = Counter(path.parent for folder in (*FOLDERS, "tests", "tools") for path in (ROOT / folder).rglob("*.py"))
+    assert len(counts) > 100
+    assert not {str(folder): count for folder, count in counts.items() if count > MOST_MODULES}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -11,7 +11,7 @@ from transformers import WhisperFeatureExtractor
 from actorserve.actors.sound.decode import SoundError, decode
 from actorserve.actors.sound.features import LogMel
 from actorserve.actors.sound.windows import cut
-from tests.support.models.whispers import RATE, encoded, sound, wav
+from tests.support.models.sounds.whispers import RATE, encoded, sound, wav
 
 FORMS = [("mp3", "libmp3lame"), ("ogg", "libopus"), ("mp4", "aac"), ("webm", "libopus"), ("flac", "flac")]
 

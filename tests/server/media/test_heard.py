@@ -13,8 +13,8 @@ import numpy as np
 import openai
 import pytest
 
-from tests.support.models.listeners import KINDS, Listening, listener
-from tests.support.models.whispers import RATE, encoded, sound, wav
+from tests.support.models.sounds.listeners import KINDS, Listening, listener
+from tests.support.models.sounds.whispers import RATE, encoded, sound, wav
 from tests.support.server import LAUNCH, WAIT_S, Server
 
 ANSWER = 8

@@ -18,7 +18,7 @@ import pytest
 
 from tests.server.route.test_router import Fleet
 from tests.support.models.embedders import write_model
-from tests.support.models.whispers import sound, wav, write_whisper
+from tests.support.models.sounds.whispers import sound, wav, write_whisper
 from tests.support.server import WAIT_S, Server
 
 pytestmark = pytest.mark.slow

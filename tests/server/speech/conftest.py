@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from tests.support.models.whispers import Reference, write_whisper
+from tests.support.models.sounds.whispers import Reference, write_whisper
 from tests.support.server import LAUNCH, Server
 
 

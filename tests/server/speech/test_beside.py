@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from tests.server.dialects.test_realtime import turn
 from tests.server.speech.test_realtime import FORMAT, hear, pcm
-from tests.support.models.whispers import sound, wav
+from tests.support.models.sounds.whispers import sound, wav
 from tests.support.server import WAIT_S, Server
 
 SAMPLES = sound(1.7)

@@ -10,7 +10,7 @@ from openai import BadRequestError, OpenAI
 
 from actorserve.http.speech.fallback import compression_ratio, temperatures
 from actorserve.http.speech.schemas import SpeechRequest
-from tests.support.models.whispers import Reference, sound, wav
+from tests.support.models.sounds.whispers import Reference, sound, wav
 
 BEGUN = ["<|startoftranscript|>", "<|en|>", "<|transcribe|>"]
 SAMPLES = sound(1.7)

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
 from openai import OpenAI
 
-from tests.support.models.whispers import sound, wav
+from tests.support.models.sounds.whispers import sound, wav
 from tests.support.server import WAIT_S, Server
 
 LONG = sound(7.0, seed=1)

@@ -18,7 +18,7 @@ from openai import APIStatusError, BadRequestError, OpenAI
 
 from actorserve.actors.route.trails.transcript import Transcript
 from actorserve.actors.sound.windows import cut as windows
-from tests.support.models.whispers import RATE, SECONDS, STEP, TIMES, Reference, encoded, sound, wav
+from tests.support.models.sounds.whispers import RATE, SECONDS, STEP, TIMES, Reference, encoded, sound, wav
 from tests.support.server import Server
 
 SHORT, LONG = sound(1.7), sound(7.0, seed=1)

@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 
 from actorserve.actors.sound.windows import cut
-from tests.support.models.whispers import RATE, SECONDS, Reference, sound, wav
+from tests.support.models.sounds.whispers import RATE, SECONDS, Reference, sound, wav
 from tests.support.selection import slow
 from tests.support.server import Server
 

@@ -12,7 +12,7 @@ import torch
 from actorserve.actors.protocol.step import NewRow
 
 from ..driver import Sequence
-from .test_whole_start import (  # before kernels are imported
+from .start.test_whole_start import (  # before kernels are imported
     DFLASH,
     EAGLE3,
     MEDUSA,

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from actorserve.actors.protocol.media import AUDIO, MediaItem
-from tests.support.models.listeners import KINDS, Listening, listener
+from tests.support.models.sounds.listeners import KINDS, Listening, listener
+from tests.support.models.sounds.whispers import sound
 from tests.support.models.vision.reference import Source
-from tests.support.models.whispers import sound
 from tests.worker.driver import Sequence, config_for, make_runner
 
 from .test_pictures import ANSWER, TEXT, Seeing

@@ -6,9 +6,9 @@ import base64
 import random
 from typing import Any
 
+from tests.support.models.sounds.whispers import sound, wav
 from tests.support.models.vision.films import film
 from tests.support.models.vision.folders import picture
-from tests.support.models.whispers import sound, wav
 
 from .talking import Request
 

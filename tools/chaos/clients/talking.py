@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.models.whispers import sound, wav
+from tests.support.models.sounds.whispers import sound, wav
 
 Request = tuple[str, dict[str, Any]]  # path and body
 PATH = "/v1/realtime"

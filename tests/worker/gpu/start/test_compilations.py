@@ -24,9 +24,9 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.telemetry.gauges import WorkerGauge
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 
-from ..driver import GREEDY, Sequence
+from ...driver import GREEDY, Sequence
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 WINDOWS = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1}
 VARIED = {
     "architectures": ["Gemma3ForCausalLM"],
@@ -69,7 +69,7 @@ def counted() -> dict[str, dict[str, list[str]]]:
     """Of each setup the kernels that were compiled before it was ready, and those after."""
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
-    command = [sys.executable, "-m", "tests.worker.gpu.test_compilations"]
+    command = [sys.executable, "-m", "tests.worker.gpu.start.test_compilations"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
@@ -167,7 +167,7 @@ def prompts(rows: int, length: int, adapters: int) -> Iterator[Sequence]:
 
 
 def traffic(names: list[str], setup: dict[str, Any], drafts: int) -> dict[str, list[str]]:
-    from .test_runner import GpuDriver
+    from ..test_runner import GpuDriver
 
     for kernel in all_kernels():
         kernel.device_caches.clear()

@@ -44,15 +44,15 @@ from tests.support.gpu.no_device import compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
 from tests.support.models import heads
 
-from ..driver import Driver, Sequence, config_for, make_runner
-from ..test_actor import Scheduler
+from ...driver import Driver, Sequence, config_for, make_runner
+from ...test_actor import Scheduler
+from ..test_runner import GpuDriver, prompt
 from .test_compilations import all_kernels
-from .test_runner import GpuDriver, prompt
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a server is tried on the GPU that is here")
 
 Folders = Callable[..., Path]
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
 DRAFTS = 2
 MEDUSA, EAGLE3, DFLASH = HEADS = "medusa", "eagle3", "dflash"
@@ -228,7 +228,7 @@ def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]
     folders = {kind: str(checkpoints(kind.partition(",")[0], **changes)) for kind, changes in KINDS.items()}
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
-    command = [sys.executable, "-m", "tests.worker.gpu.test_whole_start", json.dumps(folders), *settings]
+    command = [sys.executable, "-m", "tests.worker.gpu.start.test_whole_start", json.dumps(folders), *settings]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)

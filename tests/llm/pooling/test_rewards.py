@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import Qwen2Model, Qwen3ForCausalLM
 
 from actorserve import ConfigError, PoolingParams
-from tests.llm.test_pooling import TEXTS, make
+from tests.llm.pooling.test_pooling import TEXTS, make
 from tests.support.models.checkpoints import write_model as write_generating
 from tests.support.models.checkpoints import write_tokenizer
 from tests.support.models.embedders import SENTENCES, encode, write_model

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from actorserve import LLM, LoRARequest, SamplingParams
-from tests.llm.test_pooling import TEXTS, make
+from tests.llm.pooling.test_pooling import TEXTS, make
 from tests.support.models.checkpoints import checkpoint
 from tests.support.models.embedders import encode
 from tests.support.models.greedy import assert_greedy, reference
