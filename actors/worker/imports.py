@@ -6,6 +6,8 @@ import contextlib
 import importlib
 
 from ..options.config import Config
+from .kept_memory.file import code_stamps
+from .kept_memory.tier import code_digest
 from .start.model import uses_gpu
 from .torch_import import import_rest, import_torch
 
@@ -20,6 +22,8 @@ def import_early(*beside: str) -> None:
     on_cpu = ("cpu.executor", "cpu.memory.kv_memory", "cpu.runner", "speculative.actor", "start.cpu")
     for name in ("actor", "models.weights", "memory", *on_cpu):
         importlib.import_module(f".{name}", __package__)
+    code_digest()  # of what was imported now
+    code_stamps()
     if beside:
         import_rest()
     for name in beside:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -71,12 +72,18 @@ class KeptMemory:
 def digest_of(config: Config, folder: str, *more: object) -> bytes:
     """Of all that gives the numbers in KV memory their meaning: options, weights, code, and what else is said."""
     options = {name: value for name, value in msgspec.structs.asdict(config).items() if name not in NO_DIFFERENCE}
-    here = Path(__file__).resolve().parents[2]
     own = Path((config.worker_cls or "").rpartition(":")[0])
     if own.suffix == ".py" and own.is_file():
         more = (*more, own.read_bytes())
-    said = (sorted(options.items()), _stamps(Path(folder), deep=False), [_stamps(here / name) for name in CODE], more)
+    said = (sorted(options.items()), _stamps(Path(folder), deep=False), code_stamps(), more)
     return blake2b(repr(said).encode(), digest_size=32).digest()
+
+
+@cache
+def code_stamps() -> list[list[tuple[str, int, int]]]:
+    """Of the code's files when it is imported (../imports.py)."""
+    here = Path(__file__).resolve().parents[2]
+    return [_stamps(here / name) for name in CODE]
 
 
 def _stamps(folder: Path, deep: bool = True) -> list[tuple[str, int, int]]:

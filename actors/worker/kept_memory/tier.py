@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import mmap
 from collections.abc import Sequence
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
@@ -68,8 +69,11 @@ def make_reader(
     return TierReader(arena, sum(before), described, [part for _, part in kept.taken])
 
 
+@cache
 def code_digest() -> bytes:
-    """Of the code that makes the numbers, as it is written."""
+    """Of the code that makes the numbers, as it is written when it is imported (../imports.py): once for all lives of
+    workers, and not when one of them begins, as other code may be on disk by then.
+    """
     found = blake2b(digest_size=32)
     here = Path(__file__).resolve().parents[2]
     for folder in CODE:
