@@ -110,6 +110,7 @@ def test_every_module_has_a_layer() -> None:
     assert [name for name in layered if not any(f"{module}.".startswith(f"{name}.") for module in modules)] == []
 
 
+@pytest.mark.slow  # .ci/run asks the same in a step of its own
 def test_the_layers_hold() -> None:
     done = lint(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
