@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.models.census import POPULAR, census, examine, kinds
-from tests.support.selection import slow
 
 LEAST = 140  # kinds that are equal
 SHORT = 7  # tokens of an answer
 
 
-QUICK = ("gpt2", "mixtral", "deepseek_v3", "cohere2", "bloom", "mamba2", "lfm2", "qwen3_next")  # of each way one
-
-
-@pytest.mark.parametrize("name", [*QUICK, *slow(*(name for name in POPULAR if name not in QUICK))])
+@pytest.mark.parametrize("name", POPULAR)
 def test_popular_kinds(name: str, tmp_path: Path) -> None:
     row = examine(name, tmp_path / name, answer=SHORT)
     assert row.result == "equal", row
