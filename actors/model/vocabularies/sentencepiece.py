@@ -46,7 +46,7 @@ def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any
         raise refused(model, "it is of the type UNIGRAM and has pieces that are not to be used (UNUSED)")
     added = _added(model, about)
     prefix = model.dummy_prefix and about.config.flag("add_prefix_space", absent=True)
-    legacy = about.config.flag("legacy")
+    legacy = about.config.flag("legacy", absent=not name)  # without a class it is as the file's own library has it
     steps, cut = normal_form(model.characters, model.fewer_spaces, prefix, legacy)
     begin = model.pieces[model.begin].text if model.begin >= 0 else None
     end = model.pieces[model.end].text if model.end >= 0 else None

@@ -40,7 +40,7 @@ LLAMA = {"tokenizer_class": "LlamaTokenizer", **PLAIN}
 FORMS: dict[str, tuple[str, str, dict[str, Any]]] = {  # the file here, its name in a folder, tokenizer_config.json
     "llama": ("llama.model", "tokenizer.model", LLAMA),
     "gemma": ("gemma.model", "tokenizer.model", {"tokenizer_class": "GemmaTokenizer", "add_bos_token": False}),
-    "bare": ("bare.model", "tokenizer.model", PLAIN),
+    "bare": ("bare.model", "tokenizer.model", {"add_bos_token": False}),
     "unigram": ("unigram.model", "tokenizer.model", PLAIN),
     "qwen": ("small.tiktoken", "qwen.tiktoken", {"tokenizer_class": "QWenTokenizer"}),
     "llama3": ("small.tiktoken", "tokenizer.model", {"add_bos_token": False}),
