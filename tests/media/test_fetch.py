@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import wait
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,7 @@ def pages() -> Iterator[str]:
 
 
 def fetcher(**options: Any) -> Fetcher:
-    values: dict[str, Any] = {"max_media_bytes": LIMIT, "media_fetch_timeout": 1.0, "allow_private_media": True}
+    values: dict[str, Any] = {"max_media_bytes": LIMIT, "media_fetch_timeout": WAIT_S, "allow_private_media": True}
     return Fetcher(Config(**{**values, **options}), lambda: None)
 
 
@@ -179,16 +178,17 @@ def test_a_file_comes_and_is_counted_until_it_is_let_go(own: Fetcher, pages: str
         ("/to/http://[::1", "could not be fetched"),
     ],
 )
-def test_whoever_answers_badly_is_refused(own: Fetcher, pages: str, path: str, said: str) -> None:
+def test_whoever_answers_badly_is_refused(pages: str, path: str, said: str) -> None:
+    own = fetcher(media_fetch_timeout=1.0) if said == "--media-fetch-timeout" else fetcher()
     assert said in refusal(own, pages + path)
+    own.close()
 
 
 def test_slow_ones_are_in_nobodys_way(own: Fetcher, pages: str) -> None:
     slow = [own.fetch(f"{pages}/silent/{number}") for number in range(50)]
     good = [own.fetch(f"{pages}/file/{number}") for number in range(1, 20)]
     assert [len(one.future.result(WAIT_S)) for one in good] == list(range(1, 20))
-    wait([one.future for one in slow], WAIT_S)
-    assert all(isinstance(one.future.exception(), MediaRefused) for one in slow)
+    assert not any(one.future.done() for one in slow)
     for one in (*slow, *good):
         own.let_go(one)
     assert own._held == 0
@@ -259,7 +259,7 @@ def test_a_name_of_a_private_address_is_not_asked_whatever_else_it_has(
 def test_a_name_is_resolved_once_and_the_address_that_was_looked_at_is_asked(names: Names, pages: str) -> None:
     """Whoever answers with a public address first and with a private one then gets no connection to the latter."""
     names.answers = [["192.88.99.1"], ["127.0.0.1"]]  # nobody is there
-    public = fetcher(allow_private_media=False)
+    public = fetcher(allow_private_media=False, media_fetch_timeout=1.0)
     before = len(ASKED)
     refusal(public, f"http://rebinding.example:{pages.rpartition(':')[2]}/file/1")
     assert names.asked == 1 and len(ASKED) == before
