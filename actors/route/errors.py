@@ -25,3 +25,8 @@ def error_response(error: RouteError) -> web.Response:
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+def nobody() -> RouteError:
+    """All that could take it are gone, or have refused."""
+    return RouteError(503, "No replica can take this request now. Try again soon.")

@@ -8,7 +8,9 @@ to one replica. What was seen where is a guess by what was sent, and forgotten w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
@@ -85,6 +87,19 @@ class Fleet:
         self._remember(asked.prefix, chosen)
         return self.all[chosen]
 
+    async def another(self, asked: Asked, avoid: Collection[Replica], until: float) -> Replica | None:
+        """One that takes it, as soon as there is one; at last also one to be avoided, once a look has found it ready
+        since it failed: one that is dead would use up all tries in no time. None when it is `until`, in monotonic time.
+        """
+        while True:
+            unproved = [one for one in avoid if not one.is_proved]
+            left = until - time.monotonic()
+            replica = self.choose(asked, avoid) or self.choose(asked, unproved)
+            if replica is not None or left <= 0:
+                return replica
+            self.changed.clear()
+            await within(self.changed, left)
+
     def forget(self, replica: Replica) -> None:
         """It may have lost what it knew."""
         mask = ~(1 << self.all.index(replica))
@@ -118,3 +133,12 @@ class Fleet:
             self._seen[block] = self._seen.pop(block, 0) | 1 << index
         while len(self._seen) > MOST_BLOCKS:
             self._seen.popitem(last=False)
+
+
+async def within(event: asyncio.Event, seconds: float) -> None:
+    """Wait for it, no longer than so. Not by wait_for, which in Python 3.11 takes no notice of being cancelled where
+    the event comes at the same moment: a loop that waits so would not end.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

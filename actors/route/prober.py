@@ -14,11 +14,10 @@ import time
 import aiohttp
 import msgspec
 
-from .fleet import Fleet
+from .fleet import Fleet, within
 from .metrics import RouterMetrics
 from .replica import Replica
 from .settings import RouteSettings
-from .upstream import within
 
 MODELS_S = 10.0  # between two looks at the names of a replica's models
 SOONEST = 0.1  # of the interval is left between two looks, however many requests fail

@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp import web
 
 from .asked import Asked, understand
-from .errors import RouteError
+from .errors import RouteError, nobody
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
@@ -99,7 +99,7 @@ class Proxy:
         since, avoid, last = time.monotonic(), list[Replica](), None
         passage = Passage()
         for attempt in range(self._settings.retries + 1):
-            replica = await self._streams.another(asked, avoid, since)
+            replica = await self._fleet.another(asked, avoid, since + self._settings.patience)
             if replica is None:
                 break
             try:
@@ -122,7 +122,7 @@ class Proxy:
                 break  # all that could be asked have said what they have to say
         if last is not None:
             return web.Response(status=last.status, headers=last.headers, body=last.body)
-        raise RouteError(503, "No replica can take this request now. Try again soon.")
+        raise nobody()
 
     async def _ask(self, request: web.Request, asked: Asked, replica: Replica, passage: Passage) -> web.StreamResponse:
         """The answer of one replica, passed on."""
@@ -196,5 +196,5 @@ class Proxy:
             assert isinstance(answer, web.Response) and isinstance(answer.body, bytes)
             found = Whole(answer.status, answer.headers, answer.body)
         if found is None:
-            raise RouteError(503, "No replica can take this request now. Try again soon.")
+            raise nobody()
         return web.Response(status=found.status, headers=found.headers, body=found.body)

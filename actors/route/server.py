@@ -162,7 +162,7 @@ class Router:
         self.in_flight += 1
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
-                return await pass_socket(request, self.fleet, self._session, self.settings.replica_api_key)
+                return await pass_socket(request, self.fleet, self._session, self.settings)
             response = await self._proxy.handle(request)
             if self.draining and not response.prepared:
                 response.force_close()

@@ -17,7 +17,7 @@ from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
 from .settings import RouteSettings
 from .trails.trail import Passed, TrailError
-from .upstream import GATEWAY, Failed, Upstream, passed_headers, read_whole, settle
+from .upstream import GATEWAY, Failed, Upstream, passed_headers, read_whole
 
 STALL_S = 25.0  # a client that takes nothing for so long is cut off, before a replica cuts off the router
 MOST_ERROR = 1 << 20  # bytes of an error's body
@@ -110,7 +110,7 @@ class Streams:
         left, avoid, cut_at = self._settings.retries, [lost], time.monotonic()
         while not trail.closed:
             trail.drop_rest()
-            replica = await self.another(asked, avoid, cut_at)
+            replica = await self._fleet.another(asked, avoid, cut_at + self._settings.patience)
             if replica is None or left == 0 or trail.is_over:
                 log.error("request %s breaks off: %s, and nobody goes on with it", request_id, reason)
                 self._metrics.broken.inc()
@@ -142,18 +142,6 @@ class Streams:
                 raise Failed(f"status {whole.status}")
             self._metrics.gaps.observe(time.monotonic() - cut_at)
             await self.follow(client, head, trail)
-
-    async def another(self, asked: Asked, avoid: list[Replica], since: float) -> Replica | None:
-        """One that takes it, as soon as there is one; at last also one to be avoided, once a look has found it ready
-        since it failed: one that is dead would use up all tries in no time. None when patience is over.
-        """
-        while True:
-            unproved = [one for one in avoid if not one.is_proved]
-            left = since + self._settings.patience - time.monotonic()
-            replica = self._fleet.choose(asked, avoid) or self._fleet.choose(asked, unproved)
-            if replica is not None or left <= 0:
-                return replica
-            await settle(self._fleet.changed, left)
 
 
 def reason_of(error: Failed | ReplicaLost) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -124,17 +123,3 @@ async def read_whole(response: aiohttp.ClientResponse, most: int) -> Whole:
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise Failed(f"{type(error).__name__} in an answer") from error
     return Whole(response.status, passed_headers(response.headers), b"".join(parts))
-
-
-async def settle(change: asyncio.Event, seconds: float) -> None:
-    """Wait for a replica that comes back, or so long."""
-    change.clear()
-    await within(change, seconds)
-
-
-async def within(event: asyncio.Event, seconds: float) -> None:
-    """Wait for it, no longer than so."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return

@@ -1,18 +1,23 @@
-"""WebSockets on their way through: both directions, message by message, until either side ends."""
+"""WebSockets on their way through: both directions, message by message, until either side ends. Where a replica cannot
+be reached another one is asked, as for any other request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from typing import Any
 
 import aiohttp
 from aiohttp import web
 
 from .asked import Asked
-from .errors import RouteError
+from .errors import RouteError, nobody
 from .fleet import Fleet
-from .replica import ReplicaLost
-from .upstream import sent_headers
+from .replica import Replica, ReplicaLost
+from .settings import RouteSettings
+from .upstream import GATEWAY, sent_headers
 
 MOST_MESSAGE = 16 << 20  # bytes
 BEAT_S = 20.0
@@ -20,38 +25,62 @@ log = logging.getLogger("route")
 
 
 async def pass_socket(
-    request: web.Request, fleet: Fleet, session: aiohttp.ClientSession, key: str | None
+    request: web.Request, fleet: Fleet, session: aiohttp.ClientSession, settings: RouteSettings
 ) -> web.StreamResponse:
-    """One connection, to the replica with the least load. It ends with its replica."""
-    headers = sent_headers(request.headers, request.remote, key)
+    """One connection, to the replica with the least load that can be reached. It ends with its replica."""
+    headers = sent_headers(request.headers, request.remote, settings.replica_api_key)
     for name in [name for name in headers if name.lower().startswith("sec-websocket-")]:
         headers.popall(name, None)
-    replica = fleet.choose(Asked(request.method, request.path_qs, headers, b"", model=request.query.get("model", "")))
-    if replica is None:
-        raise RouteError(503, "No replica can take this request now. Try again soon.")
-    wanted = [name.strip() for name in request.headers.get("Sec-WebSocket-Protocol", "").split(",") if name.strip()]
-    client = web.WebSocketResponse(max_msg_size=MOST_MESSAGE, heartbeat=BEAT_S, protocols=wanted)
+    asked = Asked(request.method, request.path_qs, headers, b"", model=request.query.get("model", ""))
+    avoid, since, refusal = list[Replica](), time.monotonic(), nobody()
+    for _ in range(settings.retries + 1):
+        replica = await fleet.another(asked, avoid, since + settings.patience)
+        if replica is None:
+            break
+        passage = Passage(request, session, asked)
+        try:
+            await replica.run(passage.go(replica))
+            return passage.client
+        except aiohttp.WSServerHandshakeError as error:
+            refusal = RouteError(error.status if error.status >= 400 else 502, f"The replica refuses: {error.message}")
+            if error.status not in GATEWAY:
+                raise refusal from None
+        except (ReplicaLost, aiohttp.ClientError, OSError) as error:
+            if passage.is_reached:
+                return await passage.end(replica, error)
+        log.warning("a WebSocket is asked for again: %s does not take it", replica.address)
+        since = time.monotonic()
+        replica.fails()
+        avoid.append(replica)
+    raise refusal
 
-    async def both() -> None:
-        address = replica.address + request.path_qs
-        async with session.ws_connect(
-            address, headers=headers, protocols=wanted, max_msg_size=MOST_MESSAGE, heartbeat=BEAT_S
-        ) as server:
-            await client.prepare(request)
-            await _copy_both(client, server)
 
-    try:
-        await replica.run(both())
-    except aiohttp.WSServerHandshakeError as error:
-        raise RouteError(
-            error.status if error.status >= 400 else 502, f"The replica refuses: {error.message}"
-        ) from None
-    except (ReplicaLost, aiohttp.ClientError, OSError) as error:
+class Passage:
+    """A client's WebSocket, and one try to have a replica's for it."""
+
+    def __init__(self, request: web.Request, session: aiohttp.ClientSession, asked: Asked) -> None:
+        self._request, self._session, self._asked = request, session, asked
+        wanted = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+        self._protocols = [name.strip() for name in wanted if name.strip()]
+        self.client = web.WebSocketResponse(max_msg_size=MOST_MESSAGE, heartbeat=BEAT_S, protocols=self._protocols)
+        self.is_reached = False
+
+    async def go(self, replica: Replica) -> None:
+        """Until either side ends."""
+        options: dict[str, Any] = {"protocols": self._protocols, "max_msg_size": MOST_MESSAGE, "heartbeat": BEAT_S}
+        address = replica.address + self._asked.path
+        async with self._session.ws_connect(address, headers=self._asked.headers, **options) as server:
+            self.is_reached = True
+            await self.client.prepare(self._request)
+            await _copy_both(self.client, server)
+
+    async def end(self, replica: Replica, error: Exception) -> web.WebSocketResponse:
+        """The replica has gone, or the client has before it was answered."""
         log.warning("a WebSocket ends: %s (%s)", replica.address, type(error).__name__)
-        if not client.prepared:
-            raise RouteError(503, "No replica can take this request now. Try again soon.") from None
-        await client.close(code=aiohttp.WSCloseCode.SERVICE_RESTART, message=b"the server is gone")
-    return client
+        if not self.client.prepared:
+            raise nobody() from None
+        await self.client.close(code=aiohttp.WSCloseCode.SERVICE_RESTART, message=b"the server is gone")
+        return self.client
 
 
 Side = web.WebSocketResponse | aiohttp.ClientWebSocketResponse

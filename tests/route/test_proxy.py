@@ -354,6 +354,24 @@ async def test_bodies_are_bounded() -> None:
         assert (await made.ask(prompt="x" * 900))[0] == 200
 
 
+async def test_a_web_socket_is_had_of_a_replica_that_is_there() -> None:
+    """The others have died since the last look, or cannot take it."""
+
+    async def greet(request: web.Request, body: bytes) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("hello")
+        await socket.close()
+        return socket
+
+    async with routed(3, probe_interval=20.0) as made:
+        await made.replicas[0].no_more()
+        made.replicas[1].answer, made.replicas[2].answer = status(503), greet
+        for _ in range(3):
+            async with made.session.ws_connect("/v1/realtime?model=tiny") as socket:
+                assert await socket.receive_str() == "hello"
+
+
 async def test_web_sockets_go_through_and_end_with_either_side() -> None:
     async def echo(request: web.Request, body: bytes) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=("realtime",))

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from actorserve.actors.route import names
-from actorserve.actors.route.fleet import Fleet
+from actorserve.actors.route.fleet import Fleet, within
 from tests.support.certificates import OPENSSL, Certificates, make_certificate
 from tests.support.routers import Answer, FakeReplica, routed
 
@@ -146,3 +146,20 @@ def test_places_are_taken_again() -> None:
     fleet.all[1].in_flight = 1
     fleet.name_has("n", ["http://e"])
     assert [one.address for one in fleet.replicas] == ["http://a", "http://d", "http://e"]
+
+
+async def test_a_wait_ends_when_it_is_cancelled_though_the_event_has_come() -> None:
+    """Of a loop that waits again and again, such as the router's looks at its replicas, this is the end."""
+    event = asyncio.Event()
+
+    async def wait_again() -> None:
+        while True:
+            event.clear()
+            await within(event, 60)
+
+    waiting = asyncio.create_task(wait_again())
+    await asyncio.sleep(0)
+    event.set()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, 5)
