@@ -21,7 +21,7 @@ def told_elsewhere(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
     """What is to be changed of config.json so that it says it by itself; nothing, where it does."""
     known, mlx = values.get(FIELD), values.get(MLX)
     if isinstance(mlx, dict) and "group_size" in mlx and (known is None or known == mlx):
-        if values.get("model_type") not in AS_AT_THE_HUB:
+        if str(values.get("model_type")) not in AS_AT_THE_HUB:
             raise ConfigError(
                 f"model: {folder / 'config.json'} is MLX' of a {values.get('model_type')}, whose weights it changes; "
                 f"read are {', '.join(sorted(AS_AT_THE_HUB))}; take the model that it was made of, or its GGUF file"

@@ -47,7 +47,8 @@ def _block(given: Values, key: str) -> tuple[int, int]:
         return WHOLE, WHOLE
     if kind in (BY_ROW, BY_AXIS):
         return 1, WHOLE
-    size = (one.get("_data") or {}).get("group_size") if isinstance(one, dict) else None
+    inner = one.get("_data") if isinstance(one, dict) else None
+    size = inner.get("group_size") if isinstance(inner, dict) else None
     if kind != BY_GROUP or not isinstance(size, int) or size < 1:
         raise given.wrong(key, f"{BY_TENSOR}, {BY_ROW}, {BY_AXIS} or {BY_GROUP}")
     return 1, size

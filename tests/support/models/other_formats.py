@@ -1,5 +1,5 @@
-"""Checkpoints as Model Optimizer and MLX write them, and 4 bits of bitsandbytes in another type: as weight_formats.py
-has those of others.
+"""Checkpoints as Model Optimizer, MLX and torchao write them, and 4 bits of bitsandbytes in another type: as
+weight_formats.py has those of others.
 """
 
 from __future__ import annotations
@@ -65,6 +65,32 @@ def mlx(bits: int) -> Pack:
         return found | {"biases": torch.from_numpy(biases).half()}, exact
 
     return pack
+
+
+def torchao(group: int | None) -> Pack:
+    """Whole numbers by row; or of 4 bits by group, with zero points."""
+
+    def pack(weight: np.ndarray) -> Packed:
+        groups = weight.reshape(len(weight), -1, group or weight.shape[1])
+        top = 127 if group is None else 7
+        low, high = (-np.abs(groups).max(2), np.abs(groups).max(2)) if group is None else (groups.min(2), groups.max(2))
+        scales = ((high - low) / (2 * top + (group is not None))).astype(np.float32).astype(np.float64)
+        zeros = np.zeros_like(scales) if group is None else np.round(-top - 1 - low / scales)
+        numbers = np.clip(np.round(groups / scales[..., None] + zeros[..., None]), -top - 1, top)
+        exact = ((numbers - zeros[..., None]) * scales[..., None]).reshape(weight.shape)
+        stored = torch.from_numpy(numbers.reshape(weight.shape).astype(np.int8))
+        found = {"_weight_qdata": stored, "_weight_scale": torch.from_numpy(scales).float()}
+        return found | ({} if group is None else {"_weight_zero_point": torch.from_numpy(zeros.astype(np.int8))}), exact
+
+    return pack
+
+
+def torchao_config(group: int | None) -> dict[str, Any]:
+    by_group = {"_type": "PerGroup", "_data": {"group_size": group}}
+    given = {"weight_granularity": by_group} if group else {"granularity": {"_type": "PerRow", "_data": {"dim": -1}}}
+    kind = "Int8DynamicActivationIntxWeightConfig" if group else "Int8WeightOnlyConfig"
+    quant_type = {"default": {"_type": kind, "_data": given, "_version": 2}}
+    return {"quant_method": "torchao", "quant_type": quant_type, "modules_to_not_convert": ["lm_head", MLP]}
 
 
 def mlx_config(bits: int) -> dict[str, Any]:

@@ -289,6 +289,8 @@ FORMATS: dict[str, Format] = {
     "modelopt_fp8_blocks": Format(other.modelopt("fp8_pb_wo"), other.by_block),
     "modelopt_mxfp8": Format(other.modelopt("MXFP8"), other.mxfp8),
     "modelopt_mixed": Format(other.MIXED, other.mixed(four_bits({}, "modelopt").pack)),
+    "torchao": Format(other.torchao_config(None), other.torchao(None)),
+    "torchao_groups": Format(other.torchao_config(32), other.torchao(32)),
     "mlx": Format(other.mlx_config(4), other.mlx(4)),
     "mlx_3": Format(other.mlx_config(3), other.mlx(3)),
     "bnb_nf4": nf4(nested=False),

@@ -12,17 +12,23 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.quantization.int8 import Int8Linear
-from tests.support.models.other_formats import MLX_GROUP, mlx
+from tests.support.models.other_formats import MLX_GROUP, mlx, torchao_config
 from tests.support.models.weight_formats import write
 from tests.worker.driver import config_for
 
 from .test_published_weights import answers, load
 
 Folders = Callable[..., Path]
+
+
+def torchao_with(granularity: object) -> dict[str, Any]:
+    given = {"_type": "Int8WeightOnlyConfig", "_data": {"granularity": granularity}}
+    return torchao_config(None) | {"quant_type": {"default": given}}
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +97,26 @@ def test_kinds_whose_weights_mlx_changes(source: Path, tmp_path: Path) -> None:
     change(packed, "quantization_config", quantization={"bits": 4, "group_size": 64}, model_type="qwen3_next")
     with pytest.raises(ConfigError, match=r"is MLX' of a qwen3_next, whose weights it changes; read are gemma, .*GGUF"):
         resolve_model(config_for(packed))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": ["llama"], "quantization": {"bits": 4, "group_size": 64}}, "is MLX' of a"),
+        ({"quantization_config": torchao_config(0) | {"quant_type": {"default": {"_type": "X"}}}}, "_type"),
+        *(
+            ({"quantization_config": torchao_with(wrong)}, "granularity")
+            for wrong in ("PerRow", {"_type": "PerGroup", "_data": [32]}, {"_type": "PerGroup"}, [5])
+        ),
+    ],
+)
+def test_what_nobody_writes_is_refused_by_its_field(
+    fields: dict[str, Any], said: str, source: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(source, tmp_path / "wrong"))
+    change(folder, "", **fields)
+    with pytest.raises(ConfigError, match=said):
+        find_model(config_for(folder))
 
 
 def test_scales_of_keys_and_values_alone(source: Path, tmp_path: Path) -> None:
