@@ -13,7 +13,7 @@ from .pooling import POOLING
 from .responses import RESPONSES, RESPONSES_AND_MESSAGES
 
 VERSION = "/v1"
-NAMES = ("chat/completions", "chat/completions/input_tokens", "models", "embeddings")
+NAMES = ("chat/completions", "chat/completions/input_tokens", "models", "models/{model:.+}", "embeddings")
 SAME = frozenset(f"{VERSION}/{name}" for name in NAMES)
 UNVERSIONED: tuple[Route, ...] = tuple(
     replace(route, path=route.path.removeprefix(VERSION), listed=False)

@@ -50,6 +50,20 @@ async def test_models(served: Served) -> None:
     assert answer.status == 404 and answer.error["code"] == "model_not_found"
 
 
+async def test_openais_paths_without_the_version(served: Served) -> None:
+    """For clients whose base URL lacks it; /completions is llama.cpp's."""
+    for path in ("/models", "/models/tiny", "/models/alias/name"):
+        assert (await served.ask("GET", path)).json == (await served.ask("GET", f"/v1{path}")).json
+    for path in ("/chat/completions", "/responses", "/responses/input_tokens", "/embeddings"):
+        found, known = (
+            await served.ask("POST", path, {"input": 5}),
+            await served.ask("POST", f"/v1{path}", {"input": 5}),
+        )
+        assert found.status == known.status == 400 and found.error == known.error, path
+    for path in ("/responses/resp_1", "/responses/resp_1/input_items"):
+        assert (await served.ask("GET", path)).error["message"] == "Response with id 'resp_1' not found."
+
+
 async def test_operations(served: Served) -> None:
     assert (await served.ask("GET", "/health")).json == {"status": "ok"}
     assert (await served.ask("GET", "/ping")).status == (await served.ask("POST", "/ping")).status == 200
