@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,7 @@ from actorserve.actors.worker.gpu.graphs import Graphs
 from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
 from actorserve.actors.worker.gpu.memory import kv_block_bytes
 from actorserve.actors.worker.gpu.runner import GpuRunner
-from tests.support.gpu.no_device import compile_nothing
+from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
 from tests.support.models import heads
 
@@ -274,6 +275,15 @@ def test_models_of_a_cpu_alone(
         started(config_of(folders, kind, **options))
 
 
+@contextmanager
+def written_by_nobody() -> Iterator[None]:
+    """Memory that is new holds nonsense, as a device's does, where no kernel writes to it."""
+    zeros, torch.empty = torch.empty, EMPTY
+    with Unwritten():
+        yield
+    torch.empty = zeros
+
+
 def main(folders: dict[str, str], settings: Collection[str]) -> None:
     torch.set_num_threads(1)
     names = compile_nothing()
@@ -286,7 +296,8 @@ def main(folders: dict[str, str], settings: Collection[str]) -> None:
                 kernel.device_caches.clear()
             names.clear()
             config = config_of(lambda kind, **changes: Path(folders[kind]), kind, **options)
-            ready, actor = started(config)
+            with written_by_nobody():
+                ready, actor = started(config)
             check(setting, config, ready, actor.gpu)
             before = names.copy()
             names.clear()
