@@ -15,7 +15,7 @@ def unigram_parts(fields: Values, pieces: list[tuple[str, float]], unknown: int,
     """All but added tokens, and what stands around a text."""
     prefix = fields.flag(f"{PREFIX}add_space_prefix", absent=True)
     fewer = fields.flag(f"{PREFIX}remove_extra_whitespaces", absent=True)
-    steps, cut = normal_form(_characters(fields), fewer, prefix, False)
+    steps, cut = normal_form(_characters(fields), fewer, prefix, True)
     return {
         "normalizer": in_turn("normalizers", steps),
         "pre_tokenizer": cut,
