@@ -127,13 +127,13 @@ def asking(bench: Bench, name: str, rows: int) -> None:
 
 
 def mixed(bench: Bench, name: str, rows: int, chunk: int, limits: dict[str, float]) -> None:
-    """Steps in which `rows` decode, and the last row takes a chunk of a prompt that has as much behind it."""
+    """Steps in which `rows` decode, and the last row takes a chunk of a prompt that goes on behind it."""
     runner, shape = bench.runner, bench.shape
     runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
     host = []
 
     def step() -> None:
-        new = bench.place(1, 0, 2 * chunk, first=rows)
+        new = bench.place(1, 0, chunk + 1, first=rows)
         planned = bench.step(new, [1] * rows + [chunk])
         begun = time.perf_counter()
         pending = runner.launch(planned)
@@ -207,9 +207,9 @@ def kinds_of(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def size_of(plan: Plan) -> tuple[int, int]:
-    """(rows, tokens of each) of the largest."""
+    """(rows, tokens of each) of the largest; of the 8B with its weights less than 64 GB."""
     rows = max(*plan.batches, *(rows + 1 for rows, _ in plan.mixed))
-    return rows, max(MOST, *(2 * chunk + 1 for _, chunk in plan.mixed))
+    return rows, max(MOST, *(chunk + 1 for _, chunk in plan.mixed))
 
 
 def usual(name: str, plan: Plan, limits: dict[str, float]) -> None:
