@@ -1,6 +1,7 @@
 """What the supervisor asks the process that forks actors, and what that answers: both ends of that wire.
 
 A sequenced-packet socket; each request is one packet, and so is its answer; answers come in the order of requests.
+Who is asked for answers by itself before it lets go of the socket, so that the socket's end means that there is nobody.
 Requests are written and answers read by supervisor/processes/spawn.py, the others by supervisor/processes/prefork.py.
     FORK              an actor, with the descriptors of `fork_descriptors`; the answer is its process id
     BRANCH and kind   another such process, which does the early imports of that kind, and of modules that are named

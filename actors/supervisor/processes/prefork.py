@@ -118,15 +118,17 @@ class _Template:
             number = self._do(request, fds)
             for fd in fds:
                 os.close(fd)
-            self._control.send(answer(number))
+            if number is not None:
+                self._control.send(answer(number))
 
-    def _do(self, request: bytes, fds: list[int]) -> int:
-        """What one request asks for; the number that answers it."""
+    def _do(self, request: bytes, fds: list[int]) -> int | None:
+        """What one request asks for; the number that answers it; None: the process that was forked has."""
         branch = read_branch(request)
         if branch is not None:
             importlib.import_module(KINDS[branch[0]].module)
             gc.freeze()
-            return self._fork_twice(lambda: self._branch(branch, *fds))
+            self._fork_twice(lambda: self._branch(branch, *fds))
+            return None
         if not self._has_imports:
             self._import()
         if request == PING:
@@ -134,7 +136,8 @@ class _Template:
         expected = read_check(request)
         if expected is not None:
             return _check(expected, *fds)
-        return self._fork_twice(lambda: self._live(fds))
+        self._fork_twice(lambda: self._live(fds))
+        return None
 
     def _import(self) -> None:
         if self._kind:
@@ -147,28 +150,33 @@ class _Template:
         gc.enable()
         self._has_imports = True
 
-    def _fork_twice(self, become: Callable[[], NoReturn]) -> int:
-        """The process id of one that becomes that; when this returns it is the supervisor's child."""
+    def _fork_twice(self, become: Callable[[], NoReturn]) -> None:
+        """A process that becomes that. It answers by itself, as the supervisor's child, and only then lets go of the
+        socket: so there is none of which that does not know, whoever of the three is killed.
+        """
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         between = os.fork()
         if not between:
-            inner = os.fork()
-            if inner:
-                os.write(write_end, str(inner).encode())
-                os._exit(0)
             try:
-                os.close(read_end)
-                os.close(write_end)
-                self._control.close()
-                os.setsid()  # Ctrl-C is for the supervisor alone
-                become()
+                if not os.fork():
+                    self._answer_and_become(become, write_end)
             finally:
                 os._exit(1)
         os.close(write_end)
         os.waitpid(between, 0)
-        pid = int(os.read(read_end, 32))
+        answered = os.read(read_end, 1)
         os.close(read_end)
-        return pid
+        if not answered:  # perhaps it has been; the next answers would be taken for those of questions before theirs
+            raise OSError("what was forked did not say that it has answered")
+
+    def _answer_and_become(self, become: Callable[[], NoReturn], write_end: int) -> NoReturn:
+        os.setsid()  # Ctrl-C is for the supervisor alone
+        self._await_adoption()
+        self._control.send(answer(os.getpid()))  # fails where nobody waits for it any more
+        self._control.close()
+        os.write(write_end, b".")
+        os.close(write_end)
+        become()
 
     def _await_adoption(self) -> None:
         deadline = time.monotonic() + ADOPTION_S
@@ -183,7 +191,6 @@ class _Template:
         os.dup2(output, 2)
         os.close(boot)
         os.close(output)
-        self._await_adoption()
         live(channel)
 
     def _branch(self, branch: Sequence[str], control: int, output: int) -> NoReturn:
@@ -191,7 +198,6 @@ class _Template:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        self._await_adoption()
         status = 1
         try:
             die_with_supervisor(self._supervisor)

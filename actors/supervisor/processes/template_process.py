@@ -240,7 +240,9 @@ class Template:
             return
         start_s = START_S if self._branch is None else OWN_START_S
         limit = self._waiting[0].in_s if self._is_up else max(start_s, self._waiting[0].in_s)
-        if self._silent_s > limit and not self._hung and self._process is not None:
+        if self._hung and self._silent_s > limit + ANSWER_S:
+            self._lost()  # what it has forked holds the socket, and is stopped; its answer will fail, and it will end
+        elif self._silent_s > limit and not self._hung and self._process is not None:
             self._hung = f"it has not answered for {self._silent_s:.1f} s"
             self._process.send_signal(signal.SIGKILL)
 
@@ -248,10 +250,8 @@ class Template:
         assert self._control is not None
         try:
             answer = self._control.recv(ANSWER_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            answer = b""
+        except (BlockingIOError, ConnectionResetError):
+            return  # one that died with questions before it resets the socket: its last answers come behind that
         if not answer:
             self._lost()
             return
