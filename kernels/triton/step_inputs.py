@@ -149,10 +149,7 @@ def keep_kernel(rows, tokens, last, count, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["entries", "count"], do_not_specialize_on_alignment=["packed"])
-def change_kernel(
-    packed, entries, count, table, last, drawn, temperature, top_k, top_p, min_p, top_n_sigma, seed,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
+def change_kernel(packed, entries, count, table, last, drawn, parameters, BLOCK: tl.constexpr):
     """BLOCK entries of the table and BLOCK rows."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     entry = index < entries
@@ -163,18 +160,16 @@ def change_kernel(
     row = tl.load(values, mask=there, other=0)
     tl.store(last + row, tl.load(values + count, mask=there, other=0), mask=there)
     tl.store(drawn + row, tl.load(values + 2 * count, mask=there, other=0), mask=there)
-    put(temperature + row, values + 3 * count, there)
-    tl.store(top_k + row, tl.load(values + 4 * count, mask=there, other=0), mask=there)
-    put(top_p + row, values + 5 * count, there)
-    put(min_p + row, values + 6 * count, there)
-    put(top_n_sigma + row, values + 7 * count, there)
-    tl.store(seed + row, tl.load(values + 8 * count, mask=there, other=0), mask=there)
+    for number in tl.static_range(len(parameters)):
+        put(parameters[number] + row, values + (3 + number) * count, there)
 
 
 @triton.jit
 def put(target, source, there):
-    """A number that comes as the bits of a float64."""
-    value = tl.load(source, mask=there, other=0).to(tl.float64, bitcast=True)
+    """An integer as it comes, any other number out of the bits of a float64."""
+    value = tl.load(source, mask=there, other=0)
+    if target.dtype.element_ty.is_floating():
+        value = value.to(tl.float64, bitcast=True)
     tl.store(target, value.to(target.dtype.element_ty), mask=there)
 
 
@@ -183,14 +178,14 @@ def change_rows(packed: Tensor, entries: int, state: RowState, parameters: Seque
 
     packed       int64, one after the other: of so many entries of the table, first where they are in it (row · width +
                  block), then the blocks; of the rows first which they are, then `last`, then `drawn`, then each of
-    parameters   temperature, top_k, top_p, min_p, top_n_sigma, seed; floats as the bits of float64
+    parameters   integers as they are, floats as the bits of float64
     """
     count, rest = divmod(len(packed) - 2 * entries, 3 + len(parameters))
-    if packed.dtype != torch.int64 or not packed.is_contiguous() or rest or count < 0 or len(parameters) != 6:
+    if packed.dtype != torch.int64 or not packed.is_contiguous() or rest or count < 0:
         raise ValueError(f"{packed.dtype}{list(packed.shape)} are not {entries} entries and whole rows")
     grid = (max(1, triton.cdiv(max(entries, count), PLACED)),)
     change_kernel[grid](
-        packed, entries, count, state.table, state.last, state.drawn, *parameters, BLOCK=PLACED, num_warps=4
+        packed, entries, count, state.table, state.last, state.drawn, tuple(parameters), BLOCK=PLACED, num_warps=4
     )
 
 

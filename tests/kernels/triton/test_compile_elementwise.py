@@ -298,6 +298,11 @@ def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
         if parameter.is_constexpr or (isinstance(value, int) and value == 1 and not parameter.do_not_specialize):
             signature[parameter.name], constants[parameter.name] = "constexpr", value
             continue
+        if isinstance(value, tuple):  # of tensors
+            signature[parameter.name] = tuple(TYPES[one.dtype] for one in value)
+            divided = (place for place, one in enumerate(value) if one.data_ptr() % 16 == 0)
+            attributes |= {(index, place): [["tt.divisibility", 16]] for place in divided}
+            continue
         if isinstance(value, torch.Tensor):
             signature[parameter.name], aligned = TYPES[value.dtype], value.data_ptr() % 16 == 0
         elif isinstance(value, int):
