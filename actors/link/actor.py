@@ -6,6 +6,7 @@ server's request table, KV map and gauges, of which it is the writer in a schedu
     KV map of its engine                                       which blocks are cached there, by the numbers that they
                                                                have there; whose end was told; whether it is paused
     its line of the board                                      gauges.py; no KV memory while nobody computes there
+    its troubles                                               remote_engine.py, which keeps what the steward tells
 
 What happens if one dies, at any line:
     the link           its successor admits its slots from the table, connects, and names them: what runs there goes
@@ -26,10 +27,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from actorserve.shm.engine_places import EngineTroubles
 from actorserve.shm.kv_map.map import KVMap
 from actorserve.shm.kv_map.profile import ProfileWords
-from actorserve.shm.layout import HASH_BYTES
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
@@ -50,7 +49,6 @@ from ..protocol.topics.administration import (
     Sleep,
 )
 from ..protocol.topics.calls import frontend_of_call
-from ..protocol.wire import unpack
 from ..runtime.in_flight import GivenUp, is_named, request_name
 from ..runtime.loop import LoopActor, LoopTurns, run_loop
 from ..runtime.process import Context
@@ -62,6 +60,7 @@ from .connection import EngineConnection
 from .gauges import LinkGauges
 from .giving import LinkGiver
 from .profile import LinkProfile
+from .remote_engine import RemoteEngine
 from .sender import SequenceSender
 from .sequences import Sequences
 from .unheeded import Unheeded
@@ -96,9 +95,7 @@ class LinkActor(LoopActor):
         self._gauges = LinkGauges(self.sequences, context.status, before)
         self._ownership = Ownership(context)
         self._giver = LinkGiver(context, self.sequences, self._ownership)
-        self._troubles = EngineTroubles(context.segment.map, system.troubles_offset)
-        self._trouble: str | None = None  # as it was told last
-        self._worker = 0  # which life of it computes there
+        self._remote = RemoteEngine(context, self._kv, self._gauges)
         self._was_up = False
         self._patient_until = time.monotonic() + PATIENCE_S
         refs = self._ownership.own(context.table.current_refs(0, context.table.slots), Admit)
@@ -186,7 +183,7 @@ class LinkActor(LoopActor):
     @property
     def _is_up(self) -> bool:
         """Does it compute?"""
-        return self.connection.channel is not None and self._worker > 0
+        return self.connection.channel is not None and self._remote.worker > 0
 
     def _met(self, welcome: wire.Welcome) -> None:
         """It is connected. What was asked stands before what is to be computed behind it."""
@@ -200,11 +197,8 @@ class LinkActor(LoopActor):
     def _lost(self, why: str) -> None:
         """It is gone, or was not there: patience is for one that was there a moment ago."""
         self.administration.lost(why)
-        self._tell_trouble("" if self.connection.is_parked else why)
-        was_up = self._is_up or self._worker > 0
-        self._worker = 0
-        self._gauges.forget()
-        self._kv.begin(0, 0)
+        was_up = self._remote.worker > 0
+        self._remote.lost("" if self.connection.is_parked else why)
         self._sender.lost()
         now = time.monotonic()
         if was_up:
@@ -236,7 +230,7 @@ class LinkActor(LoopActor):
             case wire.Engine():
                 self._take_engine(record)
             case wire.Cached():
-                self._take_cached(record)
+                self._remote.take_cached(record)
             case wire.Turned():
                 self._sender.turned(record.refs)
             case AdapterRead():
@@ -247,34 +241,10 @@ class LinkActor(LoopActor):
                 raise ValueError(f"a {type(record).__name__}")
 
     def _take_engine(self, record: wire.Engine) -> None:
-        trouble = self.administration.trouble_with(record)
-        self._tell_trouble(trouble)
-        self._worker = 0 if trouble else record.worker
-        self._gauges.tell(record.gauges)
+        self._remote.take(record, self.administration.trouble_with(record))
         for ref in self.sequences.blame(record.suspects):
             self._context.status.give_up()
             self._context.log.error("%s is given up: workers died on it", request_name(self._table, ref))
-
-    def _tell_trouble(self, why: str) -> None:
-        """Why it does not compute for this server, to all who look."""
-        if why != self._trouble:
-            self._trouble = why
-            self._troubles.write(self._engine - self._context.system.remote_engines.start, why)
-
-    def _take_cached(self, record: wire.Cached) -> None:
-        blocks = min(record.blocks, self._kv.blocks)
-        if not self._kv.describes(1, blocks):
-            self._kv.begin(1, blocks)
-        gone, new = unpack(record.gone).tolist(), unpack(record.new).tolist()
-        if len(record.keys) != HASH_BYTES * len(new):
-            raise ValueError(f"{len(record.keys)} bytes of the keys of {len(new)} blocks")
-        for block in gone:
-            if 0 <= block < blocks:
-                self._kv.uncache(block)
-        for index, block in enumerate(new):
-            if 0 <= block < blocks:
-                self._kv.uncache(block)
-                self._kv.cache(block, record.keys[index * HASH_BYTES : (index + 1) * HASH_BYTES])
 
     # --- its turns -----------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """The steward: on a machine that computes for servers elsewhere it stands where frontends, renderers and detokenizers
 stand. Its scheduler and workers are those of any engine, and know nothing of it.
 
-Each server that is connected has a session (session.py). What it begins gets a slot of this machine's request table,
-written as a frontend and a renderer write it, with the tokens that it has already as `given`; from then on the table is
-the truth here. Who writes what: the steward what frontend, renderer and detokenizer write of a slot; all else as in any
-server. Which sequence is whose stands in the steward's memory alone.
+Each server that is connected has a session (session.py). What it begins gets a slot of this machine's request table
+(sequences.py), written as a frontend and a renderer write it, with the tokens that it has already as `given`; from then
+on the table is the truth here. Who writes what: the steward what frontend, renderer and detokenizer write of a slot;
+all else as in any server. Which sequence is whose stands in the steward's memory alone.
 
 What happens if one dies, at any line:
     this machine's worker or scheduler   as in any server; the steward tells that there is no worker, and a server that
@@ -18,8 +18,6 @@ What happens if one dies, at any line:
                                          and what the server has not got of it is said again
     the server, or the way to it         the session waits for LEASE_S, then all of it ends. Silence of SILENT_S is a
                                          death; a connection that is still there then is ended
-A slot is free once its end is known to the server, or nobody wants to know it and the scheduler has said it: as a slot
-of a frontend is with its last Delta.
 """
 
 from __future__ import annotations
@@ -32,16 +30,13 @@ import time
 import msgspec
 
 from actorserve.shm.kv_map.reader import CachedBlocks
-from actorserve.shm.table.logprobs import Logprobs
-from actorserve.shm.table.table import slot_of
 
 from ..engines.channel import Channel
-from ..protocol.messages import Admit, Advance, Cancel, Finish, ToSteward
+from ..protocol.messages import Advance, ToSteward
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.sockets.node_wire import prepare
-from ..protocol.topics.adapters import AdapterChanged, AdapterRead, DropAdapter
+from ..protocol.topics.adapters import AdapterChanged, DropAdapter
 from ..protocol.topics.administration import AskedOfEngine, CheckWeights, Profiled
-from ..protocol.wire import ITEM_BYTES
 from ..runtime.loop import LoopActor, LoopTurns, run_loop
 from ..runtime.process import Context
 from .adapters import StewardAdapters
@@ -49,7 +44,8 @@ from .administration import StewardAdministration
 from .engine import EngineState
 from .handshake import Handshakes
 from .profile import StewardProfile
-from .session import Hosted, Reports, Session, cached_since
+from .sequences import HostedSequences
+from .session import Session, cached_since
 
 LOOK_S = 0.05  # between two looks at gauges and at what is cached
 MOST_SERVERS = 64
@@ -60,30 +56,14 @@ class StewardActor(LoopActor):
     """One engine, for servers elsewhere."""
 
     def __init__(self, context: Context) -> None:
-        self._context, self._table = context, context.table
+        self._context = context
         self._handshakes = Handshakes(context)
         self._engine = EngineState(context)
-        self._scheduler = context.system.schedulers[0]
-        logprobs = Logprobs(context.files["logprobs"], *context.system.files.logprobs)
-        self._reports = Reports(context.table, logprobs, context.vectors())
         self._sessions: dict[str, Session] = {}
         self._by_channel: dict[Channel, Session] = {}
-        self._owners: dict[int, tuple[Session, Hosted]] = {}  # by this machine's refs
-        self._ending: set[int] = set()  # of which nobody wants to know: their slots are free once they have ended
         self._profile = StewardProfile(context)
         self._administration, self._adapters = StewardAdministration(context), StewardAdapters(context)
-        self._free = self._take_over()
-
-    def _take_over(self) -> list[int]:
-        """End what a predecessor has begun; the slots that are free."""
-        table, found = self._table, set[int]()
-        for ref in table.current_refs(0, table.slots):
-            if table.prompt_length(ref) is not None and not table.finish(ref):
-                found.add(slot_of(ref))
-                self._end(ref, admitted=False)
-        if found:
-            self._context.log.info("%d sequences of servers elsewhere are ended, until they are told anew", len(found))
-        return [slot for slot in reversed(range(table.slots)) if slot not in found]
+        self._sequences = HostedSequences(context, self._adapters)
 
     # --- connections ---------------------------------------------------------------------------------------------
 
@@ -124,12 +104,11 @@ class StewardActor(LoopActor):
     def _take(self, session: Session, channel: Channel, record: object) -> None:
         match record:
             case wire.Begin():
-                self._begin(session, record)
+                self._sequences.begin(session, record)
             case wire.AllBegun():
-                self._drop(session, set(session.sequences) - (session.named or set()))
-                session.named = None
+                self._sequences.all_begun(session)
             case wire.Drop():
-                self._drop(session, record.refs)
+                self._sequences.drop(session, record.refs)
             case wire.Adapter():
                 self._adapters.read(session, channel, record)
             case DropAdapter():
@@ -165,67 +144,8 @@ class StewardActor(LoopActor):
         session.connect(channel, reader)
         self._by_channel[channel] = session
         channel.trust()
-        channel.send(self._handshakes.welcome(greeting, len(self._free) + len(session.sequences)))
+        channel.send(self._handshakes.welcome(greeting, self._sequences.num_free + len(session.sequences)))
         self._context.log.info("the server at %s is there: this is its engine %d", channel.peer, greeting.engine)
-
-    # --- sequences -----------------------------------------------------------------------------------------------
-
-    def _begin(self, session: Session, begin: wire.Begin) -> None:
-        assert session.channel is not None
-        if session.named is not None:
-            session.named.add(begin.ref)
-        known = session.sequences.get(begin.ref)
-        if known is not None and self._reports.continues(known, begin):
-            known.told = len(begin.generated) // ITEM_BYTES
-            session.changed[begin.ref] = None
-            return
-        self._drop(session, [begin.ref])
-        params = self._adapters.params(begin.params)
-        if not self._free or params is None:
-            session.channel.send(wire.Turned([begin.ref]))
-            return
-        slot = self._free.pop()
-        try:
-            own = self._write(slot, msgspec.structs.replace(begin, params=params))
-            hosted = self._reports.host(begin, own)
-        except (ValueError, msgspec.DecodeError) as error:
-            self._context.log.error("a sequence of the server at %s cannot be: %s", session.channel.peer, error)
-            self._free.append(slot)
-            told = len(begin.generated) // ITEM_BYTES
-            session.channel.send(wire.Progress([wire.Moved(begin.ref, told, b"", Finish.ERROR)]))
-            return
-        session.sequences[begin.ref] = hosted
-        self._owners[own] = session, hosted
-        self._context.post(self._scheduler, Admit([own]))
-
-    def _write(self, slot: int, begin: wire.Begin) -> int:
-        """As frontend and renderer do. It counts as moved here, so that it is not refused for want of room."""
-        if len(begin.prompt) % ITEM_BYTES or len(begin.generated) % ITEM_BYTES:
-            raise ValueError(f"{len(begin.prompt)} and {len(begin.generated)} bytes of tokens")
-        table, given = self._table, memoryview(begin.generated).cast("i").tolist()
-        own = table.open_slot(slot, begin.params, time.monotonic_ns())
-        table.write_prompt(own, begin.prompt, begin.hashes, begin.limit, begin.rendition, given=given)
-        table.move(own, 0, begin.deaths)
-        return own
-
-    def _drop(self, session: Session, refs: list[int] | set[int]) -> None:
-        """Nobody there wants these any more."""
-        for ref in refs:
-            hosted = session.sequences.pop(ref, None)
-            session.changed.pop(ref, None)
-            if hosted is not None:
-                del self._owners[hosted.own]
-                self._end(hosted.own)
-
-    def _end(self, own: int, admitted: bool = True) -> None:
-        if self._table.finish(own):
-            self._free_slot(own)  # whose end was heard, and not told
-            return
-        self._ending.add(own)
-        self._table.cancel(own)
-        if not admitted:  # perhaps
-            self._context.post(self._scheduler, Admit([own]))
-        self._context.post(self._scheduler, Cancel([own]))
 
     # --- its turns -----------------------------------------------------------------------------------------------
 
@@ -240,52 +160,19 @@ class StewardActor(LoopActor):
         if not isinstance(message, Advance):
             self._administration.answered(message)
             return
-        for own in message.refs:
-            if own in self._owners:
-                session, hosted = self._owners[own]
-                session.changed[hosted.ref] = None
-            elif own in self._ending and self._table.finish(own):
-                self._ending.remove(own)
-                self._free_slot(own)
-
-    def _free_slot(self, own: int) -> None:
-        """Nobody wants to know any more what is in it."""
-        self._reports.give_back(own)
-        self._free.append(slot_of(own))
+        self._sequences.advanced(message.refs)
 
     def do_work(self) -> int:
         """Tell each server what a step has brought, in one record."""
         done = 0
         for session in self._sessions.values():
             if session.changed and session.can_be_told:
-                refs = list(session.changed)
-                session.changed.clear()
-                done += len(refs)
-                refs = self._without_turned(session, refs)
-                for hosted in self._reports.tell(session, refs):
-                    del session.sequences[hosted.ref], self._owners[hosted.own]
-                    self._free_slot(hosted.own)
+                done += self._sequences.tell(session)
             if session.can_be_told and (
                 session.engine_told is None or self._engine.worker() != session.engine_told.worker
             ):
                 self._tell_engine(session)
         return done
-
-    def _without_turned(self, session: Session, refs: list[int]) -> list[int]:
-        """Those that have ended since their adapter's files have changed here go on where that is still in memory."""
-        assert session.channel is not None
-        turned = [
-            hosted
-            for ref in refs
-            if (hosted := session.sequences.get(ref)) is not None and self._table.finish(hosted.own) == Finish.ADAPTER
-        ]
-        for hosted in turned:
-            session.channel.send(AdapterRead(0, 0, hosted.adapter, "its files there have changed since it was loaded"))
-            session.channel.send(wire.Turned([hosted.ref]))
-            del session.sequences[hosted.ref], self._owners[hosted.own]
-            self._free_slot(hosted.own)
-        gone = {hosted.ref for hosted in turned}
-        return [ref for ref in refs if ref not in gone]
 
     def _look(self) -> None:
         """What nobody says: gauges, what is cached, who is silent, whose time is over."""
@@ -299,7 +186,7 @@ class StewardActor(LoopActor):
                     session.channel.send(record)
             if session.channel is None and now - session.lost_at > wire.LEASE_S:
                 self._context.log.info("a server has not come back: %d sequences end", len(session.sequences))
-                self._drop(session, set(session.sequences))
+                self._sequences.drop(session, set(session.sequences))
                 self._adapters.drop(session, set(session.adapters))
                 del self._sessions[session.server]
         self._adapters.look()
@@ -319,10 +206,7 @@ class StewardActor(LoopActor):
         """Of the workers' death, unless somebody has ended them: those who were part of steps, which the KV map says
         until the next life is met.
         """
-        if session.cached is None or self._engine.was_ended():
-            return []
-        owners = (self._owners.get(own) for own in session.cached.holders())
-        return [owner[1].ref for owner in owners if owner is not None and owner[0] is session]
+        return [] if self._engine.was_ended() else self._sequences.in_steps(session)
 
 
 def main(context: Context) -> None:

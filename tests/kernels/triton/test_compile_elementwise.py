@@ -292,7 +292,9 @@ def source_of(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any]) 
     from triton.compiler import ASTSource
 
     given = dict(zip(kernel.arg_names, arguments, strict=False)) | options
-    signature, constants, attributes = {}, {}, {}
+    signature: dict[str, Any] = {}
+    attributes: dict[tuple[int, ...], Any] = {}
+    constants = {}
     for index, parameter in enumerate(kernel.params):
         value = given.pop(parameter.name)
         if parameter.is_constexpr or (isinstance(value, int) and value == 1 and not parameter.do_not_specialize):
