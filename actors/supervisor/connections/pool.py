@@ -5,9 +5,8 @@ its frontend says when it has closed it, and only then is the number free. A fro
 dead one had, marked as such. What is said on channels stands in protocol/sockets/connection_handover.py. Who moves a
 connection to another has let go of it before it says so, and who is handed it finds in the records what is to be done.
 It is in one frontend's set at any moment; that frontend's life of today, or the next one, is handed it.
-Connections come by the listeners, and as asks of a relay, for which they are made (inner.py).
-Nothing is read from a client here, and nothing is written but a refusal when there are too many: admission.py says who
-gets one then, and waits for it here for a moment.
+How they come is acceptor.py's. Nothing is read from a client here, and nothing is written but a refusal when there are
+too many: admission.py says who gets one then, and waits for it here for a moment.
 
 A frontend without a descriptor for a connection gives it back. One of which nobody has read goes to another, and no
 more come while another takes them; one that was gone on with is its own, and is tried again. Who is in want for too
@@ -37,13 +36,13 @@ from ...protocol.sockets.connection_handover import (
     read_given,
     reset_when_closed,
 )
-from .admission import Admission, client_of
+from .acceptor import Acceptor
+from .admission import Admission
 from .channel import Channel
 from .descriptors import PAUSE_S, is_scarce
-from .inner import InnerConnection, InnerDoor
+from .inner import InnerConnection
 from .newcomers import Newcomers
 
-ACCEPTS = 64  # connections that are taken at one wake-up
 log = logging.getLogger("connections")
 
 
@@ -51,15 +50,11 @@ class Connections:
     """All connections of the server."""
 
     def __init__(self, listeners: Sequence[socket.socket], frontends: Sequence[str], admission: Admission) -> None:
-        self._listeners = list(listeners)
-        self._inner: InnerDoor | None = None
-        self._is_stopped = False
         self._channels = {name: Channel() for name in frontends}
         self._held: dict[int, socket.socket] = {}
         self._admission = admission
         self._newcomers = Newcomers(admission, self)
-        self._listening = False
-        self._paused = False
+        self.acceptor = Acceptor(listeners, self._newcomers.come, self._go_on)
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -118,15 +113,8 @@ class Connections:
 
     def stop(self) -> None:
         """Take no more: whoever comes now is refused by the kernel."""
-        self._is_stopped = True
-        self._gate(open_=False)
+        self.acceptor.stop()
         self._newcomers.close()
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
-        if self._inner is not None:
-            self._inner.close()
-            self._inner = None
 
     def close(self) -> None:
         """The end of the server: let go of everything."""
@@ -139,53 +127,19 @@ class Connections:
 
     # --- connections come and go ---------------------------------------------------------------------------------
 
-    def _gate(self, open_: bool = True) -> None:
-        """Listen exactly while somebody takes what is accepted; until then the kernel keeps the queue."""
-        wanted = open_ and not self._paused and any(channel.up for channel in self._channels.values())
-        if wanted == self._listening:
-            return
-        self._listening = wanted
-        for listener in self._listeners:
-            if wanted:
-                self._loop.add_reader(listener, self._accept, listener)
-            else:
-                self._loop.remove_reader(listener)
-        if self._inner is not None:
-            self._inner.hear(wanted)
+    def _gate(self) -> None:
+        """Accept exactly while somebody takes what is accepted."""
+        self.acceptor.open_if(any(channel.up for channel in self._channels.values()))
 
-    def open_inside(self) -> socket.socket:
-        """For a new life of a relay: by what it asks for connections, to be passed on and then closed here. Its
-        predecessor's is closed.
-        """
-        if self._inner is not None:
-            self._inner.close()
-        self._inner, theirs = InnerDoor.open(self._come_inside)
-        if self._is_stopped:
-            self._inner.close()
-        self._inner.hear(self._listening)
-        return theirs
-
-    def _come_inside(self, connection: InnerConnection, client: str) -> None:
-        self._newcomers.come(connection, client_of(client))
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(ACCEPTS):
-            try:
-                connection, address = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if not is_scarce(error):
-                    raise
-                self._pause()
-                return
-            connection.setblocking(False)
-            self._newcomers.come(connection, client_of(address[0].partition("%")[0]))
+    def _go_on(self) -> None:
+        """There may be a descriptor again."""
+        self._gate()
+        self._newcomers.settle()
 
     @property
     def accepting(self) -> bool:
         """Some frontend takes connections."""
-        return self._listening and any(channel.up for channel in self._channels.values())
+        return self.acceptor.is_open and any(channel.up for channel in self._channels.values())
 
     def hold(self, number: int, connection: socket.socket) -> None:
         """It is handed over to the frontend that has least."""
@@ -205,18 +159,6 @@ class Connections:
         if channel.socket is not None:  # otherwise its successor is handed it with all others
             channel.unsent.append((number, flags))
             self._send(channel)
-
-    def _pause(self) -> None:
-        """No descriptor is left: whoever waits in the kernel's queue is taken when there is one."""
-        self._paused = True
-        self._gate()
-
-        def go_on() -> None:
-            self._paused = False
-            self._gate(bool(self._listeners))
-            self._newcomers.settle()
-
-        self._loop.call_later(PAUSE_S, go_on)
 
     def _send(self, channel: Channel) -> None:
         """Hand over what waits; the rest when there is room. What the dead are not handed, their successors are."""

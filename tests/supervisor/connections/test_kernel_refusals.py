@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from actorserve.actors.supervisor.connections import acceptor
 from actorserve.actors.supervisor.connections import pool as module
 
 from .server import NAMES, Server, Shim, watched
@@ -89,11 +90,11 @@ async def test_no_descriptor_is_left_to_accept(server: Server, monkeypatch: pyte
                 raise OSError(self.refusals.pop(), "none left")
             return super().accept()
 
-    monkeypatch.setattr(module, "PAUSE_S", 0.0)
-    server.connections._gate(open_=False)
+    monkeypatch.setattr(acceptor, "PAUSE_S", 0.0)
+    server.connections.acceptor.open_if(False)
     listener = Listener(fileno=os.dup(server.listener.fileno()))
-    server.connections._listeners = [listener]
-    server.connections._gate()
+    server.connections.acceptor._listeners = [listener]
+    server.connections.acceptor.open_if(True)
     await server.hold(2)
     assert not listener.refusals and server.take(0) == [(0, 0)]
     listener.close()

@@ -1,0 +1,99 @@
+"""Where connections come from: the listeners, and as asks of a relay, for which they are made (inner.py).
+
+Nobody is accepted unless some frontend takes connections: until then the kernel keeps the queue, also while no
+descriptor is left for another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+
+from .admission import client_of
+from .descriptors import PAUSE_S, is_scarce
+from .inner import InnerConnection, InnerDoor
+
+ACCEPTS = 64  # connections that are taken at one wake-up
+
+
+class Acceptor:
+    """`come` is given each connection and the client whose it is; `again` is called when a pause is over."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        come: Callable[[socket.socket, str], None],
+        again: Callable[[], None],
+    ) -> None:
+        self._listeners = list(listeners)
+        self._come, self._again = come, again
+        self._inner: InnerDoor | None = None
+        self._is_paused = self._is_stopped = False
+        self.is_open = False
+
+    def open_if(self, wanted: bool) -> None:
+        """Accept, or leave all to the kernel's queue."""
+        wanted = wanted and not (self._is_paused or self._is_stopped)
+        if wanted == self.is_open:
+            return
+        self.is_open = wanted
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            if wanted:
+                loop.add_reader(listener, self._accept, listener)
+            else:
+                loop.remove_reader(listener)
+        if self._inner is not None:
+            self._inner.hear(wanted)
+
+    def open_inside(self) -> socket.socket:
+        """For a new life of a relay: by what it asks for connections, to be passed on and then closed here. Its
+        predecessor's is closed.
+        """
+        if self._inner is not None:
+            self._inner.close()
+        self._inner, theirs = InnerDoor.open(self._come_inside)
+        if self._is_stopped:
+            self._inner.close()
+        self._inner.hear(self.is_open)
+        return theirs
+
+    def _come_inside(self, connection: InnerConnection, client: str) -> None:
+        self._come(connection, client_of(client))
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                connection, address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if not is_scarce(error):
+                    raise
+                self._pause()
+                return
+            connection.setblocking(False)
+            self._come(connection, client_of(address[0].partition("%")[0]))
+
+    def _pause(self) -> None:
+        """No descriptor is left: whoever waits in the kernel's queue is taken when there is one."""
+        self.open_if(False)
+        self._is_paused = True
+
+        def go_on() -> None:
+            self._is_paused = False
+            self._again()
+
+        asyncio.get_running_loop().call_later(PAUSE_S, go_on)
+
+    def stop(self) -> None:
+        """Take no more: whoever comes now is refused by the kernel."""
+        self.open_if(False)
+        self._is_stopped = True
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        if self._inner is not None:
+            self._inner.close()
+            self._inner = None
