@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import bad_request
 from ..openai.schemas import ChatRequest, GenerationFields, NamedTool, Object
-from ..output.parsers.markup import amid_text, only_calls
+from ..output.parsers.call_grammars import amid_text, only_calls
 from .prompts import tools_of
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")

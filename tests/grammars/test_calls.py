@@ -10,7 +10,8 @@ import pytest
 
 from actorserve.http.openai.schemas import Object, ToolFunction
 from actorserve.http.output.events import Turn
-from actorserve.http.output.parsers.markup import MARKUPS, PYTHON, amid_text, only_calls
+from actorserve.http.output.parsers.call_grammars import amid_text, only_calls
+from actorserve.http.output.parsers.markup import MARKUPS, PYTHON
 from actorserve.http.output.parsers.registry import TOOL_PARSERS
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import INTEGER, made

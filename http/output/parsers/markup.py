@@ -1,5 +1,5 @@
-"""How models write calls, for grammars: the structural tags (see actors/grammar/structural_tags.py) of each format of
-registry.py.
+"""How models write calls, for grammars: the structural tags of each format of registry.py, which call_grammars.py makes
+a turn of.
 
 A tool's arguments keep to its schema where it is strict; else they are any object. Formats that are not here cannot be
 told to a grammar: harmony's and Gemma's, whose free text is full of special tokens, the arguments of Python's, the
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ...openai.schemas import Object, ToolFunction
+from .tags import const, either, regex, tag
 from .values import types
 
 NO_ARGUMENTS: Object = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -31,68 +32,7 @@ class Markup(NamedTuple):
     alone: Callable[[ToolFunction], Object] | None = None  # the tag where there is no free text
 
 
-def only_calls(parser: str | None, tools: Sequence[ToolFunction], parallel: bool) -> Object | None:
-    """A turn that is calls and nothing else; None where a grammar cannot know how they are written."""
-    if parser in PYTHON:
-        begin, end, closer = PYTHON[parser]
-        names = "|".join(re.escape(tool.name) for tool in tools)
-        calls = rf"(?:{names})\((?s:.*)\){re.escape(end)}"
-        return _tag(begin, [_regex(f"{calls}(?:{re.escape(closer)})?" if closer else calls)], "")
-    markups = [markup._replace(tag=markup.alone or markup.tag) for markup in MARKUPS.get(parser or "", ())]
-    turns = [turn for markup in markups for turn in _turns(markup, tools, parallel)]
-    return None if not markups else _either(turns)
-
-
-def amid_text(parser: str | None, tools: Sequence[ToolFunction], parallel: bool) -> Object | None:
-    """Free text in which calls, where they begin, are what their tools want; None as above."""
-    markups = MARKUPS.get(parser or "", ())
-    if not markups:
-        return None
-    markups = tuple(markup for markup in markups if markup.trigger)
-    tags = [tag for markup in markups for tag in _tags(markup, tools, parallel)]
-    triggers = list(dict.fromkeys(markup.trigger for markup in markups))
-    return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": not parallel}
-
-
-def _turns(markup: Markup, tools: Sequence[ToolFunction], parallel: bool) -> list[Object]:
-    if markup.opens:
-        return _tags(markup, tools, parallel)
-    return [_separated(markup, tools, parallel)]
-
-
-def _tags(markup: Markup, tools: Sequence[ToolFunction], parallel: bool) -> list[Object]:
-    """Each call, or, where something stands around them, all calls together."""
-    if not markup.opens:
-        return [markup.tag(tool) for tool in tools]
-    return [_tag(markup.opens, [_separated(markup, tools, parallel)], markup.closes)]
-
-
-def _separated(markup: Markup, tools: Sequence[ToolFunction], parallel: bool) -> Object:
-    tags = [markup.tag(tool) for tool in tools]
-    return {
-        **{"type": "tags_with_separator", "tags": tags, "separator": markup.separator},
-        **{"at_least_one": True, "stop_after_first": not parallel},
-    }
-
-
 # --- parts ---------------------------------------------------------------------------------------------------------
-
-
-def _tag(begin: str, content: Sequence[Object], end: str) -> Object:
-    inner = content[0] if len(content) == 1 else {"type": "sequence", "elements": list(content)}
-    return {"type": "tag", "begin": begin, "content": inner, "end": end}
-
-
-def _const(text: str) -> Object:
-    return {"type": "const_string", "value": text}
-
-
-def _either(elements: Sequence[Object | None]) -> Object:
-    return {"type": "or", "elements": list(elements)}
-
-
-def _regex(pattern: str) -> Object:
-    return {"type": "regex", "pattern": pattern}
 
 
 def _json(tool: ToolFunction) -> Object:
@@ -110,41 +50,41 @@ def _schema(tool: ToolFunction) -> Object:
 
 def _object(key: str, before: str = "", after: str = "") -> Callable[[ToolFunction], Object]:
     """{"name": …, key: …}"""
-    return lambda tool: _tag(f'{before}{{"name": {json.dumps(tool.name)}, "{key}": ', [_json(tool)], "}" + after)
+    return lambda tool: tag(f'{before}{{"name": {json.dumps(tool.name)}, "{key}": ', [_json(tool)], "}" + after)
 
 
 def _cohere(tool: ToolFunction) -> Object:
-    content = [_regex("[0-9]{1,4}"), _const(f'", "tool_name": {json.dumps(tool.name)}, "parameters": '), _json(tool)]
-    return _tag('{"tool_call_id": "', content, "}")
+    content = [regex("[0-9]{1,4}"), const(f'", "tool_name": {json.dumps(tool.name)}, "parameters": '), _json(tool)]
+    return tag('{"tool_call_id": "', content, "}")
 
 
 def _command_r(tool: ToolFunction) -> Object:
-    return _tag(f'{{"tool_name": {json.dumps(tool.name)}, "parameters": ', [_json(tool)], "}")
+    return tag(f'{{"tool_name": {json.dumps(tool.name)}, "parameters": ', [_json(tool)], "}")
 
 
 def _apertus(tool: ToolFunction) -> Object:
-    return _tag(f"{{{json.dumps(tool.name)}: ", [_json(tool)], "}")
+    return tag(f"{{{json.dumps(tool.name)}: ", [_json(tool)], "}")
 
 
 def _bare(tool: ToolFunction) -> Object:
     call = {"type": "call_object", "name": tool.name, "key": "parameters", "json_schema": _schema(tool)}
-    return _tag("", [call], "")
+    return tag("", [call], "")
 
 
 def _around(begin: str, end: str) -> Callable[[ToolFunction], Object]:
     """The arguments between two texts, of which the first has the name."""
-    return lambda tool: _tag(begin.replace("NAME", tool.name), [_json(tool)], end)
+    return lambda tool: tag(begin.replace("NAME", tool.name), [_json(tool)], end)
 
 
 def _mistral(tool: ToolFunction) -> Object:
-    call_id = {"type": "sequence", "elements": [_const("[CALL_ID]"), _regex("[A-Za-z0-9]{9}")]}
-    return _tag(f"[TOOL_CALLS]{tool.name}", [_either([call_id, _const("")]), _const("[ARGS]"), _json(tool)], "")
+    call_id = {"type": "sequence", "elements": [const("[CALL_ID]"), regex("[A-Za-z0-9]{9}")]}
+    return tag(f"[TOOL_CALLS]{tool.name}", [either([call_id, const("")]), const("[ARGS]"), _json(tool)], "")
 
 
 def _kimi(tool: ToolFunction) -> Object:
     begin = f"<|tool_call_begin|>functions.{tool.name}:"
-    content = [_regex("[0-9]{1,4}"), _const("<|tool_call_argument_begin|>"), _json(tool)]
-    return _tag(begin, content, "<|tool_call_end|>")
+    content = [regex("[0-9]{1,4}"), const("<|tool_call_argument_begin|>"), _json(tool)]
+    return tag(begin, content, "<|tool_call_end|>")
 
 
 # --- formats with a tag for each argument --------------------------------------------------------------------------
@@ -153,11 +93,11 @@ def _kimi(tool: ToolFunction) -> Object:
 def _tagged(begin: str, key: tuple[str, str], end: str) -> Callable[[ToolFunction], Object]:
     """`key`: what stands around a value, of which the first has the argument's name."""
 
-    def tag(tool: ToolFunction) -> Object:
+    def call(tool: ToolFunction) -> Object:
         given = _arguments(tool, lambda name, _: (key[0].replace("NAME", name), key[1]))
-        return _tag(begin.replace("NAME", tool.name), given, end)
+        return tag(begin.replace("NAME", tool.name), given, end)
 
-    return tag
+    return call
 
 
 def _dsml(tool: ToolFunction) -> Object:
@@ -165,7 +105,7 @@ def _dsml(tool: ToolFunction) -> Object:
         said = "true" if is_text else "false"
         return f'<｜DSML｜parameter name="{name}" string="{said}">', "</｜DSML｜parameter>\n"
 
-    return _tag(f'<｜DSML｜invoke name="{tool.name}">\n', _arguments(tool, around), "</｜DSML｜invoke>\n")
+    return tag(f'<｜DSML｜invoke name="{tool.name}">\n', _arguments(tool, around), "</｜DSML｜invoke>\n")
 
 
 def _arguments(tool: ToolFunction, around: Callable[[str, bool], tuple[str, str]]) -> list[Object]:
@@ -173,14 +113,14 @@ def _arguments(tool: ToolFunction, around: Callable[[str, bool], tuple[str, str]
     schema = tool.parameters if isinstance(tool.parameters, dict) else {}
     properties = schema.get("properties")
     if not tool.strict or not isinstance(properties, dict):
-        return [{"type": "any_text"}] if tool.parameters is not None else [_const("")]
+        return [{"type": "any_text"}] if tool.parameters is not None else [const("")]
     required, given = schema.get("required"), []
     for name, one in properties.items():
         wanted = types(schema, name)
         begin, end = around(name, not wanted or "string" in wanted)
-        tag = _tag(begin, [_value(one if isinstance(one, dict) else {}, wanted, schema)], end)
-        given.append(tag if isinstance(required, list) and name in required else _either([tag, _const("")]))
-    return given or [_const("")]
+        member = tag(begin, [_value(one if isinstance(one, dict) else {}, wanted, schema)], end)
+        given.append(member if isinstance(required, list) and name in required else either([member, const("")]))
+    return given or [const("")]
 
 
 def _value(one: Object, kinds: Collection[str], root: Object) -> Object:
@@ -189,9 +129,9 @@ def _value(one: Object, kinds: Collection[str], root: Object) -> Object:
         return {"type": "json_schema", "json_schema": _with_definitions(one, root)}
     match one:
         case {"enum": [*texts]} if texts and all(isinstance(text, str) for text in texts):
-            return _either([_const(text) for text in texts])
+            return either([const(text) for text in texts])
         case {"type": "string", "pattern": str(pattern)} if re.fullmatch(r"\^[^|]*[^|\\]\$", pattern):
-            return _regex(pattern[1:-1])
+            return regex(pattern[1:-1])
     return {"type": "any_text"}
 
 
