@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.cpu.kv_formats import storage_of
-from actorserve.kernels.cpu.paged_kv import LatentPool, Pool, QuantisedPool
+from actorserve.kernels.cpu.pool_memory import LatentPool, Pool, QuantisedPool
 
 from ..model.memory.kv import KV_TYPES, KVSpec, KVType, PoolSpec
 from .kept_memory.file import Take, anonymous
@@ -45,7 +45,7 @@ def large_blocks_apart() -> Iterator[None]:
 def make_pools(
     kv: KVSpec, blocks: int, block_size: int, kind: KVType | torch.dtype, take: Take = anonymous
 ) -> list[Pool]:
-    """One for each of kv.pools(), as kernels/cpu/paged_kv.py describes them; `kind` is that of keys and values, and
+    """One for each of kv.pools(), as kernels/cpu/pool_memory.py describes them; `kind` is that of keys and values, and
     `take` gives their memory, which torch.zeros would write now.
     """
     kept = KV_TYPES[str(kind).removeprefix("torch.")] if isinstance(kind, torch.dtype) else kind

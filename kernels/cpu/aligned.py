@@ -38,7 +38,8 @@ from actorserve.actors.model.memory.kv import LayerAttention
 
 from .attention import StepAttention, contexts
 from .native.attention import NativeAttention
-from .paged_kv import Gathered, Kind, Layers, PagedKV, PoolMemory, Span
+from .paged_kv import Kind, Layers, PagedKV, Span
+from .pool_memory import Gathered, PoolMemory
 
 ROWS = 4  # of one product, where a group of heads is not larger
 WIDTH = 16  # keys that a tile's first and last one are multiples of

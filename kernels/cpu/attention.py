@@ -35,7 +35,8 @@ from actorserve.actors.model.memory.kv import LayerAttention
 from .decode import Decoding, Row
 from .dense import Context, attend
 from .native.attention import NativeAttention
-from .paged_kv import Kind, Layers, PagedKV, PoolMemory, Span
+from .paged_kv import Kind, Layers, PagedKV, Span
+from .pool_memory import PoolMemory
 
 MANY_QUERIES = 16  # of a span of bfloat16, from which on torch is quicker
 

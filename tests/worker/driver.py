@@ -26,7 +26,8 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.speculative.verifier import DraftVerifier, Proposer
 from actorserve.kernels.cpu.native.linear import NativeLinear, Weights
-from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory
+from actorserve.kernels.cpu.paged_kv import PagedKV
+from actorserve.kernels.cpu.pool_memory import PoolMemory
 from actorserve.shm.table.table import make_ref
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, KVType, uniform
 from actorserve.actors.options.config import make_config
 from actorserve.actors.worker.kept_memory.file import KeptMemory, digest_of
 from actorserve.actors.worker.memory import make_pools
-from actorserve.kernels.cpu.paged_kv import QuantisedPool
+from actorserve.kernels.cpu.pool_memory import QuantisedPool
 from actorserve.shm.kv_tier.blocks import MAGIC
 from actorserve.shm.layout import PAGE
 from tests.kernels.reference.kv_formats import codes_of

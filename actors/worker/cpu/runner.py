@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.paged_kv import PagedKV, Pool
+from actorserve.kernels.cpu.paged_kv import PagedKV
+from actorserve.kernels.cpu.pool_memory import Pool
 from actorserve.kernels.cpu.sampling import Parameters, sample
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import generation_of, slot_of

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.paged_kv import PagedKV, Pool
+from actorserve.kernels.cpu.paged_kv import PagedKV
+from actorserve.kernels.cpu.pool_memory import Pool
 
 from ...model.encoder_decoder.spec import EncoderSpec
 from ...protocol.request import Rendition

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from actorserve.kernels.cpu.aligned import AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
-from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.pool_memory import QuantisedPool
 from actorserve.kernels.cpu.sampling import Parameters, sample
 
 from ...model.heads.formats import BLOCK_FINAL_NORM, BLOCK_FUSE, BLOCK_HIDDEN_NORM, BlockShape

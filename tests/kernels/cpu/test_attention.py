@@ -15,12 +15,13 @@ from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, LayerAttention, 
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu import decode as cpu_decode
-from actorserve.kernels.cpu import paged_kv
+from actorserve.kernels.cpu import pool_memory
 from actorserve.kernels.cpu.aligned import AlignedAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.library import Library
-from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.pool_memory import QuantisedPool
 from tests.kernels.reference.kv_formats import read
 from tests.kernels.reference.layer_attention import layer_attention
 from tests.support.compiler import need_compiler
@@ -60,7 +61,7 @@ def products(kernels: str, monkeypatch: pytest.MonkeyPatch) -> None:
         need_compiler()
     monkeypatch.setattr(Kernels, "library", native.load(cpu_flags()) if name == "native" else None)
     if name == "torch":
-        monkeypatch.setattr(paged_kv, "pays", lambda pool: False)
+        monkeypatch.setattr(pool_memory, "pays", lambda pool: False)
     elif not cpu_decode.prepare_numpy():
         pytest.skip("this numpy has no OpenBLAS of its own")
     monkeypatch.setattr(cpu_decode, "MOST_THREADS", 1 << 10)

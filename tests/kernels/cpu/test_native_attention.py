@@ -15,7 +15,8 @@ from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.attention import NativeAttention
-from actorserve.kernels.cpu.paged_kv import PagedKV, Pool, PoolMemory, QuantisedPool, Span
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.pool_memory import Pool, PoolMemory, QuantisedPool
 from tests.kernels.reference.kv_formats import codes_of, read
 from tests.kernels.reference.layer_attention import layer_attention
 from tests.support.compiler import need_compiler

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.paged_kv import QuantisedPool
+from actorserve.kernels.cpu.pool_memory import QuantisedPool
 
 Floats = np.ndarray
 BITS = {"turbo4": 4, "turbo3": 3}

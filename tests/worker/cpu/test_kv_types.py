@@ -19,7 +19,8 @@ from actorserve.actors.worker.cpu.memory.window_tables import TabledKV
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.models.weights import load_decoder
 from actorserve.actors.worker.speculative.ngram import NgramProposer
-from actorserve.kernels.cpu.paged_kv import PagedKV, PoolMemory, QuantisedPool, Span
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.pool_memory import PoolMemory, QuantisedPool
 from tests.support.compiler import need_compiler
 from tests.support.models.checkpoints import VOCABULARY
 from tests.worker.cpu.test_windows_and_states import WINDOWED, Echo, TorchBench, alone, load, run_crowd

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from actorserve.kernels.cpu.paged_kv import Pool
+from actorserve.kernels.cpu.pool_memory import Pool
 
 from ....model.memory.kv import KVSpec, KVType
 from ....model.memory.kv_memory import KVMemory, plan_kv_memory

@@ -15,7 +15,8 @@ from torch import Tensor
 from actorserve.kernels.cpu.aligned import AlignedAttention, AnyAttention
 from actorserve.kernels.cpu.attention import StepAttention
 from actorserve.kernels.cpu.native.library import Library
-from actorserve.kernels.cpu.paged_kv import PagedKV, QuantisedPool, Span
+from actorserve.kernels.cpu.paged_kv import PagedKV, Span
+from actorserve.kernels.cpu.pool_memory import QuantisedPool
 
 from ....model.memory.kv import KVSpec, KVType
 from ....model.memory.kv_memory import WindowPlan
