@@ -1,14 +1,13 @@
 """A model whose layers are transformers': from the folder to a decoder that was verified. ConfigError if there is none.
 
-Its class is that which transformers has for config.json, or with --trust-remote-code the one beside the weights. First
-a tiny model of it is tried (verify.py), so that what cannot be served is said before any weight is read.
+Which class it is: checkpoint/model_class.py. First a tiny model of it is tried (verify.py), so that what cannot be
+served is said before any weight is read.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...model.checks.combinations import check_adapted
 from ...model.config_json import weights_method
@@ -25,12 +24,12 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.machine import float_on_cpu
 from ...model.quantization import NONE, QuantMethod, is_auto
 from ...model.values import Values
-from ...model.vision.refused import TEXTS_BY_TRANSFORMERS, instead
 from ...options.config import Config, ConfigError
 from ..lora.attached import attach
 from ..memory import large_blocks_apart
 from ..tensor_parallel import TensorParallelGroup
 from .checkpoint.arriving import without_weights
+from .checkpoint.model_class import check_class, code_of_others, keep_quiet, maker, read_config, refused_model
 from .checkpoint.reading import read_into
 from .checkpoint.stored import Source
 from .divided.cuts import Division
@@ -47,7 +46,6 @@ from .twin import shrink
 from .verify import Verdict, randomise, verify
 
 log = logging.getLogger("worker")
-VERSION = f"transformers {transformers.__version__}"
 UNLIKE = "it does not do what a small model of it does"
 TWIN_WORDS = 128
 
@@ -103,24 +101,26 @@ def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, 
 def try_model(config: Config, info: ModelInfo) -> Adapted:
     """How a model can be computed; ConfigError says why it cannot."""
     check_adapted(config, info)
-    _quiet()
+    keep_quiet()
     register()
     trust = config.trust_remote_code
-    whole = _read_config(info, trust)
-    _check_class(whole, info, trust)
-    make = _maker(whole, info, trust)
-    with code_of_others(lambda reason: _refused(info, f"no small model of it can be made to try it on ({reason})")):
+    whole = read_config(info, trust)
+    check_class(whole, info, trust)
+    make = maker(whole, info, trust)
+    with code_of_others(
+        lambda reason: refused_model(info, f"no small model of it can be made to try it on ({reason})")
+    ):
         small = shrink(whole, TWIN_WORDS)
         small.name_or_path = info.folder
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             twin = make(small).float().eval()
     randomise(twin)
-    with code_of_others(lambda reason: _refused(info, f"a small model of it fails ({reason})")):
+    with code_of_others(lambda reason: refused_model(info, f"a small model of it fails ({reason})")):
         try:
             verdict = verify(twin, _improve_whole)
         except Unfit as error:
-            raise _refused(info, f"it {error}") from None
+            raise refused_model(info, f"it {error}") from None
     made = partial(make, whole)
     part = _divide(config, info, verdict, twin, made) if config.tensor_parallel_size > 1 else None
     log.info(
@@ -178,68 +178,6 @@ def types_of(config: Config, info: ModelInfo, found: Adapted) -> Kept:
     return Kept(getattr(torch, method.computes_in), method, stored, mixed=stored is not None and auto)
 
 
-def _quiet() -> None:
-    """No progress bars, and of warnings only what we say ourselves."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-
-
-def _read_config(info: ModelInfo, trust: bool) -> Any:
-    own = "auto_map" in read_json(Path(info.folder) / "config.json") and not trust
-    instead = "--trust-remote-code runs the code beside its weights" if own else "a newer transformers may"
-    with code_of_others(
-        lambda reason: _refused(info, f"{VERSION} does not read its config.json ({reason}); {instead}")
-    ):
-        whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
-    if info.architecture in TEXTS_BY_TRANSFORMERS:
-        whole = whole.get_text_config(decoder=True)
-    for part in (whole, whole.get_text_config(decoder=True)):
-        if hasattr(part, "quantization_config"):  # weights are decoded here
-            del part.quantization_config
-    return whole
-
-
-def _maker(whole: Any, info: ModelInfo, trust: bool) -> Callable[..., Any]:
-    """Of a model without weights. Some classes are not in transformers' own table of those that go on with texts."""
-    if (own := _apart(whole, info)) is not None:
-        return partial(own._from_config)
-    return partial(AutoModelForCausalLM.from_config, trust_remote_code=trust)
-
-
-def _apart(whole: Any, info: ModelInfo) -> Any:
-    """Such a class, if it is the checkpoint's own."""
-    if type(whole) in AutoModelForCausalLM._model_mapping or not info.architecture.endswith("ForCausalLM"):
-        return None
-    own = getattr(transformers, info.architecture, None)
-    return own if isinstance(own, type) and getattr(own, "config_class", None) is type(whole) else None
-
-
-def _check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
-    """Its class is one that goes on with texts, and the one that the checkpoint was made with."""
-    if trust and "AutoModelForCausalLM" in (getattr(whole, "auto_map", None) or {}):
-        return
-    if _apart(whole, info) is not None:
-        return
-    known = AutoModelForCausalLM._model_mapping
-    if type(whole) not in known:
-        raise _refused(info, f"{VERSION} has no model of this kind that goes on with texts{_parts(whole, known)}")
-    classes: Any = known[type(whole)]
-    names = [one.__name__ for one in (classes if isinstance(classes, tuple | list) else [classes])]
-    if not {info.architecture, TEXTS_BY_TRANSFORMERS.get(info.architecture)} & {*names}:
-        said = f"of its kind transformers goes on with texts by {' or '.join(names)} alone"
-        raise _refused(info, f"{said}; a checkpoint of that class can be served")
-
-
-def _parts(whole: Any, known: Any) -> str:
-    """What to say beside it of a model that sees or hears, or has a text part of a kind that can be served."""
-    text = whole.get_text_config(decoder=True)
-    own = known[type(text)] if text is not whole and type(text) in known else None
-    name = own[0].__name__ if isinstance(own, tuple | list) else getattr(own, "__name__", None)
-    alone = "" if name is None else f"; a checkpoint of its text part alone ({name}) can be served"
-    sees = [part for part in ("vision_config", "audio_config") if hasattr(whole, part)]
-    return alone + (f"; what it sees or hears with ({', '.join(sees)}) is not known here: {instead()}" if sees else "")
-
-
 def _random(found: Adapted, config: Config, kept: Kept, division: Division | None) -> PreTrainedModel:
     """As it is initialised, in the way that it would have."""
     torch.manual_seed(config.seed)
@@ -279,42 +217,14 @@ def _chosen(source: Source, kept: Kept) -> QuantMethod:
 
 def _look(model: Any, tried: Traits, info: ModelInfo) -> Traits:
     """What a model does is what the small one did."""
-    with code_of_others(lambda reason: _refused(info, f"two tokens cannot be computed ({reason})")):
+    with code_of_others(lambda reason: refused_model(info, f"two tokens cannot be computed ({reason})")):
         try:
             traits = probe(model, info.max_model_len)
         except Unfit as error:
-            raise _refused(info, f"it {error}") from None
+            raise refused_model(info, f"it {error}") from None
     for word in ("paged", "positions", "stateful"):
         if getattr(traits, word) != getattr(tried, word):
-            raise _refused(info, f"{UNLIKE} ({word}: {traits.reason or tried.reason})")
+            raise refused_model(info, f"{UNLIKE} ({word}: {traits.reason or tried.reason})")
     if bool(traits.gathered) != bool(tried.gathered):
-        raise _refused(info, f"{UNLIKE} (gathered)")
+        raise refused_model(info, f"{UNLIKE} (gathered)")
     return traits
-
-
-def _refused(info: ModelInfo, reason: str) -> ConfigError:
-    return ConfigError(f"model: {info.architecture} cannot be served: {reason} ({Path(info.folder) / 'config.json'})")
-
-
-@contextmanager
-def code_of_others(refused: Callable[[str], ConfigError]) -> Iterator[None]:
-    """What transformers, or the code beside the weights, raises meanwhile becomes a refusal with its reason.
-
-    Any exception may come: their checks of configs, weights and shapes raise what they like, and so does the code of a
-    model's folder, which may even end the process. What is no fault of a model (no memory) is not one here, either.
-    """
-    try:
-        yield
-    except (ConfigError, MemoryError):
-        raise
-    except SystemExit as error:
-        raise refused(f"its code ends the process, with {error.code!r}") from None
-    except Exception as error:
-        log.debug("transformers or a model's own code failed", exc_info=True)
-        raise refused(_first(error)) from None
-
-
-def _first(error: object) -> str:
-    """Its first line; of one that ends with a colon, the next as well, which says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return " ".join(lines[: 1 + lines[0].endswith(":")])

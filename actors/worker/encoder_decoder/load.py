@@ -22,10 +22,10 @@ from ...model.memory.machine import float_on_cpu
 from ...model.quantization import METHODS, NONE, QuantMethod
 from ...model.weights.weight_files import some
 from ...options.config import Config, ConfigError
+from ..adapter.checkpoint.model_class import VERSION, code_of_others
 from ..adapter.hollow import hollow
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
-from ..adapter.load import VERSION, code_of_others
 from ..adapter.twin import shrink
 from ..adapter.verify import randomise
 from ..memory import large_blocks_apart

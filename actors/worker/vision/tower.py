@@ -26,9 +26,9 @@ from ...model.vision.texts import text_name, text_values
 from ...model.weights.weight_files import some
 from ...options.config import Config, ConfigError
 from ..adapter.checkpoint.arriving import without_weights
+from ..adapter.checkpoint.model_class import VERSION, code_of_others
 from ..adapter.checkpoint.reading import in_turn
 from ..adapter.checkpoint.stored import Source
-from ..adapter.load import VERSION, code_of_others
 
 TEXT_PARTS = ("language_model", "text_model", "lm_head")
 

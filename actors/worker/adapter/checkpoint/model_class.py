@@ -1,0 +1,113 @@
+"""Which of transformers' classes a checkpoint is of, by its config.json, or with --trust-remote-code the one beside its
+weights; and what is said where there is none, or where code that is not ours fails. ConfigError has the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from ....model.info import ModelInfo, read_json
+from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead
+from ....options.config import ConfigError
+
+log = logging.getLogger("worker")
+VERSION = f"transformers {transformers.__version__}"
+
+
+def keep_quiet() -> None:
+    """No progress bars, and of warnings only what we say ourselves."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+
+
+def read_config(info: ModelInfo, trust: bool) -> Any:
+    """transformers', of what goes on with texts."""
+    own = "auto_map" in read_json(Path(info.folder) / "config.json") and not trust
+    instead = "--trust-remote-code runs the code beside its weights" if own else "a newer transformers may"
+    with code_of_others(
+        lambda reason: refused_model(info, f"{VERSION} does not read its config.json ({reason}); {instead}")
+    ):
+        whole = AutoConfig.from_pretrained(info.folder, trust_remote_code=trust, local_files_only=True)
+    if info.architecture in TEXTS_BY_TRANSFORMERS:
+        whole = whole.get_text_config(decoder=True)
+    for part in (whole, whole.get_text_config(decoder=True)):
+        if hasattr(part, "quantization_config"):  # weights are decoded here
+            del part.quantization_config
+    return whole
+
+
+def maker(whole: Any, info: ModelInfo, trust: bool) -> Callable[..., Any]:
+    """Of a model without weights. Some classes are not in transformers' own table of those that go on with texts."""
+    if (own := _apart(whole, info)) is not None:
+        return partial(own._from_config)
+    return partial(AutoModelForCausalLM.from_config, trust_remote_code=trust)
+
+
+def _apart(whole: Any, info: ModelInfo) -> Any:
+    """Such a class, if it is the checkpoint's own."""
+    if type(whole) in AutoModelForCausalLM._model_mapping or not info.architecture.endswith("ForCausalLM"):
+        return None
+    own = getattr(transformers, info.architecture, None)
+    return own if isinstance(own, type) and getattr(own, "config_class", None) is type(whole) else None
+
+
+def check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
+    """Its class is one that goes on with texts, and the one that the checkpoint was made with."""
+    if trust and "AutoModelForCausalLM" in (getattr(whole, "auto_map", None) or {}):
+        return
+    if _apart(whole, info) is not None:
+        return
+    known = AutoModelForCausalLM._model_mapping
+    if type(whole) not in known:
+        raise refused_model(info, f"{VERSION} has no model of this kind that goes on with texts{_parts(whole, known)}")
+    classes: Any = known[type(whole)]
+    names = [one.__name__ for one in (classes if isinstance(classes, tuple | list) else [classes])]
+    if not {info.architecture, TEXTS_BY_TRANSFORMERS.get(info.architecture)} & {*names}:
+        said = f"of its kind transformers goes on with texts by {' or '.join(names)} alone"
+        raise refused_model(info, f"{said}; a checkpoint of that class can be served")
+
+
+def _parts(whole: Any, known: Any) -> str:
+    """What to say beside it of a model that sees or hears, or has a text part of a kind that can be served."""
+    text = whole.get_text_config(decoder=True)
+    own = known[type(text)] if text is not whole and type(text) in known else None
+    name = own[0].__name__ if isinstance(own, tuple | list) else getattr(own, "__name__", None)
+    alone = "" if name is None else f"; a checkpoint of its text part alone ({name}) can be served"
+    sees = [part for part in ("vision_config", "audio_config") if hasattr(whole, part)]
+    return alone + (f"; what it sees or hears with ({', '.join(sees)}) is not known here: {instead()}" if sees else "")
+
+
+def refused_model(info: ModelInfo, reason: str) -> ConfigError:
+    return ConfigError(f"model: {info.architecture} cannot be served: {reason} ({Path(info.folder) / 'config.json'})")
+
+
+@contextmanager
+def code_of_others(refused: Callable[[str], ConfigError]) -> Iterator[None]:
+    """What transformers, or the code beside the weights, raises meanwhile becomes a refusal with its reason.
+
+    Any exception may come: their checks of configs, weights and shapes raise what they like, and so does the code of a
+    model's folder, which may even end the process. What is no fault of a model (no memory) is not one here, either.
+    """
+    try:
+        yield
+    except (ConfigError, MemoryError):
+        raise
+    except SystemExit as error:
+        raise refused(f"its code ends the process, with {error.code!r}") from None
+    except Exception as error:
+        log.debug("transformers or a model's own code failed", exc_info=True)
+        raise refused(_first(error)) from None
+
+
+def _first(error: object) -> str:
+    """Its first line; of one that ends with a colon, the next as well, which says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[: 1 + lines[0].endswith(":")])
