@@ -20,6 +20,12 @@ from .model_card import added_tokens, card_of, fingerprint_of
 from .parsers import choose_parsers
 
 ANY_ADDRESS = ("", "0.0.0.0", "::")
+OPTIONS = (  # that are settings by the same name
+    *("max_body_bytes", "max_num_seqs", "max_log_len", "max_audio_bytes", "max_tool_calls", "first_engine"),
+    *("admin_api_key", "allow_credentials", "root_path", "response_role", "trust_request_chat_template"),
+    *("idempotent_request_ids", "prefix_cache_per_client"),
+)
+OF_MODEL = ("max_model_len", "sampling_defaults", "vocab_size", "end_tokens", "pooling", "encoder")  # likewise
 
 
 def settings_of(context: Context, engine: FrontendEngine) -> Settings:
@@ -36,35 +42,23 @@ def _settings(
     config, model = served.config, served.info
     tools, reasoning = choose_parsers(config, model)
     return Settings(
+        **{name: getattr(config, name) for name in OPTIONS},
+        **{name: getattr(model, name) for name in OF_MODEL},
         served=config.served_names(),
         api_keys=config.api_key,
-        max_body_bytes=config.max_body_bytes,
-        max_model_len=model.max_model_len,
-        sampling_defaults=model.sampling_defaults,
-        vocab_size=model.vocab_size,
-        end_tokens=model.end_tokens,
         created=created,
         model=served.index,
         catalog=catalog,
         has_tokenizer=bool(model.tokenizer_folder),
         idempotency=config.idempotency_window > 0,
-        idempotent_request_ids=config.idempotent_request_ids,
-        prefix_cache_per_client=config.prefix_cache_per_client,
         tool_parser=tools if config.enable_auto_tool_choice else None,
         reasoning_parser=reasoning,
-        trust_request_chat_template=config.trust_request_chat_template,
-        admin_api_key=config.admin_api_key,
         allowed_origins=tuple(config.allowed_origins),
         allowed_methods=tuple(config.allowed_methods),
         allowed_headers=tuple(config.allowed_headers),
         request_id_headers=config.enable_request_id_headers,
-        max_log_len=config.max_log_len,
-        pooling=model.pooling,
         kv=_kv_sharing(context),
         engines=range(config.first_engine + served.engines.start, config.first_engine + served.engines.stop),
-        first_engine=config.first_engine,
-        encoder=model.encoder,
-        max_audio_bytes=config.max_audio_bytes,
         max_form_bytes=form_bytes(config),
         media=media_rules(config, model, context.system.files.body_bytes),
         adapters=AdapterNames() if served.index else engine.adapters,
@@ -72,21 +66,16 @@ def _settings(
         tokenizer_info=describe_tokenizer(config, model),
         card=partial(card_of, config, model),
         special_tokens=partial(added_tokens, model),
-        max_num_seqs=config.max_num_seqs,
         io_processor=config.io_processor_plugin is not None,
         prompt_embeds=config.enable_prompt_embeds,
-        root_path=config.root_path,
-        response_role=config.response_role,
         template_kwargs=config.json_object("default_chat_template_kwargs"),
         keep_alive_s=config.sse_keep_alive_interval,
         realtime_idle_s=config.realtime_idle_timeout,
-        allow_credentials=config.allow_credentials,
         fingerprint=fingerprint_of(config, model),
         tools=engine.tools if config.has_tools else None,
         plugins=plugins_of(config),
         watermarks=not check_gpu(config),
         tools_by_url=bool(config.allowed_tool_domains),
-        max_tool_calls=config.max_tool_calls,
     )
 
 

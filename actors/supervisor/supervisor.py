@@ -104,15 +104,7 @@ class Supervisor:
         """Serve until a signal or a failure ends it; returns the exit status. No actor is left afterwards."""
         loop = asyncio.get_running_loop()
         self.output.watch(loop)
-        ends = set(SIGNALS)
-        if self.memory.keys.is_there:
-            ends.remove(signal.SIGHUP)
-            loop.add_signal_handler(signal.SIGHUP, self.memory.keys.read_again)
-        for number in ends:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it with SIGHUP
-                loop.add_signal_handler(number, self._signalled, number)
-        for number in UNUSED:
-            loop.add_signal_handler(number, self._heard_unused, number)
+        self._heed_signals(loop)
         loop.set_exception_handler(self._failed)
         loop.add_reader(self.memory.eventfds[SUPERVISOR], self._look)
         become_subreaper()
@@ -142,6 +134,17 @@ class Supervisor:
             if self.reason:
                 self.output.say(self.reason, "critical")
         return self.status
+
+    def _heed_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        ends = set(SIGNALS)
+        if self.memory.keys.is_there:
+            ends.remove(signal.SIGHUP)
+            loop.add_signal_handler(signal.SIGHUP, self.memory.keys.read_again)
+        for number in ends:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it with SIGHUP
+                loop.add_signal_handler(number, self._signalled, number)
+        for number in UNUSED:
+            loop.add_signal_handler(number, self._heard_unused, number)
 
     async def _open_control(self) -> None:
         try:

@@ -54,17 +54,13 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         raise ConfigError(f"--convert none: {name} goes on with texts; embed makes vectors of its hidden states")
     base = _base(config, whole, name)
     _check_head(whole, base, head, name)
-    hidden = next((size for key in WIDTHS if (size := text.whole(key, 1, LARGEST)) is not None), None)
-    if hidden is None:
-        raise ConfigError(f"model: {text.file} does not say how wide hidden states are ({', '.join(WIDTHS)})")
+    hidden = _hidden_size(text)
     methods = [options.method] if options.method else found.methods if found else [_default(base, name)]
     activation, score = activations(whole, options, len(head.labels))
     if name in REWARDS and len(head.labels) == 1:  # a reward has no bounds
         activation = score = ""
     dense = found.dense if found and not head.kind else []
     width = dense[-1].outputs if dense else hidden * len(methods)
-    if (cut := options.dimensions or 0) > width:
-        raise ConfigError(f"{OPTION}: dimensions: {cut} is more than the {width} numbers of a vector")
     spec = PoolingSpec(
         tasks=_tasks(head.kind, base),
         base=base,
@@ -73,7 +69,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         hidden=hidden,
         width=width,
         dense=dense,
-        dimensions=cut,
+        dimensions=_dimensions(options, width),
         may_cut=_may_cut(whole),
         head=head.kind,
         labels=list(head.labels),
@@ -103,8 +99,6 @@ def _of_two(
         raise ConfigError(f"--convert {config.convert}: {name} has no head that classifies; embed can be had")
     if options.method:
         raise ConfigError(f"{OPTION}: pooling_type: {name} pools in its encoders, as these were trained; leave it out")
-    if (cut := options.dimensions or 0) > width:
-        raise ConfigError(f"{OPTION}: dimensions: {cut} is more than the {width} numbers of a vector")
     return PoolingSpec(
         tasks=[EMBED],
         base="",
@@ -112,13 +106,28 @@ def _of_two(
         normalize=_normalizes(options, found),
         hidden=width,
         width=width,
-        dimensions=cut,
+        dimensions=_dimensions(options, width),
         may_cut=_may_cut(whole),
         prompts=found.prompts if found else {},
         default_prompt=found.default_prompt if found else "",
         lower_case=dual.lower_case,
         dual=dual,
     )
+
+
+def _hidden_size(text: Values) -> int:
+    """How wide hidden states are."""
+    hidden = next((size for key in WIDTHS if (size := text.whole(key, 1, LARGEST)) is not None), None)
+    if hidden is None:
+        raise ConfigError(f"model: {text.file} does not say how wide hidden states are ({', '.join(WIDTHS)})")
+    return hidden
+
+
+def _dimensions(options: PoolerOptions, width: int) -> int:
+    """To how many numbers vectors are cut; 0: to none."""
+    if (cut := options.dimensions or 0) > width:
+        raise ConfigError(f"{OPTION}: dimensions: {cut} is more than the {width} numbers of a vector")
+    return cut
 
 
 def _check_head(whole: Values, base: str, head: FoundHead, name: str) -> None:
