@@ -27,7 +27,6 @@ from .settings import RouteSettings, replica_tls, serving_tls
 from .upstream import Upstream
 from .websockets import pass_socket
 
-LOOK_S = 0.05  # between two looks at what is left of a drain
 HEAD_BYTES = 64 << 10
 log = logging.getLogger("route")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -51,6 +50,7 @@ class Router:
         self.ends = asyncio.Event()
         self.draining = False
         self.in_flight = 0
+        self._is_empty = asyncio.Event()  # of a drain: nothing is in flight
         self._keys = [key.encode() for key in settings.api_keys]
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout)
         limits: dict[str, Any] = {"max_line_size": HEAD_BYTES, "max_field_size": HEAD_BYTES, "read_bufsize": 256 << 10}
@@ -133,16 +133,18 @@ class Router:
             prober.result()  # a mistake of ours, which ends the router
         self.draining = True
         log.info("the router ends: %d requests are left", self.in_flight)
-        over = asyncio.get_running_loop().time() + self.settings.shutdown_timeout
-        while self.in_flight and asyncio.get_running_loop().time() < over:
-            await asyncio.sleep(LOOK_S)
-        if self.in_flight:
+        if not self.in_flight:
+            return
+        try:
+            async with asyncio.timeout(self.settings.shutdown_timeout):
+                await self._is_empty.wait()
+        except TimeoutError:
             log.warning("time is up: %d requests are cut off", self.in_flight)
 
     def stop(self) -> None:
         """The first time: drain. The second: at once."""
         if self.ends.is_set():
-            self.in_flight = 0
+            self._is_empty.set()
         self.ends.set()
 
     # --- requests ------------------------------------------------------------------------------------------------
@@ -170,6 +172,8 @@ class Router:
             return response
         finally:
             self.in_flight -= 1
+            if self.draining and not self.in_flight:
+                self._is_empty.set()
 
     def _check_key(self, request: web.Request, keys: list[bytes]) -> None:
         if not keys:

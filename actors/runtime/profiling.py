@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from .sampler import Entry, Sampler
 
 log = logging.getLogger("profile")
 PART = ".part"
+TURN_S = 5.0  # that an actor gets until its next turn; a hung one is not waited for
 
 
 class Part(msgspec.Struct):
@@ -110,13 +112,17 @@ class ProfileWatch:
         self._device: DeviceProfiler | None = None
         self._device_entries: list[Entry] = []
         self._sampler: Sampler | None = None
-        self._stopped = False  # the device's part is there
+        self._stopped = threading.Event()  # the device's part is there
         self._began = 0
 
     def look(self) -> None:
         """In each turn: begin, or give the device's part."""
         ends = self.words.ends
-        if self._sampler is not None and not self._stopped and (ends != self._seen or time.monotonic_ns() > ends):
+        if (
+            self._sampler is not None
+            and not self._stopped.is_set()
+            and (ends != self._seen or time.monotonic_ns() > ends)
+        ):
             self._stop_device()
         elif ends != self._seen and self._folder is not None:
             self._seen = ends
@@ -129,7 +135,8 @@ class ProfileWatch:
         if self._sampler is not None and self._sampler.thread.is_alive():
             self._seen = 0  # the one before is just written: in the next turn
             return
-        self._began, self._stopped, self._device_entries = time.monotonic_ns(), False, []
+        self._began, self._device_entries = time.monotonic_ns(), []
+        self._stopped.clear()
         number, ends = self.words.state
         self._missed.know(number)
         self._device = None if self.make_device is None else self.make_device()
@@ -143,15 +150,11 @@ class ProfileWatch:
         if self._device is not None:
             self._device_entries = self._device.stop()
             self._device = None
-        self._stopped = True
+        self._stopped.set()
 
     def _give(self, number: int, found: list[Entry], cut: bool) -> None:
-        """By the sampler's thread, once the actor's own has had a turn to stop the device; a hung one is not waited for
-        for long.
-        """
-        deadline = time.monotonic() + 5.0
-        while not self._stopped and time.monotonic() < deadline:
-            time.sleep(0.02)
+        """By the sampler's thread, once the actor's own has had a turn to stop the device."""
+        self._stopped.wait(TURN_S)
         entries = [self._name(), *found, *self._device_entries]
         self._write(number, Part(self._actor, self._incarnation, self._began, cut, entries))
 
