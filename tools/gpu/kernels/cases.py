@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from actorserve.actors.protocol.request import default_of
 from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
 from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
@@ -211,13 +212,14 @@ def sampling(device: torch.device, model: Model, batch: int, dtype: torch.dtype)
             rows = torch.arange(batch, device=device)
             scores = (torch.randn(batch, model.words, device=device) * 3).to(dtype)
             workspace = gpu_sampling.Workspace.make(batch, model.words, device)
-            parameters = gpu_sampling.RowParameters(
-                torch.full((batch,), filters.get("temperature", 1.0), device=device),
-                torch.full((batch,), int(filters.get("top_k", 0)), device=device),
-                torch.full((batch,), filters.get("top_p", 1.0), dtype=torch.float64, device=device),
-                torch.zeros(batch, device=device),
-                torch.full((batch,), filters.get("top_n_sigma", 0.0), device=device), rows + 7, rows,
-            )  # fmt: skip
+            given = {"seed": 7} | filters
+            each = {
+                name: torch.full((batch,), given.get(name, default_of(name)), dtype=kind, device=device)
+                for name, kind in zip(
+                    gpu_sampling.RowParameters._fields[:-1], gpu_sampling.PARAMETER_DTYPES[:-1], strict=True
+                )
+            }
+            parameters = gpu_sampling.RowParameters(**each, position=rows)
             out = torch.empty_like(rows)
             return lambda: gpu_sampling.sample(scores, rows, parameters, workspace, out)
 
