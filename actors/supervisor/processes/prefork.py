@@ -63,8 +63,8 @@ def take_over(supervisor: int, control: int, output: int, kept: Container[int]) 
 
     The callers hold all objects of the supervisor, so that none is finalised; descriptors are closed, but for `kept`.
     """
-    status = 1
-    try:
+
+    def begin() -> None:
         os.setsid()  # Ctrl-C is for the supervisor alone
         nothing = os.open(os.devnull, os.O_RDONLY)
         for fd, standard in ((nothing, 0), (output, 1), (output, 2)):
@@ -83,7 +83,17 @@ def take_over(supervisor: int, control: int, output: int, kept: Container[int]) 
         die_with_supervisor(supervisor)
         leave_signals_to_supervisor()
         _Template(supervisor, socket.socket(fileno=control)).serve()
-        status = 0
+
+    _live_and_end(begin)
+
+
+def _live_and_end(life: Callable[[], int | None]) -> NoReturn:
+    """The rest of a process's life; it ends with the status that this returns, 0 if none, and 1 if it fails. Nothing of
+    the interpreter is taken down: it is a copy of another process's.
+    """
+    status = 1
+    try:
+        status = life() or 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -198,16 +208,12 @@ class _Template:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        status = 1
-        try:
+
+        def begin() -> None:
             die_with_supervisor(self._supervisor)
             _Template(self._supervisor, socket.socket(fileno=control), branch).serve()
-            status = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
+
+        _live_and_end(begin)
 
 
 def _check(expected: str, boot: int) -> int:
@@ -215,16 +221,13 @@ def _check(expected: str, boot: int) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    status = 1
-    try:
+
+    def look() -> int:
         die_with_supervisor(os.getppid())
         os.dup2(boot, 0)
-        status = check(expected)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+        return check(expected)
+
+    _live_and_end(look)
 
 
 if __name__ == "__main__":
