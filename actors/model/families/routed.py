@@ -15,13 +15,15 @@ from .dense.llama import llama_layer
 from .family import Family
 
 QK_NORM = "use_qk_norm"
+APART = "qkv_apart"  # GGUF files have queries, keys and values so, in Llama's names
 
 
-def _changes(layer: LayerSpec) -> Callable[[Values], dict[str, Any]]:
-    """Without norms of heads where config.json has none."""
+def _changes(layer: LayerSpec, apart: LayerSpec | None = None) -> Callable[[Values], dict[str, Any]]:
+    """Without norms of heads where config.json has none; `apart` is the layer of files that say APART."""
 
     def more(given: Values) -> dict[str, Any]:
-        own = layer if given.flag(QK_NORM) else msgspec.structs.replace(layer, q_norm=None, k_norm=None)
+        own = apart if apart is not None and given.flag(APART) else layer
+        own = own if given.flag(QK_NORM) else msgspec.structs.replace(own, q_norm=None, k_norm=None)
         return {"layer": own.with_biases(given.flag), "beside": drafting_layers(given)}
 
     return more
@@ -85,6 +87,7 @@ SCORED, CORRECTED_LING = (
     _bailing_layer(SHARED),
     _bailing_layer(msgspec.structs.replace(SHARED, correction="mlp.gate.expert_bias")),
 )
+SCORED_APART = msgspec.structs.replace(llama_layer(qkv_bias="use_qkv_bias"), moe=SHARED)
 NAMES = (("model.word_embeddings.", f"{EMBEDDINGS}."),)
 BAILING = Family(
     architectures=("BailingMoeForCausalLM",),
@@ -92,7 +95,7 @@ BAILING = Family(
     absent={QK_NORM: False, "first_k_dense_replace": 0, "n_group": None},
     names=NAMES,
     moe=_bailing_experts,
-    more=_changes(SCORED),
+    more=_changes(SCORED, SCORED_APART),
 )
 BAILING_V2 = Family(
     architectures=("BailingMoeV2ForCausalLM",),

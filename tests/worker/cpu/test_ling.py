@@ -16,7 +16,8 @@ from torch import Tensor
 
 from actorserve.actors.model.config_json import find_architecture
 from actorserve.actors.model.info import read_json
-from tests.support.models.gguf.files import byte_level_fields, stored, write
+from tests.support.compiler import cache_with_kernels
+from tests.support.models.gguf.files import Stored, byte_level_fields, heads_in_order, stored, write
 from tests.support.models.greedy import assert_greedy, reference
 
 from ..driver import Driver, Sequence, config_for, make_runner
@@ -98,19 +99,30 @@ def test_answers_are_those_of_the_same_weights(
     assert_greedy(reference(source), texts, found, 12)
 
 
-def test_a_gguf_file(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its checkpoint, with a layer behind the others that drafts."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    _, folder = second(checkpoints, tmp_path)
-    values, tensors = read_json(folder / "config.json"), {}
+def in_file(folder: Path, names: tuple[tuple[str, str], ...]) -> dict[str, Stored]:
+    """A checkpoint's tensors by the names of a GGUF file, those of all experts in one."""
+    tensors: dict[str, Stored] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     for name, weight in load_file(folder / "model.safetensors").items():
         if of := re.fullmatch(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(\w+)_proj\.weight", name):
             experts.setdefault(f"blk.{of[1]}.ffn_{of[3]}_exps.weight", {})[int(of[2])] = weight
         else:
-            tensors[renamed(name, IN_FILES)] = stored("F32", weight.numpy())
+            tensors[renamed(name, names)] = stored("F32", weight.numpy())
     for name, parts in experts.items():
         tensors[name] = stored("F32", torch.stack([parts[number] for number in sorted(parts)]).numpy())
+    return tensors
+
+
+def write_file(folder: Path, path: Path, architecture: str, fields: dict[str, Any], tensors: dict[str, Stored]) -> None:
+    named = {f"{architecture}.{name}": value for name, value in fields.items()}
+    write(path, {"general.architecture": architecture, **named, **byte_level_fields(folder, "gpt-2")}, tensors)
+
+
+def test_a_gguf_file(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its checkpoint, with a layer behind the others that drafts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _, folder = second(checkpoints, tmp_path)
+    values, tensors = read_json(folder / "config.json"), in_file(folder, IN_FILES)
     tensors |= {
         f"blk.3.{own}": stored("F32", torch.ones(8).numpy()) for own in ("nextn.eh_proj.weight", "attn_q.weight")
     }
@@ -123,11 +135,38 @@ def test_a_gguf_file(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.M
         **{"expert_shared_count": 1, "expert_weights_norm": True, "expert_weights_scale": 2.5},
         **{"expert_group_count": 4, "expert_group_used_count": 2, "leading_dense_block_count": 1},
     }
-    named = {"general.architecture": "bailingmoe2", **{f"bailingmoe2.{name}": value for name, value in fields.items()}}
-    write(tmp_path / "model.gguf", named | byte_level_fields(folder, "gpt-2"), tensors)
+    write_file(folder, tmp_path / "model.gguf", "bailingmoe2", fields, tensors)
     wanted, found, _ = read_both(folder, tmp_path / "model.gguf")
     for name, weight in wanted.items():
         assert torch.equal(found[name], weight), name
+
+
+def test_a_gguf_file_of_the_first(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries, keys and values are apart there, and numbers of queries and keys that turn together neighbours."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_with_kernels(tmp_path / "cache")))
+    source, folder = first(checkpoints, tmp_path)
+    values, heads = read_json(folder / "config.json"), {"q": 4, "k": 2, "v": 0}
+    tensors, joined = in_file(folder, IN_FILES), load_file(folder / "model.safetensors")
+    width = values["hidden_size"] // heads["q"]
+    for layer in range(values["num_hidden_layers"]):
+        del tensors[f"blk.{layer}.attn_qkv.weight"]
+        whole = joined[f"model.layers.{layer}.attention.query_key_value.weight"]
+        for part, rows in zip(heads, whole.split([heads["q"] * width, 2 * width, 2 * width]), strict=True):
+            turned = heads_in_order(rows.numpy(), heads[part]) if heads[part] else rows.numpy()
+            tensors[f"blk.{layer}.attn_{part}.weight"] = stored("F32", turned)
+    fields = {
+        **{"block_count": values["num_hidden_layers"], "context_length": 2048, "embedding_length": 4 * width},
+        **{"feed_forward_length": 96, "attention.head_count": 4, "attention.head_count_kv": 2},
+        **{"rope.dimension_count": width, "rope.scaling.type": "none"},
+        **{"rope.freq_base": float(values["rope_parameters"]["rope_theta"])},
+        **{"attention.layer_norm_rms_epsilon": values["rms_norm_eps"], "leading_dense_block_count": 0},
+        **{"expert_count": 5, "expert_used_count": values["num_experts_per_tok"], "expert_shared_count": 0},
+        **{"expert_feed_forward_length": 96, "expert_weights_scale": 1.0, "expert_weights_norm": True},
+    }
+    write_file(folder, tmp_path / "model.gguf", "bailingmoe", fields, tensors)
+    texts = prompts((1, 40, 17, 5))
+    runner = make_runner(config_for(tmp_path / "model.gguf"))
+    assert_greedy(reference(source), texts, Driver(runner, budget=32).run([Sequence(text, 12) for text in texts]), 12)
 
 
 def test_what_the_layers_do_not_have() -> None:

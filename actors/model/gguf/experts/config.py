@@ -117,6 +117,23 @@ def _glm4_moe(fields: Fields, header: GgufHeader) -> Config:
     }
 
 
+def _bailing(fields: Fields, header: GgufHeader) -> Config:
+    """Of files whose logits were normed rows of weights are such already."""
+    scores_by(fields, (SOFTMAX,))
+    found = routed_experts(fields)
+    if found["n_group"] != 1 or found["routed_scaling_factor"] != 1.0:
+        raise fields.wrong_own("expert_weights_scale", "1, without groups of experts,")
+    return {
+        **{name: found[name] for name in ("num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")},
+        "first_k_dense_replace": found["first_k_dense_replace"],
+        "num_experts": found["n_routed_experts"],
+        "num_shared_experts": found["n_shared_experts"],
+        "use_qkv_bias": "blk.0.attn_q.bias" in header.tensors,
+        "qkv_apart": True,
+        "hidden_act": "silu",
+    }
+
+
 def _bailing2(fields: Fields, header: GgufHeader) -> Config:
     scores_by(fields, (SIGMOID,))
     found = routed_experts(fields)
@@ -181,6 +198,7 @@ def _olmoe(fields: Fields, header: GgufHeader) -> Config:
 ROUTED = ("expert_count", "expert_group_used_count", "leading_dense_block_count")
 GRANITE = ("logit_scale", "residual_scale", "embedding_scale")
 OWN: dict[str, tuple[Callable[[Fields, GgufHeader], Config], tuple[str, ...]]] = {
+    "bailingmoe": (_bailing, ROUTED),
     "bailingmoe2": (_bailing2, (*ROUTED, "nextn_predict_layers")),
     "dots1": (_dots1, ROUTED),
     "ernie4_5-moe": (_ernie_moe, (*ROUTED, "interleave_moe_layer_step")),

@@ -15,6 +15,7 @@ def experts(gate: str, place: str, shared: str = "") -> Names:
 
 DEEPSEEK: Names = LLAMA | experts("mlp.gate", "mlp.experts", "mlp.shared_experts")
 EXPERTS = {
+    "bailingmoe": Layout(*("BailingMoeForCausalLM", "bailing_moe", DEEPSEEK), paired=True),
     "bailingmoe2": Layout(
         *("BailingMoeV2ForCausalLM", "bailing_moe"),
         {name: hub for name, hub in DEEPSEEK.items() if name not in ("attn_q", "attn_k", "attn_v")}
