@@ -23,6 +23,7 @@ import torch
 import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.cache import triton_key
 from triton.runtime.jit import JITFunction
 
 from ...model.memory.machine import usable_cores
@@ -36,6 +37,11 @@ NEW = {
     *(ATEN.empty.memory_format, ATEN.empty_like.default, ATEN.empty_strided.default),
     *(ATEN.new_empty.default, ATEN.new_empty_strided.default),
 }
+
+
+def begin_to_read_triton() -> None:
+    """Its own files, by which it knows whether a kernel was compiled by it: most of a second, beside the weights."""
+    threading.Thread(target=triton_key, name="reads-triton", daemon=True).start()
 
 
 def compile_ahead(device: torch.device, *launch: Callable[[], None], threads: int | None = None) -> int:
@@ -111,6 +117,11 @@ class _NothingComputed(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: for that torch imports its compiler, which takes longer than some kernels take to compile."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in PRODUCTS:

@@ -36,7 +36,7 @@ from ..start.shared import join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
-from .compilations import compile_ahead, report_late_compilations, writable_cache
+from .compilations import begin_to_read_triton, compile_ahead, report_late_compilations, writable_cache
 from .drafts.ahead import CachedDraftingRunner
 from .drafts.blocks import BlockDrafter, BlockDraftingRunner
 from .drafts.draft_model import ModelDraftingRunner
@@ -76,6 +76,7 @@ def start(context: Context) -> GpuWorkerActor:
     device = torch.device("cuda", context.system.first_device(spec.engine) + spec.index)
     torch.cuda.set_device(device)
     context.phase_ends(StartPhase.IMPORTS)
+    begin_to_read_triton()
     await_freed_memory(context.config, device)
     group = join_group(context, device)
     context.phase_ends(StartPhase.GROUP)

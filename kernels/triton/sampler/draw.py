@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .weight_search import HEAVIEST, fetch, filters, held, pick, search, weigh, weight_of
+from .weight_search import HEAVIEST, fetch, filters, pick, search, weigh, weight_of
 
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 
@@ -87,8 +87,8 @@ def draw_filtered(
     many = above + ties
     goal = tl.minimum((u * kept.to(tl.float64)).to(tl.int64), kept - 1)
     if descending:
-        cut = tl.maximum(search(place, count, least, best, temperature, goal + 1, False, WIDTH, CANDIDATES), cut)
-        _, heavier = held(place, count, least, best, temperature, cut + 1, WIDTH, CANDIDATES)
+        lower, _, _, _, mass = search(place, count, least, best, temperature, goal + 1, False, WIDTH, CANDIDATES)
+        heavier, cut = tl.where(lower > cut, mass, heavier), tl.maximum(lower, cut)
         goal = (goal - heavier) // tl.maximum(weight_of(cut), 1)
         ties = total * 0 + WORDS
     return pick(place, count, least, best, temperature, cut, ties, goal, descending, WIDTH), many

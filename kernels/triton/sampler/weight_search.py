@@ -67,17 +67,21 @@ def held(source, count, least, best, temperature, low, LANES: tl.constexpr, CAND
 @triton.jit
 def search(
     source, count, least, best, temperature, goal, COUNTED: tl.constexpr, LANES: tl.constexpr, CANDIDATES: tl.constexpr
-):
-    """The largest bits such that the words from there upwards number, or weigh, at least `goal`; 0 if none do."""
+):  # fmt: skip
+    """(the largest bits such that the words from there upwards number, or weigh, at least `goal`, 0 if none do; the
+    number and weight of these words, unknown of 0; and of those above)."""
     low = goal.to(tl.int32) * 0
     high = low + HEAVIEST + 1
+    reaching, mass, above, heavier = goal * 0, goal * 0, goal * 0, goal * 0
     for _ in range(TURNS):
         middle = (low + high) // 2
-        number, mass = held(source, count, least, best, temperature, middle, LANES, CANDIDATES)
-        enough = (number if COUNTED else mass) >= goal
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle)
-    return low
+        number, weight = held(source, count, least, best, temperature, middle, LANES, CANDIDATES)
+        enough = (number if COUNTED else weight) >= goal
+        behind = (not enough) & (middle > low)
+        low, high = tl.where(enough, middle, low), tl.where(behind, middle, high)
+        reaching, mass = tl.where(enough, number, reaching), tl.where(enough, weight, mass)
+        above, heavier = tl.where(behind, number, above), tl.where(behind, weight, heavier)
+    return low, reaching, mass, above, heavier
 
 
 @triton.jit
@@ -112,25 +116,31 @@ def filters(
     number of the rest above, whether a CPU draws in descending order)."""
     size = tl.cdiv(words, PADDING) * PADDING
     limited = (top_k > 0) & (top_k < size)
-    kth = floor * 0
+    kth, last, least_bits = floor * 0, floor * 0, tl.maximum(floor, 1)
+    number, staying, within = total * 0, total * 0, total * 0
+    whole = total
     if limited:
-        kth = search(source, count, least, best, temperature, top_k, True, LANES, CANDIDATES)
-    number, mass = held(source, count, least, best, temperature, tl.maximum(kth, 1), LANES, CANDIDATES)
-    last, staying, within = floor * 0, number, number
+        kth, number, whole, above, heavier = search(
+            source, count, least, best, temperature, top_k, True, LANES, CANDIDATES
+        )
+        number, whole = tl.where(kth > 0, number, above), tl.where(kth > 0, whole, heavier)
     if top_p < 1:
-        whole = tl.where(limited, mass, total)
         limit = tl.maximum(tl.ceil(whole.to(tl.float64) * top_p).to(tl.int64), 1)
-        last = search(source, count, least, best, temperature, limit, False, LANES, CANDIDATES)
-        above, heavier = held(source, count, least, best, temperature, last + 1, LANES, CANDIDATES)
+        last, _, _, above, heavier = search(source, count, least, best, temperature, limit, False, LANES, CANDIDATES)
         staying = tl.cdiv(limit - heavier, tl.maximum(weight_of(last), 1))
         within = above + staying
-    cut = tl.maximum(tl.maximum(kth, last), tl.maximum(floor, 1))
-    above, heavier = held(source, count, least, best, temperature, cut + 1, LANES, CANDIDATES)
-    reaching, _ = held(source, count, least, best, temperature, cut, LANES, CANDIDATES)
+    cut = tl.maximum(tl.maximum(kth, last), least_bits)
+    likely, above, reaching, heavier = total * 0, total * 0, total * 0, total * 0
+    for turn in range(4):  # from these bits on; one piece of code for all, which is long to compile
+        bits = tl.where(turn == 0, 1, tl.where(turn == 1, least_bits, tl.where(turn == 2, cut, cut + 1)))
+        many, heavier = held(source, count, least, best, temperature, bits, LANES, CANDIDATES)
+        within = tl.where((turn == 0) & (top_p >= 1), many, within)
+        likely = tl.where(turn == 1, many, likely)
+        reaching = tl.where(turn == 2, many, reaching)
+        above = many
     ties = reaching - above
     if cut == last:
         ties = tl.minimum(ties, staying)
-    likely, _ = held(source, count, least, best, temperature, tl.maximum(floor, 1), LANES, CANDIDATES)
     few = (kth > 0) & (top_k <= ORDERED) & (number < ORDERED)
     descending = tl.where(limited, few, (within <= ORDERED) | (likely < ORDERED)) | (size <= ORDERED)
     return cut, ties, heavier, above, descending

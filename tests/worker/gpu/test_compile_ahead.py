@@ -43,6 +43,10 @@ def test_they_are_compiled_side_by_side_and_not_run(found: dict[str, Any]) -> No
     assert found["together"] == {"count": 2, "ran": 0, "then": 2}
 
 
+def test_torchs_own_compiler_is_not_imported_for_it(found: dict[str, Any]) -> None:
+    assert found["imported"] == []
+
+
 def test_a_compiler_that_is_killed_is_started_again(found: dict[str, Any]) -> None:
     assert found["killed once"] == {"count": 1, "tries": 2}
 
@@ -77,6 +81,7 @@ def main() -> None:
         "impossible": kernels.impossible(),
         "failed": kernels.failed(),
         "cache": cache(),
+        "imported": [name for name in sys.modules if name == "torch._dynamo"],
     }
     print(json.dumps(told))
 
