@@ -205,11 +205,11 @@ class Driver:
         sequence.row, sequence.computed, sequence.blocks = -1, 0, []
 
 
-def rounded_by_chunks(x: torch.Tensor) -> torch.Tensor:
-    """What products with 4 bits leave of x: 8 bits, with a step for each 128 numbers of a row; in float64."""
-    chunks = torch.nn.functional.pad(x, (0, -x.shape[1] % 128)).unflatten(1, (-1, 128))
-    step = chunks.abs().amax(2, keepdim=True).clamp(min=1e-30) / 127
-    found: torch.Tensor = ((chunks / step).round().double() * step).flatten(1)[:, : x.shape[1]]
+def rounded_by_groups(x: torch.Tensor) -> torch.Tensor:
+    """What products with weights in groups leave of x: 8 bits, with a step for each 32 numbers of a row; in float64."""
+    groups = torch.nn.functional.pad(x, (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))
+    step = groups.abs().amax(2, keepdim=True).clamp(min=1e-30) / 127
+    found: torch.Tensor = ((groups / step).round().double() * step).flatten(1)[:, : x.shape[1]]
     return found
 
 
@@ -224,6 +224,6 @@ def check_grouped(model: CpuModel, floats: CpuModel, kinds: set[Weights]) -> Non
             if linear.data.kind != Weights.GROUPED:
                 continue
             x = torch.randn(5, linear.inputs, generator=torch.Generator().manual_seed(1))
-            wanted = getattr(exact, name)(rounded_by_chunks(x).float())
+            wanted = getattr(exact, name)(rounded_by_groups(x).float())
             torch.testing.assert_close(linear(x), wanted, rtol=1e-4, atol=1e-4)
     assert found == kinds, found

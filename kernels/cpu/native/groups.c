@@ -1,7 +1,7 @@
 /* Products with weights in groups of GROUP numbers, multiplied as they are: w = scale · q - least.
  *
- *   y = Σ a · Σ (scale · S - least · N) + bias      over chunks of CHUNK numbers, and in these over groups
- *   S = Σ q · n, N = Σ n, n = round(x / a), a = max(amax |x|, LEAST) / MOST of each chunk of a row of x
+ *   y = Σ a · Σ (scale · S - least · N) + bias      over each GROUP of a row of x, and of 6 bits over its halves
+ *   S = Σ q · n, N = Σ n, n = round(x / a), a = max(amax |x|, LEAST) / MOST of each GROUP of a row of x
  *
  * S and N are whole numbers; all else is float32, each sum from its first term to its last. SIDE outputs are computed
  * side by side, and stand so in memory: of a chunk their scales, then of each group four numbers of all of them, the next
@@ -24,8 +24,6 @@
 #include <string.h>
 
 #define BLOCK 128 /* outputs whose weights stay in a near cache while all rows pass */
-#define LEAST 1e-30f
-#define MOST 127
 #define MIDDLE 8 /* of numbers of 4 bits */
 #define MIDDLE_OF_SIX 32
 
@@ -36,25 +34,7 @@
 #endif
 
 int64_t groups_row_bytes(const linear *own) {
-    return HEADER + (chunks(own) * (CHUNK + 4) + 8 * groups(own) + 63) / 64 * 64;
-}
-
-/* A chunk of x, filled up; returns a. */
-static float round_chunk(const float *x, int8_t *numbers) {
-    float most = 0, odd = 0;
-    for (int i = 0; i < CHUNK; i++) {
-        float size = fabsf(x[i]);
-        most = size > most ? size : most;
-        odd += x[i] - x[i]; /* 0, or NaN */
-    }
-    if (odd != odd) {
-        memset(numbers, 0, CHUNK);
-        return NAN;
-    }
-    float step = (most > LEAST ? most : LEAST) / MOST;
-    for (int i = 0; i < CHUNK; i++)
-        numbers[i] = (int8_t)(int32_t)rintf(x[i] / step);
-    return step;
+    return HEADER + (chunks(own) * CHUNK + 4 * stepped(own) + 8 * groups(own) + 63) / 64 * 64;
 }
 
 /* What is taken off each number, and so that often N off S. */
@@ -68,6 +48,16 @@ static int32_t taken_off(const linear *own) {
     }
 }
 
+/* A group of x; returns a. */
+static float round_group(const float *x, int8_t *numbers) {
+    const float step = step_of(x, GROUP);
+    if (isnan(step))
+        memset(numbers, 0, GROUP);
+    else
+        round_by(step, x, GROUP, numbers);
+    return step;
+}
+
 void groups_ready(const linear *own, const float *x, char *ready) {
     ready_parts parts = parts_of(own, ready);
     int8_t *numbers = (int8_t *)parts.numbers;
@@ -78,13 +68,14 @@ void groups_ready(const linear *own, const float *x, char *ready) {
         int64_t left = own->inputs - chunk * CHUNK;
         float some[CHUNK] = {0};
         memcpy(some, x + chunk * CHUNK, (left < CHUNK ? left : CHUNK) * sizeof(float));
-        steps[chunk] = round_chunk(some, numbers);
+        for (int i = 0; i < CHUNK; i += GROUP)
+            *steps++ = round_group(some + i, numbers + i);
         for (int64_t group = 0; group < count; group++) {
             int32_t sum = 0;
             for (int i = 0; i < size; i++)
                 sum += numbers[group * size + i];
-            sums[chunk * count + group] = (float)sum;
-            begin[chunk * count + group] = -off * sum;
+            *sums++ = (float)sum;
+            *begin++ = -off * sum;
         }
     }
 }
@@ -114,13 +105,13 @@ INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums *sum
         }
 }
 
-/* Rows that are multiplied together, and what a chunk adds to them. */
+/* Rows that are multiplied together, and what a group of x adds to them, but for its step. */
 typedef struct {
     ready_parts x[ROWS];
     vec part[ROWS];
 } row_parts;
 
-/* What one group adds, whose number among all is `group`. */
+/* What one group adds, whose number among all is `group`; the first half of one begins anew. */
 INLINE void add_group(row_parts *own, const uint8_t *weight, int64_t group, vec scale, vec least, const int less,
                       const int rows, const int bits, const int half) {
     const int64_t size = bits == 6 ? GROUP / 2 : GROUP;
@@ -131,8 +122,10 @@ INLINE void add_group(row_parts *own, const uint8_t *weight, int64_t group, vec 
         sums[r] = s_set(own->x[r].begin[group]);
     }
     dot_group(weight, numbers, sums, rows, bits, half);
-    for (int r = 0; r < rows; r++)
-        own->part[r] = v_fma(s_float(sums[r]), scale, own->part[r]);
+    for (int r = 0; r < rows; r++) {
+        vec whole = s_float(sums[r]);
+        own->part[r] = half ? v_fma(whole, scale, own->part[r]) : v_mul(whole, scale);
+    }
     if (less)
         for (int r = 0; r < rows; r++)
             own->part[r] = v_fma(v_set(own->x[r].sums[group]), least, own->part[r]);
@@ -156,8 +149,6 @@ INLINE void tile(const product *own, int64_t output, int64_t row, const int rows
         const uint8_t *scales = unit_at(&together, weight, chunk);
         const uint8_t *numbers = scales + together.scales + place * together.numbers;
         expand(by, scales, place, scale, least);
-        for (int r = 0; r < rows; r++)
-            at.part[r] = v_zero();
         for (int i = 0; i < CHUNK / GROUP; i++, numbers += group_bytes) {
             int64_t group = chunk * (CHUNK / GROUP) + i;
             if (bits == 6) {
@@ -165,9 +156,9 @@ INLINE void tile(const product *own, int64_t output, int64_t row, const int rows
                 add_group(&at, numbers, 2 * group + 1, scale[2 * i + 1], v_zero(), 0, rows, 6, 1);
             } else
                 add_group(&at, numbers, group, scale[i], least[i], less, rows, bits, 0);
+            for (int r = 0; r < rows; r++)
+                total[r] = v_fma(at.part[r], v_set(at.x[r].steps[group]), total[r]);
         }
-        for (int r = 0; r < rows; r++)
-            total[r] = v_fma(at.part[r], v_set(at.x[r].steps[chunk]), total[r]);
     }
     for (int r = 0; r < rows; r++)
         side_store(own, output, row + r, total[r]);

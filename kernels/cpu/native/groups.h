@@ -18,15 +18,18 @@ static inline int64_t each(const linear *own) { return own->scaled == SIX_BITS ?
 
 static inline int64_t groups(const linear *own) { return chunks(own) * each(own); }
 
-/* Of a row that is ready: behind the header its numbers, then a of each chunk, N of each group, what S begins with. */
+/* Of a row that is ready: behind the header its numbers, then a of each GROUP, N of each group, what S begins with. */
 typedef struct {
     const int8_t *numbers;
     const float *steps, *sums;
     const int32_t *begin;
 } ready_parts;
 
+/* Parts of a row with a step of their own. */
+static inline int64_t stepped(const linear *own) { return chunks(own) * (CHUNK / GROUP); }
+
 static inline ready_parts parts_of(const linear *own, const char *ready) {
-    const float *steps = (const float *)(ready + HEADER + chunks(own) * CHUNK), *sums = steps + chunks(own);
+    const float *steps = (const float *)(ready + HEADER + chunks(own) * CHUNK), *sums = steps + stepped(own);
     return (ready_parts){(const int8_t *)ready + HEADER, steps, sums, (const int32_t *)(sums + groups(own))};
 }
 

@@ -15,8 +15,6 @@
 #include "side.h"
 #include "side_dot.h"
 
-#define LEAST 1e-30f
-#define MOST 127
 #define BLOCK 128 /* outputs whose weights stay in a near cache while all rows pass */
 
 #if defined(__AVX512F__)
@@ -33,24 +31,13 @@ void int8_ready(const linear *own, const float *x, char *ready) {
     int64_t inputs = own->inputs;
     int8_t *numbers = (int8_t *)ready + HEADER;
     int8_header *made = (int8_header *)ready;
-    float most = 0, odd = 0;
-    for (int64_t i = 0; i < inputs; i++) {
-        float size = fabsf(x[i]);
-        most = size > most ? size : most;
-        odd += x[i] - x[i]; /* 0, or NaN */
-    }
-    *made = (int8_header){NAN, 0};
-    if (odd != odd) {
+    const float step = step_of(x, inputs);
+    if (isnan(step)) {
+        *made = (int8_header){NAN, 0};
         memset(numbers, 0, own->stride);
         return;
     }
-    made->step = (most > LEAST ? most : LEAST) / MOST;
-    int32_t sum = 0;
-    for (int64_t i = 0; i < inputs; i++) {
-        numbers[i] = (int8_t)(int32_t)rintf(x[i] / made->step);
-        sum += numbers[i];
-    }
-    made->begin = -SHIFTED * sum;
+    *made = (int8_header){step, -SHIFTED * round_by(step, x, inputs, numbers)};
     memset(numbers + inputs, 0, own->stride - inputs);
 }
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .library import LINE, Library
 
-GROUP, CHUNK = 32, 128  # numbers that share a scale, and numbers of x that are rounded together
+GROUP, CHUNK = 32, 128  # numbers that share a scale, also of x; and what rows are filled up to
 SUPER = 256  # numbers whose scales share another one
 SIDE = 16  # outputs that stand side by side
 TASK_OUTPUTS = 32  # that a task is a multiple of

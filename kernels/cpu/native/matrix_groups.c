@@ -27,7 +27,7 @@ typedef struct {
     ready_parts x[PACKED];
 } row_block;
 
-/* What a group adds to sums of up to PACKED rows. */
+/* What a group adds to sums of up to PACKED rows; the first half of one begins anew. */
 INLINE void add_group(const row_block *at, const uint8_t *weight, int64_t group, vec scale, vec least, vec *part,
                       const int bits, const int half) {
     const linear *by = at->own->own;
@@ -42,7 +42,8 @@ INLINE void add_group(const row_block *at, const uint8_t *weight, int64_t group,
         __m512i sum = _mm512_load_si512(dots + r * SIDE);
         if (bits < 8) /* there none is read as another number */
             sum = _mm512_add_epi32(sum, _mm512_set1_epi32(at->x[r].begin[group]));
-        part[r] = v_fma(_mm512_cvtepi32_ps(sum), scale, part[r]);
+        vec whole = _mm512_cvtepi32_ps(sum);
+        part[r] = half ? v_fma(whole, scale, part[r]) : v_mul(whole, scale);
         if (bits == 4 && has_least(by))
             part[r] = v_fma(v_set(at->x[r].sums[group]), least, part[r]);
     }
@@ -63,8 +64,6 @@ INLINE void block(const row_block *at, int64_t output, const int bits) {
         const uint8_t *scales = unit_at(&together, weight, chunk);
         const uint8_t *numbers = scales + together.scales + place * together.numbers;
         expand(by, scales, place, scale, least);
-        for (int r = 0; r < at->rows; r++)
-            part[r] = v_zero();
         for (int i = 0; i < CHUNK / GROUP; i++, numbers += group_bytes) {
             int64_t group = chunk * (CHUNK / GROUP) + i;
             if (bits == 6) {
@@ -72,9 +71,9 @@ INLINE void block(const row_block *at, int64_t output, const int bits) {
                 add_group(at, numbers, 2 * group + 1, scale[2 * i + 1], v_zero(), part, 6, 1);
             } else
                 add_group(at, numbers, group, scale[i], least[i], part, bits, 0);
+            for (int r = 0; r < at->rows; r++)
+                total[r] = v_fma(part[r], v_set(at->x[r].steps[group]), total[r]);
         }
-        for (int r = 0; r < at->rows; r++)
-            total[r] = v_fma(part[r], v_set(at->x[r].steps[chunk]), total[r]);
     }
     for (int r = 0; r < at->rows; r++)
         side_store(own, output, at->row + r, total[r]);

@@ -27,7 +27,7 @@ from actorserve.kernels.cpu.native.linear import (
     int8_weight,
 )
 from tests.support.compiler import need_compiler
-from tests.worker.driver import rounded_by_chunks
+from tests.worker.driver import rounded_by_groups
 
 NAMES = [one.name for one in native.variants(cpu_flags())]
 EMULATION = Path(__file__).with_name("matrix_instructions.h")
@@ -162,8 +162,8 @@ def test_products_of_groups_are_the_formula_whatever_the_rows(
         bias, x = torch.randn(outputs, generator=generator), torch.randn(33, inputs, generator=generator)
         product = grouped_linear(library, parts, bias)
         assert (weight_of(product) - weight).abs().max() <= 2e-6 * weight.abs().max()
-        exact = rounded_by_chunks(x) @ weight.T + bias.double()
-        scale = rounded_by_chunks(x).abs() @ weight.abs().T
+        exact = rounded_by_groups(x) @ weight.T + bias.double()
+        scale = rounded_by_groups(x).abs() @ weight.abs().T
         library.set_threads(1)
         alone = torch.cat([product(row[None]) for row in x])
         assert ((alone - exact).abs() <= 1e-5 * scale + 1e-6).all()
