@@ -33,7 +33,7 @@ class Active(msgspec.Struct, kw_only=True):
     apart: bool = False  # it goes into no conversation
     seconds: float = 0.0  # of a sound
     windows: int = 0  # of a sound: each is a sequence
-    sound_from: int = 0  # of a sound: where in what the client has sent
+    sound_from: int | None = None  # of a sound that may be wanted again: where in what the client has sent
     final: bool = True
 
     @property

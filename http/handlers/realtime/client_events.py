@@ -218,15 +218,17 @@ class ClientEvents:
 
     async def _transcribe(self, samples: bytes) -> None:
         self._link.check_free()
-        now = await self.hear(self._link.session.new_id("item"), samples)
+        now = await self.hear(self._link.session.new_id("item"), samples, self.buffer.place or 0)
         self.buffer.clear()
         self._link.heeded()
         self._link.under_way(now, self.committed(now.active.id, now))
 
-    async def hear(self, item: str, samples: bytes) -> Generation:
-        """Begin to write a sound down, as this item."""
+    async def hear(self, item: str, samples: bytes, place: int | None) -> Generation:
+        """Begin to write a sound down, as this item. `place`: where it begins in what the client has sent; None if that
+        is told of only when nobody will want it again.
+        """
         active = Active(id=item, seed=secrets.randbits(64), created=int(time.time()))
-        active.sound_from = self.buffer.place or 0
+        active.sound_from = place
         now = await self._link.makes.transcript(self._link.session, active, samples)
         await self._link.makes.begin(now, self._link.account(), None)
         return now

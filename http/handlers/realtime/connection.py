@@ -139,14 +139,17 @@ class RealtimeConnection:
         self._channel.write_frames(frames)
 
     def _kept_from(self) -> int:
-        """Of what the client has sent, all from here on may be wanted again."""
+        """Of what the client has sent, all from here on may be wanted again; what was let go of is not there any more.
+
+        Turns are looked for from where the buffer begins, so that nothing else may count with them.
+        """
         places = [self._at]
         if (place := self._events.buffer.place) is not None:
             places.append(place)
         now = self.now
-        if now is not None and now.active.windows and not now.job.started.done():
+        if now is not None and now.active.sound_from is not None and not now.job.started.done():
             places.append(now.active.sound_from)
-        return min(places)
+        return max(self._kept, min(places))
 
     async def _go_on(self, left: LeftSession) -> None:
         """With a predecessor's session."""
@@ -154,6 +157,7 @@ class RealtimeConnection:
         self.session = msgspec.msgpack.decode(left.state, type=Session)
         self._events.listen()
         before, self._at = self._record.predecessor, left.start
+        self._kept = left.start
         self._record.go_on()
         self._channel.write_frames(left.frames)
         sound = await self._replay(left.end)

@@ -66,7 +66,7 @@ class TurnEvents:
         """Sounds are written down one after the other. Its own is not needed any more once that has begun."""
         await self._link.free.wait()
         self._link.check_free()
-        now = await self._events.hear(name, samples)
+        now = await self._events.hear(name, samples, None)
         try:
             await asyncio.shield(now.job.started)
         except ApiError:

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
@@ -94,36 +94,87 @@ def test_a_client_of_openais(speech_server: Server) -> None:
         assert done.transcript == whole.text and done.usage.seconds == pytest.approx(1.7)
 
 
-async def test_turns_that_the_server_finds(speech_server: Server, client: OpenAI) -> None:
-    """Each is written down as the file would be that it is, and told once, wherever a frontend dies."""
+class Turns:
+    """Three of them, in a session in which the server finds where they begin and end."""
 
-    quiet = np.zeros(RATE, np.int16)
-    parts = [quiet, sound(0.7), quiet, sound(1.1, seed=2), quiet, sound(0.5, seed=3), quiet]
-    data = pcm(np.concatenate(parts))
-    heard: dict[str, Any] = SESSION["audio"]["input"] | {"turn_detection": {"type": "server_vad"}}  # type: ignore[index]
-    for deaths, size in ((set[int](), 1 << 20), ({2, 5, 9, 14}, 16_000)):
-        async with aiohttp.ClientSession() as session:
-            async with session.ws_connect(f"{speech_server.base_url}/v1/realtime?intent=transcription") as socket:
-                await socket.receive_json(timeout=WAIT_S)
-                await socket.send_json({"type": "session.update", "session": {"audio": {"input": heard}}})
-                told = (await socket.receive_json(timeout=WAIT_S))["session"]["audio"]["input"]["turn_detection"]
-                assert (told["threshold"], told["silence_duration_ms"]) == (0.5, 500)
-                for number, start in enumerate(range(0, len(data), size)):
-                    text = base64.b64encode(data[start : start + size]).decode()
-                    await socket.send_json({"type": "input_audio_buffer.append", "audio": text})
-                    if number in deaths:
-                        speech_server.replace("frontend-0")
-                events: list[dict[str, Any]] = []
-                while sum(event["type"].endswith("transcription.completed") for event in events) < 3:
-                    events.append(await socket.receive_json(timeout=WAIT_S))
+    PARTS = 16_000  # bytes
+    MS = ((700, 2200), (2400, 4300), (4500, 5800))
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        quiet = np.zeros(RATE, np.int16)
+        self.data = pcm(np.concatenate([quiet, sound(0.7), quiet, sound(1.1, 2), quiet, sound(0.5, 3), quiet]))
+        self.socket = socket
+        self.events: list[dict[str, Any]] = []
+
+    async def begin(self) -> None:
+        heard: dict[str, Any] = SESSION["audio"]["input"] | {"turn_detection": {"type": "server_vad"}}  # type: ignore[index]
+        await self.socket.receive_json(timeout=WAIT_S)
+        await self.socket.send_json({"type": "session.update", "session": {"audio": {"input": heard}}})
+        told = (await self.socket.receive_json(timeout=WAIT_S))["session"]["audio"]["input"]["turn_detection"]
+        assert (told["threshold"], told["silence_duration_ms"]) == (0.5, 500)
+
+    async def send(self, start: int, end: int) -> None:
+        text = base64.b64encode(self.data[start:end]).decode()
+        await self.socket.send_json({"type": "input_audio_buffer.append", "audio": text})
+
+    async def until(self, kind: str, count: int = 1) -> None:
+        """So many events of this kind have come."""
+        while sum(event["type"].endswith(kind) for event in self.events) < count:
+            self.events.append(await self.socket.receive_json(timeout=WAIT_S))
+
+    def check(self, client: OpenAI) -> None:
+        """Each is written down as the file would be that it is, and told once."""
         names = ("speech_started", "speech_stopped", "committed")
-        kinds = [event["type"].rpartition(".")[2] for event in events]
+        kinds = [event["type"].rpartition(".")[2] for event in self.events]
         assert [kind for kind in kinds if kind in names] == [*names] * 3 and "error" not in kinds
-        assert len({event["item_id"] for event in events if "item_id" in event}) == 3
-        begins = [event["audio_start_ms"] for event in events if "audio_start_ms" in event]
-        ends = [event["audio_end_ms"] for event in events if "audio_end_ms" in event]
-        assert begins == [700, 2400, 4500] and ends == [2200, 4300, 5800]
-        said = [event["transcript"] for event in events if "transcript" in event]
+        begins = [event["audio_start_ms"] for event in self.events if "audio_start_ms" in event]
+        ends = [event["audio_end_ms"] for event in self.events if "audio_end_ms" in event]
+        assert list(zip(begins, ends, strict=True)) == [*self.MS]
+        assert len({event["item_id"] for event in self.events if "item_id" in event}) == 3
+        said = [event["transcript"] for event in self.events if "transcript" in event]
         for begin, end, text in zip(begins, ends, said, strict=True):
-            file = ("a.wav", wav(np.frombuffer(data[begin * 32 : end * 32], "<i2")))
+            file = ("a.wav", wav(np.frombuffer(self.data[begin * 32 : end * 32], "<i2")))
             assert client.audio.transcriptions.create(model="ears", file=file, language="en").text == text
+
+
+@pytest.fixture
+async def turns(speech_server: Server) -> AsyncIterator[Turns]:
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(f"{speech_server.base_url}/v1/realtime?intent=transcription") as socket:
+            made = Turns(socket)
+            await made.begin()
+            yield made
+
+
+@pytest.mark.parametrize(
+    ("deaths", "size"), [(set[int](), 1 << 20), ({2, 5, 9, 14}, Turns.PARTS)], ids=["whole", "deaths"]
+)
+async def test_turns_that_the_server_finds(
+    deaths: set[int], size: int, turns: Turns, speech_server: Server, client: OpenAI
+) -> None:
+    for number, start in enumerate(range(0, len(turns.data), size)):
+        await turns.send(start, start + size)
+        if number in deaths:
+            speech_server.replace("frontend-0")
+    await turns.until("transcription.completed", 3)
+    turns.check(client)
+
+
+async def test_a_turn_begins_while_nothing_comes_of_the_one_before(
+    turns: Turns, speech_server: Server, client: OpenAI
+) -> None:
+    """A successor that has heard nothing of the sound that is being written down looks for turns where it is to."""
+    second = Turns.MS[1][0] * 32 // Turns.PARTS * Turns.PARTS + 2 * Turns.PARTS
+    for start in range(0, second, Turns.PARTS):
+        await turns.send(start, start + Turns.PARTS)
+        if start <= Turns.MS[0][1] * 32 < start + Turns.PARTS:
+            await turns.until("committed")
+            worker = speech_server.pids()["worker"]
+            os.kill(worker, signal.SIGSTOP)
+            speech_server.replace("frontend-0")
+    await turns.until("speech_started", 2)
+    speech_server.replace("frontend-0")
+    os.kill(worker, signal.SIGCONT)
+    await turns.send(second, len(turns.data))
+    await turns.until("transcription.completed", 3)
+    turns.check(client)
