@@ -15,6 +15,7 @@ import pytest
 from actorserve.kernels.cpu.native.library import cache_folder
 from tests.support.costs import Costs
 from tests.support.server import Server
+from tests.support.sharing import Sharing
 from tests.support.warm import SAME_SUMS, take_huge_pages
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
@@ -34,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     gc.disable()
     config.pluginmanager.register(Costs())
+    config.pluginmanager.register(Sharing())
     if cache_folder() is None:
         kept = tempfile.TemporaryDirectory(prefix="actorserve-cache-")
         os.environ["XDG_CACHE_HOME"] = kept.name  # processes that share the run inherit it

@@ -11,7 +11,8 @@ import pytest
 from tests.page.browser import Page
 from tests.page.person import ANSWER, IN_A_BROWSER, TOLD, check_calm, open_page, send
 from tests.support.models.vision.folders import picture, vision_folder
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
+from tests.support.warm import Imports
 
 pytestmark = IN_A_BROWSER
 GIVE = """(async () => {
@@ -33,7 +34,7 @@ SAID = "document.getElementById('picture-error').textContent"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     model = vision_folder("qwen2_5_vl", tmp_path_factory.mktemp("vision"))
     with Server(
-        str(model), "--worker", "scripted", "--max-num-seqs", "4", "--max-model-len", "200", command=LAUNCH
+        str(model), "--worker", "scripted", "--max-num-seqs", "4", "--max-model-len", "200", imports=Imports.PLAIN
     ) as running:
         yield running
 

@@ -20,7 +20,7 @@ from types import TracebackType
 
 import psutil
 
-from tests.support.warm import Copy, server_environment, start_warm
+from tests.support.warm import Copy, Imports, server_environment, start_warm
 
 LAUNCH = (sys.executable, "-m", "actorserve", "launch")
 READY = re.compile(r"ready at ((?:https?|engine)://\S+)")
@@ -40,14 +40,17 @@ class Server:
         program: str = "",
         env: dict[str, str] | None = None,
         wait: bool = True,
+        imports: Imports | None = None,
     ) -> None:
         """With a command, as LAUNCH is one, or an environment that imports may read all of its code is imported anew:
-        by tests of starts, and of models that transformers takes pictures and sounds apart for, where it must not find
-        torch. A program, by its file, is run in place of the command line.
+        by tests of starts. A program, by its file, is run in place of the command line. `imports`: those it has at its
+        start, if not all that its model will need: PLAIN where transformers takes pictures and sounds apart for a
+        model, and finds no torch, as in a server of a user.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="actorserve-")  # all its processes work here, and no others
         self.lines: list[str] = []
         self._wait = wait
+        self._imports = imports
         self._seen = 0
         self._queue: queue.Queue[str | None] = queue.Queue()
         self._segments = segments()
@@ -62,7 +65,7 @@ class Server:
         self, command: Sequence[str] | None, program: str, arguments: Sequence[str], environment: dict[str, str]
     ) -> Copy | subprocess.Popen[bytes]:
         if command is None:
-            if warm := start_warm(program, arguments, self._folder.name, environment):
+            if warm := start_warm(program, arguments, self._folder.name, environment, self._imports):
                 return warm
             command = (sys.executable, program) if program else LAUNCH[:-1]
         return subprocess.Popen(

@@ -3,8 +3,8 @@
 Imports are three quarters of what a start costs, and a run of the tests starts hundreds of servers, and of commands
 that look at them. A copy goes on as `python -m actorserve` would: a child of the test's process, with a folder,
 an output and arguments of its own. Its environment is that of the process it is a copy of, but for names that no import
-reads; with another one it is started cold. There are two of these processes: what serves a model that layers of
-transformers compute is a copy of one that has imported them, too.
+reads; with another one it is started cold. There are up to three of these processes, of which the second and third
+are copies of the one before that go on importing: what torch brings, and transformers' layers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
@@ -37,6 +38,7 @@ from actorserve.actors.supervisor.processes.spawn import Process
 from actorserve.actors.supervisor.processes.subreaper import PR_SET_CHILD_SUBREAPER
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tools" / "package"
+MODULE = Path(__file__).with_name("module.py")
 REQUEST_BYTES, ANSWER_BYTES = 1 << 17, 32
 LOOKS = tuple(
     f"observer.{name}" for name in ("report", "table", "requests", "why.explanation", "why.text", "trace", "screen")
@@ -46,7 +48,7 @@ COMMANDS = (*LOOKS, "observer.ask", "protocol.sockets.control_wire", "supervisor
 IMPORTS_S = 120.0  # what they may take on a busy machine
 COMMAND_S = 120.0
 # How names begin that each test has otherwise, and that no import reads: a server looks at them once it runs.
-OWN = ("PYTEST_CURRENT_TEST", "FAKE_", "NOTIFY_SOCKET", "WATCHDOG_", "ACTORSERVE_ENGINE_SECRET")
+OWN = ("PYTEST_CURRENT_TEST", "FAKE_", "NOTIFY_SOCKET", "WATCHDOG_", "ACTORSERVE_ENGINE_SECRET", "TRITON_INTERPRET")
 # What actors that a test has played set for themselves: no server is to have it from there, each sets its own.
 LEFT = {
     *("TOKENIZERS_PARALLELISM", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "HF_HUB_DISABLE_PROGRESS_BARS"),
@@ -81,27 +83,58 @@ class Copy:
         self.send_signal(signal.SIGKILL)
 
 
+class Imports(IntEnum):
+    """What a copy has imported: each of these all that the ones before have."""
+
+    PLAIN = 0  # what a server's first template has
+    TENSORS = 1  # and its workers'
+    LAYERS = 2  # of a model that layers of transformers compute
+
+
 class _Original:
     """This process's end of one that is copied."""
 
     lock = threading.Lock()
-    made: ClassVar[dict[bool, _Original]] = {}  # by whether it has transformers' layers
+    made: ClassVar[dict[Imports, _Original]] = {}
 
-    def __init__(self, environment: Mapping[str, str], has_layers: bool) -> None:
-        self.environment = _split(environment)[0]
+    def __init__(
+        self, environment: Mapping[str, str], begin: Callable[[socket.socket], Copy | subprocess.Popen[bytes]]
+    ) -> None:
+        self.environment = environment
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(IMPORTS_S)
         with theirs:
-            modules = LAYERS if has_layers else ()
-            command = (sys.executable, __file__, str(theirs.fileno()), *modules)
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=self.environment)
+            self._process = begin(theirs)
         atexit.register(self.close)
+
+    @classmethod
+    def having(cls, imports: Imports, environment: Mapping[str, str]) -> _Original:
+        """The one of these imports; the first that is asked for says in which environment all of them are."""
+        if imports not in cls.made:
+            cls.made[imports] = (
+                cls.having(Imports(imports - 1), environment)._go_on() if imports else cls._first(environment)
+            )
+        return cls.made[imports]
+
+    @classmethod
+    def _first(cls, environment: Mapping[str, str]) -> _Original:
+        def begin(theirs: socket.socket) -> subprocess.Popen[bytes]:
+            command = (sys.executable, __file__, str(theirs.fileno()))
+            return subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
+
+        return cls(environment, begin)
+
+    def _go_on(self) -> _Original:
+        return _Original(self.environment, lambda theirs: self._ask([], [theirs.fileno()]))
 
     def copy(
         self, program: str, arguments: Sequence[str], folder: str, own: Mapping[str, str], outputs: Sequence[int]
     ) -> Copy:
+        return self._ask([folder, own, program, *arguments], outputs)
+
+    def _ask(self, request: Sequence[Any], fds: Sequence[int]) -> Copy:
         with _adopting():
-            socket.send_fds(self._control, [json.dumps([folder, own, program, *arguments]).encode()], outputs)
+            socket.send_fds(self._control, [json.dumps(request).encode()], fds)
             return Copy(int(self._control.recv(ANSWER_BYTES)))
 
     def close(self) -> None:
@@ -109,11 +142,17 @@ class _Original:
         self._process.wait()
 
 
-def start_warm(program: str, arguments: Sequence[str], folder: str, environment: Mapping[str, str]) -> Copy | None:
+def start_warm(
+    program: str,
+    arguments: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    imports: Imports | None = None,
+) -> Copy | None:
     """A program, by its file, or the command line, in this folder; None if nothing is there to be copied for it."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     try:
-        copy = _copy(program, arguments, folder, environment, [write_end])
+        copy = _copy(program, arguments, folder, environment, [write_end], imports)
     finally:
         os.close(write_end)
     if copy is None:
@@ -125,12 +164,25 @@ def start_warm(program: str, arguments: Sequence[str], folder: str, environment:
 
 def run_command(*arguments: str, wait_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
     """`actorserve ARGUMENTS…` with its output, and nothing to read; fails if it does not end."""
-    line = [sys.executable, "-m", "actorserve", *arguments]
+    return _run("", arguments, server_environment(), wait_s)
+
+
+def run_module(name: str, *arguments: str, wait_s: float = COMMAND_S, **own: str) -> subprocess.CompletedProcess[str]:
+    """A module of the tests as a program that has imported torch, and nothing else; `own`: names of OWN."""
+    return _run(str(MODULE), [name, *arguments], server_environment(own), wait_s)
+
+
+def _run(
+    program: str, arguments: Sequence[str], environment: Mapping[str, str], wait_s: float
+) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, *([program] if program else ["-m", "actorserve"]), *arguments]
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         files = [output.fileno(), errors.fileno()]
-        copy = _copy("", arguments, os.getcwd(), server_environment(), files)
+        copy = _copy(program, arguments, os.getcwd(), environment, files)
         if copy is None:
-            return subprocess.run(line, capture_output=True, text=True, timeout=wait_s, stdin=subprocess.DEVNULL)
+            return subprocess.run(
+                line, capture_output=True, text=True, timeout=wait_s, stdin=subprocess.DEVNULL, env=environment
+            )
         try:
             status = copy.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -152,13 +204,18 @@ def server_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _copy(
-    program: str, arguments: Sequence[str], folder: str, environment: Mapping[str, str], outputs: Sequence[int]
+    program: str,
+    arguments: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    outputs: Sequence[int],
+    imports: Imports | None = None,
 ) -> Copy | None:
     shared, own = _split(environment)
+    if imports is None:
+        imports = Imports.LAYERS if _wants_layers(arguments) else Imports.TENSORS
     with _Original.lock:
-        has_layers = _wants_layers(arguments)
-        original = _Original.made.get(has_layers) or _Original(environment, has_layers)
-        _Original.made[has_layers] = original
+        original = _Original.having(imports, shared)
         return original.copy(program, arguments, folder, own, outputs) if original.environment == shared else None
 
 
@@ -211,25 +268,28 @@ def _adopting() -> Iterator[None]:
 
 
 def main() -> None:
-    """Make a copy for each request."""
-    _, number, *modules = sys.argv
-    control = socket.socket(fileno=int(number))
+    """Import what needs no tensors, and make a copy for each request."""
+    control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for tests and servers
     gc.disable()
-    _import_all(modules)
+    _import_first()
+    _serve(control, Imports.PLAIN)
+
+
+def _serve(control: socket.socket, imports: Imports) -> None:
     gc.freeze()
     take_huge_pages()
     while True:
         request, fds, _, _ = socket.recv_fds(control, REQUEST_BYTES, 2)
         if not request:  # nobody can ask any more
             return
-        copy = _fork_twice(control, fds, *json.loads(request))
+        copy = _fork_twice(control, fds, imports, *json.loads(request))
         for fd in fds:
             os.close(fd)
         control.send(str(copy).encode())
 
 
-def _fork_twice(control: socket.socket, outputs: Sequence[int], *request: Any) -> int:
+def _fork_twice(control: socket.socket, fds: Sequence[int], imports: Imports, *request: Any) -> int:
     """The process id of a copy. The one in between has ended, so that whoever adopts now has adopted it."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     between = os.fork()
@@ -241,7 +301,9 @@ def _fork_twice(control: socket.socket, outputs: Sequence[int], *request: Any) -
         control.close()
         os.close(read_end)
         os.close(write_end)
-        _become(outputs, *request)
+        if request:
+            _become(fds, *request)
+        _go_on(socket.socket(fileno=fds[0]), Imports(imports + 1))
     os.close(write_end)
     os.waitpid(between, 0)
     number = int(os.read(read_end, ANSWER_BYTES))
@@ -249,8 +311,24 @@ def _fork_twice(control: socket.socket, outputs: Sequence[int], *request: Any) -
     return number
 
 
-def _import_all(modules: Sequence[str]) -> None:
-    """What a server's processes import, but for what depends on its model."""
+def _go_on(control: socket.socket, imports: Imports) -> NoReturn:
+    """The life of the next one that is copied."""
+    status = 1
+    try:
+        from actorserve.actors.worker.imports import import_early
+
+        import_early(*(LAYERS if imports is Imports.LAYERS else ()))
+        _serve(control, imports)
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _import_first() -> None:
+    """What a server's processes import, but for torch and what depends on their model."""
     from setproctitle import getproctitle
 
     getproctitle()  # it looks for the place of titles
@@ -258,9 +336,9 @@ def _import_all(modules: Sequence[str]) -> None:
         importlib.import_module(name)
     for name in ("cli", "commands.launch", "supervisor.launch", *COMMANDS):
         importlib.import_module(f"actorserve.actors.{name}")
-    importlib.import_module("actorserve.actors.worker.imports").import_early(*modules)
     option_fields()  # what each of them makes of the code alone, and keeps
     message_types()
+    assert "torch" not in sys.modules, "servers start without it, and some of them must not find it"
 
 
 def _become(outputs: Sequence[int], folder: str, own: Mapping[str, str], program: str, *arguments: str) -> NoReturn:
@@ -285,6 +363,7 @@ def _become(outputs: Sequence[int], folder: str, own: Mapping[str, str], program
             runpy.run_path(program, run_name="__main__")
         else:
             runpy.run_module("actorserve", run_name="__main__", alter_sys=True)
+        status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:

@@ -11,7 +11,7 @@ from tests.support.server import Server
 from .scene import Scene
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     made = Scene(tmp_path_factory.mktemp("lora"))
     with Server(*made.options) as server:

@@ -11,7 +11,8 @@ import httpx2 as httpx
 import pytest
 
 from tests.support.models.vision.folders import picture, vision_folder
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
+from tests.support.warm import Imports
 
 WAIT_S = 60.0
 Ask = Callable[..., httpx.Response]
@@ -42,7 +43,7 @@ def server(model: Path, folder: Path) -> Iterator[Server]:
         "2",
         "--max-media-pixels",
         "1M",
-        command=LAUNCH,  # transformers finds no torch then, as in a server of a user
+        imports=Imports.PLAIN,
     ) as running:
         yield running
 

@@ -15,7 +15,8 @@ import httpx2 as httpx
 import pytest
 
 from tests.support.models.vision.folders import picture
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
+from tests.support.warm import Imports
 
 from .conftest import data_url
 
@@ -29,7 +30,9 @@ VICTIMS = ("media-0", "media-1", "media-0", "renderer-0", "scheduler", "frontend
 def server(model: Path) -> Iterator[Server]:
     """Two media actors, and memory for few pictures, so that what is held too long would be missed."""
     options = ("--worker", "scripted", "--scripted-step-ms", "3", "--max-num-seqs", "8", "--max-restarts", "1000")
-    with Server(str(model), *options, "--media-actors", "2", "--media-memory-bytes", "4M", command=LAUNCH) as running:
+    with Server(
+        str(model), *options, "--media-actors", "2", "--media-memory-bytes", "4M", imports=Imports.PLAIN
+    ) as running:
         yield running
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.support.models.sounds.listeners import KINDS, Listening, listener
 from tests.support.models.sounds.whispers import RATE, encoded, sound, wav
-from tests.support.server import LAUNCH, WAIT_S, Server
+from tests.support.server import WAIT_S, Server
+from tests.support.warm import Imports
 
 ANSWER = 8
 Heard = tuple[Server, Listening, str]
@@ -24,7 +25,7 @@ Heard = tuple[Server, Listening, str]
 def serve(kind: str, root: Path) -> Iterator[Heard]:
     folder = listener(kind, root)
     limits = ("--device", "cpu", "--dtype", "float32", "--max-model-len", "512", "--max-num-seqs", "8")
-    with Server(str(folder), *limits, "--limit-mm-per-prompt", '{"audio": 2}', command=LAUNCH) as server:
+    with Server(str(folder), *limits, "--limit-mm-per-prompt", '{"audio": 2}', imports=Imports.PLAIN) as server:
         yield server, Listening(kind, folder), str(folder)
 
 

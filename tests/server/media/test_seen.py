@@ -25,9 +25,10 @@ from actorserve.actors.protocol.media import MediaSource
 from tests.support.models.vision.families import FAMILIES, checkpoint
 from tests.support.models.vision.films import film
 from tests.support.models.vision.reference import Prompt, Reference, picture
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
 from tests.support.streams.cases import CHAT
 from tests.support.streams.pieces import Pieces, answer_of, post
+from tests.support.warm import Imports
 
 ANSWER = 12
 QUICK = "qwen3_vl"
@@ -60,7 +61,7 @@ def serve(family: str, root: Path, *options: str) -> Iterator[Seeing]:
         "8",
     )
     with Server(
-        str(folder), *limits, "--admin-api-key", "master", "--max-restarts", "1000", *options, command=LAUNCH
+        str(folder), *limits, "--admin-api-key", "master", "--max-restarts", "1000", *options, imports=Imports.PLAIN
     ) as server:
         yield Seeing(server, reference, str(folder))
 

@@ -26,7 +26,8 @@ from tests.support.models.dual_encoders import (
 from tests.support.models.embedders import cosines
 from tests.support.models.vision.folders import picture
 from tests.support.selection import slow
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
+from tests.support.warm import Imports
 
 OPTIONS = (
     "--device",
@@ -67,7 +68,7 @@ def test_vectors_of_texts_and_pictures(kind: str, tmp_path: Path) -> None:
     write_dual_encoder(kind, tmp_path)
     texts, pictures = text_vectors(tmp_path, TEXTS), picture_vectors(tmp_path, PICTURES)
     assert abs(cosines(pictures[0], pictures[1])) < 0.999 and abs(cosines(texts[0], texts[1])) < 0.999
-    with Server(str(tmp_path), *OPTIONS, command=LAUNCH) as server, http_client(server) as client:
+    with Server(str(tmp_path), *OPTIONS, imports=Imports.PLAIN) as server, http_client(server) as client:
         for death in (None, "worker", "media-0"):
             if death is not None:
                 os.kill(server.actors()[death], signal.SIGKILL)
@@ -102,7 +103,7 @@ def test_in_a_script(tmp_path: Path) -> None:
     write_dual_encoder("clip", tmp_path / "0_CLIPModel")
     write_clip_modules(tmp_path)
     given = [Image.open(io.BytesIO(data)) for data in PICTURES]
-    with LLM(str(tmp_path), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
+    with LLM(str(tmp_path), device="cpu", threads=1, dtype="float32", max_num_seqs=4, in_process=True) as llm:
         prompts: list[Any] = [*TEXTS, *({"prompt": "", "multi_modal_data": {"image": one}} for one in given)]
         found = llm.embed(prompts, use_tqdm=False)
         vectors = [one.outputs.embedding for one in found]

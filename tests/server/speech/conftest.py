@@ -9,7 +9,8 @@ import pytest
 from openai import OpenAI
 
 from tests.support.models.sounds.whispers import Reference, write_whisper
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
+from tests.support.warm import Imports
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,7 @@ def speech_server(whisper: Path) -> Iterator[Server]:
     options = ("--device", "cpu", "--dtype", "float32", "--block-size", "8", "--served-model-name", "ears")
     restarts = ("--max-restarts", "100")
     bytes_ = ("--max-body-bytes", "600KiB", "--max-audio-bytes", "1MiB")
-    with Server(str(whisper), *options, *restarts, *bytes_, command=LAUNCH) as server:
+    with Server(str(whisper), *options, *restarts, *bytes_, imports=Imports.PLAIN) as server:
         yield server
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -22,6 +20,7 @@ import pytest
 import torch
 
 from tests.support.gpu.no_device import compile_nothing
+from tests.support.warm import run_module
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
@@ -30,10 +29,7 @@ PATIENCE_S = 120
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
-    command = [sys.executable, "-m", "tests.worker.gpu.test_compile_ahead"]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = run_module("tests.worker.gpu.test_compile_ahead", wait_s=280, TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout)
     return told

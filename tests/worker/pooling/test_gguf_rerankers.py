@@ -21,6 +21,10 @@ from tests.support.models.gguf.files import CONTROL, NORMAL, UNKNOWN, stored, ti
 
 VOCABULARY = Path(__file__).parents[2] / "model" / "vocabularies" / "vocabulary_files" / "unigram.model"
 BEGIN, PAD, END, UNK = range(4)
+OPTIONS: dict[str, Any] = {
+    **{"device": "cpu", "threads": 1, "dtype": "float32", "max_num_seqs": 4},
+    "in_process": True,  # processes take ten times as long to start as these models to answer
+}
 QUERY, TEXTS = "the quick fox", ["a lazy dog and a fox", "hello", "the capital of France is Paris"]
 
 
@@ -76,7 +80,7 @@ def tensors(model: Any) -> list[tuple[str, Any]]:
 def test_scores_of_pairs(tmp_path: Path) -> None:
     """Between two texts what ends one stands twice."""
     model = xlm_r(tmp_path / "reranker.gguf")
-    with LLM(str(tmp_path / "reranker.gguf"), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
+    with LLM(str(tmp_path / "reranker.gguf"), **OPTIONS) as llm:
         found = llm.score(QUERY, TEXTS, use_tqdm=False)
     for one in found:
         ids = one.prompt_token_ids
@@ -91,7 +95,7 @@ def test_scores_of_pairs(tmp_path: Path) -> None:
 def test_vectors_of_a_whole_file(tmp_path: Path) -> None:
     """The same model as one that embeds: its head is not there."""
     model = xlm_r(tmp_path / "model.gguf", ranks=False, pooling_type=2)
-    with LLM(str(tmp_path / "model.gguf"), device="cpu", threads=1, dtype="float32", max_num_seqs=4) as llm:
+    with LLM(str(tmp_path / "model.gguf"), **OPTIONS) as llm:
         found = llm.embed(TEXTS, use_tqdm=False)
     for one in found:
         with torch.inference_mode():

@@ -7,8 +7,6 @@ Another process does it, because this one may have set TRITON_INTERPRET, under w
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.telemetry.gauges import WorkerGauge
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
+from tests.support.warm import run_module
 
 from ...driver import GREEDY, Sequence
 
@@ -67,10 +66,7 @@ SHAPE = {
 @pytest.fixture(scope="module")
 def counted() -> dict[str, dict[str, list[str]]]:
     """Of each setup the kernels that were compiled before it was ready, and those after."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
-    command = [sys.executable, "-m", "tests.worker.gpu.start.test_compilations"]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = run_module("tests.worker.gpu.start.test_compilations", wait_s=280, TRITON_INTERPRET="0")
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, dict[str, list[str]]] = json.loads(done.stdout)
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -44,6 +43,7 @@ from actorserve.actors.worker.gpu.runner import GpuRunner
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
 from tests.support.models import heads
+from tests.support.warm import run_module
 
 from ...driver import Driver, Sequence, config_for, make_runner
 from ...test_actor import Scheduler
@@ -227,10 +227,9 @@ def driven(runner: GpuRunner) -> tuple[list[list[int]], int]:
 def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]) -> None:
     """No kernel is compiled after the worker has said that it is ready."""
     folders = {kind: str(checkpoints(kind.partition(",")[0], **changes)) for kind, changes in KINDS.items()}
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tools" / "package")])
-    command = [sys.executable, "-m", "tests.worker.gpu.start.test_whole_start", json.dumps(folders), *settings]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = run_module(
+        "tests.worker.gpu.start.test_whole_start", json.dumps(folders), *settings, wait_s=280, TRITON_INTERPRET="0"
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert found.keys() == set(settings)
