@@ -243,7 +243,7 @@ async def test_answers_for_a_predecessor_harm_nobody(others: Others) -> None:
     assert not asked.done.done()
 
 
-@pytest.fixture(params=[*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 80))])
+@pytest.fixture(params=[*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 80))])
 def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(request.param)
 

@@ -17,6 +17,7 @@ from actorserve.actors.scheduler.tiers import fetches
 from actorserve.actors.scheduler.tiers.fetches import Fetches
 from actorserve.shm.layout import HASH_BYTES
 from tests.scheduler.engine_model import BLOCK, Bench, expected_answer, prompt_of
+from tests.support.selection import slow
 
 LONG = 5 * BLOCK + 3
 
@@ -239,7 +240,7 @@ def test_a_full_memory_is_no_reason_to_stop() -> None:
     check(bench, refs, 1, 2, 3)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *slow(*range(6, 12))])
 def test_no_order_of_deaths_changes_a_text(seed: int) -> None:
     chance = random.Random(seed)
     bench = TierBench(num_blocks=chance.choice((20, 40)), max_num_seqs=4)

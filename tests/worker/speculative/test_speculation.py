@@ -45,14 +45,11 @@ SAMPLINGS = [
 QUICK = (
     "llama",
     "qwen2_windows",
-    "qwen2_moe",
     "deepseek_v2",
     "llama4",
     "gpt_oss",
     "phi3_long",
     "gemma3",
-    "olmo3",
-    "smollm3",
 )
 
 
