@@ -15,6 +15,7 @@ from actorserve.actors.renderer.templates import chat_template as template
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
 from actorserve.actors.renderer.templates.memory_limit import bounded_memory
 from actorserve.actors.renderer.templates.problem import OutOfMemory
+from tests.support.selection import slow
 
 from .conversations import USER
 from .test_chat_template import by_transformers, make
@@ -145,7 +146,7 @@ GROWING = [
 ]
 
 
-@pytest.mark.parametrize("text", GROWING)
+@pytest.mark.parametrize("text", [*GROWING[::2], *slow(*GROWING[1::2])])
 def test_what_grows_in_steps_meets_the_bound_on_memory(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,9 +229,8 @@ def test_two_workers_draft_alike(method: str, plain: Plain, tmp_path_factory: py
         assert gauges(server, 2)[Gauge.ACCEPTED_TOKENS] > 0
 
 
-@pytest.mark.parametrize(
-    "method", ["dflash", *(pytest.param(method, marks=pytest.mark.slow) for method in ("mtp", "medusa"))]
-)
+@pytest.mark.slow  # quick ones: eagle's by a server, and each in tests/worker/speculative
+@pytest.mark.parametrize("method", ["dflash", "mtp", "medusa"])
 def test_heads_of_other_kinds(method: str, tmp_path: Path) -> None:
     """Eight at once, which share a long prefix and come twice; the worker is killed in between."""
     model = checkpoint("qwen2", tmp_path)
