@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from actorserve.kernels.cpu.native.library import cache_folder
-from tests.support.costs import Costs
+from tests.support.runs.costs import Costs
+from tests.support.runs.sharing import Sharing
 from tests.support.server import Server
-from tests.support.sharing import Sharing
 from tests.support.warm import SAME_SUMS, take_huge_pages
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"

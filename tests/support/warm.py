@@ -38,7 +38,7 @@ from actorserve.actors.supervisor.processes.spawn import Process
 from actorserve.actors.supervisor.processes.subreaper import PR_SET_CHILD_SUBREAPER
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tools" / "package"
-MODULE = Path(__file__).with_name("module.py")
+MODULE = Path(__file__).with_name("runs") / "module.py"
 REQUEST_BYTES, ANSWER_BYTES = 1 << 17, 32
 LOOKS = tuple(
     f"observer.{name}" for name in ("report", "table", "requests", "why.explanation", "why.text", "trace", "screen")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-FOLDERS = {  # those whose conftest.py has a fixture for all of their files
-    *("llm", "observer", "server/dialects", "server/encoder_decoder", "server/lora"),
-    *("server/media", "server/pooling", "server/speech"),
+FOLDERS = {  # those whose conftest.py has a server, or the like, for all of their files
+    *("tests/llm", "tests/observer", "tests/server/dialects", "tests/server/encoder_decoder", "tests/server/lora"),
+    *("tests/server/media", "tests/server/pooling", "tests/server/speech"),
 }
 
 
@@ -28,7 +28,7 @@ class Sharing:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: Any) -> Generator[None, Any, Any]:
         result = yield
-        if fixturedef.scope == "session" and "/" in fixturedef.baseid:
+        if fixturedef.scope == "session" and fixturedef.baseid in FOLDERS:
             self._made[fixturedef] = request
         return result
 
@@ -43,7 +43,7 @@ class Sharing:
 def unit(nodeid: str) -> str:
     """What one process runs as a whole: a file, or all that lies in such a folder."""
     file = nodeid.split("::", 1)[0]
-    return next((folder for folder in FOLDERS if file.startswith(f"tests/{folder}/")), file)
+    return next((folder for folder in FOLDERS if file.startswith(f"{folder}/")), file)
 
 
 def _scheduler(config: pytest.Config, log: Any) -> Any:

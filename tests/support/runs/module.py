@@ -11,6 +11,6 @@ from actorserve.actors.worker.torch_import import import_rest
 if __name__ == "__main__":
     assert "triton" not in sys.modules, "it has read its environment, which is to be this program's"
     import_rest()
-    sys.path[0] = str(Path(__file__).parents[2])
+    sys.path[0] = str(Path(__file__).parents[3])
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
