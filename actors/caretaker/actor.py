@@ -29,7 +29,7 @@ from ..protocol.messages import ToCaretaker
 from ..protocol.sockets.engine_facts import ALIKE
 from ..runtime.process import Actor, Context, run
 from ..telemetry.gauges import SchedulerGauge
-from .demand import Demand, Seen
+from .demand import Demand, DemandSample
 from .engine import Engine
 
 LOOK_S = 0.5
@@ -109,7 +109,7 @@ class CaretakerActor(Actor):
         up = sum(map(loads.is_up, loads.engines))
         running, tokens = (sum(gauge(one, name) for one in self._schedulers) for name in (RUNNING, WAITING_TOKENS))
         before = self._demand.wanted
-        wanted = self._demand.look(time.monotonic(), Seen(up, running, tokens))
+        wanted = self._demand.look(time.monotonic(), DemandSample(up, running, tokens))
         if wanted != before:
             self._context.log.info("%d engines are wanted of Ray, %d before", wanted, before)
             self._show_parked()

@@ -12,7 +12,7 @@ STEPS = 8  # of each engine, that what waits takes at least
 
 
 @dataclass(frozen=True)
-class Seen:
+class DemandSample:
     """Of all engines at one moment."""
 
     up: int
@@ -31,7 +31,7 @@ class Demand:
         self._waits_since: float | None = None
         self._idle_since: float | None = None
 
-    def look(self, now: float, seen: Seen) -> int:
+    def look(self, now: float, seen: DemandSample) -> int:
         """How many are wanted from now on."""
         waits = seen.waiting_tokens > STEPS * self._step_tokens * max(1, seen.up)
         idles = not seen.waiting_tokens and seen.running <= self._rows * (self.wanted - 1) // 2

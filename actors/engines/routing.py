@@ -22,7 +22,7 @@ SENT_S = 3.0  # for so long a prompt counts as cached where it was sent, though 
 MOST_SENT = 1 << 14  # blocks
 
 
-class Router:
+class EngineRouter:
     """One actor's view of its model's engines: it counts what it has sent itself until that is seen on the board."""
 
     def __init__(self, context: Context) -> None:

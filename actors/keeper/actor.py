@@ -32,7 +32,7 @@ AGAIN_S = 0.5  # behind an error of accept
 
 
 @dataclass(frozen=True)
-class Held:
+class WorkerMemory:
     """One worker's memory."""
 
     handle: int
@@ -47,7 +47,7 @@ class Memories:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, WorkerMemory] = {}
 
     def answer(self, question: Asked) -> tuple[Kept, int | None]:
         """What there is now, and a descriptor of it."""
@@ -65,7 +65,7 @@ class Memories:
                 self._drop(question.worker)
                 return Kept(), None
 
-    def _make(self, wish: Make) -> Held:
+    def _make(self, wish: Make) -> WorkerMemory:
         least = self._driver.granularity(wish.device)
         size = -(-wish.size // least) * least
         handle = self._driver.create(wish.device, size)
@@ -74,7 +74,7 @@ class Memories:
         except DriverError:
             self._driver.release(handle)
             raise
-        return Held(handle, fd, size, wish.digest, wish.life)
+        return WorkerMemory(handle, fd, size, wish.digest, wish.life)
 
     def _drop(self, worker: str) -> None:
         held = self._held.pop(worker, None)

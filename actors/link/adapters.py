@@ -32,7 +32,7 @@ from ..protocol.topics.calls import frontend_of_call
 from ..runtime.process import Context
 from ..scheduler.lora.lanes import make_adapters
 from ..scheduler.lora.worker_memory import AdapterLimits
-from .sequences import Held
+from .sequences import RemoteSequence
 
 
 class LinkAdapters:
@@ -101,7 +101,7 @@ class LinkAdapters:
             if one.state is AdapterState.READY:
                 self.is_there(one.id)
 
-    def turn(self, held: Mapping[int, Held], channel: Channel | None) -> int:
+    def turn(self, held: Mapping[int, RemoteSequence], channel: Channel | None) -> int:
         """What is to be said of adapters: to the engine, to one frontend, or to all."""
         if self._own is None:
             return 0

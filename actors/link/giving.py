@@ -9,12 +9,12 @@ from collections.abc import Iterable
 
 from ..engines.ownership import Ownership
 from ..engines.refusals import Refusals
-from ..engines.routing import Router
+from ..engines.routing import EngineRouter
 from ..protocol.messages import Admit, Finish
 from ..runtime.process import Context
 from ..scheduler.recovery.handover import SHARE_S
 from ..scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
-from .sequences import Held, Sequences
+from .sequences import RemoteSequence, Sequences
 
 
 class LinkGiver:
@@ -23,7 +23,7 @@ class LinkGiver:
     def __init__(self, context: Context, sequences: Sequences, ownership: Ownership) -> None:
         self._context, self._sequences, self._ownership = context, sequences, ownership
         self._table, self._engine = context.table, context.spec.engine
-        self._router, self._refusals = Router(context), Refusals(context)
+        self._router, self._refusals = EngineRouter(context), Refusals(context)
         self._rows = context.config.max_num_seqs
         self._share_at = 0.0
 
@@ -49,14 +49,14 @@ class LinkGiver:
             given = self._give(some, list(rooms))
             self._context.log.info("requests that wait for engine %d go on elsewhere, %s", self._engine, given)
 
-    def _may_leave(self, held: Held) -> bool:
+    def _may_leave(self, held: RemoteSequence) -> bool:
         return not (held.has_run or held.deaths >= DEATHS_BEFORE_TRIAL or self._table.is_pinned(held.ref))
 
     def leave(self, adapters: Iterable[int]) -> None:
         """Whose adapter the engine cannot have goes on in another one that may have it, once that computes, and ends
         where no engine may.
         """
-        missed: dict[int, list[Held]] = {}
+        missed: dict[int, list[RemoteSequence]] = {}
         for held in self._sequences.held.values():
             if held.adapter in adapters:
                 missed.setdefault(held.adapter, []).append(held)
@@ -69,7 +69,7 @@ class LinkGiver:
                 for held in some:
                     self._sequences.end(held.ref, Finish.ADAPTER)
 
-    def give_home(self, some: list[Held]) -> None:
+    def give_home(self, some: list[RemoteSequence]) -> None:
         """To engines of this machine, as soon as one computes; where there are none they end."""
         elsewhere = self._context.system.remote_engines
         home = [engine for engine in self._context.served.engines if engine not in elsewhere]
@@ -79,7 +79,7 @@ class LinkGiver:
             for held in some:
                 self._sequences.end(held.ref, Finish.UNHEEDED)
 
-    def _give(self, some: list[Held], engines: list[int]) -> str:
+    def _give(self, some: list[RemoteSequence], engines: list[int]) -> str:
         given: dict[int, list[int]] = {}
         self._sequences.stats.survived_elsewhere(held.ref for held in some if held.has_run)
         for held in some:

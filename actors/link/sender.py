@@ -7,7 +7,7 @@ import time
 from ..engines.channel import Channel
 from ..protocol.sockets import engine_wire as wire
 from .adapters import LinkAdapters
-from .sequences import Held, Sequences
+from .sequences import RemoteSequence, Sequences
 from .unheeded import Unheeded
 
 FULL_S = 0.05  # after which one is sent again that there was no slot for
@@ -40,7 +40,7 @@ class SequenceSender:
             if (held := self._sequences.held.get(ref)) is not None:
                 self._sequences.mark_sent(held, False)
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: RemoteSequence) -> None:
         """It has ended here, or goes on elsewhere."""
         if held.is_sent:
             self._dropped.append(held.ref)

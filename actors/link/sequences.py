@@ -28,7 +28,7 @@ from ..scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL, MARGIN
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class RemoteSequence:
     """One that this engine owns and that has not ended."""
 
     ref: int
@@ -51,11 +51,11 @@ class Sequences:
         """`most` that an engine takes before others are refused."""
         self._table, self._kv, self.stats, self._area, self._most = table, kv, stats, logprobs, most
         self._stamps = Stamps(table)
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, RemoteSequence] = {}
         self.moved: dict[int, None] = {}
         self._ended: list[int] = []
         self._written: dict[int, int] = {}  # generations whose logprobs lie in slots, by slot
-        self.drop: Callable[[Held], None] = lambda held: None  # it is not wanted there any more
+        self.drop: Callable[[RemoteSequence], None] = lambda held: None  # it is not wanted there any more
         self.pooled: Vectors | None = None  # of a model that makes such
         self._parts: dict[int, bytearray] = {}  # of those whose numbers come
         self.adapter_of: Callable[[int], int] = lambda ref: 0
@@ -92,7 +92,9 @@ class Sequences:
         else:
             limit = self._table.limit(ref)
             pools = self.pooled is not None
-            own = Held(ref, prompt, limit, generated, deaths, generated + MARGIN, pools=pools, adapter=adapter)
+            own = RemoteSequence(
+                ref, prompt, limit, generated, deaths, generated + MARGIN, pools=pools, adapter=adapter
+            )
             self.held[ref] = own
             if self.stats.admitted(ref, recovers):
                 self.prompted += prompt
@@ -122,18 +124,18 @@ class Sequences:
             self._finish(held, code)
             self.drop(held)
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held: RemoteSequence) -> None:
         """It goes on elsewhere."""
         self._forget(held)
         self.drop(held)
 
-    def _finish(self, held: Held, code: int) -> None:
+    def _finish(self, held: RemoteSequence, code: int) -> None:
         self._end_with(held.ref, code)
         self._forget(held)
         self.finished += 1
         self.stats.ended(held)
 
-    def _forget(self, held: Held) -> None:
+    def _forget(self, held: RemoteSequence) -> None:
         del self.held[held.ref]
         self._parts.pop(held.ref, None)
         self.sent -= held.is_sent
@@ -155,7 +157,7 @@ class Sequences:
 
     # --- what is there and what comes from there -----------------------------------------------------------------
 
-    def record_of(self, held: Held) -> wire.Begin:
+    def record_of(self, held: RemoteSequence) -> wire.Begin:
         """All that the engine has to know of it."""
         table, ref, prompt = self._table, held.ref, held.num_prompt_tokens
         end = prompt + held.num_generated_tokens
@@ -165,7 +167,7 @@ class Sequences:
         limit, params = held.max_tokens, table.params(ref)
         return wire.Begin(ref, params, prompt_bytes, hashes, limit, rendition, given, held.deaths)
 
-    def mark_sent(self, held: Held, is_sent: bool) -> None:
+    def mark_sent(self, held: RemoteSequence, is_sent: bool) -> None:
         self.sent += is_sent - held.is_sent
         held.is_sent = is_sent
 
@@ -212,7 +214,7 @@ class Sequences:
             if moved.finish:
                 self._end_as_told(held, moved)
 
-    def _end_as_told(self, held: Held, moved: wire.Moved) -> None:
+    def _end_as_told(self, held: RemoteSequence, moved: wire.Moved) -> None:
         """Unless that is the end of a shorter log, with which another engine has gone on meanwhile: then it is told of
         the longer one. ValueError if it is no end.
         """
@@ -221,7 +223,7 @@ class Sequences:
         else:
             self.mark_sent(held, False)
 
-    def _append(self, held: Held, moved: wire.Moved) -> None:
+    def _append(self, held: RemoteSequence, moved: wire.Moved) -> None:
         before = held.num_generated_tokens - moved.start
         if before < 0:
             raise ValueError(f"tokens from {moved.start} on, where there are {held.num_generated_tokens}")
@@ -235,7 +237,7 @@ class Sequences:
                 self._table.clear_deaths(held.ref)
             self.moved[held.ref] = None
 
-    def _stamp(self, news: list[tuple[Held, wire.Moved]]) -> None:
+    def _stamp(self, news: list[tuple[RemoteSequence, wire.Moved]]) -> None:
         """Of those whose first step has come back there: when that was planned, by how long it had waited."""
         now = time.monotonic_ns()
         for held, moved in news:

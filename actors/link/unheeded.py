@@ -16,13 +16,13 @@ import msgspec
 from ..protocol.request import WATERMARK, Generation
 from ..protocol.sockets.engine_facts import PRIORITY
 from ..runtime.process import Context
-from .sequences import Held
+from .sequences import RemoteSequence
 
 
 class Takes(Protocol):
     """Who has the sequences (giving.py)."""
 
-    def give_home(self, some: list[Held]) -> None:
+    def give_home(self, some: list[RemoteSequence]) -> None:
         """To engines of this machine."""
 
 
@@ -36,7 +36,7 @@ class Unheeded:
         self._marks = True  # the engine makes watermarks
         self.waits = False
 
-    def met(self, fields: Iterable[str], name: str, held: Iterable[Held]) -> None:
+    def met(self, fields: Iterable[str], name: str, held: Iterable[RemoteSequence]) -> None:
         """The engine, which says this of itself."""
         named, log = set(fields), self._context.log
         self._marks, self.waits = WATERMARK not in named, False
@@ -47,10 +47,10 @@ class Unheeded:
         if PRIORITY in named and self._by_priority:
             log.warning("the engine at %s takes whoever comes first: %s does nothing there", name, PRIORITY)
 
-    def may_send(self, held: Held) -> bool:
+    def may_send(self, held: RemoteSequence) -> bool:
         return self._marks or held.is_heeded
 
-    def turn(self, held: Mapping[int, Held], taker: Takes) -> None:
+    def turn(self, held: Mapping[int, RemoteSequence], taker: Takes) -> None:
         """Before anything is sent there."""
         if self._marks:
             return

@@ -17,7 +17,7 @@ from .refused import MediaRefused
 
 
 @dataclass(frozen=True)
-class Told:
+class ExpansionInput:
     """All that an expansion may depend on."""
 
     outputs: Mapping[str, Any]  # of the processor, for one picture or film
@@ -38,55 +38,57 @@ class Expansion:
     placeholder: str  # as the chat template writes it; a name in tokenizer_config.json may say another
     name: str  # of that name
     embedded: tuple[str, str]  # the token in whose places embeddings go, in the same way
-    text: Callable[[Told, str], str]  # what is written for one picture, with that token
-    arguments: Callable[[Told], dict[str, Any]] = lambda told: {}  # with which the image processor is called
-    embeds: Callable[[Told, str, int], str] | None = None  # what is written for so many embeddings, if it can be told
+    text: Callable[[ExpansionInput, str], str]  # what is written for one picture, with that token
+    arguments: Callable[[ExpansionInput], dict[str, Any]] = lambda told: {}  # with which the image processor is called
+    embeds: Callable[[ExpansionInput, str, int], str] | None = (
+        None  # what is written for so many embeddings, if it can be told
+    )
     grid: bool = False  # beside embeddings the grid of their patches must be there
     alone: bool = False  # it is a prompt by itself, of ids that are no tokens
 
 
-def _one_by_one(told: Told, token: str, count: int) -> str:
+def _one_by_one(told: ExpansionInput, token: str, count: int) -> str:
     """Nothing but a token for each embedding."""
     return token * count
 
 
-def _llava_embeds(told: Told, token: str, count: int) -> str:
+def _llava_embeds(told: ExpansionInput, token: str, count: int) -> str:
     if _has_pixtral(told):
         raise MediaRefused("this model's pictures have rows, which embeddings do not tell apart.")
     return token * count
 
 
-def _between_marks(told: Told, token: str, count: int) -> str:
+def _between_marks(told: ExpansionInput, token: str, count: int) -> str:
     """Of InternVL."""
     begin, end = told.token("start_image_token", "<img>"), told.token("end_image_token", "</img>")
     return f"{begin}{token * count}{end}"
 
 
-def _gemma3_embeds(told: Told, token: str, count: int) -> str:
+def _gemma3_embeds(told: ExpansionInput, token: str, count: int) -> str:
     if count != _gemma3_count(told):
         raise MediaRefused(f"it has {count} embeddings; this model's pictures have {_gemma3_count(told)}.")
     return _gemma3_one(told, token)
 
 
-def _qwen(told: Told, token: str) -> str:
+def _qwen(told: ExpansionInput, token: str) -> str:
     grid = told.outputs["image_grid_thw"][0]
     return token * int(int(grid.prod()) // int(told.sizes["merge_size"]) ** 2)
 
 
-def _sound(told: Told, token: str) -> str:
+def _sound(told: ExpansionInput, token: str) -> str:
     return token * int(told.outputs["count"])
 
 
-def _gemma3_count(told: Told) -> int:
+def _gemma3_count(told: ExpansionInput) -> int:
     return int(told.processor.get("image_seq_length") or told.config.get("mm_tokens_per_image") or 256)
 
 
-def _gemma3_one(told: Told, token: str) -> str:
+def _gemma3_one(told: ExpansionInput, token: str) -> str:
     begin, end = told.token("boi_token", "<start_of_image>"), told.token("eoi_token", "<end_of_image>")
     return f"\n\n{begin}{token * _gemma3_count(told)}{end}\n\n"
 
 
-def _gemma3(told: Told, token: str) -> str:
+def _gemma3(told: ExpansionInput, token: str) -> str:
     one = _gemma3_one(told, token)
     crops = int(told.outputs["num_crops"][0])
     if not crops:
@@ -95,22 +97,22 @@ def _gemma3(told: Told, token: str) -> str:
     return f"Here is the original image {one}{beside}" + " ".join([one] * crops)
 
 
-def _patch_size(told: Told) -> int:
+def _patch_size(told: ExpansionInput) -> int:
     """Of the vision tower."""
     vision = told.config.get("vision_config") or {}
     return int(told.processor.get("patch_size") or vision.get("patch_size") or 14)
 
 
-def _has_pixtral(told: Told) -> bool:
+def _has_pixtral(told: ExpansionInput) -> bool:
     """Is the vision tower Pixtral's?"""
     return (told.config.get("vision_config") or {}).get("model_type") == "pixtral"
 
 
-def _llava_arguments(told: Told) -> dict[str, Any]:
+def _llava_arguments(told: ExpansionInput) -> dict[str, Any]:
     return _pixtral_arguments(told) if _has_pixtral(told) else {}
 
 
-def _llava(told: Told, token: str) -> str:
+def _llava(told: ExpansionInput, token: str) -> str:
     if _has_pixtral(told):
         return _pixtral(told, token)
     height, width = told.outputs["pixel_values"].shape[-2:]
@@ -119,13 +121,13 @@ def _llava(told: Told, token: str) -> str:
     return token * int(count)
 
 
-def _more_of_llava(told: Told) -> int:
+def _more_of_llava(told: ExpansionInput) -> int:
     """What the processor adds for embeddings that are no patch's, and takes away for the one that is left out."""
     more = int(told.processor.get("num_additional_image_tokens") or 0)
     return more - (told.processor.get("vision_feature_select_strategy") == "default")
 
 
-def _llava_next(told: Told, token: str) -> str:
+def _llava_next(told: ExpansionInput, token: str) -> str:
     height, width = (int(size) for size in told.outputs["image_sizes"][0])
     rows, columns = told.outputs["pixel_values"].shape[-2:]
     best_height, best_width = _best_resolution(height, width, told.sizes["image_grid_pinpoints"])
@@ -158,17 +160,17 @@ def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, in
     return rows, columns - (columns - shown) // 2 * 2
 
 
-def _pixtral_patch(told: Told) -> int:
+def _pixtral_patch(told: ExpansionInput) -> int:
     """What becomes one embedding, in pixels."""
     merged = int(told.processor.get("spatial_merge_size") or told.config.get("spatial_merge_size") or 1)
     return _patch_size(told) * merged
 
 
-def _pixtral_arguments(told: Told) -> dict[str, Any]:
+def _pixtral_arguments(told: ExpansionInput) -> dict[str, Any]:
     return {"patch_size": _pixtral_patch(told)}
 
 
-def _pixtral(told: Told, token: str) -> str:
+def _pixtral(told: ExpansionInput, token: str) -> str:
     processor, patch = told.processor, _pixtral_patch(told)
     height, width = (int(size) for size in told.outputs["image_sizes"][0])
     between, end = processor.get("image_break_token", "[IMG_BREAK]"), processor.get("image_end_token", "[IMG_END]")
@@ -176,13 +178,13 @@ def _pixtral(told: Told, token: str) -> str:
     return f"{between.join([row] * (height // patch))}{end}"
 
 
-def _internvl(told: Told, token: str) -> str:
+def _internvl(told: ExpansionInput, token: str) -> str:
     count = int(told.processor.get("image_seq_length") or 256) * int(told.outputs["num_patches"][0])
     begin, end = told.token("start_image_token", "<img>"), told.token("end_image_token", "</img>")
     return f"{begin}{token * count}{end}"
 
 
-def _smolvlm(told: Told, token: str) -> str:
+def _smolvlm(told: ExpansionInput, token: str) -> str:
     """Also of Idefics 3: the tiles of a large picture by their rows and columns, and then all of it."""
     count = int(told.processor.get("image_seq_len") or 169)
     fake = told.token("fake_image_token", "<fake_token_around_image>")
@@ -197,7 +199,7 @@ def _smolvlm(told: Told, token: str) -> str:
     return f"{tiles}\n{last}"
 
 
-def _patches(told: Told, token: str) -> str:
+def _patches(told: ExpansionInput, token: str) -> str:
     """Of CLIP and SigLIP, as many as there are; that of a whole picture counts, too."""
     clip = bool(told.config["model_type"] == "clip")
     patch = int((told.config.get("vision_config") or {}).get("patch_size") or (32 if clip else 16))
@@ -205,7 +207,7 @@ def _patches(told: Told, token: str) -> str:
     return token * max(1, int(high) * int(wide) + int(clip))
 
 
-def _shaped_patches(told: Told, token: str) -> str:
+def _shaped_patches(told: ExpansionInput, token: str) -> str:
     high, wide = told.outputs["spatial_shapes"][0]
     return token * (int(high) * int(wide))
 
@@ -220,11 +222,11 @@ _QWEN_AUDIO, _VOXTRAL = ("<|AUDIO|>", "audio_token"), ("[AUDIO]", "audio_token")
 _LLAVA = ("<image>", "image_token")
 
 
-def _cropped(told: Told) -> dict[str, Any]:
+def _cropped(told: ExpansionInput) -> dict[str, Any]:
     return {"crop_to_patches": True}
 
 
-def _tiled(told: Told) -> dict[str, Any]:
+def _tiled(told: ExpansionInput) -> dict[str, Any]:
     return {"return_row_col_info": True}
 
 

@@ -25,7 +25,7 @@ from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
 from ..options.config import Config, ConfigError
 from ..options.objects.media import PROCESSING, processor_kwargs
 from ..protocol.media import AUDIO, EMBEDS, IMAGE, PIXELS, VIDEO, MediaSource
-from .expansion import EXPANSIONS, Expansion, Told
+from .expansion import EXPANSIONS, Expansion, ExpansionInput
 from .pictures import Pictures
 from .refused import MediaRefused
 
@@ -70,17 +70,17 @@ def make_processors(config: Config, model: ModelInfo) -> dict[str, Processor]:
     return made
 
 
-def told_of(model: ModelInfo) -> Told:
+def told_of(model: ModelInfo) -> ExpansionInput:
     """What the model's files say."""
     folder = Path(model.folder)
     processor = read_json(folder / PROCESSOR_FILE, missing_ok=True)
-    return Told({}, processor, {}, read_json(folder / "config.json"), named_tokens(model))
+    return ExpansionInput({}, processor, {}, read_json(folder / "config.json"), named_tokens(model))
 
 
 class Marks:
     """What stands for something in a prompt."""
 
-    def __init__(self, model: ModelInfo, told: Told, modality: str) -> None:
+    def __init__(self, model: ModelInfo, told: ExpansionInput, modality: str) -> None:
         self.expansion: Expansion = EXPANSIONS[told.config["model_type"]][modality]
         named: dict[str, Any] = {**told.processor, **told.tokens}
         self.placeholder = str(named.get(self.expansion.name) or self.expansion.placeholder)

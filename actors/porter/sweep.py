@@ -26,7 +26,7 @@ class Swept(NamedTuple):
     removed: int
 
 
-class Found(NamedTuple):
+class StoredFile(NamedTuple):
     used: float
     size: int
     path: str
@@ -61,7 +61,7 @@ def _sweep(root: Path, limit: int) -> Swept:
     return Swept(total, removed)
 
 
-def _blocks(root: Path) -> Iterator[Found]:
+def _blocks(root: Path) -> Iterator[StoredFile]:
     """All of them, of all fingerprints; what somebody has left unfinished is removed."""
     now = time.time()
     for place, _, names in os.walk(root):
@@ -70,6 +70,6 @@ def _blocks(root: Path) -> Iterator[Found]:
             with contextlib.suppress(FileNotFoundError):
                 if name.endswith(SUFFIX):
                     stat = os.stat(path)
-                    yield Found(stat.st_mtime, stat.st_size, path)
+                    yield StoredFile(stat.st_mtime, stat.st_size, path)
                 elif name.endswith(UNFINISHED) and now - os.stat(path).st_mtime > ABANDONED_S:
                     os.unlink(path)

@@ -16,7 +16,7 @@ import numpy as np
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
-from ..engines.routing import Router
+from ..engines.routing import EngineRouter
 from ..grammar.compiler import GrammarError
 from ..model.encoder_decoder.spec import EncoderSpec
 from ..protocol.block_hash import Span, extend_hashes, first_hash
@@ -60,7 +60,7 @@ class RendererActor(Actor):
         self.prompts = Prompts(context)
         self.renditions = Renditions(self.prompts.tokenizer, context.model, self.table.rendition_bytes)
         self.engine = context.served.engines[0]
-        self.router = Router(context) if len(context.served.engines) > 1 else None
+        self.router = EngineRouter(context) if len(context.served.engines) > 1 else None
         encoder = context.model.encoder
         self.sounds, self.hearer = context.sounds(), None
         if encoder is not None and encoder.speech is not None:

@@ -14,8 +14,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
-from .asked import BLOCK, Asked
 from .replica import Replica
+from .request import BLOCK, RoutedRequest
 
 BYTES_A_TOKEN = 4
 TOKENS_A_REQUEST = 16
@@ -68,7 +68,7 @@ class Fleet:
     def find(self, address: str) -> Replica | None:
         return next((replica for replica in self.replicas if replica.address == address.rstrip("/")), None)
 
-    def choose(self, asked: Asked, but: Collection[Replica] = ()) -> Replica | None:
+    def choose(self, asked: RoutedRequest, but: Collection[Replica] = ()) -> Replica | None:
         """The one that costs least; None while none takes it."""
         able = [index for index, one in enumerate(self.all) if one not in but and one.takes(asked.model)]
         if (
@@ -87,7 +87,7 @@ class Fleet:
         self._remember(asked.prefix, chosen)
         return self.all[chosen]
 
-    async def another(self, asked: Asked, avoid: Collection[Replica], until: float) -> Replica | None:
+    async def another(self, asked: RoutedRequest, avoid: Collection[Replica], until: float) -> Replica | None:
         """One that takes it, as soon as there is one; at last also one to be avoided, once a look has found it ready
         since it failed: one that is dead would use up all tries in no time. None when it is `until`, in monotonic time.
         """
@@ -123,7 +123,7 @@ class Fleet:
                     known[index] = count * BLOCK
         return known
 
-    def _cost(self, asked: Asked, index: int, known: dict[int, int]) -> float:
+    def _cost(self, asked: RoutedRequest, index: int, known: dict[int, int]) -> float:
         replica = self.all[index]
         fresh = max(0, asked.size - known.get(index, 0)) + PENDING * replica.pending
         return fresh / BYTES_A_TOKEN + TOKENS_A_REQUEST * replica.load

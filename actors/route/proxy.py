@@ -17,11 +17,11 @@ from uuid import uuid4
 import aiohttp
 from aiohttp import web
 
-from .asked import Asked, understand
 from .errors import RouteError, nobody
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
+from .request import RoutedRequest, understand
 from .settings import RouteSettings
 from .streams import ClientGone, ClientStream, Streams, reason_of
 from .trails.trail import ORIGIN, Passed, Trail, TrailError
@@ -34,7 +34,7 @@ KNOWN_BY_ONE = ("/v1/responses/", "/responses/")  # what is kept is at the repli
 log = logging.getLogger("route")
 
 
-class Held:
+class HeldBytes:
     """Bytes that are held for a second try, of all requests together."""
 
     def __init__(self, most: int) -> None:
@@ -64,7 +64,7 @@ class Proxy:
     def __init__(self, fleet: Fleet, settings: RouteSettings, upstream: Upstream, metrics: RouterMetrics) -> None:
         self._fleet, self._settings, self._upstream, self._metrics = fleet, settings, upstream, metrics
         self._streams = Streams(fleet, settings, upstream, metrics)
-        self._held = Held(settings.max_held_bytes)
+        self._held = HeldBytes(settings.max_held_bytes)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """A request of a client, up to the end of its answer."""
@@ -95,7 +95,7 @@ class Proxy:
             raise
         return b"".join(parts)
 
-    async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, asked: RoutedRequest) -> web.StreamResponse:
         since, avoid, last = time.monotonic(), list[Replica](), None
         passage = Passage()
         for attempt in range(self._settings.retries + 1):
@@ -124,7 +124,9 @@ class Proxy:
             return web.Response(status=last.status, headers=last.headers, body=last.body)
         raise nobody()
 
-    async def _ask(self, request: web.Request, asked: Asked, replica: Replica, passage: Passage) -> web.StreamResponse:
+    async def _ask(
+        self, request: web.Request, asked: RoutedRequest, replica: Replica, passage: Passage
+    ) -> web.StreamResponse:
         """The answer of one replica, passed on."""
         began = time.monotonic()
         async with self._upstream.ask(replica, asked) as head:
@@ -162,7 +164,7 @@ class Proxy:
         await client.end()
         return client.response
 
-    async def _rest(self, passage: Passage, asked: Asked, replica: Replica, reason: str) -> web.StreamResponse:
+    async def _rest(self, passage: Passage, asked: RoutedRequest, replica: Replica, reason: str) -> web.StreamResponse:
         """Of a stream that has broken off."""
         assert passage.client is not None
         try:
@@ -176,7 +178,7 @@ class Proxy:
             log.debug("the client of request %s has gone", passage.request_id)
         return passage.client.response
 
-    async def _find(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def _find(self, request: web.Request, asked: RoutedRequest) -> web.StreamResponse:
         """What one replica keeps: all are asked, until one has it."""
         found: Whole | None = None
         for replica in [one for one in self._fleet.replicas if one.is_up]:

@@ -10,11 +10,11 @@ from collections.abc import Awaitable
 import aiohttp
 from aiohttp import web
 
-from .asked import Asked
 from .endings import Ending
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
+from .request import RoutedRequest
 from .settings import RouteSettings
 from .trails.trail import Passed, TrailError
 from .upstream import GATEWAY, Failed, Upstream, passed_headers, read_whole
@@ -104,7 +104,7 @@ class Streams:
             raise Failed("its end is missing")
 
     async def go_on(
-        self, client: ClientStream, asked: Asked, trail: Passed, request_id: str, lost: Replica, reason: str
+        self, client: ClientStream, asked: RoutedRequest, trail: Passed, request_id: str, lost: Replica, reason: str
     ) -> None:
         """Elsewhere, up to the end."""
         left, avoid, cut_at = self._settings.retries, [lost], time.monotonic()
@@ -130,7 +130,13 @@ class Streams:
         await client.end()
 
     async def _at(
-        self, client: ClientStream, replica: Replica, asked: Asked, trail: Passed, request_id: str, cut_at: float
+        self,
+        client: ClientStream,
+        replica: Replica,
+        asked: RoutedRequest,
+        trail: Passed,
+        request_id: str,
+        cut_at: float,
     ) -> None:
         target, body = trail.ask(asked.path, asked.body, request_id)
         async with self._upstream.ask(replica, asked, target, body) as head:

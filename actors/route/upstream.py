@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import aiohttp
 from multidict import CIMultiDict
 
-from .asked import Asked
 from .replica import Replica
+from .request import RoutedRequest
 from .settings import RouteSettings
 from .trails.trail import TRAIL
 
@@ -78,7 +78,7 @@ class Upstream:
 
     @asynccontextmanager
     async def ask(
-        self, replica: Replica, asked: Asked, path: str = "", body: bytes | None = None
+        self, replica: Replica, asked: RoutedRequest, path: str = "", body: bytes | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The head of its answer. Failed where none comes."""
         replica.pending += asked.size

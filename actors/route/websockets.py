@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from .asked import Asked
 from .errors import RouteError, nobody
 from .fleet import Fleet
 from .replica import Replica, ReplicaLost
+from .request import RoutedRequest
 from .settings import RouteSettings
 from .upstream import GATEWAY, sent_headers
 
@@ -31,7 +31,7 @@ async def pass_socket(
     headers = sent_headers(request.headers, request.remote, settings.replica_api_key)
     for name in [name for name in headers if name.lower().startswith("sec-websocket-")]:
         headers.popall(name, None)
-    asked = Asked(request.method, request.path_qs, headers, b"", model=request.query.get("model", ""))
+    asked = RoutedRequest(request.method, request.path_qs, headers, b"", model=request.query.get("model", ""))
     avoid, since, refusal = list[Replica](), time.monotonic(), nobody()
     for _ in range(settings.retries + 1):
         replica = await fleet.another(asked, avoid, since + settings.patience)
@@ -58,7 +58,7 @@ async def pass_socket(
 class Passage:
     """A client's WebSocket, and one try to have a replica's for it."""
 
-    def __init__(self, request: web.Request, session: aiohttp.ClientSession, asked: Asked) -> None:
+    def __init__(self, request: web.Request, session: aiohttp.ClientSession, asked: RoutedRequest) -> None:
         self._request, self._session, self._asked = request, session, asked
         wanted = request.headers.get("Sec-WebSocket-Protocol", "").split(",")
         self._protocols = [name.strip() for name in wanted if name.strip()]

@@ -36,7 +36,7 @@ LONGEST = 4000  # characters of a text
 NONE = "none"  # for --dump-dir
 
 
-class Context(Protocol):
+class DumpContext(Protocol):
     """What is asked of an actor's (process.py)."""
 
     config: Config
@@ -82,7 +82,7 @@ class Dump(msgspec.Struct):
     options: dict[str, Any]  # those that are not at their defaults
 
 
-def write_dump(context: Context, error: BaseException, about: dict[str, Any]) -> Path | None:
+def write_dump(context: DumpContext, error: BaseException, about: dict[str, Any]) -> Path | None:
     """Its path, which the log says, too; None where none is wanted, or none can be written."""
     folder = folder_of(context.config)
     if folder is None:
@@ -112,7 +112,7 @@ def folder_of(config: Config) -> Path | None:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "actorserve" / "dumps"
 
 
-def make_dump(context: Context, error: BaseException, about: dict[str, Any]) -> Dump:
+def make_dump(context: DumpContext, error: BaseException, about: dict[str, Any]) -> Dump:
     """What is known now."""
     lines = [line.rstrip("\n")[:LONGEST] for line in traceback.format_exception(error, limit=FRAMES)]
     return Dump(
@@ -130,7 +130,7 @@ def make_dump(context: Context, error: BaseException, about: dict[str, Any]) -> 
     )
 
 
-def _events(context: Context) -> list[DumpedEvent]:
+def _events(context: DumpContext) -> list[DumpedEvent]:
     now = time.monotonic_ns()
     names = {int(kind): kind.name.lower() for kind in EventKind}
     found = read_trace(context.segment, context.system.trace_offsets[context.name])[-EVENTS:]

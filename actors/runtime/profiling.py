@@ -19,7 +19,7 @@ import msgspec
 
 from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
 
-from .sampler import Entry, Sampler
+from .sampler import Entry, StackSampler
 
 log = logging.getLogger("profile")
 PART = ".part"
@@ -111,7 +111,7 @@ class ProfileWatch:
         self._missed = MissedProfiles(words)
         self._device: DeviceProfiler | None = None
         self._device_entries: list[Entry] = []
-        self._sampler: Sampler | None = None
+        self._sampler: StackSampler | None = None
         self._stopped = threading.Event()  # the device's part is there
         self._began = 0
 
@@ -144,7 +144,7 @@ class ProfileWatch:
         def is_wanted() -> bool:
             return self.words.ends == ends and time.monotonic_ns() < ends
 
-        self._sampler = Sampler(os.getpid(), is_wanted, lambda found, cut: self._give(number, found, cut))
+        self._sampler = StackSampler(os.getpid(), is_wanted, lambda found, cut: self._give(number, found, cut))
 
     def _stop_device(self) -> None:
         if self._device is not None:

@@ -19,7 +19,7 @@ Entry = dict[str, Any]
 Frame = tuple[str, str, int]  # function, file, line of its beginning
 
 
-class Sampler:
+class StackSampler:
     """Samples until `is_wanted` says no, then gives its slices to `done`, in its own thread."""
 
     def __init__(self, pid: int, is_wanted: Callable[[], bool], done: Callable[[list[Entry], bool], None]) -> None:

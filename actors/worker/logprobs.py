@@ -39,7 +39,7 @@ class Listed(NamedTuple):
     counts: Ints
 
 
-class Told(NamedTuple):
+class LogprobRecords(NamedTuple):
     """Records (`pack_records`) of tokens at these positions of these slots, which may be on their way from a device."""
 
     slots: Ints
@@ -124,7 +124,7 @@ class LogprobsWriter:
         asked, logits = raw
         slots, most, listed = self.places(rows[asked])
         if self._entries is not None:
-            self.store(Told(slots, positions[asked], _records(logits, tokens[asked], most, listed), listed))
+            self.store(LogprobRecords(slots, positions[asked], _records(logits, tokens[asked], most, listed), listed))
 
     def prompts_among(self, rows: Ints) -> bool:
         """Whether any of these rows wants to be told of its prompt."""
@@ -132,7 +132,7 @@ class LogprobsWriter:
 
     def of_prompts(
         self, rows: Ints, firsts: Ints, counts: Ints, starts: Ints, log: np.ndarray, logits: Callable[[Ints], Tensor]
-    ) -> Iterator[Told]:
+    ) -> Iterator[LogprobRecords]:
         """What is told of tokens of prompts: of those that follow the positions which this step computes.
 
         `firsts`, `counts`, `starts`: where each row's part of the step begins, its length and its first position;
@@ -150,9 +150,9 @@ class LogprobsWriter:
                 end = min(begin + CHUNK, stop)
                 following = np.arange(begin + 1, end + 1)
                 own = logits(np.arange(first + begin - start, first + end - start))
-                yield Told(np.full(end - begin, slot), following, _records(own, log[slot, following], most))
+                yield LogprobRecords(np.full(end - begin, slot), following, _records(own, log[slot, following], most))
 
-    def store(self, told: Told) -> None:
+    def store(self, told: LogprobRecords) -> None:
         """Records that are on the host."""
         if self._entries is None:
             return

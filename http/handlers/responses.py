@@ -35,7 +35,7 @@ from ..transport.json_response import json_response
 from ..transport.resume import record_of
 from .answering import follow, new_job, pin, seeded, stream_answer
 from .generate import Generator
-from .tool_responses import Asked, ToolResponses
+from .tool_responses import RequestFacts, ToolResponses
 
 
 class ResponsesApi:
@@ -122,9 +122,9 @@ class ResponsesApi:
         servers: list[McpServer],
         who: tuple[str, str],
         owner: int | None = None,
-    ) -> Asked:
+    ) -> RequestFacts:
         """`who`: the request's id, and its client."""
-        return Asked(
+        return RequestFacts(
             *(body, raw, servers, owner, self._earlier(body, who[1])),
             lambda turn: self._ask(turn, *who)[1],
             lambda key, ended: self._keep(body, key, ended, who[1]),

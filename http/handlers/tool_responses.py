@@ -68,7 +68,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestFacts:
     """What the response's other handlers know of its request."""
 
     body: ResponsesRequest
@@ -87,7 +87,7 @@ class ToolResponses:
         self._generator = generator
         self._engine, self._settings = generator.engine, generator.settings
 
-    async def create(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def create(self, request: web.Request, asked: RequestFacts) -> web.StreamResponse:
         """The answer, streamed or whole."""
         start = await self._start(request, asked)
         run = self._run(asked, start, partial(self._submit, request))
@@ -102,7 +102,7 @@ class ToolResponses:
         finally:
             run.leave()
 
-    async def begin(self, request: web.Request, asked: Asked) -> RunningTools:
+    async def begin(self, request: web.Request, asked: RequestFacts) -> RunningTools:
         """One in the background, whose first turn has begun."""
         start = Start(_digest(asked.raw), secrets.randbits(64), int(time.time()))
         account = request.get(ACCOUNT)
@@ -114,14 +114,14 @@ class ToolResponses:
             raise renamed(error) from None
         return RunningTools(run)
 
-    def again(self, asked: Asked, left: Background) -> RunningTools:
+    def again(self, asked: RequestFacts, left: Background) -> RunningTools:
         """The same of a predecessor's."""
         start = Start(_digest(asked.raw), left.seed, left.created, is_known=True)
         account = self._settings.accounts.named(left.account) if left.account else None
         run = self._run(asked, start, partial(self._submit_for, account))
         return RunningTools(run, start.digest, left.request_id)
 
-    def _run(self, asked: Asked, start: Start, submit: Callable[[Job], Awaitable[None]]) -> ToolRun:
+    def _run(self, asked: RequestFacts, start: Start, submit: Callable[[Job], Awaitable[None]]) -> ToolRun:
         assert self._settings.tools is not None
         key = response_id(self._engine.index, start.seed, start.created)
         model = check_model(asked.body.model, *self._settings.names, start.is_known)
@@ -135,7 +135,7 @@ class ToolResponses:
             partial(asked.keep, key),
         )
 
-    async def _start(self, request: web.Request, asked: Asked) -> Start:
+    async def _start(self, request: web.Request, asked: RequestFacts) -> Start:
         name_request(request, asked.body.request_id)
         key = await self._generator.key(request, asked.raw, asked.owner)
         record = record_of(request)

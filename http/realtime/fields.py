@@ -66,7 +66,7 @@ class ReasoningFields(Closed):
     effort: str | None = None
 
 
-class Asked(Closed, kw_only=True):
+class CommonFields(Closed, kw_only=True):
     """What sessions and single responses have in common."""
 
     instructions: str | None = None
@@ -80,7 +80,7 @@ class Asked(Closed, kw_only=True):
     prompt: Any = None
 
 
-class SessionFields(Asked, kw_only=True):
+class SessionFields(CommonFields, kw_only=True):
     """`session` of session.update."""
 
     type: Literal["realtime", "transcription"] | None = None
@@ -95,7 +95,7 @@ class SessionFields(Asked, kw_only=True):
     include: list[str] | None = None
 
 
-class ResponseFields(Asked, kw_only=True):
+class ResponseFields(CommonFields, kw_only=True):
     """`response` of response.create."""
 
     audio: Any = None
@@ -192,7 +192,7 @@ def fields_of(kind: type[T], given: object, path: str) -> T:
     return checked(kind, given, path)
 
 
-def check_asked(asked: Asked, path: str) -> None:
+def check_asked(asked: CommonFields, path: str) -> None:
     """400 for what is known, and not here."""
     if asked.output_modalities is not None and asked.output_modalities != TEXT:
         name = f"{path}.output_modalities"

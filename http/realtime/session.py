@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from ..errors import ApiError, bad_request
-from .fields import PCM, RATES, TEXT, Asked, Object, ResponseFields, SessionFields, check_asked, check_audio
-from .turns import Heard, TurnDetection, read_turn_detection
+from .fields import PCM, RATES, TEXT, Object, ResponseFields, SessionFields, check_asked, check_audio
+from .turns import BufferStart, TurnDetection, read_turn_detection
 
 Kind = Literal["realtime", "transcription"]
 REALTIME: Kind = "realtime"
@@ -66,7 +66,9 @@ class Session(msgspec.Struct, kw_only=True):
     items: list[Object] = []
     active: Active | None = None
     turns: TurnDetection | None = None  # None: the client commits
-    heard: Heard = msgspec.field(default_factory=Heard)  # of its sounds, as the buffer was when this was written down
+    heard: BufferStart = msgspec.field(
+        default_factory=BufferStart
+    )  # of its sounds, as the buffer was when this was written down
     made: int = 0  # ids
     answers: int = 0  # that were begun
 
@@ -214,4 +216,4 @@ def check_response(given: ResponseFields) -> None:
         raise bad_request("response.audio is not supported: this server answers in texts only.", "response.audio")
 
 
-__all__ = ["REALTIME", "TRANSCRIPTION", "Active", "Asked", "Session", "check_response", "new_session"]
+__all__ = ["REALTIME", "TRANSCRIPTION", "Active", "Session", "check_response", "new_session"]

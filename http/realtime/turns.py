@@ -40,7 +40,7 @@ class TurnDetection(Closed, kw_only=True):
     idle_timeout_ms: int | None = None
 
 
-class Heard(msgspec.Struct, kw_only=True):
+class BufferStart(msgspec.Struct, kw_only=True):
     """Where the buffer begins, as it is written down."""
 
     sample: int = 0  # of all that the client has sent in this session
@@ -88,7 +88,7 @@ def read_turn_detection(given: object, path: str) -> TurnDetection | None:
 class TurnBuffer(InputBuffer):
     """The buffer of a session that has them: of what nobody speaks in it keeps the padding alone."""
 
-    def __init__(self, most: int, given: TurnDetection, rate: int, heard: Heard) -> None:
+    def __init__(self, most: int, given: TurnDetection, rate: int, heard: BufferStart) -> None:
         """`heard` is kept as the buffer is."""
         super().__init__(most)
         self.given, self.heard = given, heard

@@ -23,7 +23,7 @@ Entry = tuple[float | None, int, str | None]  # logprob, id, text
 
 
 @dataclass
-class Told:
+class ChoiceResult:
     """All that has come of a choice."""
 
     text: str = ""
@@ -48,7 +48,7 @@ class SglangAnswer:
         self._says_nothing = given.max_new_tokens == 0
         self._logprobs, self._start = wants_logprobs(body), start_of(body)
         self._by_ids, self._with_text = bool(body.token_ids_logprob), bool(body.return_text_in_logprobs)
-        self._told = [Told() for _ in job.choices]
+        self._told = [ChoiceResult() for _ in job.choices]
         for choice in job.choices:  # a successor makes the same events of all that there is
             choice.counts_tokens = False
 
@@ -83,7 +83,7 @@ class SglangAnswer:
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def _part(self, choice: Choice) -> Object:
-        told = Told() if self._says_nothing else self._told[choice.index]
+        told = ChoiceResult() if self._says_nothing else self._told[choice.index]
         about: Object = {
             "id": self._id(choice.index),
             "finish_reason": self._reason(choice),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from actorserve.actors.engines import routing
-from actorserve.actors.engines.routing import EACH_RUNNING, Router
+from actorserve.actors.engines.routing import EACH_RUNNING, EngineRouter
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.topology import System
@@ -38,7 +38,7 @@ class Scene:
         for writer in self.writers.values():
             writer.set_state(ActorState.READY)
         self.context = Context(self.memory.boot(self.system.by_name["renderer-0"]))
-        self.router = Router(self.context)
+        self.router = EngineRouter(self.context)
 
     def set(self, engine: int, **gauges: int) -> None:
         for name, value in gauges.items():
@@ -70,7 +70,7 @@ def test_the_longest_cached_prefix_wins(scene: Scene) -> None:
     scene.cache(2, prompt, 7)
     assert scene.choose(prompt) == 2
     scene.maps[2].uncache(0)
-    scene.router = Router(scene.context)
+    scene.router = EngineRouter(scene.context)
     assert scene.choose(prompt) == 1, "behind a gap nothing counts"
 
 
@@ -80,9 +80,9 @@ def test_load_outweighs_a_short_prefix_and_not_a_long_one(scene: Scene) -> None:
     scene.set(1, running=8 * BLOCK // EACH_RUNNING - 1)
     assert scene.choose(prompt) == 1
     scene.set(1, running=8 * BLOCK // EACH_RUNNING + 1)
-    assert Router(scene.context).choose(prompt, 8 * BLOCK + 1) != 1
+    assert EngineRouter(scene.context).choose(prompt, 8 * BLOCK + 1) != 1
     scene.set(1, running=0, waiting=20)
-    assert Router(scene.context).choose(prompt, 8 * BLOCK + 1) != 1, "who waits there weighs more"
+    assert EngineRouter(scene.context).choose(prompt, 8 * BLOCK + 1) != 1, "who waits there weighs more"
 
 
 def test_prompts_that_nobody_knows_fill_all_in_turn(scene: Scene) -> None:
@@ -104,7 +104,7 @@ def test_a_burst_of_one_prefix_stays_together_until_load_says_otherwise(
     found = [scene.choose(prompt) for _ in range(40)]
     assert len(set(found)) > 1, "what was sent and is not seen yet counts, too"
     monkeypatch.setattr(routing, "SENT_S", -1.0)
-    fresh = Router(scene.context)
+    fresh = EngineRouter(scene.context)
     assert {fresh.choose(prompt_of(2), 257) for _ in range(3)} == {0, 1, 2}, "for some time only"
 
 
@@ -153,7 +153,7 @@ def test_prompts_go_to_engines_of_their_model_alone() -> None:
     try:
         for name, engines in (("renderer-0", {0}), ("renderer-0+other", {1, 2}), ("scheduler@1", {1, 2})):
             context = Context(memory.boot(system.by_name[name]))
-            router = Router(context)
+            router = EngineRouter(context)
             chosen = {router.choose(prompt_of(number), 257) for number in range(8)}
             assert chosen == engines, "though all are down: it waits, and never for another model"
             assert router.up() == []

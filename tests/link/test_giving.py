@@ -47,7 +47,7 @@ class Giving:
             self.bench.sequences.admit(ref)
         self.posted: dict[int, list[int]] = {}
         self.others = Others(rooms)
-        monkeypatch.setattr(module, "Router", lambda context: self.others)
+        monkeypatch.setattr(module, "EngineRouter", lambda context: self.others)
         self.segment = Segment.create(registry_bytes(3), "test")
         context: Any = SimpleNamespace(
             table=self.bench.table,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.link.sequences import Held
+from actorserve.actors.link.sequences import RemoteSequence
 from actorserve.actors.link.unheeded import Unheeded
 from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.request import WATERMARK, Generation, Sampling, WatermarkingConfig
@@ -26,7 +26,7 @@ class Taker:
         self.bench, self.computes = bench, False
         self.asked: list[int] = []
 
-    def give_home(self, some: list[Held]) -> None:
+    def give_home(self, some: list[RemoteSequence]) -> None:
         self.asked += [one.ref for one in some]
         for one in some if self.computes else ():
             self.bench.sequences.let_go(one)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.options.config import ConfigError
-from actorserve.actors.route.asked import MOVABLE
+from actorserve.actors.route.request import MOVABLE
 from actorserve.actors.route.settings import MIB, add_arguments, read_settings
 from actorserve.http.routes import ROUTES
 from tests.support.certificates import OPENSSL, make_authority

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from actorserve.actors.route.asked import understand
+from actorserve.actors.route.request import understand
 from actorserve.actors.route.trails.trail import TrailError
 from actorserve.actors.route.trails.transcript import Transcript
 from tests.support.routers import Routed, routed, stream

@@ -16,7 +16,7 @@ from ...model.media import OF_FILMS
 from ...options.config import Config
 from ...options.objects.media import media_reading, processor_kwargs
 from ...protocol.media import FRAMES, VIDEO, MediaSource
-from ..expansion import Told
+from ..expansion import ExpansionInput
 from ..pictures import Pictures
 from ..processors import BOUNDS, PROCESSOR_FILE, ImageProcessor, Marks, Processed, told_of
 from ..refused import MediaRefused
@@ -37,7 +37,7 @@ SMOLVLM = "smolvlm"
 class FilmProcessor:
     """Of one family."""
 
-    def __init__(self, config: Config, model: ModelInfo, told: Told) -> None:
+    def __init__(self, config: Config, model: ModelInfo, told: ExpansionInput) -> None:
         self._pictures = Pictures(config)
         self._pixels, self._most_bytes = config.max_media_pixels, config.media_memory_bytes
         self._most_tokens = model.max_model_len
@@ -111,7 +111,7 @@ class FilmProcessor:
 class GridFilms(FilmProcessor):
     """Qwen-VL's: patches of two frames each, of a size that follows from the film's."""
 
-    def __init__(self, config: Config, model: ModelInfo, told: Told) -> None:
+    def __init__(self, config: Config, model: ModelInfo, told: ExpansionInput) -> None:
         super().__init__(config, model, told)
         self._by_film = told.config["model_type"].startswith("qwen3")
         self._timed = told.config["model_type"] == "qwen2_5_vl"
@@ -154,7 +154,7 @@ class GridFilms(FilmProcessor):
 class PictureFilms(FilmProcessor):
     """InternVL's and SmolVLM's: each frame is a picture that is not divided."""
 
-    def __init__(self, config: Config, model: ModelInfo, told: Told, images: ImageProcessor) -> None:
+    def __init__(self, config: Config, model: ModelInfo, told: ExpansionInput, images: ImageProcessor) -> None:
         super().__init__(config, model, told)
         self._images = images
         self._arguments = picture_arguments(Path(model.folder), told)
@@ -176,7 +176,7 @@ class PictureFilms(FilmProcessor):
         return {"pixel_values": np.concatenate(made), "film": film}
 
 
-def picture_arguments(folder: Path, told: Told) -> dict[str, Any]:
+def picture_arguments(folder: Path, told: ExpansionInput) -> dict[str, Any]:
     """With which the processor of pictures makes one of a frame."""
     if told.config["model_type"] == SMOLVLM:
         given = _given(folder)
@@ -195,7 +195,7 @@ def _given(folder: Path, files: Sequence[str] = FILES) -> dict[str, Any]:
     return given
 
 
-def film_settings(folder: Path, told: Told, changes: Mapping[str, Any]) -> dict[str, Any]:
+def film_settings(folder: Path, told: ExpansionInput, changes: Mapping[str, Any]) -> dict[str, Any]:
     """What the model's files say of films, and where they do not what transformers takes."""
     kind = "qwen3_vl" if told.config["model_type"].startswith("qwen3") else "qwen2_vl"
     given = _given(folder)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..expansion import Told
+    from ..expansion import ExpansionInput
 
 ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -17,12 +17,12 @@ ONES = (
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 
-def qwen_film(told: Told, token: str) -> str:
+def qwen_film(told: ExpansionInput, token: str) -> str:
     """Nothing but a token for each embedding."""
     return token * (int(told.outputs["video_grid_thw"].prod()) // int(told.outputs["settings"]["merge_size"]) ** 2)
 
 
-def qwen_timed_film(told: Told, token: str) -> str:
+def qwen_timed_film(told: ExpansionInput, token: str) -> str:
     """Each temporal patch with the time between the first and the last of its frames."""
     settings, film = told.outputs["settings"], told.outputs["film"]
     time, (_, high, wide) = settings["temporal_patch_size"], told.outputs["video_grid_thw"][0].tolist()
@@ -34,14 +34,14 @@ def qwen_timed_film(told: Told, token: str) -> str:
     return "".join(f"<{middle:.1f} seconds>{one}" for middle in middles)
 
 
-def frame_tokens(told: Told) -> int:
+def frame_tokens(told: ExpansionInput) -> int:
     """Embeddings of a frame, of models that see it as a picture."""
     if told.config["model_type"] == "internvl":
         return int(told.processor.get("image_seq_length") or 256)
     return int(told.processor.get("image_seq_len") or 169)
 
 
-def smolvlm_film(told: Told, token: str) -> str:
+def smolvlm_film(told: ExpansionInput, token: str) -> str:
     """Each frame with its minutes and seconds, behind how many there are and how long it is."""
     film, fake = told.outputs["film"], told.token("fake_image_token", "<fake_token_around_image>")
     one = f"{fake}{told.token('global_image_token', '<global-img>')}{token * frame_tokens(told)}{fake}"
@@ -52,7 +52,7 @@ def smolvlm_film(told: Told, token: str) -> str:
     return f"{text}{frames}\n\n"
 
 
-def internvl_film(told: Told, token: str) -> str:
+def internvl_film(told: ExpansionInput, token: str) -> str:
     begin, end = told.token("start_image_token", "<img>"), told.token("end_image_token", "</img>")
     one = f"{begin}{token * frame_tokens(told)}{end}"
     return "\n".join(f"Frame{number + 1}: {one}" for number in range(len(told.outputs["pixel_values"])))

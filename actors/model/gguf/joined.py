@@ -20,7 +20,7 @@ class How(enum.Enum):
     HEADS = "heads"  # of each head what makes its k, as [latent, k], and then what makes its v, as [v, latent]
 
 
-class Joined(NamedTuple):
+class JoinedTensors(NamedTuple):
     """One kind of tensor, by the ends of names."""
 
     whole: str
@@ -38,17 +38,19 @@ class Joined(NamedTuple):
         return *first[:-2], first[-2] + second[-2], first[-1]
 
 
-LATENT = Joined("self_attn.kv_b_proj.weight", ("self_attn.k_b_proj.weight", "self_attn.v_b_proj.weight"), How.HEADS)
+LATENT = JoinedTensors(
+    "self_attn.kv_b_proj.weight", ("self_attn.k_b_proj.weight", "self_attn.v_b_proj.weight"), How.HEADS
+)
 GATED = tuple(
-    Joined(f"{mlp}.input_linear.weight", (f"{mlp}.gate_linear.weight", f"{mlp}.up_linear.weight"), How.ROWS)
+    JoinedTensors(f"{mlp}.input_linear.weight", (f"{mlp}.gate_linear.weight", f"{mlp}.up_linear.weight"), How.ROWS)
     for mlp in ("block_sparse_moe", "shared_mlp")
 )
-GATED_VALUES = Joined(
+GATED_VALUES = JoinedTensors(
     "linear_attn.in_proj_qkvz.weight",
     ("linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight"),
     How.KEY_HEADS,
 )
-JOINED: dict[str, tuple[Joined, ...]] = {
+JOINED: dict[str, tuple[JoinedTensors, ...]] = {
     "deepseek2": (LATENT,),
     "granitehybrid": GATED,
     "granitemoe": GATED,
@@ -56,7 +58,7 @@ JOINED: dict[str, tuple[Joined, ...]] = {
 }
 
 
-def joined_names(architecture: str, names: Iterable[str]) -> Iterator[tuple[str, tuple[str, str], Joined]]:
+def joined_names(architecture: str, names: Iterable[str]) -> Iterator[tuple[str, tuple[str, str], JoinedTensors]]:
     """Of tensors by the hub's names: each that is a whole of two of them, these two, and how they come together."""
     there = set(names)
     for kind in JOINED.get(architecture, ()):

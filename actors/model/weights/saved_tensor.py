@@ -24,7 +24,7 @@ class UnreadableTensor(ValueError):
     """It is something else; the message says what."""
 
 
-class Stored(NamedTuple):
+class TensorStorage(NamedTuple):
     """The numbers of a tensor."""
 
     place: str
@@ -45,9 +45,9 @@ class _Reader(TensorUnpickler):
         return super().find_class(module, name)
 
     def persistent_load(self, pid: Any) -> Any:
-        return Stored(f"{self.folder}/{pid[2]}", super().persistent_load(pid))
+        return TensorStorage(f"{self.folder}/{pid[2]}", super().persistent_load(pid))
 
-    def _array(self, stored: Stored, offset: int, shape: Any, stride: Any, *_: object) -> np.ndarray:
+    def _array(self, stored: TensorStorage, offset: int, shape: Any, stride: Any, *_: object) -> np.ndarray:
         kind = DTYPES.get(stored.storage.dtype)
         if kind is None:
             raise pickle.UnpicklingError(f"its numbers are {stored.storage.dtype}; floats and integers are read")

@@ -28,7 +28,7 @@ BETWEEN_TOKENS = "vllm:inter_token_latency_seconds"
 STEP_TOKENS = "vllm:iteration_tokens_total"
 
 
-class Ended(Protocol):
+class EndedSequence(Protocol):
     """What is counted of a sequence that has ended."""
 
     ref: int
@@ -123,7 +123,7 @@ class RequestStats:
             self._stamps.set_back(ref, deaths=1)
             self.survived_worker += 1
 
-    def ended(self, sequence: Ended) -> None:
+    def ended(self, sequence: EndedSequence) -> None:
         """The stages of a sequence that was admitted, as far as it has come."""
         get, ref = self._stamps.get, sequence.ref
         admitted, scheduled = get(ref, Stamp.ADMITTED), get(ref, Stamp.SCHEDULED)

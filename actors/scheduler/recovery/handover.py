@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable
 
 from ...engines.ownership import Ownership
 from ...engines.refusals import Refusals
-from ...engines.routing import Router
+from ...engines.routing import EngineRouter
 from ...protocol.messages import Admit, Message
 from ...runtime.in_flight import NO_REQUEST
 from ...runtime.process import Context
@@ -67,7 +67,7 @@ class Handover:
         self._peers = context.served.engines  # of the same model: slots of others are none of its business
         self._workers = [worker.position for worker in context.system.workers_of(self._engine)]
         self._lives: list[int] = []  # of the workers that were met
-        self._ownership, self._router, self._refusals = Ownership(context), Router(context), Refusals(context)
+        self._ownership, self._router, self._refusals = Ownership(context), EngineRouter(context), Refusals(context)
         self._share_at = self._part_at = self._gave_at = 0.0
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
         self._num_prefill = context.config.prefill_engines

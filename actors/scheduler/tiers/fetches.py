@@ -41,7 +41,7 @@ PAUSE_S = 5.0  # ... after which nobody is asked for so long
 
 
 @dataclass(slots=True)
-class Wanted:
+class TierFetch:
     """One fetch."""
 
     number: int
@@ -67,10 +67,10 @@ class Fetches:
         self._scheduler, self._engine, self._workers = scheduler, engine, workers
         self._number = life << 32
         self._to_look: deque[int] = deque()  # refs
-        self._asked: dict[int, Wanted] = {}  # by number
-        self._copying: dict[int, Wanted] = {}
-        self._by_key: dict[tuple[bytes, str], Wanted] = {}  # by the first key that is asked for, and of whom
-        self._copies: deque[Wanted] = deque()  # whose parts are copied one after the other
+        self._asked: dict[int, TierFetch] = {}  # by number
+        self._copying: dict[int, TierFetch] = {}
+        self._by_key: dict[tuple[bytes, str], TierFetch] = {}  # by the first key that is asked for, and of whom
+        self._copies: deque[TierFetch] = deque()  # whose parts are copied one after the other
         self._under_way: tuple[int, set[int]] | None = None  # number of a LoadBlocks, and who has not done it
         self._late_in_turn, self._closed_until = 0, 0.0
 
@@ -143,7 +143,7 @@ class Fetches:
         if wanted is None:
             self._number += 1
             wait_s = PEER_WAIT_S if sequence.kv_peer else WAIT_S
-            wanted = Wanted(self._number, keys, first, now + wait_s, sequence.kv_peer)
+            wanted = TierFetch(self._number, keys, first, now + wait_s, sequence.kv_peer)
             if self._scheduler.notes is not None:
                 size = prefix.block_size
                 told = next((at for at in range(len(keys)) if sequence.pictures.are_before((at + 1) * size)), len(keys))
@@ -212,7 +212,7 @@ class Fetches:
             self._over(wanted)
         self._copy_next()
 
-    def _note(self, wanted: Wanted, block: int, index: int) -> None:
+    def _note(self, wanted: TierFetch, block: int, index: int) -> None:
         """What stands in it, for whoever is told of blocks."""
         if self._scheduler.notes is not None and wanted.tokens is not None:
             size = 4 * self._scheduler.limits.block_size
@@ -223,7 +223,7 @@ class Fetches:
             tokens = wanted.tokens[index * size : (index + 1) * size]
             self._scheduler.notes.write(block, parent, wanted.adapter, tokens)
 
-    def _over(self, wanted: Wanted) -> None:
+    def _over(self, wanted: TierFetch) -> None:
         """Who waited for it may start."""
         self._asked.pop(wanted.number, None)
         self._copying.pop(wanted.number, None)
@@ -231,7 +231,7 @@ class Fetches:
         self._let_go(wanted)
         self.loading -= wanted.refs
 
-    def _let_go(self, wanted: Wanted) -> None:
+    def _let_go(self, wanted: TierFetch) -> None:
         self._scheduler.pool.release(wanted.held)
         wanted.held = []
 

@@ -50,7 +50,7 @@ class LinearModule(nn.Module):
         return self.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
 
-class Joined:
+class JoinedProducts:
     """Several products of the same tensor, computed when the first of them is asked for."""
 
     def __init__(self, product: CpuLinear, sizes: Sequence[int]) -> None:
@@ -76,7 +76,7 @@ class Joined:
 class PartModule(nn.Module):
     """One of several linear layers that are computed as one."""
 
-    def __init__(self, joined: Joined, index: int, inputs: int, dtype: torch.dtype) -> None:
+    def __init__(self, joined: JoinedProducts, index: int, inputs: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.joined, self.index = joined, index
         self.out_features, self.in_features = joined.sizes[index], inputs
@@ -211,7 +211,7 @@ class Maker:
         known = [self.scales[linear] for linear in linears if linear in self.scales]
         scales = torch.cat(known) if len(known) == len(linears) else None
         product = self.product(weight, bias, scales=scales)
-        whole = Joined(product, [linear.weight.shape[0] for linear in linears])
+        whole = JoinedProducts(product, [linear.weight.shape[0] for linear in linears])
         for index, (name, linear) in enumerate(zip(names, linears, strict=True)):
             setattr(parent, name, PartModule(whole, index, _inputs(linear), linear.weight.dtype))
 

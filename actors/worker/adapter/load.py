@@ -59,7 +59,7 @@ class Adapted(NamedTuple):
     part: tuple[Traits, nn.Module] | None  # of a member of a group
 
 
-class Kept(NamedTuple):
+class WeightTypes(NamedTuple):
     """How weights are."""
 
     dtype: torch.dtype  # that is computed in
@@ -154,7 +154,7 @@ def _improve_whole(model: Any) -> None:
     fuse(model, torch.float32)
 
 
-def types_of(config: Config, info: ModelInfo, found: Adapted) -> Kept:
+def types_of(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
     """What is computed in, and how weights are kept."""
     path = Path(info.folder) / "config.json"
     method, stored = weights_method(Values(path, read_json(path)), config.quantization)
@@ -167,7 +167,7 @@ def types_of(config: Config, info: ModelInfo, found: Adapted) -> Kept:
         whole = found.config
         own = getattr(whole.get_text_config(decoder=True), "dtype", None) or getattr(whole, "dtype", None)
         dtype = getattr(torch, float_on_cpu(config, str(own).removeprefix("torch.")))
-        return Kept(dtype, method, stored, mixed=False)
+        return WeightTypes(dtype, method, stored, mixed=False)
     if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
         if stored is not None and auto:
             raise ConfigError(
@@ -175,10 +175,10 @@ def types_of(config: Config, info: ModelInfo, found: Adapted) -> Kept:
                 f"for --dtype {config.dtype} set --quantization none"
             )
         raise ConfigError(f"--quantization {method.name}: {reason}")
-    return Kept(getattr(torch, method.computes_in), method, stored, mixed=stored is not None and auto)
+    return WeightTypes(getattr(torch, method.computes_in), method, stored, mixed=stored is not None and auto)
 
 
-def _random(found: Adapted, config: Config, kept: Kept, division: Division | None) -> PreTrainedModel:
+def _random(found: Adapted, config: Config, kept: WeightTypes, division: Division | None) -> PreTrainedModel:
     """As it is initialised, in the way that it would have."""
     torch.manual_seed(config.seed)
     made: Any = found.make()
@@ -193,7 +193,7 @@ def _random(found: Adapted, config: Config, kept: Kept, division: Division | Non
     return model
 
 
-def _read(info: ModelInfo, found: Adapted, kept: Kept, division: Division | None) -> PreTrainedModel:
+def _read(info: ModelInfo, found: Adapted, kept: WeightTypes, division: Division | None) -> PreTrainedModel:
     """With the weights of the folder: all that the model has, and no others."""
     folder = Path(info.folder)
     source = Source(folder, kept.stored)
@@ -209,7 +209,7 @@ def _read(info: ModelInfo, found: Adapted, kept: Kept, division: Division | None
     return model
 
 
-def _chosen(source: Source, kept: Kept) -> QuantMethod:
+def _chosen(source: Source, kept: WeightTypes) -> QuantMethod:
     """How what was read last is kept."""
     decoded = source.take()
     return kept.method if decoded or not kept.mixed else NONE

@@ -15,26 +15,26 @@ from torch import Tensor
 from .hooks import Predicate, Unfit
 
 
-class Seen(NamedTuple):
+class Visibility(NamedTuple):
     """Causal, if neither is there."""
 
     window: int | None = None
     chunk: int | None = None
 
 
-def classify(predicate: Predicate, length: int) -> Seen:
+def classify(predicate: Predicate, length: int) -> Visibility:
     """What queries of a text of up to `length` tokens see; Unfit if that is none of the known."""
     length = max(length, 64)
     queries = sorted({0, 1, 2, 3, 5, 7, 30, length // 3, length // 2, length - 2, length - 1})
     firsts = [_first_seen(predicate, query) for query in queries]
     if not any(firsts):
-        return Seen()
+        return Visibility()
     window = queries[-1] - firsts[-1] + 1
     if all(first == max(0, query - window + 1) for query, first in zip(queries, firsts, strict=True)):
-        return Seen(window=window)
+        return Visibility(window=window)
     chunk = next((size for size in _divisors(firsts) if _chunked(queries, firsts, size)), None)
     if chunk is not None and all(_first_seen(predicate, at) == at // chunk * chunk for at in _around(chunk, length)):
-        return Seen(chunk=chunk)
+        return Visibility(chunk=chunk)
     raise Unfit("sees neither all tokens before, nor a window of them, nor chunks")
 
 

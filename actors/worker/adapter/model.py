@@ -32,7 +32,7 @@ from .fused.decoder import plain_head, whole_decoder
 from .hooks import NAME, attending, use_attention
 from .passes import Passes
 from .probe import Traits
-from .steps import GatheredStep, PagedStep, Step, in_order
+from .steps import AdaptedStep, GatheredStep, PagedStep, in_order
 
 
 class Tier(enum.Enum):
@@ -167,7 +167,7 @@ class AdaptedModel:
         """Rows of as many tokens each, side by side; the result is [rows, tokens, …]."""
         tokens, size = _tokens(group), group[0].size
         own = [span._replace(first=number * size) for number, span in enumerate(group)]
-        step: Step
+        step: AdaptedStep
         if self.tier is Tier.SINGLE:
             step = GatheredStep(kv, slots[tokens], own[0])
         else:
@@ -175,7 +175,7 @@ class AdaptedModel:
         step.past = min(span.position for span in group)
         return self._pass(ids[tokens].view(-1, size), positions[tokens].view(-1, size), step, states)
 
-    def _pass(self, ids: Tensor, positions: Tensor, step: Step, states: StepStates | None = None) -> Tensor:
+    def _pass(self, ids: Tensor, positions: Tensor, step: AdaptedStep, states: StepStates | None = None) -> Tensor:
         """The decoder's answer to ids and positions [rows, tokens]."""
         step.lora = self.lora
         cache = self.traits.caches.make(step)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...model.memory.kv import KVSpec, LayerAttention, StateSpec
 from .cache import Caches, state_name
 from .hooks import NAME, Call, Mask, Unfit, as_scale, attending, use_attention
-from .masks import Seen, classify
+from .masks import Visibility, classify
 from .passes import Passes
 
 HARMLESS = {"dropout", "is_causal", "use_cache", "position_ids", "output_attentions", "cache_position"}
@@ -35,7 +35,7 @@ KNOWN = {"scaling", "softcap", "s_aux", "sliding_window"}
 TOKENS = 2
 
 
-class Asked(NamedTuple):
+class AttentionCall(NamedTuple):
     """One call of attention in a forward pass, by its order among them."""
 
     layer: int  # in the KVSpec
@@ -47,7 +47,7 @@ class Traits(NamedTuple):
     """What was seen of a model."""
 
     kv: KVSpec
-    asked: tuple[Asked, ...]
+    asked: tuple[AttentionCall, ...]
     gathered: frozenset[int]  # layers of the cache that go on with contexts
     paged: bool  # all attention goes by our function; else transformers' own has to be used
     reason: str  # why not
@@ -162,11 +162,11 @@ def _states(cache: Any) -> list[StateSpec]:
     return found
 
 
-def _describe(recorder: Recorder, length: int) -> tuple[list[LayerAttention | None], list[Asked]]:
+def _describe(recorder: Recorder, length: int) -> tuple[list[LayerAttention | None], list[AttentionCall]]:
     """The layers of the cache, then calls that read the keys of one of them once more."""
     layers: list[LayerAttention | None] = [None] * (max(recorder.shapes, default=-1) + 1)
     asked, seen = [], Counter[int]()
-    known: dict[int, Seen] = {}
+    known: dict[int, Visibility] = {}
     for call, source, gathered in recorder.calls:
         one = _attention(call, recorder.shapes[source], _seen(call, known, length))
         seen[source] += 1
@@ -175,7 +175,7 @@ def _describe(recorder: Recorder, length: int) -> tuple[list[LayerAttention | No
         else:
             index = len(layers)
             layers.append(_with_source(one, source))
-        asked.append(Asked(index, source, gathered))
+        asked.append(AttentionCall(index, source, gathered))
     return layers, asked
 
 
@@ -183,7 +183,7 @@ def _with_source(one: LayerAttention, source: int) -> LayerAttention:
     return msgspec.structs.replace(one, source=source)
 
 
-def _attention(call: Call, shape: tuple[int, int, int], seen: Seen) -> LayerAttention:
+def _attention(call: Call, shape: tuple[int, int, int], seen: Visibility) -> LayerAttention:
     options = {name: value for name, value in call.options.items() if value is not None and name not in HARMLESS}
     unknown = sorted(name for name in options if name not in KNOWN and isinstance(options[name], Tensor))
     if unknown:
@@ -201,7 +201,7 @@ def _attention(call: Call, shape: tuple[int, int, int], seen: Seen) -> LayerAtte
     )
 
 
-def _seen(call: Call, known: dict[int, Seen], length: int) -> Seen:
+def _seen(call: Call, known: dict[int, Visibility], length: int) -> Visibility:
     """By the mask's predicate; a model that makes none says in another way that it is causal."""
     mask = call.mask
     if isinstance(mask, Mask):
@@ -210,5 +210,5 @@ def _seen(call: Call, known: dict[int, Seen], length: int) -> Seen:
         return known[id(mask)]
     causal = call.options.get("is_causal")
     if mask is None and (getattr(call.module, "is_causal", False) if causal is None else causal):
-        return Seen()
+        return Visibility()
     raise Unfit("makes masks by itself" if mask is not None else "does not say what may be seen")

@@ -20,7 +20,7 @@ from .hooks import Call, Unfit
 from .probe import Traits
 
 
-class Step:
+class AdaptedStep:
     """What all have in common."""
 
     past = 0
@@ -44,7 +44,7 @@ class Step:
         raise Unfit("asks for attention that nobody has prepared")
 
 
-class PagedStep(Step):
+class PagedStep(AdaptedStep):
     """Attention is ours."""
 
     def __init__(self, traits: Traits, kv: AnyKV, slots: Tensor, attention: Any) -> None:
@@ -133,7 +133,7 @@ class PagedStep(Step):
         return mixed
 
 
-class GatheredStep(Step):
+class GatheredStep(AdaptedStep):
     """Attention is the model's own, of one row."""
 
     def __init__(self, kv: PagedKV, slots: Tensor, span: Span) -> None:

@@ -26,7 +26,7 @@ from actorserve.shm.table.logprobs import MOST, Logprobs
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, Sampling
 from ..logits.processors import LogitsProcessors
-from ..logprobs import LogprobsWriter, Told, pack_records
+from ..logprobs import LogprobRecords, LogprobsWriter, pack_records
 from ..transfer import to_device, to_host
 from .buffers import Sizes, StepBuffers, StepNumbers
 from .executor import GpuModel, Hidden
@@ -60,7 +60,7 @@ class PendingStep:
         self.rows, self.positions = rows, positions
         self.buffers = buffers
         self.bound = False  # the host has to know the tokens before it makes masks for the step behind
-        self.told: list[Told] = []  # logprobs, which come with the tokens
+        self.told: list[LogprobRecords] = []  # logprobs, which come with the tokens
         self.event: torch.cuda.Event | None = None  # of its end
         self.seconds: float | None = None  # what it took on the device, once it was finished
         self.failed_rows: Numbers = ()  # whose grammar has failed
@@ -178,7 +178,7 @@ class Sampler:
         at = to_device(told, self.device)
         slots, most, listed = self.logprobs.places(pending.rows[told])
         records = pack_records(self._logits.index_select(0, at).float(), self._tokens[at].long(), most, listed)
-        pending.told.append(Told(slots, pending.positions[told], to_host(records), listed))
+        pending.told.append(LogprobRecords(slots, pending.positions[told], to_host(records), listed))
 
     def tell_prompts(self, pending: PendingStep, starts: Ints, hidden: Hidden, log: np.ndarray) -> None:
         """Logprobs of prompts' tokens behind those of a step, which begin at `starts` and were made to `hidden`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..adapter.improve import Joined, LinearModule, PartModule
+from ..adapter.improve import JoinedProducts, LinearModule, PartModule
 from .products import bias_of
 from .sites import LoraLinear, LoraSites
 
@@ -40,7 +40,7 @@ class HookedProduct:
 def attach(model: Any) -> LoraSites:
     """Room for adapters in a model."""
     sites, head = LoraSites(), model.get_output_embeddings()
-    together: dict[int, tuple[Joined, dict[int, str]]] = {}
+    together: dict[int, tuple[JoinedProducts, dict[int, str]]] = {}
     for name, module in model.named_modules():
         if "experts" in name.split("."):
             continue

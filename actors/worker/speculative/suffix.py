@@ -35,14 +35,14 @@ class SuffixRules(NamedTuple):
     min_token_prob: float = 0.1
 
 
-class Found(NamedTuple):
+class SuffixDrafts(NamedTuple):
     """The drafts of one source."""
 
     tokens: list[int]
     score: float  # how many of them are expected to be right
 
 
-NOTHING = Found([], 0.0)
+NOTHING = SuffixDrafts([], 0.0)
 
 
 class Half:
@@ -138,7 +138,7 @@ class SuffixProposer:
                     best = found if found.score > best.score else best
         return best.tokens
 
-    def _walk(self, line: np.ndarray, text: np.ndarray, places: np.ndarray, room: int) -> Found:
+    def _walk(self, line: np.ndarray, text: np.ndarray, places: np.ndarray, room: int) -> SuffixDrafts:
         """Among places of `text`, each behind a token that is the line's last."""
         back = np.arange(1, min(self.rules.max_tree_depth, len(line) - 1))
         at = places[:, None] - 1 - back
@@ -148,7 +148,7 @@ class SuffixProposer:
         most = min(room, int(length * self.rules.max_spec_factor))
         return self._follow(line, text, places[lengths == length][-SHOWN:], most) if most else NOTHING
 
-    def _follow(self, line: np.ndarray, text: np.ndarray, places: np.ndarray, most: int) -> Found:
+    def _follow(self, line: np.ndarray, text: np.ndarray, places: np.ndarray, most: int) -> SuffixDrafts:
         """What stood there, as far as most of them agree; in a circle where the line itself ends."""
         at = places[:, None] + np.arange(most)
         if text is line:
@@ -157,7 +157,7 @@ class SuffixProposer:
         if len(ways) == 1:
             (way,) = ways
             tokens = way[: way.index(END)] if END in way else way
-            return Found(tokens, float(len(tokens)))
+            return SuffixDrafts(tokens, float(len(tokens)))
         tokens, score, among = list[int](), 0.0, len(ways)
         for step in range(most):
             (word, count), *_ = Counter(way[step] for way in ways if way[step] != END).most_common(1) or [(END, 0)]
@@ -166,4 +166,4 @@ class SuffixProposer:
             tokens.append(word)
             score += count / among
             ways = [way for way in ways if way[step] == word]
-        return Found(tokens, score)
+        return SuffixDrafts(tokens, score)

@@ -31,7 +31,7 @@ from ...realtime.fields import (
 from ...realtime.items import as_input, checked_item, input_of, sound_item, without_sounds
 from ...realtime.response_events import BY_CLIENT
 from ...realtime.session import MOST_STATE, TRANSCRIPTION, Active, Session, check_response
-from ...realtime.turns import Heard, TurnBuffer
+from ...realtime.turns import BufferStart, TurnBuffer
 from .turn_events import TurnEvents
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class ClientEvents:
         self.buffer = self.turns or InputBuffer(most)
 
     @property
-    def heard(self) -> Heard:
+    def heard(self) -> BufferStart:
         """Where the buffer begins, to be written down."""
         return self._link.session.heard if self.turns is None else self.turns.heard
 
@@ -150,7 +150,7 @@ class ClientEvents:
         if session.turns is not None and session.turns.idle_timeout_ms and session.kind == TRANSCRIPTION:
             name = "session.audio.input.turn_detection.idle_timeout_ms"
             raise bad_request(f"{name}: nobody is answered in a session that is a transcription.", name)
-        session.heard = Heard()
+        session.heard = BufferStart()
 
     # --- events: the conversation ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.realtime.turns import Heard, Idle, Turn, TurnBuffer, TurnDetection, read_turn_detection
+from actorserve.http.realtime.turns import BufferStart, Idle, Turn, TurnBuffer, TurnDetection, read_turn_detection
 
 RATE = 24_000
 PATH = "session.audio.input"
@@ -25,8 +25,8 @@ def speech(ms: int, level: int = 3000, seed: int = 0) -> bytes:
     return array("h", [rng.randint(-level, level) for _ in range(RATE * ms // 1000)]).tobytes()
 
 
-def buffer_of(heard: Heard | None = None, most: int = 1 << 22, **given: Any) -> TurnBuffer:
-    return TurnBuffer(most, TurnDetection(type="server_vad", **given), RATE, heard or Heard())
+def buffer_of(heard: BufferStart | None = None, most: int = 1 << 22, **given: Any) -> TurnBuffer:
+    return TurnBuffer(most, TurnDetection(type="server_vad", **given), RATE, heard or BufferStart())
 
 
 def heed(buffer: TurnBuffer) -> list[tuple[Turn, bytes]]:
@@ -122,7 +122,7 @@ def test_who_reads_the_messages_again_finds_the_same_turns() -> None:
         kept.append(_kept(first, len(wanted), place + 1))
     assert sum(not turn.begins for turn, _ in wanted) > 5
     for count, begin, heeded, state in kept:
-        heard = msgspec.msgpack.decode(state, type=Heard)
+        heard = msgspec.msgpack.decode(state, type=BufferStart)
         told = heard.item is not None
         second = buffer_of(heard)
         for place in range(begin, heeded):
@@ -150,7 +150,7 @@ def test_silence_behind_an_answer_is_found_once() -> None:
     buffer.await_turn(True)
     buffer.put(silence(4000), 1)
     assert not heed(buffer)
-    heard = msgspec.msgpack.decode(msgspec.msgpack.encode(buffer.heard), type=Heard)
+    heard = msgspec.msgpack.decode(msgspec.msgpack.encode(buffer.heard), type=BufferStart)
     again = buffer_of(heard, idle_timeout_ms=5000)
     again.put(silence(1000 + len(buffer.peek()) * 500 // RATE), 1)
     for one in (buffer, again):

@@ -26,7 +26,7 @@ from actorserve.actors.worker.adapter.facts import facts
 from actorserve.actors.worker.adapter.hollow import hollow
 from actorserve.actors.worker.adapter.hooks import Unfit
 from actorserve.actors.worker.adapter.improve import LinearModule, NormModule, PartModule, improve
-from actorserve.actors.worker.adapter.masks import Seen, classify
+from actorserve.actors.worker.adapter.masks import Visibility, classify
 from actorserve.actors.worker.adapter.model import AdaptedModel, Tier
 from actorserve.actors.worker.adapter.probe import probe
 from actorserve.actors.worker.adapter.twin import shrink
@@ -55,14 +55,14 @@ def made(name: str, **fields: Any) -> Any:
 @pytest.mark.parametrize(
     ("predicate", "seen"),
     [
-        (causal_mask_function, Seen()),
-        (sliding_window_causal_mask_function(7), Seen(window=7)),
-        (sliding_window_causal_mask_function(1000), Seen()),
-        (chunked_causal_mask_function(24, torch.zeros(1, dtype=torch.long)), Seen(chunk=24)),
-        (chunked_causal_mask_function(128, torch.zeros(1, dtype=torch.long)), Seen(chunk=128)),
+        (causal_mask_function, Visibility()),
+        (sliding_window_causal_mask_function(7), Visibility(window=7)),
+        (sliding_window_causal_mask_function(1000), Visibility()),
+        (chunked_causal_mask_function(24, torch.zeros(1, dtype=torch.long)), Visibility(chunk=24)),
+        (chunked_causal_mask_function(128, torch.zeros(1, dtype=torch.long)), Visibility(chunk=128)),
     ],
 )
-def test_a_mask_is_known_by_what_it_lets_see(predicate: Any, seen: Seen) -> None:
+def test_a_mask_is_known_by_what_it_lets_see(predicate: Any, seen: Visibility) -> None:
     assert classify(predicate, 512) == seen
 
 

@@ -16,7 +16,7 @@ from actorserve.kernels.cpu.native.heads import HeadRules, TurnedHeads, Turning
 from actorserve.kernels.cpu.native.layers import PlainLayers
 
 from ..hooks import running
-from ..improve import Joined, LinearModule
+from ..improve import JoinedProducts, LinearModule
 
 Turn = tuple[Tensor | None, Tensor | None]  # cosines and sines of rows
 
@@ -27,7 +27,7 @@ class FusedAttention:
     def __init__(
         self,
         own: Callable[..., Any],
-        joined: Joined,
+        joined: JoinedProducts,
         out: LinearModule,
         heads: TurnedHeads,
         layer: int,
@@ -53,7 +53,7 @@ class FusedMlp:
     def __init__(
         self,
         own: Callable[[Tensor], Tensor],
-        joined: Joined,
+        joined: JoinedProducts,
         down: LinearModule,
         silu_mul: Callable[[Tensor], Tensor],
     ) -> None:

@@ -22,7 +22,7 @@ from actorserve.kernels.cpu.native.library import Library
 from ...cpu.layers.native import current
 from ..cache import Caches
 from ..hooks import NAME, Call, Unfit, attending, use_attention
-from ..improve import TOGETHER, Joined, LinearModule, NormModule, PartModule
+from ..improve import TOGETHER, JoinedProducts, LinearModule, NormModule, PartModule
 from ..passes import CACHES, Passes
 from ..probe import Recorder
 from .parts import FusedAttention, FusedMlp, rows_of
@@ -55,7 +55,7 @@ def fuse(model: Any, dtype: torch.dtype) -> None:
     take_layers(library, {layer: given[layer] for layer in layers if layer in given})
 
 
-def _joined_modules(model: nn.Module, count: int) -> Iterator[tuple[Any, Joined, LinearModule]]:
+def _joined_modules(model: nn.Module, count: int) -> Iterator[tuple[Any, JoinedProducts, LinearModule]]:
     """Those with so many products that are computed as one, and one more beside them."""
     for module in model.modules():
         parts = _parts(module, count)
@@ -85,7 +85,7 @@ class _Answer(nn.Module):
         return self.answer
 
 
-def _stand_in(module: Any, joined: Joined, inputs: list[Tensor]) -> Any:
+def _stand_in(module: Any, joined: JoinedProducts, inputs: list[Tensor]) -> Any:
     """The same module, whose products give these numbers, but for the last, which gives what it is given."""
     others: dict[str, nn.Module] = {}
     for name, child in module._modules.items():
@@ -96,7 +96,7 @@ def _stand_in(module: Any, joined: Joined, inputs: list[Tensor]) -> Any:
     return replaced(module, others)
 
 
-def _is_gated(module: Any, joined: Joined) -> bool:
+def _is_gated(module: Any, joined: JoinedProducts) -> bool:
     """Is it silu(gate) · up, and no more?"""
     gate, up = (values(1, TOKENS, size) + index for index, size in enumerate(joined.sizes))
     try:
@@ -156,7 +156,7 @@ class _Witness:
 
 
 def _attention(
-    library: Library, module: Any, joined: Joined, out: LinearModule, whole: Given | None, caches: Caches
+    library: Library, module: Any, joined: JoinedProducts, out: LinearModule, whole: Given | None, caches: Caches
 ) -> FusedAttention | None:
     """Ours, if it does the same."""
     if whole is None or whole.args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.route.asked import BLOCK, understand
+from actorserve.actors.route.request import BLOCK, understand
 
 TEXT = "".join(f"line {number}\n" for number in range(400))
 

@@ -66,7 +66,7 @@ decode = msgspec.json.Decoder(Fields).decode
 
 
 @dataclass(frozen=True)
-class Asked:
+class RoutedRequest:
     """One request."""
 
     method: str
@@ -80,23 +80,23 @@ class Asked:
     size: int = 0  # bytes of its text
 
 
-def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, json: bool) -> Asked:
+def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, json: bool) -> RoutedRequest:
     """`json`: the body is said to be that."""
     key = headers.get("Idempotency-Key", "")
     if not (json and body):
         model = model_of(path.partition("?")[0], body)
-        return Asked(method, path, headers, body, model=model, key=key, size=len(body))
+        return RoutedRequest(method, path, headers, body, model=model, key=key, size=len(body))
     try:
         body.decode()
         fields = decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return Asked(method, path, headers, body, key=key, size=len(body))
+        return RoutedRequest(method, path, headers, body, key=key, size=len(body))
     session = _session(bytes(fields.session_params))
     parts = [fields.system, fields.tools, fields.messages]
     parts += [fields.input_extra, fields.input_prefix, fields.input_suffix]
     parts += [fields.prompt, fields.text, fields.input_ids, fields.input, fields.token_ids]
     text = b"\0".join(map(bytes, parts))
-    return Asked(
+    return RoutedRequest(
         method,
         path,
         headers,
