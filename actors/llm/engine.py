@@ -1,35 +1,33 @@
 """The frontend's part, played by a thread of the calling process: prompts go in, outputs come out.
 
-It gives the actors no more sequences than they run or keep waiting; the others wait here. All methods but `submit`,
-`cancel` and `close` belong to the thread's event loop.
+It gives the actors no more sequences than they run or keep waiting (prompt_queue.py). What any thread may call says so;
+all else belongs to this thread's event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.job import Job
 from actorserve.http.settings import ServedAdapter
 from actorserve.shm.board.board import ActorState
 
 from ..frontend.engine import FrontendEngine
 from ..frontend.rpc import CALL_S, LOAD_S
 from ..model.tokenizers.tokenizer import load_tokenizer
-from ..protocol.messages import Finish, ToFrontend
+from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
 from .batch import PromptBatch
 from .host_wire import HostEnded
 from .inside import InProcess
 from .link import EngineDead, HostLink
-from .outputs import aborted
+from .prompt_queue import PromptQueue
 
 T = TypeVar("T")
 RESET_S = 2 * CALL_S  # the scheduler gets the half of it to answer
@@ -49,14 +47,11 @@ class FrontendThread(LoopActor):
         system = self._context.system
         self.model = self._context.model
         self.most_sequences = system.config.max_num_seqs + system.max_queued  # what the scheduler takes at once
-        self._window = system.config.max_num_seqs + min(system.config.max_num_seqs, system.max_queued)
         longest = self._context.outboxes["renderer-0"].max_message - MARGIN_BYTES
         self.most_bytes = min(longest, system.config.max_body_bytes)
         self.dead: Exception | None = None
         self._tokenizer = load_tokenizer(self.model)
-        self._waiting: deque[tuple[PromptBatch, int]] = deque()
-        self._running: dict[Job, tuple[PromptBatch, int]] = {}
-        self._sequences = 0  # of what is running
+        self._prompts = PromptQueue(self._context, self.decode)
         self._asked: set[Future[Any]] = set()  # questions, of which somebody waits for the answers
         self._loop = asyncio.new_event_loop()
         self._began = threading.Event()
@@ -83,11 +78,11 @@ class FrontendThread(LoopActor):
 
     def cancel(self, batch: PromptBatch) -> None:
         """Nobody waits for it any more."""
-        self._call(self._cancel, batch)
+        self._call(lambda: self._prompts.cancel(batch))
 
     def abort(self, batch: PromptBatch) -> None:
         """Its prompts end with what they have, and the finish_reason abort."""
-        self._call(self._abort, batch)
+        self._call(lambda: self._prompts.abort(batch))
 
     def encode(self, text: str, begins: bool) -> list[int]:
         """The tokens of a text, with those that stand at a prompt's beginning if it is one."""
@@ -163,7 +158,8 @@ class FrontendThread(LoopActor):
             self._loop.run_until_complete(self._end_tasks())
         self._context.close()
         self._loop.close()
-        for name in ("_engine", "_context", "_turns"):  # and with them the shared memory, though the object may live on
+        # with them goes the shared memory, though the object may live on
+        for name in ("_engine", "_prompts", "_context", "_turns"):
             self.__dict__.pop(name, None)
 
     async def _end_tasks(self) -> None:
@@ -177,6 +173,7 @@ class FrontendThread(LoopActor):
         self._engine = FrontendEngine(self._context)
         self._loop.set_exception_handler(self._mistake)
         self._turns = LoopTurns(self._context, self._loop, self)
+        self._prompts.open(self._engine, self._turns.turn)
         if isinstance(self._link, HostLink):
             self._loop.add_reader(self._link.socket, self._heard, self._link)
         self._context.set_state(ActorState.READY)
@@ -187,7 +184,7 @@ class FrontendThread(LoopActor):
 
     def do_work(self) -> int:
         answers = self._engine.turn_ends()
-        self._pump()
+        self._prompts.begin()
         return answers
 
     def published(self) -> int:
@@ -205,6 +202,12 @@ class FrontendThread(LoopActor):
         loop.default_exception_handler(about)
         self._die(EngineDead(f"a mistake in the calling process: {about.get('exception') or about['message']!r}"))
 
+    def _submit(self, batch: PromptBatch) -> None:
+        if self.dead is None:
+            self._prompts.add(batch)
+        else:
+            batch.fail(self.dead)
+
     def _heard(self, link: HostLink) -> None:
         message = link.hear()
         if isinstance(message, HostEnded):
@@ -215,11 +218,7 @@ class FrontendThread(LoopActor):
         """Every waiting call raises."""
         if self.dead is None:
             self.dead = error
-        told = {id(batch): batch for batch, _ in (*self._running.values(), *self._waiting)}
-        self._running.clear()
-        self._waiting.clear()
-        for batch in told.values():
-            batch.fail(self.dead)
+        self._prompts.fail(self.dead)
         for done in self._asked:
             done.set_exception(self.dead)
         self._asked.clear()
@@ -249,70 +248,3 @@ class FrontendThread(LoopActor):
             done.set_exception(error)
         else:
             done.set_result(task.result())
-
-    # --- prompts -------------------------------------------------------------------------------------------------
-
-    def _submit(self, batch: PromptBatch) -> None:
-        if self.dead is not None:
-            batch.fail(self.dead)
-            return
-        self._waiting.extend((batch, index) for index in range(len(batch.wanted)))
-        self._turns.turn()
-
-    def _pump(self) -> None:
-        """Begin with as many as there is room for, in order."""
-        while self._waiting:
-            batch, index = self._waiting[0]
-            wanted = batch.wanted[index]
-            if self._running and self._sequences + wanted.sequences > self._window:
-                return
-            job = wanted.new_job()
-            try:
-                self._engine.submit(job)
-            except ApiError as error:
-                if error.status == 503:  # slots whose sequence was cancelled are not free yet: their end will be told
-                    return
-                self._waiting.popleft()
-                batch.end(index, error.message)
-                continue
-            self._waiting.popleft()
-            self._running[job] = batch, index
-            self._sequences += wanted.sequences
-            job.done.add_done_callback(partial(self._done, job))
-
-    def _done(self, job: Job, done: asyncio.Future[None]) -> None:
-        """The job has ended; not if it was cancelled before."""
-        known = self._running.pop(job, None)
-        if known is None:
-            return
-        batch, index = known
-        self._sequences -= batch.wanted[index].sequences
-        error = done.exception()
-        rejected = error is not None and any(self._context.table.finish(ref) == Finish.REJECTED for ref in job.refs)
-        self._engine.release(job)
-        if rejected:  # cancelled ones are still in the scheduler's queue: again when the next one has ended
-            self._waiting.appendleft((batch, index))
-            return
-        batch.end(index, batch.wanted[index].output(job, self.decode) if error is None else str(error))
-        self._turns.turn()
-
-    def _abort(self, batch: PromptBatch) -> None:
-        waiting = {index for other, index in self._waiting if other is batch}
-        ended = [
-            (index, batch.wanted[index].output(job, self.decode))
-            for job, (other, index) in self._running.items()
-            if other is batch
-        ]
-        self._cancel(batch)
-        for index, output in ended:
-            batch.end(index, aborted(output))
-        for index in waiting:
-            batch.end(index, "it was aborted before it was begun")
-
-    def _cancel(self, batch: PromptBatch) -> None:
-        self._waiting = deque(one for one in self._waiting if one[0] is not batch)
-        for job in [job for job, (other, _) in self._running.items() if other is batch]:
-            _, index = self._running.pop(job)
-            self._sequences -= batch.wanted[index].sequences
-            self._engine.release(job)
-        self._turns.turn()
