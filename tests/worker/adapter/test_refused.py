@@ -68,7 +68,10 @@ def changed(folder: Path, target: Path, **values: Any) -> Path:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"architectures": ["NewForCausalLM"], "model_type": "brand_new"}, "a newer transformers may"),
+        (
+            {"architectures": ["NewForCausalLM"], "model_type": "brand_new"},
+            "no class for the model_type brand_new; a newer",
+        ),
         ({"architectures": ["LlamaForSequenceClassification"]}, "goes on with texts by LlamaForCausalLM alone"),
         ({"architectures": ["T5Model"], "model_type": "vit"}, "has no model of this kind that goes on with texts"),
         (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from ....model.info import ModelInfo, read_json
 from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead
@@ -30,7 +30,11 @@ def keep_quiet() -> None:
 
 def read_config(info: ModelInfo, trust: bool) -> Any:
     """transformers', of what goes on with texts."""
-    own = "auto_map" in read_json(Path(info.folder) / "config.json") and not trust
+    values = read_json(Path(info.folder) / "config.json")
+    own = "auto_map" in values and not trust
+    if (kind := values.get("model_type")) not in CONFIG_MAPPING and isinstance(kind, str) and not (own or trust):
+        other = "a newer transformers may, or --trust-remote-code where its publisher has code for the folder"
+        raise refused_model(info, f"{VERSION} has no class for the model_type {kind}; {other}")
     instead = "--trust-remote-code runs the code beside its weights" if own else "a newer transformers may"
     with code_of_others(
         lambda reason: refused_model(info, f"{VERSION} does not read its config.json ({reason}); {instead}")
