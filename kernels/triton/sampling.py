@@ -239,7 +239,7 @@ def sample(
     gather_kernel[grid](
         *source, *parameters[:5], peaks, bests, *parts, *candidates[:2],
         **shape, **wide, LANES=tiling.lanes, num_warps=tiling.slice_warps,
-        maxnreg=192,  # as below
+        maxnreg=255,  # one program of a multiprocessor either way; as below
     )  # fmt: skip
     sample_kernel[grid[:1]](
         *source, *parameters, bests, firsts, *parts[3:], *candidates,
