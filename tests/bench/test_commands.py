@@ -99,10 +99,10 @@ def test_throughput_sends_all_at_once(server: Server, tmp_path: Path) -> None:
 
 def test_tune_starts_its_servers_and_ends_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = {one.pid for one in psutil.Process().children(recursive=True)}
-    words = ("--goodput", "ttft:60000", "--", "--max-num-seqs", "1,4", "--max-model-len", "64")
+    words = ("--goodput", "ttft:60000", "--", "--max-num-seqs", "1,4", "--max-model-len", "64", "--worker", "scripted")
     found = bench("tune", tmp_path / "t.json", *words)
     assert [point["engine"] for point in found["points"]] == [["--max-num-seqs", "1"], ["--max-num-seqs", "4"]]
-    assert "best: actorserve launch --max-model-len 64 --max-num-seqs " in capsys.readouterr().out
+    assert "best: actorserve launch --max-model-len 64 --worker scripted --max-num-seqs " in capsys.readouterr().out
     assert {one.pid for one in psutil.Process().children(recursive=True)} <= before
 
 

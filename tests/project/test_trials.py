@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,17 +29,22 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(TRIAL), *arguments], capture_output=True, text=True)
 
 
-def test_it_knows_its_trials() -> None:
-    listed = run("--list")
-    assert listed.returncode == 0 and [line.split()[0] for line in listed.stdout.splitlines()] == [
+def test_it_knows_its_trials(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # it adds its folder
+    main: Callable[[], int] = runpy.run_path(str(TRIAL))["main"]
+    monkeypatch.setattr(sys, "argv", ["trial", "--list"])
+    assert main() == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
         *EVERY,
         "rows",
         "agents",
         "clients",
         "weights",
     ]
-    unknown = run("nothing")
-    assert unknown.returncode == 2 and "unknown trial nothing" in unknown.stderr
+    monkeypatch.setattr(sys, "argv", ["trial", "nothing"])
+    with pytest.raises(SystemExit) as unknown:
+        main()
+    assert unknown.value.code == 2 and "unknown trial nothing" in capsys.readouterr().err
 
 
 @pytest.mark.slow

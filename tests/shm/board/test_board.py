@@ -12,7 +12,7 @@ from actorserve.shm.board import board as module
 from actorserve.shm.board.board import GAUGES, ActorState, Board, BoardWriter, board_bytes
 from actorserve.shm.segment import Segment
 
-from ..aborting import every_abort
+from ..aborting import every_state
 
 ACTORS = 3
 
@@ -84,7 +84,10 @@ def test_a_successor_that_dies_while_it_takes_over_is_not_ready() -> None:
     def taking_over(board: Board) -> Callable[[], object]:
         return lambda: BoardWriter(board, 0)
 
-    for board, was_aborted in every_abort(replaced, taking_over, (module,), 500):
+    def survives(board: Board) -> list[int]:
+        return list(board.words)
+
+    for board, was_aborted in every_state(replaced, taking_over, (module,), survives, 2):
         assert not board.is_ready(0) and board.snapshot(0).pid in ((0, os.getpid()) if was_aborted else (os.getpid(),))
 
 
