@@ -221,13 +221,16 @@ def _check(expected: str, boot: int) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    def look() -> int:
+    status = 1
+    try:
         die_with_supervisor(os.getppid())
         os.dup2(boot, 0)
-        return check(expected)
-
-    _live_and_end(look)
+        status = check(expected)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":
