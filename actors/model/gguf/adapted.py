@@ -43,6 +43,7 @@ UNTURNED = (
     "gpt2",
     "granitehybrid",
     "jamba",
+    "kimi-linear",
     "mamba",
     "mamba2",
     "mpt",
@@ -71,7 +72,9 @@ NORMS = {
     **dict.fromkeys(("cohere2", "command-r", "gptneox", "phi2", "stablelm"), Norms(LAYER, "layer_norm_eps")),
     **dict.fromkeys(("lfm2", "lfm2moe"), Norms(RMS, "norm_eps")),
     **dict.fromkeys(("mamba", "mamba2", *NEMOTRON_H), Norms(RMS, "layer_norm_epsilon")),
-    **dict.fromkeys(("falcon-h1", "granitehybrid", "jamba", *LINEAR_ATTENTION), Norms(RMS, "rms_norm_eps")),
+    **dict.fromkeys(
+        ("falcon-h1", "granitehybrid", "jamba", "kimi-linear", *LINEAR_ATTENTION), Norms(RMS, "rms_norm_eps")
+    ),
     "nemotron": Norms(LAYER, "norm_eps"),
     "starcoder2": Norms(LAYER, "norm_epsilon"),
 }

@@ -54,6 +54,7 @@ JOINED: dict[str, tuple[JoinedTensors, ...]] = {
     "deepseek2": (LATENT,),
     "granitehybrid": GATED,
     "granitemoe": GATED,
+    "kimi-linear": (LATENT,),
     "qwen3next": (GATED_VALUES,),
 }
 

@@ -54,7 +54,7 @@ def _llama4(fields: Fields, header: GgufHeader) -> dict[str, Any]:
 def _deepseek(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     """Whether it is V2 or V3 is told by how its router scores."""
     scoring = scores_by(fields)
-    found = _latent(fields) | routed_experts(fields)
+    found = latent_sizes(fields) | routed_experts(fields)
     if scoring == SIGMOID:
         kind = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
         return found | kind | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
@@ -77,7 +77,7 @@ def scored_by_sigmoid(fields: Fields) -> None:
         raise fields.wrong_own("expert_gating_func", f"{SIGMOID} ({SCORINGS[SIGMOID]})")
 
 
-def _latent(fields: Fields) -> dict[str, Any]:
+def latent_sizes(fields: Fields) -> dict[str, Any]:
     """Sizes of attention. Newer files have those of what is kept as well, as if all heads had one key."""
     width, turning = fields.head_dim(), fields.counted("rope.dimension_count")
     if turning >= width:

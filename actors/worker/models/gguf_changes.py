@@ -65,9 +65,10 @@ def value_rows(rows: Tensor, sizes: Sizes) -> Tensor:
 
 CHANGES: dict[Change, Callable[[Tensor, Sizes], Tensor]] = {
     Change.TRANSPOSED: lambda tensor, sizes: tensor.t(),
-    Change.CHANNELS: lambda tensor, sizes: tensor[:, None],
+    Change.CHANNELS: lambda tensor, sizes: tensor.reshape(-1, 1, tensor.shape[-1]),  # some have 1 and 1 beside, too
     Change.LOGARITHM: lambda tensor, sizes: (-tensor).log(),
     Change.FLAT: lambda tensor, sizes: tensor.flatten(),
+    Change.BY_HEAD: lambda tensor, sizes: tensor.reshape(1, 1, -1, 1),
     Change.BY_KV_HEAD: by_kv_head,
     Change.VALUE_ROWS: value_rows,
     Change.VALUE_COLUMNS: lambda tensor, sizes: value_rows(tensor.t(), sizes).t(),

@@ -51,7 +51,8 @@ def gguf_reader(folder: Path, architecture: str, tensors: Tensors, small: str | 
             return whole[rows] if columns is None else whole[rows, columns]
         data, tensor = homes[name]
         if len(tensor.shape) > 2:
-            return _whole(data, tensor)[rows] * factors.get(name, 1.0)
+            whole = _whole(data, tensor) * factors.get(name, 1.0)
+            return (whole if layout is None else changed(whole, layout.changes_of(name), sizes))[rows]
         kind = torch.float16 if name == small else torch.float32
         part = _read(data, tensor, rows, columns, kind)
         if kind == torch.float16 and not part.isfinite().all():

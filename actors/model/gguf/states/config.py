@@ -7,7 +7,7 @@ from typing import Any
 
 from ..architectures import LARGEST, Fields, chosen_experts, granite_factors
 from ..header import GgufHeader
-from ..sparse import routed_experts, scored_by_sigmoid
+from ..sparse import latent_sizes, routed_experts, scored_by_sigmoid
 
 Config = dict[str, Any]
 FULL, LINEAR = "full_attention", "linear_attention"
@@ -227,12 +227,36 @@ def _linear_experts(fields: Fields, header: GgufHeader) -> Config:
     }
 
 
+def _kimi_linear(fields: Fields, header: GgufHeader) -> Config:
+    """Layers without heads of keys are linear attention; the others keep latents, and nothing turns."""
+    scored_by_sigmoid(fields)
+    found = routed_experts(fields)
+    dense, kept = found.pop("first_k_dense_replace"), latent_sizes(fields)
+    kinds = [FULL if one else LINEAR for one in attending(fields)]
+    return {
+        **{
+            name: value for name, value in found.items() if name not in ("n_routed_experts", "num_nextn_predict_layers")
+        },
+        **kept,
+        "num_local_experts": found["n_routed_experts"],
+        "layer_types": kinds,
+        "mlp_layer_types": ["dense" if layer < dense else "sparse" for layer in range(len(kinds))],
+        "linear_head_dim": fields.counted("kda.head_dim"),
+        "linear_num_heads": fields.heads(),
+        "linear_conv_kernel_dim": fields.counted("ssm.conv_kernel"),
+        "pad_token_id": None,
+        "hidden_act": "silu",
+        "attention_bias": False,
+    }
+
+
 DRAFTS = ("nextn_predict_layers", "rope.dimension_sections")
 GRANITE = ("attention.scale", "logit_scale", "residual_scale", "embedding_scale")
 OWN: dict[str, tuple[Callable[[Fields, GgufHeader], Config], tuple[str, ...]]] = {
     "falcon-h1": (_falcon_h1, ()),
     "granitehybrid": (_granite_hybrid, ("expert_count", *GRANITE)),
     "jamba": (_jamba, ("expert_count",)),
+    "kimi-linear": (_kimi_linear, ("expert_count", "expert_group_used_count", "leading_dense_block_count")),
     "mamba2": (_mamba2, ()),
     "nemotron_h": (_nemotron_h, ()),
     "nemotron_h_moe": (_nemotron_h, ("expert_count", "expert_group_used_count")),

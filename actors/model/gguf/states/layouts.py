@@ -103,6 +103,25 @@ NEMOTRON: Names = {
     **{f"ffn_{part}_exps": f"mixer.experts.{{expert}}.{part}_proj" for part in ("up", "down")},
     **{f"ffn_{part}_shexp": f"mixer.shared_experts.{part}_proj" for part in ("up", "down")},
 }
+KIMI: Names = {
+    **ATTENTION,
+    **MLP,
+    "ffn_norm": "post_attention_layernorm",
+    **{f"attn_{part}": f"self_attn.{part}_proj" for part in ("q_a", "q_b", "kv_b", "k_b", "v_b")},
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    **{f"ssm_conv1d_{part}": f"self_attn.{part}_conv1d" for part in "qkv"},
+    **{f"ssm_{part}": f"self_attn.{part}_proj" for part in ("f_a", "f_b", "g_a", "g_b")},
+    "ssm_beta": "self_attn.b_proj",
+    "ssm_norm": "self_attn.o_norm",
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    **{
+        f"ffn_{part}_exps": f"block_sparse_moe.experts.{{expert}}.w{own}"
+        for part, own in zip(PARTS, "132", strict=True)
+    },
+    **{f"ffn_{part}_shexp": f"block_sparse_moe.shared_experts.{part}_proj" for part in PARTS},
+}
 NEMOTRON_H = Layout(
     *("NemotronHForCausalLM", "nemotron_h", NEMOTRON, BACKBONE, "backbone.layers"),
     paired=True,
@@ -133,6 +152,15 @@ STATES = {
         *("JambaForCausalLM", "jamba", JAMBA, FINAL),
         whole={"ssm_a": "mamba.A_log", "ssm_d": "mamba.D"},
         changes={"mamba.A_log": (Change.LOGARITHM,), "mamba.conv1d.weight": (Change.CHANNELS,)},
+    ),
+    "kimi-linear": Layout(
+        *("KimiLinearForCausalLM", "kimi_linear", KIMI),
+        whole={
+            "ssm_a": "self_attn.A_log",
+            "ssm_dt.bias": "self_attn.dt_bias",
+            "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias",
+        },
+        changes={"A_log": (Change.LOGARITHM, Change.BY_HEAD), "_conv1d.weight": (Change.CHANNELS,)},
     ),
     "mamba2": Layout(
         *("Mamba2ForCausalLM", "mamba2", {"attn_norm": "norm", **mamba2("mixer")}, BACKBONE, "backbone.layers"),

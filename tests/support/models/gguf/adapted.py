@@ -259,9 +259,10 @@ def convert(
             means[name] = weight
             continue
         if (cut := states.apart(name, weight, values)) is not None:
-            made = {file: stored(kind_of(name), np.ascontiguousarray(part)) for file, part in cut.items()}
+            types = {file: kind_of(name) if part.shape[-1] % 32 == 0 else "F32" for file, part in cut.items()}
+            made = {file: stored(types[file], np.ascontiguousarray(part)) for file, part in cut.items()}
             tensors |= made
-            means[name] = states.together([decoded(kind_of(name), one) for one in made.values()], values)
+            means[name] = states.together([decoded(types[file], one) for file, one in made.items()], values)
             continue
         if (half := next((end for end in HALVES if f".{end}." in name), None)) is not None:
             means[name] = halved(name, half, weight, kind_of, tensors, bool(config.num_local_experts))

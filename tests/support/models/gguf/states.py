@@ -28,6 +28,11 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "granitemoehybrid_dense": ("granitehybrid", "granitemoehybrid", TWO | {"num_local_experts": 0}),
     "jamba": ("jamba", "jamba", {}),
+    "kimi_linear": (
+        "kimi-linear",
+        "kimi_linear",
+        TWO | {"mlp_layer_types": ["dense", "sparse"], "qk_nope_head_dim": 32},
+    ),
     "mamba2": ("mamba2", "mamba2", {}),
     "nemotron_h": ("nemotron_h", "nemotron_h", {"layers_block_type": [LINEAR, "mlp", FULL, "mlp"]}),
     "nemotron_h_moe": (
@@ -43,6 +48,12 @@ BEHIND = ("qwen35", "qwen35moe", "qwen3next")
 INSIDE = (
     (r"mixer\.([qkvo])_proj", r"attn_\1"),
     (r"mamba\.(dt|b|c)_layernorm", r"ssm_\1_norm"),
+    (r"self_attn\.(f_a|f_b|g_a|g_b)_proj", r"ssm_\1"),
+    (r"self_attn\.([qkv])_conv1d", r"ssm_conv1d_\1"),
+    (r"self_attn\.b_proj", "ssm_beta"),
+    (r"self_attn\.o_norm", "ssm_norm"),
+    (r"block_sparse_moe\.(gate|up|down)_proj", r"ffn_\1"),  # as transformers stores what the hub calls mlp
+    (r"block_sparse_moe\.shared_experts\.(gate|up|down)_proj", r"ffn_\1_shexp"),
     (r"linear_attn\.in_proj_qkv", "attn_qkv"),
     (r"linear_attn\.in_proj_z", "attn_gate"),
     (r"linear_attn\.in_proj_a", "ssm_alpha"),
@@ -92,6 +103,8 @@ def in_order(name: str, weight: Array, config: dict[str, Any]) -> Array | None:
             return weight.reshape(int(config.get("n_groups") or config["mamba_n_groups"]), -1)
     if name.endswith("shared_expert_gate.weight"):
         return weight.reshape(-1)
+    if name.endswith("_conv1d.weight"):
+        return weight[None, :, 0][:, :, None]
     return None
 
 
@@ -144,6 +157,13 @@ def of_values(name: str, weight: Array, config: dict[str, Any]) -> Array:
 
 def apart(name: str, weight: Array, config: dict[str, Any]) -> dict[str, Array] | None:
     """What becomes several tensors."""
+    if name.endswith("kv_b_proj.weight") and config["model_type"] == "kimi_linear":
+        heads = weight.reshape(config["num_attention_heads"], -1, weight.shape[1])
+        keys, layer = config["qk_nope_head_dim"], f"blk.{name.split('.')[2]}"
+        return {
+            f"{layer}.attn_k_b.weight": heads[:, :keys].swapaxes(1, 2),
+            f"{layer}.attn_v_b.weight": heads[:, keys:],
+        }
     if not name.endswith("in_proj_qkvz.weight"):
         return None
     keys, each = config["linear_num_key_heads"], config["linear_num_value_heads"] // config["linear_num_key_heads"]
@@ -157,6 +177,9 @@ def apart(name: str, weight: Array, config: dict[str, Any]) -> dict[str, Array] 
 
 def together(parts: list[Array], config: dict[str, Any]) -> Array:
     """And back, head by head."""
+    if config["model_type"] == "kimi_linear":
+        whole = np.concatenate([parts[0].swapaxes(1, 2), parts[1]], 1)
+        return whole.reshape(-1, whole.shape[-1])
     qkv, z = parts
     keys, width = config["linear_num_key_heads"], config["linear_key_head_dim"]
     v = len(z) // keys
@@ -278,10 +301,33 @@ def linear_fields(config: Any) -> dict[str, Any]:
     }
 
 
+def kimi_fields(config: Any) -> dict[str, Any]:
+    whole = config.qk_nope_head_dim + config.qk_rope_head_dim
+    return kv_heads(config, config.layer_types) | {
+        "ssm.conv_kernel": config.linear_conv_kernel_dim,
+        "kda.head_dim": config.linear_head_dim,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": whole,
+        "attention.value_length_mla": config.v_head_dim,
+        "rope.dimension_count": config.qk_rope_head_dim,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_weights_scale": float(config.routed_scaling_factor),
+        "expert_gating_func": 2,
+        "leading_dense_block_count": config.mlp_layer_types.count("dense"),
+    }
+
+
 FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "falcon-h1": scan_fields,
     "granitehybrid": granite_fields,
     "jamba": jamba_fields,
+    "kimi-linear": kimi_fields,
     "mamba2": mamba2_fields,
     "nemotron_h": nemotron_fields,
     "nemotron_h_moe": nemotron_fields,
