@@ -33,6 +33,12 @@ OTHER_NAMES["mpt"] = {
     "num_attention_heads": "n_heads",
     "max_position_embeddings": "max_seq_len",
 }
+OTHER_NAMES["dbrx"] = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "max_position_embeddings": "max_seq_len",
+}
 # numbers of a head may stay as they are
 PARTIAL = ("bailingmoe2", "glm4moe", "gptneox", "minimax-m2", "nemotron", "phi2", "stablelm", *LINEAR_ATTENTION)
 NEMOTRON_H = ("nemotron_h", "nemotron_h_moe")
@@ -67,7 +73,7 @@ NORMS = {
         Norms(RMS, "rms_norm_eps"),
     ),
     "apertus": Norms(RMS, "rms_norm_eps"),
-    **dict.fromkeys(EXPERTS, Norms(RMS, "rms_norm_eps")),
+    **dict.fromkeys((name for name in EXPERTS if name != "dbrx"), Norms(RMS, "rms_norm_eps")),
     **dict.fromkeys(("bloom", "falcon", "gpt2", "mpt", "starcoder"), Norms(LAYER, "layer_norm_epsilon")),
     **dict.fromkeys(("cohere2", "command-r", "gptneox", "phi2", "stablelm"), Norms(LAYER, "layer_norm_eps")),
     **dict.fromkeys(("lfm2", "lfm2moe"), Norms(RMS, "norm_eps")),

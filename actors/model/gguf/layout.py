@@ -57,6 +57,8 @@ class Change(enum.Enum):
     LOGARITHM = "logarithm"  # -exp(x) of what the hub has
     FLAT = "flat"  # of one dimension at the hub
     BY_HEAD = "by head"  # a number for each head, which the hub has as [1, 1, heads, 1]
+    STACKED = "stacked"  # experts, whose rows the hub has one behind the other
+    TURNED_STACKED = "turned and stacked"  # the same of [inputs, outputs]
     BY_KV_HEAD = "by KV head"  # queries, keys and values lie by KV head at the hub, and each after the other here
     VALUE_ROWS = "value rows"  # the last rows are those of heads of values, each group's first ones before the second
     VALUE_COLUMNS = "value columns"  # columns likewise

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .encoders.layouts import ENCODERS
 from .experts.layouts import EXPERTS
 from .gemma.layouts import GEMMA
-from .layout import AROUND, AROUND_GPT, AROUND_MEGATRON, GPT, LLAMA, MEGATRON, Change, Changes, Layout, Names
+from .layout import AROUND, AROUND_GPT, AROUND_MEGATRON, GPT, LLAMA, MEGATRON, PARTS, Change, Changes, Layout, Names
 from .states.layouts import STATES
 
 LFM2: Names = {
@@ -35,6 +35,13 @@ MPT: Names = {
     "ffn_norm": "norm_2",
     "ffn_up": "ffn.up_proj",
     "ffn_down": "ffn.down_proj",
+}
+DBRX: Names = {
+    "attn_norm": "norm_attn_norm.norm_1",
+    "attn_qkv": "norm_attn_norm.attn.Wqkv",
+    "attn_output": "norm_attn_norm.attn.out_proj",
+    "attn_output_norm": "norm_attn_norm.norm_2",
+    "ffn_gate_inp": "ffn.router.layer",
 }
 MAMBA: Names = {
     "attn_norm": "norm",
@@ -73,6 +80,7 @@ MINIMAX_M2: Names = LLAMA | {
     "ffn_up_exps": "block_sparse_moe.experts.{expert}.w3",
     "ffn_down_exps": "block_sparse_moe.experts.{expert}.w2",
 }
+DBRX_EXPERTS = ("w1", "v1", "w2")
 BY_KV_HEAD: Changes = dict.fromkeys(("query_key_value.weight", "query_key_value.bias"), (Change.BY_KV_HEAD,))
 TRANSPOSED: Changes = dict.fromkeys(("c_attn.weight", "c_proj.weight", "c_fc.weight"), (Change.TRANSPOSED,))
 
@@ -101,6 +109,13 @@ LAYOUTS = {
     ),
     "cohere2": Layout("Cohere2ForCausalLM", "cohere2"),
     "command-r": Layout("CohereForCausalLM", "cohere"),
+    "dbrx": Layout(
+        *("DbrxForCausalLM", "dbrx", DBRX, AROUND_GPT | {"output_norm": "transformer.norm_f"}, "transformer.blocks"),
+        whole={
+            f"ffn_{part}_exps.weight": f"ffn.experts.mlp.{own}" for part, own in zip(PARTS, DBRX_EXPERTS, strict=True)
+        },
+        changes=dict(zip(DBRX_EXPERTS, ((Change.STACKED,), (Change.STACKED,), (Change.TURNED_STACKED,)), strict=True)),
+    ),
     "ernie4_5": Layout("Ernie4_5ForCausalLM", "ernie4_5"),
     "ernie4_5-moe": Layout(
         *("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", ERNIE_MOE),

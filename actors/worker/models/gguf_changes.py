@@ -69,6 +69,8 @@ CHANGES: dict[Change, Callable[[Tensor, Sizes], Tensor]] = {
     Change.LOGARITHM: lambda tensor, sizes: (-tensor).log(),
     Change.FLAT: lambda tensor, sizes: tensor.flatten(),
     Change.BY_HEAD: lambda tensor, sizes: tensor.reshape(1, 1, -1, 1),
+    Change.STACKED: lambda tensor, sizes: tensor.flatten(0, 1),
+    Change.TURNED_STACKED: lambda tensor, sizes: tensor.transpose(1, 2).flatten(0, 1),
     Change.BY_KV_HEAD: by_kv_head,
     Change.VALUE_ROWS: value_rows,
     Change.VALUE_COLUMNS: lambda tensor, sizes: value_rows(tensor.t(), sizes).t(),

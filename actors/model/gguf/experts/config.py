@@ -12,6 +12,25 @@ from ..sparse import SIGMOID, routed_experts, scored_by_sigmoid, scores_by
 Config = dict[str, Any]
 
 
+def _dbrx(fields: Fields, header: GgufHeader) -> Config:
+    """Shares of a token's experts add up to 1."""
+    chosen = chosen_experts(fields, normalised=True)
+    epsilon = "attention.layer_norm_epsilon"
+    if f"{fields.real(fields.own(epsilon), 0, 1) or 1e-5:.6g}" != "1e-05":
+        raise fields.wrong_own(epsilon, "1e-5")
+    theta = fields.factor("rope.freq_base") or 10_000.0
+    clip = fields.factor("attention.clamp_kqv")
+    return {
+        "attn_config": {"kv_n_heads": fields.kv_heads(), "clip_qkv": clip, "rope_theta": theta},
+        "ffn_config": {
+            "ffn_hidden_size": fields.counted("feed_forward_length"),
+            "moe_num_experts": chosen["num_experts"],
+            "moe_top_k": chosen["num_experts_per_tok"],
+            "moe_normalize_expert_weights": 1.0,
+        },
+    }
+
+
 def _dots1(fields: Fields, header: GgufHeader) -> Config:
     scored_by_sigmoid(fields)
     return routed_experts(fields) | {"hidden_act": "silu", "attention_bias": False, "sliding_window": None}
@@ -200,6 +219,7 @@ GRANITE = ("logit_scale", "residual_scale", "embedding_scale")
 OWN: dict[str, tuple[Callable[[Fields, GgufHeader], Config], tuple[str, ...]]] = {
     "bailingmoe": (_bailing, ROUTED),
     "bailingmoe2": (_bailing2, (*ROUTED, "nextn_predict_layers")),
+    "dbrx": (_dbrx, ("expert_count", "attention.clamp_kqv")),
     "dots1": (_dots1, ROUTED),
     "ernie4_5-moe": (_ernie_moe, (*ROUTED, "interleave_moe_layer_step")),
     "glm4moe": (_glm4_moe, (*ROUTED, "nextn_predict_layers")),

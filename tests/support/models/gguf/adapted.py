@@ -134,7 +134,7 @@ BEHIND = ("exaone4", "glm4moe", *gemma.ARCHITECTURES, *states.BEHIND)  # norms s
 
 def file_name(name: str, behind: bool = False) -> str:
     """`blk.0.attn_q.weight`. With `behind` norms stand behind attention and MLP."""
-    if (own := states.file_name(name) or gemma.file_name(name)) is not None:
+    if (own := states.file_name(name) or gemma.file_name(name) or moe.file_name(name)) is not None:
         return own
     if name.endswith(("e_score_correction_bias", "expert_bias")):
         return f"blk.{name.split('.')[2]}.exp_probs_b.bias"
@@ -166,7 +166,10 @@ def apart(weight: Array, config: dict[str, Any]) -> Array:
 def in_order(name: str, weight: Array, config: dict[str, Any]) -> Array:
     """The numbers of a tensor where the converter has them."""
     kind = config["model_type"]
-    if (own := states.in_order(name, weight, config)) is not None:
+    own = states.in_order(name, weight, config)
+    if own is None:
+        own = moe.in_order(name, weight, config)
+    if own is not None:
         return own
     if kind in ("arcee", "olmo", "granitemoe", "granitemoeshared") and re.search(r"[qk]_proj", name):
         return heads_in_order(weight, config["num_attention_heads" if "q_proj" in name else "num_key_value_heads"])

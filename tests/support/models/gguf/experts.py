@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+from .formats import Array
+
 SLIDING, FULL = "sliding_attention", "full_attention"
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "dbrx": (
+        *("dbrx", "dbrx"),
+        {
+            "attn_config": {"rope_theta": 5e5, "kv_n_heads": 2, "clip_qkv": 8.0},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        },
+    ),
     "dots1": (
         *("dots1", "dots1"),
         {
@@ -27,6 +37,11 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 ARCHITECTURES = tuple(architecture for architecture, _, _ in KINDS.values())
 INSIDE = (
+    (r"norm_attn_norm\.norm_1", "attn_norm"),
+    (r"norm_attn_norm\.norm_2", "attn_output_norm"),
+    (r"norm_attn_norm\.attn\.Wqkv", "attn_qkv"),
+    (r"norm_attn_norm\.attn\.out_proj", "attn_output"),
+    (r"ffn\.router\.layer", "ffn_gate_inp"),
     (r"self_attn\.q_a_proj", "attn_q_a"),
     (r"self_attn\.q_a_layernorm", "attn_q_a_norm"),
     (r"self_attn\.q_b_proj", "attn_q_b"),
@@ -36,6 +51,35 @@ INSIDE = (
     (r"mlp\.gate\.wg", "ffn_gate_inp"),
     (r"mlp\.shared_mlp\.(gate|up|down)_proj", r"ffn_\1_shexp"),
 )
+
+
+DBRX = re.compile(r"transformer\.blocks\.(\d+)\.ffn\.experts\.mlp\.(w1|v1|w2)")
+DBRX_PARTS = {"w1": "gate", "v1": "up", "w2": "down"}
+
+
+def file_name(name: str) -> str | None:
+    """Of what has a name of its own."""
+    match = DBRX.fullmatch(name)
+    return f"blk.{match[1]}.ffn_{DBRX_PARTS[match[2]]}_exps.weight" if match else None
+
+
+def in_order(name: str, weight: Array, config: dict[str, Any]) -> Array | None:
+    """Where the converter has the numbers of a tensor; None where it leaves them."""
+    if (match := DBRX.fullmatch(name)) is None:
+        return None
+    each = weight.reshape(config["ffn_config"]["moe_num_experts"], -1, weight.shape[1])
+    return each.swapaxes(1, 2) if match[2] == "w2" else each
+
+
+def dbrx_fields(config: Any) -> dict[str, Any]:
+    return {
+        "feed_forward_length": config.ffn_config.ffn_hidden_size,
+        "attention.head_count_kv": config.attn_config.kv_n_heads,
+        "attention.layer_norm_epsilon": 1e-5,
+        **({"attention.clamp_kqv": float(clip)} if (clip := config.attn_config.clip_qkv) else {}),
+        "expert_count": config.ffn_config.moe_num_experts,
+        "expert_used_count": config.ffn_config.moe_top_k,
+    }
 
 
 def fields_of(architecture: str, config: Any, common: Callable[[str, Any], dict[str, Any]]) -> dict[str, Any]:
@@ -93,6 +137,7 @@ def phimoe_fields(config: Any) -> dict[str, Any]:
 
 
 FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "dbrx": dbrx_fields,
     "dots1": dots1_fields,
     "exaone-moe": exaone_fields,
     "hunyuan-moe": hunyuan_fields,
