@@ -37,12 +37,12 @@ def test_requests_of_a_prefork_process_are_told_apart() -> None:
     request = prefork_wire.ask_check("0" * 64)
     assert request == b"?" + b"0" * 64 and len(request) <= prefork_wire.REQUEST_BYTES
     assert prefork_wire.read_check(request) == "0" * 64
-    assert (prefork_wire.FORK, prefork_wire.PING) == (b".", b"!")
+    assert (prefork_wire.FORK, prefork_wire.PING, prefork_wire.LAYOUT) == (b".", b"!", b"#")
     branch = prefork_wire.ask_branch("worker")
     assert branch == b"+worker" and prefork_wire.read_branch(branch) == ["worker"]
     more = prefork_wire.ask_branch("worker", ["adapter.load", "pooling.load", "encoder_decoder.load", "vision.start"])
     assert prefork_wire.read_branch(more) == more[1:].decode().split() and len(more) <= prefork_wire.REQUEST_BYTES
-    for other in (prefork_wire.FORK, prefork_wire.PING):
+    for other in (prefork_wire.FORK, prefork_wire.PING, prefork_wire.LAYOUT):
         assert prefork_wire.read_check(other) is None and prefork_wire.read_branch(other) is None
     assert prefork_wire.read_check(branch) is None and prefork_wire.read_branch(request) is None
 

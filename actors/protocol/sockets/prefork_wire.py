@@ -8,6 +8,8 @@ Requests are written and answers read by supervisor/processes/spawn.py, the othe
                       behind it; beside it come the socket that it serves and its output; the answer is its process id
     CHECK and text    does the process's code fit a server of this fingerprint? A Boot comes beside it as a descriptor;
                       the answer is an exit status, 0 if it does
+    LAYOUT            the fingerprint of the process's code is written to the second of two descriptors; the first is of
+                      a Boot; the answer is an exit status, 0 if it was written
     PING              is it there? The answer is 0
 After a rolling restart the process is of newer code than the supervisor: what stands here never changes its meaning.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FORK, CHECK, PING, BRANCH = b".", b"?", b"!", b"+"
+FORK, CHECK, PING, BRANCH, LAYOUT = b".", b"?", b"!", b"+", b"#"
 REQUEST_BYTES = 256  # of the longest
 MOST_DESCRIPTORS = 3
 ANSWER_BYTES = 32

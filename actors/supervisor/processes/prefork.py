@@ -7,7 +7,8 @@ has some of the imports, made before there is an event loop; later ones, and tho
 
 They run nothing else: no thread, no loop, no event loop to inherit. What they are asked on their sockets stands in
 protocol/sockets/prefork_wire.py. They fork twice: the one in between ends at once, so that an actor, or a template,
-becomes the child of the supervisor, which is the subreaper. A check (supervisor/rolling/preflight.py) is a child's.
+becomes the child of the supervisor, which is the subreaper. A check, and the fingerprint of their code, is a child's
+(supervisor/rolling/preflight.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from setproctitle import setproctitle
 
 from ...protocol.kinds import KINDS, OWN_TEMPLATE, TEMPLATE, find
 from ...protocol.sockets.prefork_wire import (
+    LAYOUT,
     MOST_DESCRIPTORS,
     PING,
     REQUEST_BYTES,
@@ -40,7 +42,7 @@ from ...protocol.sockets.prefork_wire import (
 from ...runtime.aiohttp_import import import_aiohttp
 from ...runtime.process import live
 from ...runtime.signals import die_with_supervisor, leave_signals_to_supervisor
-from ..rolling.preflight import check
+from ..rolling.preflight import check, tell_layout
 
 ALSO = ("tokenizers",)  # what actors import only once they run
 ADOPTION_S = 10.0  # what the one in between gets to end
@@ -143,9 +145,11 @@ class _Template:
             self._import()
         if request == PING:
             return 0
+        if request == LAYOUT:
+            return _in_child(lambda: tell_layout(*fds))
         expected = read_check(request)
         if expected is not None:
-            return _check(expected, *fds)
+            return _in_child(lambda: _check(expected, *fds))
         self._fork_twice(lambda: self._live(fds))
         return None
 
@@ -217,15 +221,19 @@ class _Template:
 
 
 def _check(expected: str, boot: int) -> int:
-    """The exit status of a child that has looked at everything: what it imports is not for this process."""
+    os.dup2(boot, 0)
+    return check(expected)
+
+
+def _in_child(do: Callable[[], int]) -> int:
+    """The exit status of a child that does so: what it imports is not for this process."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     status = 1
     try:
         die_with_supervisor(os.getppid())
-        os.dup2(boot, 0)
-        status = check(expected)
+        status = do()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

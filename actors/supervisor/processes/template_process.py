@@ -16,6 +16,7 @@ from actorserve.shm.board.board import ActorState, BoardWriter
 from ...protocol.sockets.prefork_wire import (
     ANSWER_BYTES,
     FORK,
+    LAYOUT,
     PING,
     Forked,
     ask_branch,
@@ -211,6 +212,10 @@ class Template:
         supervisor/rolling/preflight.py.
         """
         self._send(ask_check(expected), [boot_fd], _Asked(CHECK_S, checked, True))
+
+    def tell_layout(self, boot_fd: int, into: int, told: Callable[[int | None], None]) -> None:
+        """Have the fingerprint of its code written there; `told` is called with 0 once it is."""
+        self._send(LAYOUT, [boot_fd, into], _Asked(CHECK_S, told, True))
 
     def _send(self, message: bytes, fds: Sequence[int], asked: _Asked) -> None:
         assert self._control is not None

@@ -6,6 +6,7 @@ The template, which is of the new code itself, runs this in a child process.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import msgspec
@@ -18,11 +19,17 @@ from ...runtime.process import Boot
 FAILED = 1
 
 
+def tell_layout(boot_fd: int, told: int) -> int:
+    """The exit status; the fingerprint of this code is written to `told`, for a server of such a Boot."""
+    system = _system(_read(boot_fd))
+    os.write(told, fingerprint(system).encode())
+    return 0
+
+
 def check(expected: str) -> int:
     """The exit status; what is wrong is said on standard error. Standard input holds a Boot of who is replaced."""
-    with open(0, "rb", closefd=False) as file:
-        boot = msgspec.msgpack.decode(file.read(), type=Boot)
-    system = System(boot.config, boot.model, boot.also)
+    boot = _read(0)
+    system = _system(boot)
     if fingerprint(system) != expected:
         print("this code shares memory otherwise than the server that runs: stop that, and start anew", file=sys.stderr)
         return FAILED
@@ -31,3 +38,12 @@ def check(expected: str) -> int:
     if traits.late_imports:
         find(traits.late_imports)(boot.config)
     return 0
+
+
+def _read(boot_fd: int) -> Boot:
+    with open(boot_fd, "rb", closefd=False) as file:
+        return msgspec.msgpack.decode(file.read(), type=Boot)
+
+
+def _system(boot: Boot) -> System:
+    return System(boot.config, boot.model, boot.also)

@@ -14,13 +14,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx2 as httpx
+import msgspec
 import psutil
 import pytest
 
 from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.fingerprint import fingerprint
 from actorserve.actors.protocol.topology import System
+from actorserve.actors.supervisor.processes.child import memory_file
 from actorserve.actors.supervisor.processes.first_template import fork_first
 from actorserve.actors.supervisor.processes.template_process import Template
+from actorserve.actors.supervisor.rolling.preflight import tell_layout
+from actorserve.actors.supervisor.rolling.restart import FINGERPRINT_BYTES
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.shm.board.board import ActorState
 from tests.frontend.others import MODEL
@@ -60,6 +65,19 @@ def test_the_first_template_is_a_copy_of_the_supervisor_without_what_is_that_one
     assert not [name for name in opened if "event" in name and "eventfd" not in name], opened
     assert Path(f"/proc/{pid}/cmdline").read_text().startswith("actorserve: template")
     assert psutil.Process(pid).num_threads() == 1
+
+
+def test_a_child_of_a_template_tells_how_memory_is_laid_out() -> None:
+    """As the supervisor would find it, which would need half of the code for that."""
+    memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL))
+    boot_fd, told = memory_file(msgspec.msgpack.encode(memory.boot(memory.system.actors[0]))), os.memfd_create("told")
+    try:
+        assert tell_layout(boot_fd, told) == 0
+        assert os.pread(told, 2 * FINGERPRINT_BYTES, 0).decode() == fingerprint(memory.system)
+    finally:
+        os.close(boot_fd)
+        os.close(told)
+        memory.close()
 
 
 def test_a_process_with_threads_is_not_copied() -> None:
