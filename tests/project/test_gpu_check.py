@@ -115,7 +115,8 @@ def test_kernels_are_compiled_beside_what_times_nothing(
     assert names["BESIDE"] in [name for name, _, _ in check["PARTS"]]
 
 
-def test_a_part_of_what_is_timed_is_compiled_by_each_process() -> None:
+def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> None:
+    """And nothing of it is left."""
     program = (
         "from tools.gpu import ceilings, report\n"
         "done = []\n"
@@ -124,8 +125,10 @@ def test_a_part_of_what_is_timed_is_compiled_by_each_process() -> None:
         "print(done, took[0])"
     )
     environment = dict(os.environ) | {"GPU_CHECK_COMPILED": "1/2", "PYTHONPATH": str(CHECK.parent.parent)}
+    environment["TMPDIR"] = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.stdout == "[1, 3] 1.0\n", done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_missing_is_said_first(check: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +140,7 @@ def test_what_is_missing_is_said_first(check: dict[str, Any], monkeypatch: pytes
 def test_wheels_are_on_the_path(check: dict[str, Any], tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "some-1-py3-none-any.whl", "w") as wheel:
         wheel.writestr("some_package/__init__.py", "NUMBER = 7")
-    environment = check["prepare"](options(wheels=tmp_path))
+    environment = check["prepare"](options(wheels=tmp_path), tmp_path)
     program = "import some_package; print(some_package.NUMBER)"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "7", done.stderr

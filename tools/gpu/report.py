@@ -14,9 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "tools" / "package"), str(ROOT)]
 TINY = os.environ.get("GPU_CHECK_TINY") == "1"  # toy sizes, to try the check itself where there is no GPU
-FOLDER = Path(
-    os.environ.get("GPU_CHECK_FOLDER") or tempfile.mkdtemp(prefix="gpu-check-")
-)  # what parts leave for others
+# What parts leave for others; of a part that is run alone it goes with it.
+OWN = None if os.environ.get("GPU_CHECK_FOLDER") else tempfile.TemporaryDirectory(prefix="gpu-check-")
+FOLDER = Path(os.environ["GPU_CHECK_FOLDER"] if OWN is None else OWN.name)
 # A variable, "2/5": of what is timed only every fifth, from the third on, is compiled.
 COMPILED = "GPU_CHECK_COMPILED"
 if TINY:
