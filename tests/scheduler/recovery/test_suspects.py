@@ -82,7 +82,7 @@ def test_deaths_without_a_reason_convict_nobody(seed: int) -> None:
     rng = random.Random(seed)
     bench = Bench(num_blocks=64)
     answers: dict[int, list[int]] = {}
-    for _ in range(4):
+    for _ in range(5):
         answers |= fill(bench, rng)
     deaths, next_death = 0, rng.randrange(60)
     steps = 0
