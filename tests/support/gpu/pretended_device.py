@@ -235,10 +235,10 @@ class _Kernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, **options: Any) -> None:
-            for one in arguments:
+            for one in tree_leaves(arguments):
                 given = isinstance(one, Tensor) and not isinstance(one, OnDevice)
                 assert not given, f"{self.kernel.fn.__name__} is given memory of the host, {one.shape}"
-            inner = [_inner(one) for one in arguments]
+            inner = tree_map(_inner, arguments)
 
             def run() -> None:
                 with _disable_current_modes():
