@@ -46,6 +46,7 @@ KERNELS = [
     "linear.gemv",
     "linear.fixed_linear",
     "linear.lora",
+    "linear.stored_linear",
     "moe.routing",
     "moe.experts",
     "step_inputs",
@@ -182,6 +183,34 @@ def launch_linear_lora(module: Any, every: bool) -> None:
                 module.expand(inner, y, None, slots, given)
                 if every:
                     module.expand(inner, y, y[0], slots, given)
+
+
+def launch_linear_stored_linear(module: Any, every: bool) -> None:
+    """Weights as checkpoints have them, for a few rows and a prompt's, and as floats for more."""
+    kinds = [("bits4", 128, True, 0, False), ("e4m3", 128, False, 0, False)]
+    if every:
+        kinds += [("bits4", group, zeros, 8, False) for group in (32, 64, 4096) for zeros in (False, True)]
+        kinds += [("bits8", 4096, False, 128, False), ("bits8", 32, True, 0, False), ("e4m3", 4096, False, 0, False)]
+        kinds += [("e2m1", 16, False, 0, True), ("e2m1", 32, False, 0, False)]
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for kind in kinds:
+            for outputs in (1024, 6144, 28672) if every and kind[1] == 128 else (6144,):
+                weight = stored_of(outputs, 4096, *kind)
+                floats, bias = torch.empty(outputs * 4096, dtype=dtype), torch.empty(outputs, dtype=dtype)
+                for rows in (2, 40, 65) if every or kind[0] == "bits4" else (2,):
+                    x = torch.empty(rows, 4096, dtype=dtype)
+                    module.stored_linear(x, weight, bias if rows == 40 else None, floats)
+                if every:
+                    module.stored_linear(torch.empty(2, 4096, dtype=dtype), weight, fixed=True)
+
+
+def stored_of(outputs: int, inputs: int, form: str, group: int, zeros: bool, zero: int, factors: bool) -> Any:
+    from actorserve.kernels.triton.linear.stored_weights import stored_weight
+
+    scales = torch.empty(outputs, inputs // group, dtype=torch.float16 if form == "bits4" else torch.float32)
+    beside = torch.empty(scales.shape, dtype=torch.uint8) if zeros else None
+    numbers = torch.empty(outputs, inputs, dtype=torch.uint8)
+    return stored_weight(form, numbers, scales, group, beside, zero, torch.empty(outputs) if factors else None)
 
 
 def launch_moe_routing(module: Any, every: bool) -> None:
