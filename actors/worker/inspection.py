@@ -21,6 +21,7 @@ from ..model.memory.kv import KVSpec, KVType
 from ..model.memory.kv_memory import KVMemory
 from ..model.memory.machine import (
     NUMBERS,
+    architecture_on_gpu,
     available_bytes,
     blocks_in,
     float_on_cpu,
@@ -188,8 +189,9 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
 
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
+    shape, stays = architecture_on_gpu(config, shape)
     kind = kv_kind(config, dtype, torch.device("cuda", 0))
-    weights, length = weight_bytes(shape, dtype), model.max_model_len
+    weights, length = weight_bytes(shape, dtype, stays=stays), model.max_model_len
     plan = plan_memory(config, shape, length, kind)
     longest = -(-length // config.block_size)
     free, total = torch.cuda.mem_get_info(0)

@@ -6,6 +6,7 @@ config.json (configs.py). Knows no torch and no files.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -20,6 +21,7 @@ BNB_STORAGE = {"uint8": "U8", "float16": "F16", "bfloat16": "BF16", "float32": "
 WHOLE = 0  # of a block: as long as the weight itself
 EXPERT_GROUP = 32  # columns that share a scale in gpt-oss' format
 WORD = 32  # bits of the numbers into which smaller ones are packed
+STEP = 16  # numbers that a GPU multiplies at once
 
 Shape = tuple[int, ...]
 
@@ -44,10 +46,20 @@ class WeightFormat(msgspec.Struct, frozen=True):
         """What there is in place of `weight`, by what comes after the layer's name."""
         raise NotImplementedError
 
+    def bytes(self, rows: int, columns: int) -> int:
+        """About what these take."""
+        own = (spec for spec in self.tensors(rows, columns).values() if spec.shape and not spec.optional)
+        return sum(math.prod(spec.shape or ()) * BYTES[spec.types[0]] for spec in own)
+
     @property
     def row_scales(self) -> str | None:
         """Where the weight is whole numbers of 8 bits and a scale a row: what has these, after the layer's name."""
         return None
+
+    @property
+    def stays(self) -> bool:
+        """Whether a GPU multiplies with its bits as they are (worker/formats/as_stored.py), not with floats of them."""
+        return False
 
 
 class ScaledWeight(WeightFormat, frozen=True, kw_only=True):
@@ -81,6 +93,10 @@ class ScaledWeight(WeightFormat, frozen=True, kw_only=True):
     def row_scales(self) -> str | None:
         return self.scale if self.type == "I8" and self.block == (1, WHOLE) and self.zero is None else None
 
+    @property
+    def stays(self) -> bool:
+        return self.type in ("I8", "F8_E4M3") and self.zero is None and _in_steps(self.block[1])
+
 
 class PackedWeight(WeightFormat, frozen=True, kw_only=True):
     """compressed-tensors' pack-quantized: rows of small numbers in words, the first in the lowest bits."""
@@ -104,6 +120,10 @@ class PackedWeight(WeightFormat, frozen=True, kw_only=True):
             found["weight_g_idx"] = StoredSpec((columns,), ("I32",))
         return found
 
+    @property
+    def stays(self) -> bool:
+        return not self.reordered and _in_steps(self.group)
+
 
 class GptqWeight(WeightFormat, frozen=True, kw_only=True):
     """Columns of small numbers in words: [columns in words, rows]."""
@@ -123,6 +143,10 @@ class GptqWeight(WeightFormat, frozen=True, kw_only=True):
             "bias": StoredSpec((rows,), optional=True, zero=True),  # of old tools: also where the model has none
         }
 
+    @property
+    def stays(self) -> bool:
+        return not self.reordered and _in_steps(self.group)
+
 
 class AwqWeight(WeightFormat, frozen=True, kw_only=True):
     """AWQ's gemm order: rows of numbers of 4 bits in words, shuffled within a word: [columns, rows in words]."""
@@ -136,6 +160,10 @@ class AwqWeight(WeightFormat, frozen=True, kw_only=True):
             "qzeros": StoredSpec((groups, blocks(rows, 8)), ("I32",)),
             "scales": StoredSpec((groups, rows)),
         }
+
+    @property
+    def stays(self) -> bool:
+        return _in_steps(self.group)
 
 
 class AffineWeight(WeightFormat, frozen=True, kw_only=True):
@@ -170,6 +198,10 @@ class Float4Weight(WeightFormat, frozen=True, kw_only=True):
         if self.whole:
             found[self.whole] = StoredSpec((1,), also=((),))
         return found | dict(self.others)
+
+    @property
+    def stays(self) -> bool:
+        return _in_steps(self.group)
 
 
 class ExpertFloat4Weight(WeightFormat, frozen=True, kw_only=True):
@@ -217,3 +249,8 @@ class StoredWeights(msgspec.Struct, frozen=True, kw_only=True):
 def blocks(size: int, block: int) -> int:
     """How many of them, the last one perhaps not full."""
     return 1 if block == WHOLE else -(-size // block)
+
+
+def _in_steps(group: int) -> bool:
+    """Whether those that a GPU multiplies at once have the same scale."""
+    return group == WHOLE or group % STEP == 0

@@ -11,11 +11,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ...options.config import Config, ConfigError
 from ...options.fields import flag
 from ..architecture import Architecture
-from ..layers import Kind
-from ..quantization import FLAGS, is_auto
+from ..layers import Axis, Kind
+from ..quantization import NONE, is_auto
 from .kv import KV_TYPES, KVSpec, KVType
 from .kv_memory import KVMemory, plan_kv_memory
 
@@ -97,14 +99,25 @@ def kv_type_of(config: Config, shape: Architecture) -> KVType:
 def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> None:
     """ConfigError if the weight format and the device, or --dtype, do not go together."""
     method = shape.quantization
-    if shape.stored is not None and is_auto(config.quantization) and method.refusal(config.dtype, on_gpu):
-        kept = f"model: its weights ({shape.stored.name}) become {method.name}, "
+    if shape.stored is not None and is_auto(config.quantization):
         if on_gpu:
-            raise ConfigError(f"{kept}{FLAGS['cpu']}; --quantization none decodes them to floats, which a GPU takes")
-        raise ConfigError(f"{kept}with {method.computes_in}; for --dtype {config.dtype} set --quantization none")
+            return  # they stay as they are stored, or become floats: see `architecture_on_gpu`
+        if method.refusal(config.dtype, on_gpu):
+            kept = f"model: its weights ({shape.stored.name}) become {method.name}, "
+            raise ConfigError(f"{kept}with {method.computes_in}; for --dtype {config.dtype} set --quantization none")
     if reason := method.refusal(config.dtype, on_gpu):
         asked = "--quantization" if config.quantization == method.name else "model: weights in"
         raise ConfigError(f"{asked} {method.name}: {reason}")
+
+
+def architecture_on_gpu(config: Config, shape: Architecture) -> tuple[Architecture, bool]:
+    """The architecture as a GPU computes it, and whether weights stay in the bits of the checkpoint where they can.
+
+    What a CPU would make int8 of is floats there, but for those; --quantization none has no others.
+    """
+    if shape.stored is None or not is_auto(config.quantization):
+        return shape, False
+    return msgspec.structs.replace(shape, quantization=NONE, mixed=False), True
 
 
 def usable_cores() -> int:
@@ -166,11 +179,17 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def weight_bytes(shape: Architecture, dtype: Sized, without: Collection[str] = ()) -> int:
-    """The size of all weights in memory but of these modules; `dtype` is that of what is not quantised."""
+def weight_bytes(shape: Architecture, dtype: Sized, without: Collection[str] = (), stays: bool = False) -> int:
+    """The size of all weights in memory but of these modules; `dtype` is that of what is not quantised. `stays`: what
+    can has the bits of the checkpoint, but experts."""
     total, methods = 0.0, shape.methods()
     for name, spec in shape.specs().items():
         if name.rpartition(".")[0] in without:
+            continue
+        form = shape.format_of(name.removesuffix(".weight")) if stays and spec.kind is Kind.WEIGHT else None
+        if form is not None and form.stays and Axis.EXPERT_INTERMEDIATE not in (*spec.rows, spec.columns):
+            rows, columns = shape.tensor_shape(spec)
+            total += form.bytes(rows, columns)
             continue
         own = methods.get(name, shape.quantization).bytes_per_weight if spec.kind is Kind.WEIGHT else None
         total += math.prod(shape.tensor_shape(spec)) * (dtype.itemsize if own is None else own)

@@ -70,13 +70,7 @@ def decode(
     read: Read, there: Container[str], form: WeightFormat, prefix: str, size: tuple[int, int], used: set[str]
 ) -> Tensor:
     """All of a weight, float32."""
-    stored: dict[str, Tensor] = {}
-    specs = form.tensors(*size)
-    for suffix, spec in specs.items():
-        if prefix + suffix in there:
-            stored[suffix] = tensor = read(prefix + suffix, slice(None), None)
-            _check(prefix + suffix, tensor, spec, prefix + suffix in used)
-    _check_whole(form, prefix, stored, size)
+    stored = read_stored(read, there, form, prefix, size, used)
     try:
         weight = DECODERS[type(form)](form, stored, *size)
     except ConfigError as error:
@@ -84,6 +78,19 @@ def decode(
     if not all(number.isfinite() for number in torch.aminmax(weight)):  # one that is no number is both
         raise ConfigError(f"model: {prefix}weight has numbers that are not finite when it is decoded")
     return weight
+
+
+def read_stored(
+    read: Read, there: Container[str], form: WeightFormat, prefix: str, size: tuple[int, int], used: Container[str]
+) -> dict[str, Tensor]:
+    """What a weight is made of, by what comes after the layer's name."""
+    stored: dict[str, Tensor] = {}
+    for suffix, spec in form.tensors(*size).items():
+        if prefix + suffix in there:
+            stored[suffix] = tensor = read(prefix + suffix, slice(None), None)
+            _check(prefix + suffix, tensor, spec, prefix + suffix in used)
+    _check_whole(form, prefix, stored, size)
+    return stored
 
 
 def _check(name: str, tensor: Tensor, spec: StoredSpec, used: bool) -> None:

@@ -39,6 +39,7 @@ from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .layers.fused import FUSED, FusedLayers
 from .layers.moe import GpuMoe, join_experts, join_mxfp4
+from .layers.stored import StoredLinears
 from .layers.taps import ResidualTaps
 from .lora.sites import GpuLoraSites
 
@@ -79,11 +80,13 @@ class GpuBuilder:
         group: TensorParallelGroup | None = None,
         batch_invariant: bool = False,
         lora: GpuLoraSites | None = None,
+        stored: StoredLinears | None = None,
     ) -> None:
-        """`lora`: where products are kept that adapters may change."""
+        """`lora`: where products are kept that adapters may change; `stored`: those with weights as the checkpoint has
+        them."""
         self.shape, self.get, self.dtype, self.device = shape, get, dtype, device
         self.rank = 0 if group is None else group.rank
-        self.batch_invariant, self.lora = batch_invariant, lora
+        self.batch_invariant, self.lora, self.stored = batch_invariant, lora, stored
 
     def layer(self, index: int) -> LayerSpec:
         """The tensors of a layer; where experts are divided over the group, with this member's."""
@@ -106,6 +109,10 @@ class GpuBuilder:
         """What chooses experts, or makes logits, is not adapted."""
         joined, biased = partial(self._joined, linears), bool(linears[0].bias)
         tensors = LinearTensors(joined, self.dtype, biased, batch_invariant=self.batch_invariant)
+        if self.stored is not None:
+            made = self.stored.of(linears, tensors.bias(), self.dtype, self.device, self.batch_invariant)
+            if made is not None:
+                return made
         return implementation_of(self.shape.method_of(*linears)).gpu_linear(tensors)
 
     def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights:
@@ -217,13 +224,15 @@ class GpuModel:
         fused: bool = FUSED,
         deterministic: bool = False,
         lora: GpuLoraSites | None = None,
+        stored: StoredLinears | None = None,
     ) -> None:
         """`shape` and `get` are those of this member's part, where it is one of a group; the vocabulary's is whole.
 
         `fused`: small steps have norms, gates and additions in their products, where these can.
         `deterministic`: a token has the same bits in every batch. `lora`: adapters may change products.
+        `stored`: what of them has the checkpoint's bits.
         """
-        build = self.make_builder(shape, get, dtype, device, group, deterministic, lora)
+        build = self.make_builder(shape, get, dtype, device, group, deterministic, lora, stored)
         self.lora = lora
         self.batch_invariant = deterministic
         self.shape, self.dtype, self.device, self.group = shape, dtype, device, group
@@ -247,8 +256,9 @@ class GpuModel:
         group: TensorParallelGroup | None,
         batch_invariant: bool,
         lora: GpuLoraSites | None,
+        stored: StoredLinears | None,
     ) -> GpuBuilder:
-        return GpuBuilder(shape, get, dtype, device, group, batch_invariant, lora)
+        return GpuBuilder(shape, get, dtype, device, group, batch_invariant, lora, stored)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         return [GpuLayer(build, index, group) for index in range(build.shape.layers)]

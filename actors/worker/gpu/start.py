@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from ...model.config_json import find_architecture
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
-from ...model.memory.machine import check_quantization
+from ...model.memory.machine import architecture_on_gpu, check_quantization
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     DraftModelOptions,
@@ -30,8 +31,10 @@ from ...options.objects.speculative import (
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
+from ..formats.as_stored import CheckpointBits
 from ..kept_memory.device import needed
-from ..models.weights import DTYPES, open_head, open_weights
+from ..models.sharding import Alone
+from ..models.weights import DTYPES, open_head, open_weights, read_parts
 from ..start.shared import join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
@@ -48,6 +51,7 @@ from .graphs import capture_sizes, mixed_sizes
 from .kept import KeptOnDevice, is_plain
 from .layers.fused import FUSED
 from .layers.moe import check_experts
+from .layers.stored import StoredLinears
 from .layers.varied_layers import make_model
 from .lora.sites import GpuLoraSites
 from .lora.start import make_sites, start_adapters
@@ -66,6 +70,8 @@ from .memory import (
     room_for_blocks,
 )
 from .runner import GpuRunner
+
+log = logging.getLogger("worker")
 
 Drafter = GpuModel | list[MedusaHead] | RecurrentHead | BlockDrafter  # what makes drafts beside the model
 
@@ -170,8 +176,16 @@ def _load(
         raise vision_on_gpu(info)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
+    shape, stays = architecture_on_gpu(config, shape)
     own, get = open_weights(config, info, shape, group, device)
-    return make_model(own, get, dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora)
+    stored = None
+    if stays and config.load_format != "dummy":
+        bits = CheckpointBits(Path(info.folder), shape, group or Alone(), config.enable_expert_parallel, read_parts)
+        stored = StoredLinears(bits)
+    model = make_model(own, get, dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora, stored)
+    if stored is not None:
+        log.info("%s: %s", shape.stored.name if shape.stored else "", stored.words(dtype))
+    return model
 
 
 def _load_draft(context: Context, device: torch.device) -> GpuModel | None:

@@ -16,7 +16,8 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.memory.machine import check_quantization, weight_bytes
+from actorserve.actors.model.memory.machine import architecture_on_gpu, check_quantization, weight_bytes
+from actorserve.actors.model.quantization import NONE
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
@@ -158,9 +159,9 @@ def test_memory_and_what_is_told(source: Path, tmp_path: Path) -> None:
 
 def test_devices_and_types(source: Path, tmp_path: Path) -> None:
     packed, _ = write(source, "gptq", tmp_path)
-    said = r"its weights \(gptq\) become int8, on a CPU only \(--device cpu\); --quantization none decodes them"
-    with pytest.raises(ConfigError, match=said):
-        check_quantization(Config(), shape_of(packed), on_gpu=True)
+    check_quantization(Config(), shape_of(packed), on_gpu=True)
+    with pytest.raises(ConfigError, match="--quantization int8: on a CPU only"):
+        check_quantization(Config(quantization="int8"), shape_of(packed, "int8"), on_gpu=True)
     check_quantization(Config(quantization="none"), shape_of(packed, "none"), on_gpu=True)
     with pytest.raises(ConfigError, match="for --dtype bfloat16 set --quantization none"):
         load(packed, dtype="bfloat16")
@@ -289,6 +290,7 @@ def test_a_checkpoints_format_may_be_named(form: str | None, option: str, said: 
     else:
         own, auto = (read_architecture(values, quantization=name) for name in (option, "auto"))
         assert own.quantization == auto.quantization and own.mixed and own.stored is not None
-        check_quantization(Config(quantization=option), own, on_gpu=False)
-        with pytest.raises(ConfigError, match="on a CPU only"):
-            check_quantization(Config(quantization=option), own, on_gpu=True)
+        for on_gpu in (False, True):
+            check_quantization(Config(quantization=option), own, on_gpu)
+        there, stays = architecture_on_gpu(Config(quantization=option), own)
+        assert stays and there.quantization is NONE and there.stored is own.stored and not there.mixed

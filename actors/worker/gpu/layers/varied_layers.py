@@ -26,6 +26,7 @@ from ...tensor_parallel import TensorParallelGroup, embed
 from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
 from ..lora.sites import GpuLoraSites
 from .fused import FUSED
+from .stored import StoredLinears
 
 
 class VariedBuilder(GpuBuilder):
@@ -96,9 +97,10 @@ class VariedModel(GpuModel):
         group: TensorParallelGroup | None = None,
         deterministic: bool = False,
         lora: GpuLoraSites | None = None,
+        stored: StoredLinears | None = None,
     ) -> None:
         self.varied: list[VariedLayer] = []
-        super().__init__(shape, get, dtype, max_length, device, group, False, deterministic, lora)
+        super().__init__(shape, get, dtype, max_length, device, group, False, deterministic, lora, stored)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         kinds, kind_of = shape.rope_kinds()
         tables = [_tables(rope, shape.head_dim, max_length, device) for rope in kinds]
@@ -113,8 +115,9 @@ class VariedModel(GpuModel):
         group: TensorParallelGroup | None,
         batch_invariant: bool,
         lora: GpuLoraSites | None,
+        stored: StoredLinears | None,
     ) -> GpuBuilder:
-        return VariedBuilder(shape, get, dtype, device, group, batch_invariant, lora)
+        return VariedBuilder(shape, get, dtype, device, group, batch_invariant, lora, stored)
 
     def make_layers(self, build: GpuBuilder, group: TensorParallelGroup | None) -> Sequence[GpuLayer]:
         assert isinstance(build, VariedBuilder)
@@ -173,8 +176,9 @@ def make_model(
     fused: bool = FUSED,
     deterministic: bool = False,
     lora: GpuLoraSites | None = None,
+    stored: StoredLinears | None = None,
 ) -> GpuModel:
     """The one for this shape; the rest as in GpuModel, `fused` where its layers can be."""
     if is_plain(shape):
-        return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic, lora)
-    return VariedModel(shape, get, dtype, max_length, device, group, deterministic, lora)
+        return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic, lora, stored)
+    return VariedModel(shape, get, dtype, max_length, device, group, deterministic, lora, stored)

@@ -49,10 +49,12 @@ SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple o
     "experts": {"rows": 19, "length": 1030, "block_size": 16, "tokens": 300, "changes": EXPERTS, "graphs": False},
     "adapters": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 300, "changes": {}, "graphs": True},
     "drafts": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": True},
+    "stored": {"rows": 19, "length": 1100, "block_size": 16, "tokens": 300, "changes": {}, "graphs": True},
 }
 LAUNCHES = {  # of a layer that decodes one row of a divided context; with adapters two more for each product
     **{"plain": 10, "fused": 7, "experts": 12},
     "adapters": 10 + 2 * 4,
+    "stored": 10,
 }
 ADAPTERS = 2
 SHAPE = {
@@ -77,6 +79,8 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
     """Chunks and decoding mixed at random, rows that want penalties, biases and masks among them."""
     before, after = counted[setup]["before"], counted[setup]["after"]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
+    if setup == "stored":
+        assert {"stored_linear_kernel", "decode_kernel"} <= set(before)
     if setup == "adapters":
         assert {"shrink_kernel", "expand_kernel"} <= set(before)
     kept = {"propose_kernel", "verify_kernel"} if setup == "drafts" else {"keep_kernel"}
@@ -126,7 +130,9 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     read = random_tensors(shape, 0, device)
     lora = GpuLoraSites(ADAPTERS, 20, device) if setup is SETUPS["adapters"] else None
     get = lambda name: read(name, slice(None), None)  # noqa: E731
-    model = make_model(shape, get, torch.bfloat16, setup["length"], device, fused=setup is SETUPS["fused"], lora=lora)
+    stored = four_bits(shape) if setup is SETUPS["stored"] else None
+    fused = setup is SETUPS["fused"]
+    model = make_model(shape, get, torch.bfloat16, setup["length"], device, fused=fused, lora=lora, stored=stored)
     log = np.zeros((rows, setup["length"]), np.int32)
     sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"], drafts, ADAPTERS if lora else 0)
     mixed = mixed_sizes(rows, setup["tokens"], drafts > 0) if setup["graphs"] else []
@@ -143,6 +149,21 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
         shape, rows * -(-setup["length"] // setup["block_size"]), setup["block_size"], torch.bfloat16, device
     )
     return runner
+
+
+def four_bits(shape: Any) -> Any:
+    """All weights of layers in groups of 16, with zero points."""
+    from actorserve.actors.worker.gpu.layers.stored import StoredLinears
+    from actorserve.kernels.triton.linear.stored_weights import stored_weight
+
+    def of(linears: Any) -> Any:
+        outputs = sum(shape.size(axis) for linear in linears for axis in linear.rows)
+        numbers = torch.zeros(outputs, shape.size(linears[0].columns), dtype=torch.uint8)
+        scales = torch.ones(outputs, numbers.shape[1] // 16, dtype=torch.float16)
+        return stored_weight("bits4", numbers, scales, 16, torch.zeros(scales.shape, dtype=torch.uint8))
+
+    bits: Any = SimpleNamespace(of=of)
+    return StoredLinears(bits)
 
 
 def prompts(rows: int, length: int, adapters: int) -> Iterator[Sequence]:

@@ -1,0 +1,145 @@
+"""Quantised checkpoints on a GPU: what stays in its bits, that these mean the same, and that answers are the CPU's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
+
+from actorserve.actors.model.architecture import Architecture  # noqa: E402
+from actorserve.actors.model.config_json import read_architecture  # noqa: E402
+from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
+from actorserve.actors.model.memory.machine import weight_bytes  # noqa: E402
+from actorserve.actors.model.sharding import shard_shape  # noqa: E402
+from actorserve.actors.worker.formats.as_stored import CheckpointBits  # noqa: E402
+from actorserve.actors.worker.gpu import start as gpu_start  # noqa: E402
+from actorserve.actors.worker.gpu.buffers import Sizes  # noqa: E402
+from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
+from actorserve.actors.worker.gpu.graphs import mixed_sizes  # noqa: E402
+from actorserve.actors.worker.gpu.layers.stored import StoredGpuLinear  # noqa: E402
+from actorserve.actors.worker.gpu.memory import make_pools  # noqa: E402
+from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
+from actorserve.actors.worker.lora.products import weight_of  # noqa: E402
+from actorserve.actors.worker.models.sharding import Alone, shard  # noqa: E402
+from actorserve.actors.worker.models.weights import open_checkpoint, read_parts  # noqa: E402
+from actorserve.actors.worker.quantization.none import CublasLinear  # noqa: E402
+from actorserve.kernels.triton.linear.stored_weights import decoded  # noqa: E402
+from tests.support.models.weight_formats import APPROXIMATE, FORMATS, write  # noqa: E402
+
+from ...driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
+from ..test_runner import BLOCKS, ROWS, TOKENS, GpuDriver, prompt  # noqa: E402
+
+Folders = Callable[..., Path]
+BECOME_FLOATS = ("w4a16_g_idx", "gptq_g_idx", "w8a8_zero_points", "torchao", "torchao_groups", "mlx", "mlx_3")
+SERVED = ["awq"]
+SLOW_SERVED = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("fp8", "w4a16", "w8a8", "gptq_8", "nvfp4", "mxfp4", "bnb_int8", "gptq_g_idx")
+]
+
+
+@pytest.fixture
+def source(checkpoints: Folders) -> Path:
+    return checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2)
+
+
+def shape_of(folder: Path) -> Architecture:
+    return read_architecture(read_json(folder / "config.json"), quantization="none")
+
+
+def stays(name: str) -> bool:
+    return name not in BECOME_FLOATS and not name.startswith("bnb_nf4")
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "modelopt_mixed"])  # of another shape
+def test_bits_mean_what_the_decoder_makes_of_them(name: str, source: Path, tmp_path: Path) -> None:
+    """Alone, and cut for each of two workers: q, k and v as one, and what has its columns cut."""
+    packed, _ = write(source, name, tmp_path)
+    shape = shape_of(packed)
+    tolerance = 1e-6 if name in APPROXIMATE else 1e-7
+    for place in (Alone(), Alone(0, 2), Alone(1, 2)):
+        bits = CheckpointBits(packed, shape, place, False, read_parts)
+        get = shard(open_checkpoint(packed, shape), shape, place)
+        layer = shard_shape(shape, place.size).layer_at(0)
+        for linears in (layer.qkv, (layer.out,), layer.gate_up, (layer.down,)):
+            found = bits.of(linears)
+            whole = place.size == 1 or linears[0].columns == layer.qkv[0].columns
+            assert (found is not None) == stays(name) or not whole, linears
+            if found is not None:
+                wanted = torch.cat([get(f"{linear.name}.weight") for linear in linears]).float()
+                torch.testing.assert_close(decoded(found), wanted, rtol=tolerance, atol=0)
+    left_out = shape.layer_at(1)
+    assert CheckpointBits(packed, shape, Alone(), False, read_parts).of(left_out.gate_up) is None
+
+
+def load(folder: Path, **options: object) -> GpuModel:
+    config = config_for(folder, block_size=16, **options)
+    return gpu_start._load(config, resolve_model(config), DEVICE)
+
+
+def answers(model: GpuModel) -> list[list[int]]:
+    """Prompts of more tokens than are multiplied as they are stored, and rows that decode."""
+    sizes = Sizes(ROWS, TOKENS, LENGTH, 16, 0, 0)
+    mixed = mixed_sizes(ROWS, TOKENS // 2, False)
+    runner = GpuRunner(model, np.zeros((ROWS, LENGTH), np.int32), sizes, [1, 2, 4], mixed=mixed)
+    runner.pools = make_pools(model.shape, BLOCKS, 16, torch.float32, DEVICE)
+    return GpuDriver(runner, budget=TOKENS, seed=1).run(sequences())
+
+
+def sequences() -> list[Sequence]:
+    return [Sequence(prompt(size, size), 4) for size in (90, 3, 17)]
+
+
+@pytest.mark.parametrize("name", [*SERVED, *SLOW_SERVED])
+def test_answers_are_those_of_the_decoded_weights(name: str, source: Path, tmp_path: Path) -> None:
+    packed, _ = write(source, name, tmp_path)
+    config = config_for(packed, block_size=16, quantization="none")
+    wanted = Driver(make_runner(config), seed=3).run(sequences())
+    model = load(packed)
+    layer = model.layers[0]
+    own = StoredGpuLinear if stays(name) else CublasLinear
+    assert all(isinstance(linear, own) for linear in (layer.qkv, layer.out, layer.gate_up, layer.down))
+    assert isinstance(model.layers[1].gate_up, CublasLinear), "which the checkpoint has in floats"
+    assert answers(model) == wanted
+    assert isinstance(load(packed, quantization="none").layers[0].qkv, CublasLinear)
+
+
+def test_alike_in_every_batch(source: Path, tmp_path: Path) -> None:
+    """--deterministic: no floats are made, since cuBLAS sums by the number of rows."""
+    packed, _ = write(source, "awq", tmp_path)
+    model = load(packed, deterministic=True)
+    linear = model.layers[0].down
+    assert isinstance(linear, StoredGpuLinear) and linear.batch_invariant and linear._all.floats is None
+    x = torch.randn(70, linear.bits.inputs, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    assert torch.equal(linear(x)[5:9], linear(x[5:9]))
+    own = weight_of(linear)  # as adapters with DoRA ask for it
+    torch.testing.assert_close(linear(x), x @ own.T, rtol=1e-4, atol=1e-4)
+
+
+def test_memory_and_the_log(source: Path, tmp_path: Path, caplog: Any) -> None:
+    packed, _ = write(source, "awq", tmp_path)
+    with caplog.at_level("INFO", logger="worker"):
+        model = load(packed)
+    linear = model.layers[0].gate_up
+    assert isinstance(linear, StoredGpuLinear)
+    assert linear.bits.numbers.shape == (linear.bits.outputs, 64), "rows are filled up to 128 numbers of 4 bits"
+    assert linear._all.floats is not None and len(linear._all.floats) == max(
+        one.bits.outputs * one.bits.inputs for one in linear._all.made
+    )
+    assert "products have weights as they are stored" in caplog.text
+    shape, number = shape_of(packed), SimpleNamespace(itemsize=2)
+    assert weight_bytes(shape, number, stays=True) < 0.75 * weight_bytes(shape, number)
+    caplog.clear()
+    with caplog.at_level("INFO", logger="worker"):
+        load(write(source, "gptq_g_idx", tmp_path / "other")[0])
+    assert "linears became float32, such as model.layers.0.self_attn" in caplog.text
