@@ -3,6 +3,7 @@
 qkv, out, gate_up, down, head    each as a step calls it, over weights that are in no cache, beside the copy's rate;
                                  of up to 8 rows the product of our own, too, with norm, gate or addition in it, as
                                  it is launched and in other ways
+gate_up                          with weights of 4 and 8 bits, too (stored_products.py)
 a step of torch alone            the same products, with torch's own attention over gathered keys and values, as one
                                  graph: what the kernels of this project gain
 """
@@ -20,6 +21,7 @@ from torch import Tensor
 from . import ceilings
 from .report import TINY, say, surviving
 from .shapes import DTYPES, SHAPES, read_shape
+from .stored_products import stored_products
 
 from .kernels.cases import processors  # isort: skip
 
@@ -163,6 +165,7 @@ def main() -> None:
         for name in NAMES:
             with surviving(f"{name}, products"):
                 products(name, limits)
+        stored_products(NAMES[0], *sizes_of(NAMES[0])["gate_up"], DTYPES[SHAPES[NAMES[0]]["dtype"]], limits)
         for rows in (1, 4) if TINY else (1, 32):
             took = ceilings.seconds_each([TorchStep(NAMES[-1], rows)], 10)
             say(f"{NAMES[-1]}, a decode step of torch alone, batch {rows}, {CONTEXT} of context", took * 1e3, "ms")
