@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.telemetry.adapters import registry_of
+from actorserve.shm.kv_map.profile import ProfileWords
 from tests.support.certificates import Certificates
 from tests.support.server import WAIT_S, Server
 
@@ -54,6 +55,19 @@ async def begun(engine: Server, asking: list[asyncio.Task[Any]]) -> None:
     while not running(engine):
         assert not all(task.done() for task in asking), "all have ended elsewhere"
         await asyncio.sleep(0.01)
+
+
+async def profiled(engine: Server) -> None:
+    """Until its actors are told of a profile: the one of the server goes there behind the answer."""
+    attached = attach(engine.pid)
+    try:
+        words = ProfileWords(attached.segment.words, attached.system.kv_map_offsets[0])
+        deadline = time.monotonic() + WAIT_S
+        while words.ends < time.monotonic_ns():
+            assert time.monotonic() < deadline, engine.output
+            await asyncio.sleep(0.01)
+    finally:
+        attached.close()
 
 
 def running(engine: Server) -> int:

@@ -29,7 +29,7 @@ from tests.support.selection import slow
 from tests.support.server import Server
 from tests.support.streams.elsewhere import LONG, SECRET, STREAMS, all_answers, complete, post, read
 
-from .cluster import begun, is_there, loaded, make_proofs, refused, write_weights
+from .cluster import begun, is_there, loaded, make_proofs, profiled, refused, write_weights
 
 LORA = ("--enable-lora", "--max-loras", "2")
 PROCESSORS = (*LORA, "--logits-processors", f"{logits_processors.__file__}:Only")
@@ -200,10 +200,11 @@ def test_a_pause_holds_engines_elsewhere_too(server: Server) -> None:
     assert asyncio.run(tried()) == ([200, 200, 200, 200], False)
 
 
-def test_a_profile_has_the_actors_of_engines_elsewhere(server: Server) -> None:
+def test_a_profile_has_the_actors_of_engines_elsewhere(server: Server, engine: Server) -> None:
     async def profile() -> Any:
         async with http_session(server) as session:
             assert (await post(session, "/start_profile?seconds=60"))[0] == 200
+            await profiled(engine)
             await complete(session, 1, max_tokens=5)  # what is profiled takes many times as long
             return (await post(session, "/stop_profile"))[1]
 
