@@ -263,7 +263,7 @@ class Scheduler:
         self.step += 1
         self.planned += planned.tokens
         self.in_flight.append(planned)
-        share = self.speculation.cost.share(len(planned.rows)) if self.speculation.most else 0.0
+        share = self.speculation.cost.share(len(planned.rows)) if planned.drafts_on else 0.0
         if planned is self._told[0]:
             return self._told[1].again(self.step, share)
         self.stats.planned(planned.new)

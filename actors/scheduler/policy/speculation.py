@@ -40,6 +40,7 @@ from .draft_trials import DraftTrials
 from .step_cost import StepCost
 
 POSITIONS = 8  # at which accepted drafts are counted one by one
+TOGETHER = 8  # steps that are alike are accounted for at once
 EXACT = 8  # rows up to which each number of them has its own trials; beyond, four numbers each time they double
 
 
@@ -55,6 +56,7 @@ class Speculation:
         self.forced_tokens = 0  # that grammars left no choice of, and nobody drew
         self.accepted_at: Ints = np.zeros(POSITIONS, np.int64)
         self._trials: dict[int, DraftTrials] = {}  # by sizes of rows
+        self._alike, self._seconds = (0, False), list[float]()  # the last steps: (rows, on), and what each took
 
     def num_draft_tokens(self, rows: int) -> int:
         """Drafts that a row of the next step may have."""
@@ -65,15 +67,33 @@ class Speculation:
 
     def observe(self, rows: int, on: bool, drawn: Ints, drafted: Ints, seconds: float) -> None:
         """A step of rows that decode has come back; `on`: what `num_draft_tokens` said of it."""
+        if not len(drafted) and len(drawn) == rows:
+            self.observe_without(rows, on, seconds)
+            return
+        self._account()
         self.cost.observe(rows + num_beside(drawn, drafted), seconds)
         if len(drawn) == rows and seconds > 0 and self._may(rows):  # a prompt's piece draws none
             self._at(rows).observe(on, int(drawn.sum()), seconds, bool(drafted.any()))
 
     def observe_without(self, rows: int, on: bool, seconds: float) -> None:
-        """The same of a step in which each row drew one token and none had drafts."""
-        self.cost.observe(rows, seconds)
-        if seconds > 0 and self._may(rows):
-            self._at(rows).observe(on, rows, seconds, False)
+        """The same of a step in which each row drew one token and none had drafts.
+
+        Between two steps the caches hold other things: one at a time this takes as long as all that a step is for.
+        """
+        if self._alike != (rows, on):
+            self._account()
+            self._alike = rows, on
+        self._seconds.append(seconds)
+        if len(self._seconds) == TOGETHER:
+            self._account()
+
+    def _account(self) -> None:
+        rows, on = self._alike
+        for seconds in self._seconds:
+            self.cost.observe(rows, seconds)
+            if seconds > 0 and self._may(rows):
+                self._at(rows).observe(on, rows, seconds, False)
+        self._seconds.clear()
 
     def _at(self, rows: int) -> DraftTrials:
         """The trials of about so many rows; they begin with what the nearest ones found."""

@@ -149,7 +149,8 @@ class CpuRunner:
     def _run_steady(self, step: Step, steady: SteadyDecode, scattered: bool) -> np.ndarray:
         """A step of the same rows as the last one."""
         rows, parameters = steady.rows, steady.parameters
-        if self.verifier is not None:
+        self.outcome = self._jumps = None
+        if self.verifier is not None and (steady.has_room or self.verifier.follows):
             starts = steady.inputs.positions + 1
             counts, drafted = self._with_drafts(rows, steady.counts, starts, starts + 1, step.min_accepted)
             if drafted.any() or self._jumps is not None:

@@ -31,6 +31,7 @@ class SteadyDecode:
         self._prepare = prepare
         self.rows = rows
         self.counts = step.counts  # with room for drafts
+        self.has_room = bool((self.counts > 1).any())
         self.inputs = inputs
         self.parameters = parameters
 

@@ -36,6 +36,8 @@ CATCH_UP = 64  # tokens that a row may be behind and still have drafts in the sa
 class DraftModelProposer:
     """The proposer of `--speculative-config '{"method": "draft_model", …}'`."""
 
+    follows = True
+
     def __init__(
         self, model: Decoder | None, kv: PagedKV | None, rows: int, most: int, group: TensorParallelGroup | None
     ) -> None:

@@ -31,6 +31,8 @@ NONE = -1  # no step of the row was observed
 class EntriesProposer(ABC):
     """A proposer whose entries are made here; see Observer."""
 
+    follows = True
+
     def __init__(self, target: CpuModel, reads: TargetStates, rows: int) -> None:
         self.target, self.reads = target, reads
         if reads.layers:

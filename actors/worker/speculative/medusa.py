@@ -54,6 +54,8 @@ def load_heads(shape: MedusaShape, get: Get, dtype: torch.dtype, count: int) -> 
 class MedusaProposer:
     """The proposer of `--speculative-config '{"method": "medusa", …}'`."""
 
+    follows = True
+
     def __init__(self, heads: list[MedusaHead], target: CpuModel, rows: int) -> None:
         self.heads, self.target = heads, target
         self.reads = MEDUSA_STATES

@@ -15,6 +15,8 @@ from .verifier import DraftBatch, Ints, Tokens
 class NgramProposer:
     """The proposer of `--speculative-config '{"method": "ngram"}'`. It keeps nothing of its own."""
 
+    follows = False
+
     def __init__(self, shortest: int, longest: int) -> None:
         self.shortest, self.longest = shortest, longest
 

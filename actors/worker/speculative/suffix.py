@@ -89,6 +89,8 @@ class EarlierAnswers:
 class SuffixProposer:
     """The proposer of `--speculative-config '{"method": "suffix"}'`."""
 
+    follows = True
+
     def __init__(self, rules: SuffixRules, rows: int, remembers: bool = True) -> None:
         """`remembers`: one request's answer may be another's drafts."""
         self.rules = rules

@@ -60,6 +60,8 @@ class DraftBatch(NamedTuple):
 class Proposer(Protocol):
     """Where drafts come from."""
 
+    follows: bool  # it is asked in each step, since it keeps up with what is said; else where some row has room
+
     def place(self, row: int, computed: int) -> None:
         """A sequence takes a row, whose first tokens are computed. Those of the one before still stand there."""
 
@@ -109,6 +111,7 @@ class DraftVerifier:
     def __init__(self, proposer: Proposer, rows: int, length: int) -> None:
         self.proposer = proposer
         self.observer = proposer if isinstance(proposer, Observer) else None
+        self.follows = proposer.follows
         self.tokens: Tokens = np.zeros((rows, length), np.int32)
         self._share = np.zeros(rows)
         self._pause, self._wait = np.zeros(rows, np.int64), np.zeros(rows, np.int64)

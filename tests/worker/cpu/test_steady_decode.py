@@ -99,7 +99,8 @@ def test_another_way_through_attention(
 class Seldom:
     """Drafts now and then, whatever comes to its mind."""
 
-    def __init__(self) -> None:
+    def __init__(self, follows: bool = False) -> None:
+        self.follows = follows
         self.random = np.random.default_rng(3)
         self.asked = 0
 
@@ -122,3 +123,16 @@ def test_drafts_come_and_go(checkpoints: Folders, moves: Counter[bool], monkeypa
     assert driver.run(sequences()) == expected
     assert moves[True] > 20 and driver.drafted > 20
     assert proposer.asked == driver.steps, "in each step, and once"
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_who_keeps_up_is_asked_without_room_and_nobody_else(
+    checkpoints: Folders, moves: Counter[bool], monkeypatch: pytest.MonkeyPatch, follows: bool
+) -> None:
+    config = config_for(checkpoints("llama"), block_size=16)
+    expected = anew(make_runner(config, rows=8), monkeypatch)
+    proposer = Seldom(follows)
+    driver = Driver(make_runner(config, rows=8, proposer=proposer), steady=True)
+    assert driver.run(sequences()) == expected
+    assert moves[True] > 20
+    assert proposer.asked == driver.steps if follows else 0 < proposer.asked < driver.steps / 2

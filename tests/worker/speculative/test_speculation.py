@@ -56,6 +56,8 @@ QUICK = (
 class Oracle:
     """Knows what will be drawn, and drafts it with mistakes."""
 
+    follows = False
+
     def __init__(self, answers: list[list[int]], right: float = 0.7) -> None:
         self.answers = answers  # whole sequences; a row's is the one that begins as the row does
         self.right = right
@@ -197,6 +199,8 @@ def test_what_is_drawn_has_the_models_distribution(checkpoints: Folders) -> None
     class Fixed:
         """The same drafts for everybody."""
 
+        follows = False
+
         def place(self, row: int, computed: int) -> None:
             pass
 
@@ -274,6 +278,8 @@ def test_a_lookup_finds_what_a_slow_one_finds() -> None:
 
 class Never:
     """Its drafts are wrong."""
+
+    follows = False
 
     def place(self, row: int, computed: int) -> None:
         pass

@@ -35,6 +35,8 @@ NOWHERE: Any = None  # what a proposer on a CPU would need
 class RoomOnly:
     """Stands where a proposer would be: drafts are found later, by the device."""
 
+    follows = False
+
     def place(self, row: int, computed: int) -> None:
         """Nothing to remember."""
 
