@@ -120,6 +120,11 @@ class TensorParallelGroup:
             dist.all_reduce(x, group=self._group)
         return x
 
+    def maximum(self, x: Tensor) -> Tensor:
+        """x becomes the largest of all members' x, number by number."""
+        dist.all_reduce(x, op=dist.ReduceOp.MAX, group=self._group)
+        return x
+
     def sum_in_order(self, x: Tensor) -> Tensor:
         """The same, added up in the order of the members: all_reduce's order depends on where in x a number stands."""
         if self.size == 2:

@@ -19,6 +19,7 @@ from actorserve.actors.worker.tensor_parallel import TensorParallelGroup
 from actorserve.actors.worker.torch_import import generator
 
 SAID = "said: "
+RUNNER = "runner with "  # so many drafts, of a folder
 
 
 def say(value: object) -> None:
@@ -39,8 +40,16 @@ def main(rank: int, size: int, meeting: str, step_s: float, do: str, go: Path) -
             group.all_reduce(own(rank, 3, 5)),
             group.sum_in_order(own(rank, 7)),
             group.all_gather(own(rank, 3, 2)),
+            group.maximum(own(rank, 9)),
         ):
             say(found.tolist())
+    if do.startswith(RUNNER):
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests.worker.group_runner import drawn
+
+        drafts, folder = do.removeprefix(RUNNER).split(" ", 1)
+        for gather in (False, True):
+            say(drawn(Path(folder), group, int(drafts), gather))
     say("?")
     go.read_bytes()
     if do == "wait":

@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from actorserve.actors.worker import symmetric_memory, tensor_parallel
 from actorserve.actors.worker.symmetric_memory import BUFFER, ONE_SHOT, SymmetricSum
 from tests.support.warm import server_environment, start_warm
 
-from .group_member import SAID, own
+from .group_member import RUNNER, SAID, own
 
 PROGRAM = str(Path(__file__).with_name("group_member.py"))
 LONG_S = 100.0  # no test waits so long
+ODD = 383  # words
 
 
 class Member:
@@ -88,15 +90,41 @@ def test_what_they_add_up(start: Start) -> None:
     """The same bits for all; in order, if they are asked for that."""
     size = 3
     members = start(size, "sums")
-    sums, ordered, gathered = zip(*([member.said() for _ in range(3)] for member in members), strict=True)
+    sums, ordered, gathered, most = zip(*([member.said() for _ in range(4)] for member in members), strict=True)
     assert [member.said() for member in members] == ["?"] * size
     for member in members:  # now that nobody needs another one
         member.go_on()
-    assert all(part == parts[0] for parts in (sums, ordered, gathered) for part in parts)
+    assert all(part == parts[0] for parts in (sums, ordered, gathered, most) for part in parts)
     torch.testing.assert_close(torch.tensor(sums[0]), sum_of(own(rank, 3, 5) for rank in range(size)))
     assert torch.equal(torch.tensor(ordered[0]), sum_of(own(rank, 7) for rank in range(size)))
     assert torch.equal(torch.tensor(gathered[0]), torch.cat([own(rank, 3, 2) for rank in range(size)], 1))
+    assert torch.equal(torch.tensor(most[0]), torch.stack([own(rank, 9) for rank in range(size)]).amax(0))
     assert [member.wait() for member in members] == [0] * size
+
+
+@pytest.mark.parametrize("drafts", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_members_on_gpus_draw_greedily_without_gathering_logits(
+    start: Start, checkpoints: Callable[..., Path], drafts: int
+) -> None:
+    """The same tokens as from gathered logits, in Triton's interpreter. Each word of one member is as likely as one of
+    the other's, and the lowest is drawn; a vocabulary of odd size leaves the last member a word that is none."""
+    folder = checkpoints("qwen3", num_hidden_layers=1, vocab_size=ODD, initializer_range=0.1)
+    half = -(-ODD // 2)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        weights[name][half:] = weights[name][: ODD - half]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    members = start(2, f"{RUNNER}{drafts} {folder}")
+    (own, gathered), others = ([member.said() for _ in range(2)] for member in members)
+    assert others == [own, gathered] and own["tokens"] == gathered["tokens"]
+    greedy = [row for rows, last in zip(own["tokens"], (2, 2, 1, 1), strict=True) for row in rows[:last]]
+    assert max(max(row) for row in greedy) < half and len({word for row in greedy for word in row}) > 3
+    alone, told, asks, drawn = map(set, own["steps"])
+    assert alone == {"greedy"} and "plain" in told and "changing" in asks and "plain" in drawn
+    assert not any("greedy" in steps for steps in gathered["steps"])
+    for member in members:
+        member.go_on()
+    assert [member.wait() for member in members] == [0, 0]
 
 
 def sum_of(parts: Iterator[torch.Tensor]) -> torch.Tensor:

@@ -292,5 +292,9 @@ class GpuModel:
 
     def logits(self, normed: Tensor) -> Tensor:
         """Logits [tokens, vocabulary], of the model's type."""
-        own = self.head(normed)
+        own = self.own_logits(normed)
         return own if self.group is None else self.group.all_gather(own)[:, : self.shape.vocab_size]
+
+    def own_logits(self, normed: Tensor) -> Tensor:
+        """Those of this member's words, where it is one of a group; the last one's may go beyond the vocabulary."""
+        return self.head(normed)

@@ -330,5 +330,6 @@ class GpuRunner:
         kinds: dict[str, Graphs[Any]] = {"prompts": self.mixed, "decoding": self.decoding}
         if self.adapted is not None:
             kinds |= {"prompts, adapters": self.adapted.mixed, "decoding, adapters": self.adapted.decoding}
-        kinds |= {"rows that ask": self.sampler.changing, "rows": self.sampler.plain}
+        sampler = self.sampler
+        kinds |= {"rows that ask": sampler.changing, "rows": sampler.plain, "greedy rows": sampler.greedy}
         return {name: graphs for name, graphs in kinds.items() if graphs.sizes}

@@ -1,9 +1,11 @@
 """The end of a step: logits of the rows that draw, what requests want changed, the tokens, and how the host gets them.
 
 It is apart from the forward pass (runner.py), and has graphs of its own, by the number of rows that draw; steps of all
-kinds share them. One is for rows that want their logits as they are, the other for steps in which any row asks for
-something. Between the two parts of a step the host makes masks: rows with grammars, bad words or thinking budgets
-(processors.py) need the tokens of the step before, which it waits for while the device computes this one's.
+kinds share them. One is for rows that want their logits as they are, one for steps in which any row asks for
+something; and where a group of workers shares the vocabulary, one for steps in which all rows are greedy and nobody
+is told of logits: there each member finds the likeliest of its own words, and no logits are gathered. Between the two
+parts of a step the host makes masks: rows with grammars, bad words or thinking budgets (processors.py) need the tokens
+of the step before, which it waits for while the device computes this one's.
 
 Tokens stay on the device, where the next step takes them; the host fetches them when the device has come so far.
 """
@@ -19,6 +21,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from actorserve.kernels.triton.greedy import greedy_keys, words_of
 from actorserve.kernels.triton.sampling import Workspace, sample
 from actorserve.kernels.triton.step_inputs import keep_tokens
 from actorserve.shm.table.logprobs import MOST, Logprobs
@@ -90,6 +93,8 @@ class Sampler:
         self.pending: deque[PendingStep] = deque()
         self.plain = Graphs(capture, self._plain, device)
         self.changing = Graphs(capture, self._changing, device)
+        self.greedy = Graphs(capture if model.group is not None else (), self._greedily, device)
+        self._is_greedy = np.zeros(sizes.rows, bool)
         # What graphs read and write stays where it is:
         self._numbers, self._at = numbers, StepNumbers.of(numbers, sizes)
         most = sizes.draws
@@ -97,9 +102,12 @@ class Sampler:
         self._logits = torch.empty(most, words, dtype=model.dtype, device=device)
         self._tokens = torch.zeros(most, dtype=torch.int32, device=device)
         self._workspace = Workspace.make(most, words, device)
+        self._keys = torch.full((most,), -1, device=device)  # of word 0, for who looks before any was made
 
     def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: np.ndarray, answer: np.ndarray) -> None:
         """A sequence takes a row; `upload` is to follow."""
+        # Of its parameters alone: only one of a group's members knows whose logprobs are told, and all do the same.
+        self._is_greedy[row] = sampling.temperature == 0 and sampling.logprobs < 0
         self.processors.place(row, sampling, prompt, answer, host=not rendition.is_plain())
         if rendition.is_plain():
             self.logits_processors.drop(row)
@@ -160,6 +168,8 @@ class Sampler:
                 values[asking] = own
             pending.buffers.send(self._numbers, 0, 2 * len(self._at.asking))
             self.changing.step(size)
+        elif self.model.group is not None and self._is_greedy[rows].all():
+            self.greedy.step(size)
         else:
             self.plain.step(size)
         self.fetch(pending)
@@ -215,6 +225,18 @@ class Sampler:
         self._draw(changed)
         self.processors.count(own, self._tokens[:size])
 
+    def _greedily(self, size: int) -> None:
+        """Tokens of so many rows that are greedy, by what each member of a group has of the vocabulary."""
+        group, words = self.model.group, self.model.shape.vocab_size
+        assert group is not None
+        own = self.model.own_logits(self.normed[:size])
+        first = group.rank * own.shape[1]
+        rows, keys = self._at.drawing[:size], self._keys[:size]
+        own = own[:, : max(0, words - first)]  # the last one may have words that are none
+        greedy_keys(own, first, rows, self.rows.parameters, self._workspace, keys)
+        words_of(group.maximum(keys), self._tokens[:size])
+        self._keep_drawn(size)
+
     def _make_logits(self, size: int) -> Tensor:
         return self._logits[:size].copy_(self.model.logits(self.normed[:size]))
 
@@ -222,7 +244,11 @@ class Sampler:
         size = len(logits)
         rows, tokens = self._at.drawing[:size], self._tokens[:size]
         sample(logits, rows, self.rows.parameters, self._workspace, tokens)
-        keep_tokens(rows, tokens, self.rows.state.last)
+        self._keep_drawn(size)
+
+    def _keep_drawn(self, size: int) -> None:
+        """Where the next step finds the tokens that so many rows have drawn."""
+        keep_tokens(self._at.drawing[:size], self._tokens[:size], self.rows.state.last)
 
     # --- before the first step -----------------------------------------------------------------------------------
 
@@ -230,4 +256,6 @@ class Sampler:
         """As so many rows draw that are none, all of which ask for all that there is."""
         self._plain(size)
         self._changing(size)
+        if self.model.group is not None:
+            self._greedily(size)
         pack_records(self._logits[:size].float(), self._tokens[:size].long(), MOST)

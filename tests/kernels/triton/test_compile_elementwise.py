@@ -43,6 +43,7 @@ KERNELS = [
     "rotary_kv",
     "gpu_sampling",
     "gpu_logits",
+    "greedy",
     "linear.gemv",
     "linear.fixed_linear",
     "linear.lora",
@@ -63,6 +64,7 @@ NARROW = [
     "follow",
     "route",
     "place",
+    "key",
 ]  # kernels that read little
 FORMS = ("floats", "int8", "int4", "mxfp4")  # of experts' weights
 WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fetched ahead) to shared memory
@@ -276,6 +278,22 @@ def launch_gpu_sampling(module: Any, every: bool) -> None:
         if every:
             module.sample(logits.half(), rows, parameters, workspace, out)
             module.sample(logits, rows, parameters, workspace, out.int(), kept=torch.empty(2, dtype=torch.int32))
+
+
+def launch_greedy(module: Any, every: bool) -> None:
+    """Parts of the vocabularies above: the last one has fewer words."""
+    for words in (64128, 75968, 75967, 501) if every else (75968,):
+        rows, keys = torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
+        parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in sampling_dtypes()))
+        workspace = module.Workspace.make(2, 2 * words, "cpu")
+        for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+            module.greedy_keys(torch.empty(2, words, dtype=dtype), words, rows, parameters, workspace, keys)
+
+
+def sampling_dtypes() -> tuple[torch.dtype, ...]:
+    from actorserve.kernels.triton.sampling import PARAMETER_DTYPES
+
+    return PARAMETER_DTYPES
 
 
 def launch_gpu_logits(module: Any, every: bool) -> None:

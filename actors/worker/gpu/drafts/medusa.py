@@ -65,10 +65,9 @@ class MedusaSampler(DraftingSampler):
         rows = len(drafts.drafted)
         self.states = torch.zeros(rows + 1, self.normed.shape[1], dtype=self.normed.dtype, device=self.device)
 
-    def _draw(self, logits: Tensor) -> None:
+    def _keep_drawn(self, size: int) -> None:
         """Of each row's tokens the last one that counts; what is nobody's goes behind all rows."""
-        super()._draw(logits)
-        size = len(logits)
+        super()._keep_drawn(size)
         rows, index = self._at.drawing[:size], self._index[:size]
         before = torch.cat([torch.full_like(rows[:1], -1), rows[:-1]])
         first = (rows >= 0) & (rows != before)

@@ -83,6 +83,10 @@ class DraftingSampler(Sampler):
         there = rows.clamp(min=0)
         each = at_positions(self.rows.parameters, there, self.inputs.positions.index_select(0, at) + 1)
         sample(logits, self._index[:size].where(rows >= 0, -1), each, self._workspace, tokens)
+        self._keep_drawn(size)
+
+    def _keep_drawn(self, size: int) -> None:
+        rows, at, tokens = self._at.drawing[:size], self._at.last[:size], self._tokens[:size]
         verify(rows, at, tokens, self.inputs, self.rows.state, self.drafts, self._outcome)
 
 

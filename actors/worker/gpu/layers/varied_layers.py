@@ -138,8 +138,8 @@ class VariedModel(GpuModel):
         assert added is not None
         return self._ended(added, x)
 
-    def logits(self, normed: Tensor) -> Tensor:
-        found, shape = super().logits(normed), self.shape
+    def own_logits(self, normed: Tensor) -> Tensor:
+        found, shape = super().own_logits(normed), self.shape
         if shape.logits_scale != 1:
             found = found * shape.logits_scale
         if shape.logits_cap is None:

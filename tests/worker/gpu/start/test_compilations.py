@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -50,6 +50,7 @@ SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple o
     "adapters": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 300, "changes": {}, "graphs": True},
     "drafts": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": True},
     "stored": {"rows": 19, "length": 1100, "block_size": 16, "tokens": 300, "changes": {}, "graphs": True},
+    "group": {"rows": 9, "length": 1030, "block_size": 16, "tokens": 40, "changes": {}, "graphs": True},
 }
 LAUNCHES = {  # of a layer that decodes one row of a divided context; with adapters two more for each product
     **{"plain": 10, "fused": 7, "experts": 12},
@@ -81,6 +82,7 @@ def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
     if setup == "stored":
         assert {"stored_linear_kernel", "decode_kernel"} <= set(before)
+    assert ("key_kernel" in before) == (setup == "group")
     if setup == "adapters":
         assert {"shrink_kernel", "expand_kernel"} <= set(before)
     kept = {"propose_kernel", "verify_kernel"} if setup == "drafts" else {"keep_kernel"}
@@ -114,6 +116,17 @@ def test_what_is_compiled_late_is_counted_and_named(counted: dict[str, dict[str,
     assert late["after"] == ["kernel silu_mul_kernel was compiled while requests ran: they stood still for it", "1"]
 
 
+class OneMember:
+    """A group that has no other members."""
+
+    rank, size = 0, 1
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    all_gather = maximum = all_reduce
+
+
 def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     from actorserve.actors.worker.gpu.buffers import Sizes
     from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
@@ -131,8 +144,9 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     lora = GpuLoraSites(ADAPTERS, 20, device) if setup is SETUPS["adapters"] else None
     get = lambda name: read(name, slice(None), None)  # noqa: E731
     stored = four_bits(shape) if setup is SETUPS["stored"] else None
-    fused = setup is SETUPS["fused"]
-    model = make_model(shape, get, torch.bfloat16, setup["length"], device, fused=fused, lora=lora, stored=stored)
+    fused, group = setup is SETUPS["fused"], OneMember() if setup is SETUPS["group"] else None
+    length: int = setup["length"]
+    model = make_model(shape, get, torch.bfloat16, length, device, cast(Any, group), fused, lora=lora, stored=stored)
     log = np.zeros((rows, setup["length"]), np.int32)
     sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"], drafts, ADAPTERS if lora else 0)
     mixed = mixed_sizes(rows, setup["tokens"], drafts > 0) if setup["graphs"] else []
