@@ -124,7 +124,8 @@ def configuration(
     if options["SCALED"] and options["PADDED"] > 256:  # what is converted takes registers beside these sums
         packed = max(32, least)
     launch = {"num_warps": 8, "num_stages": 2 if wide else 3, "maxnreg": 255}
-    if options["SCALED"] or (not wide and options["HEAD_DIM"] < options["PADDED"]):  # both take registers, too
+    padded = not wide and options["HEAD_DIM"] < options["PADDED"]
+    if options["SCALED"] or padded or options["CHUNK"]:  # each takes registers, too
         options["TILE"] = 32
     return options | {"PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
 

@@ -44,9 +44,11 @@ class LoraLaunch(NamedTuple):
     tile_n: int = 128  # outputs of a program
     warps: int = 4
     stages: int = 3
+    registers: int | None = None  # that a thread may have, where `expand` would spill to stay below ptxas' own bound
 
 
-SMALL, LARGE = LoraLaunch(), LoraLaunch(block=64, tile_k=64, warps=8)  # others had registers spilled by ptxas
+# Others had registers spilled by ptxas:
+SMALL, LARGE = LoraLaunch(), LoraLaunch(block=64, tile_k=64, warps=8, registers=255)
 EXACT = LoraLaunch(tile_k=64, tile_n=32, stages=2)  # exact products take many registers: they are there for checks
 
 
@@ -249,4 +251,5 @@ def expand(inner: Tensor, y: Tensor, bias: Tensor | None, slots: LoraSlots, give
         PARTS=parts, TILES=slots.ranks // RANKS, ABOUT=ABOUT, GAINED=GAINED, BLOCK=launch.block, RANKS=RANKS,
         TILE_N=launch.tile_n, PRODUCT=product, BIASED=bias is not None,
         num_warps=launch.warps, num_stages=launch.stages,
+        maxnreg=launch.registers,
     )  # fmt: skip

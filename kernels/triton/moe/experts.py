@@ -63,6 +63,8 @@ def launch_of(dtype: torch.dtype, pairs: int, experts: int, form: str = "floats"
     found = SOME if fixed else FEW if few else SOME if pairs <= 128 * experts else MANY
     if form in ("int4", "mxfp4"):  # numbers become floats in registers, of which there must be enough
         found = found._replace(tile_k=HALF, tile_n=32, stages=3)
+        if form == "int4" and found.block == SOME.block:  # whose middles take registers, too
+            found = found._replace(block=32)
     return found
 
 

@@ -275,6 +275,7 @@ def test_sizes_follow_from_how_many_pairs_an_expert_has() -> None:
         launch_of(torch.bfloat16, 8 * 512, 128)
     }
     assert all(launch_of(torch.bfloat16, pairs, 32, "mxfp4").tile_k == HALF for pairs in (4, 1000, 1 << 16))
+    assert [launch_of(torch.bfloat16, pairs, 128, "int4").block for pairs in (8, 4096, 32768)] == [16, 32, 128]
     assert padded(2880) == 2944 and padded(128) == 128
 
 
