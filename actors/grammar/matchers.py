@@ -9,6 +9,10 @@ go on with matchers of their own, brought to where they stood by all that they d
 not depend on other rows. If its own one fails, the row has failed: it allows the end tokens alone, and whoever runs the
 step is told by `failed`.
 
+Masks of many rows are made by several threads, but only where their grammars are several: copies share the lexer's lock
+too, and a mask takes it whole. (A trial, 32 rows and two cores: 0.63 of the time with grammars of their own, 1.06 with
+copies of one.)
+
 Knows grammars and tokens; neither tensors nor plans.
 """
 
@@ -19,12 +23,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
-from llguidance.numpy import fill_next_token_bitmask
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from .vocabulary import limits
 
 NOTHING = "no token is allowed, or one that was drawn before is not"
+MANY = 9  # rows whose masks are worth threads
 CACHED = 32  # compiled grammars that are kept for the next request
 
 log = logging.getLogger("worker")
@@ -44,8 +49,10 @@ class GrammarRow:
 class Matchers:
     """The rows that have a grammar."""
 
-    def __init__(self, lltokenizer: LLTokenizer, vocab_size: int) -> None:
-        """`vocab_size`: of the logits."""
+    def __init__(self, lltokenizer: LLTokenizer, vocab_size: int, threads: int = 1) -> None:
+        """`vocab_size`: of the logits; `threads`: how many make masks."""
+        self._threads = threads
+        self._executor: LLExecutor | None = None  # from the first step on that is worth it
         self.lltokenizer = lltokenizer
         self.width = -(-vocab_size // 32)
         self._rows: dict[int, GrammarRow] = {}
@@ -79,14 +86,37 @@ class Matchers:
         chosen = [index for index, row in enumerate(rows.tolist()) if row in self._rows] if self._rows else []
         indices = np.array(chosen, np.int64)
         bits = np.zeros((indices.size, self._ends.size), np.int32)
-        for place, row in enumerate(rows[indices].tolist()):
-            self._fill_row(row, bits, place)
+        own = rows[indices].tolist()
+        if not self._fill_side_by_side(own, bits):
+            for place, row in enumerate(own):
+                self._fill_row(row, bits, place)
         return indices, np.ascontiguousarray(bits[:, : self.width])
 
     def failed(self, rows: np.ndarray) -> np.ndarray:
         """Those of `rows` whose grammar has failed: int32."""
         found = [row for row in rows.tolist() if row in self._rows and self._rows[row].matcher is None]
         return np.array(found, np.int32)
+
+    def _fill_side_by_side(self, rows: list[int], bits: np.ndarray) -> bool:
+        """By threads, if that pays; whether all are made. Where a matcher fails they are not: what others that share it
+        allow may be too little, and who has failed is done with."""
+        placed = [self._rows[row] for row in rows]
+        if self._threads == 1 or len(rows) < MANY or len({id(one.shared or one) for one in placed}) == 1:
+            return False
+        at_work: list[tuple[LLMatcher, int]] = []
+        for place, one in enumerate(placed):
+            if one.matcher is None or _is_over(one.matcher):
+                bits[place] = self._ends
+            else:
+                at_work.append((one.matcher, place))
+        if at_work:
+            self._executor = self._executor or LLExecutor(self._threads)
+            fill_next_token_bitmask_par(self._executor, at_work, bits)
+        failed = [(matcher, place) for matcher, place in at_work if matcher.is_error() or not bits[place].any()]
+        for matcher, place in failed:
+            if placed[place].matcher is matcher:  # no other one of its copies has failed before
+                self._has_failed(rows[place], placed[place])
+        return not failed
 
     def _fill_row(self, row: int, bits: np.ndarray, place: int) -> None:
         placed = self._rows[row]

@@ -33,9 +33,9 @@ class Model(NamedTuple):
         """The grammar for the fields of a Constraint, by the way that a renderer and a worker go."""
         return unpack(self.grammars.make(msgspec.json.encode(constraint)))
 
-    def matchers(self) -> Matchers:
+    def matchers(self, threads: int = 1) -> Matchers:
         """As a worker makes them."""
-        return Matchers(self.grammars.lltokenizer, self.vocab_size)
+        return Matchers(self.grammars.lltokenizer, self.vocab_size, threads)
 
     def ids(self, text: str) -> list[int]:
         """A text's tokens, special ones too."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from actorserve.actors.grammar.compiler import Constraint, make_grammar
+from actorserve.actors.grammar.matchers import MANY
 from tests.grammars.drawing import allowed, draw, model
 from tests.grammars.schemas import EXPLODES, LOGIN, TREE, array
 
@@ -224,3 +225,51 @@ def test_a_row_that_is_placed_again_fails_where_it_did() -> None:
         matchers.place(0, exploding(), drawn[:count])
         matchers.fill(np.array([0]))
         assert bool(matchers.failed(np.array([0])).size) is (count == len(drawn))
+
+
+def test_masks_of_many_rows_are_made_by_threads() -> None:
+    """The same masks, of copies and of other grammars, at every step up to the ends, and beyond."""
+    of = model("demo")
+    grammars = [of.grammar(regex=f"[a-z]{{1,{3 + n % 5}}}") for n in range(MANY)]
+    alone, together = of.matchers(), of.matchers(threads=2)
+    rows = np.arange(MANY)
+    for matchers in (alone, together):
+        for row, grammar in enumerate(grammars):
+            matchers.place(row, grammar)
+    random = np.random.default_rng(5)
+    for _ in range(9):
+        _, wanted = alone.fill(rows)
+        _, found = together.fill(rows)
+        assert np.array_equal(found, wanted)
+        for row in rows.tolist():
+            token = int(random.choice(allowed(alone, row)))
+            for matchers in (alone, together):
+                matchers.advance(row, token)
+    assert together._executor is not None and alone._executor is None
+
+
+def test_what_threads_find_failed_touches_no_other_row() -> None:
+    of = model("demo")
+    alone, together = of.matchers(), of.matchers(threads=2)
+    rows = np.arange(MANY)
+    for matchers in (alone, together):
+        for row in rows.tolist():
+            matchers.place(row, exploding() if row < 3 else of.grammar(regex="a+"))
+        for token in of.ids(START):
+            matchers.fill(rows)
+            matchers.advance(1, token)
+        assert matchers.failed(rows).size == 0
+    _, wanted = alone.fill(rows)
+    _, found = together.fill(rows)
+    assert np.array_equal(found, wanted)
+    assert alone.failed(rows).tolist() == together.failed(rows).tolist() == [1]
+
+
+def test_copies_of_one_grammar_need_no_threads() -> None:
+    """They would wait for each other."""
+    of = model("demo")
+    matchers = of.matchers(threads=2)
+    for row in range(MANY):
+        matchers.place(row, of.grammar(regex="a+"))
+    matchers.fill(np.arange(MANY))
+    assert matchers._executor is None

@@ -78,7 +78,8 @@ def request_readers(
         return decoder.decode(packed) if (packed := context.table.rendition(ref)) else Rendition()
 
     def make_matchers() -> Matchers:
-        return Matchers(make_lltokenizer(load_tokenizer(context.model), words, context.model.end_tokens), words)
+        lltokenizer = make_lltokenizer(load_tokenizer(context.model), words, context.model.end_tokens)
+        return Matchers(lltokenizer, words, threads_of(context))
 
     reports = context.system.is_reporter(context.spec)
     area = Logprobs(context.files["logprobs"], *context.system.files.logprobs) if reports else None
