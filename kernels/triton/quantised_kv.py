@@ -10,6 +10,7 @@ the head's largest lose precision, those below 2^-18 may become 0.
 
 Scales are not multiplied with keys and values but with scores and weights, of which there are fewer (paged_decode.py).
 What is written is made of integers here, the same on each device; reading takes the conversions of Hopper and newer.
+Compiled ahead of time and checked in the interpreter; not run on a GPU yet.
 NaN and infinity become NaN.
 """
 
