@@ -174,7 +174,9 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         """How the weight of those is kept, which are one in memory."""
         if self.mixed and any(self.format_of(linear.name) is None for linear in linears):
             return NONE
-        return self.quantization if self.quantization.with_head or linears != (self.head,) else NONE
+        without_experts = not self.quantization.with_experts and any(linear.of_expert for linear in linears)
+        without_head = not self.quantization.with_head and linears == (self.head,)
+        return NONE if without_experts or without_head else self.quantization
 
     def methods(self) -> dict[str, QuantMethod]:
         """The same by the names of weights."""

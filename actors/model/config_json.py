@@ -137,9 +137,10 @@ def weights_method(given: Values, option: str) -> tuple[QuantMethod, StoredWeigh
     """How weights are kept, as the checkpoint has them or as --quantization makes them at load; and what to decode."""
     quantised = given.object("quantization_config")
     name = quantised.text("quant_method") if quantised is not None else None
-    if option in CHECKPOINTS and (name is None or SAME.get(name, name) != SAME.get(option, option)):
+    of_floats = quantised is None and option in METHODS
+    if option in CHECKPOINTS and not of_floats and (name is None or SAME.get(name, name) != SAME.get(option, option)):
         said = "not quantised" if name is None else name
-        advice = "; int8 makes 8 bits of them at load, on a CPU" if name is None else ""
+        advice = "; int8 or fp8 makes 8 bits of them at load" if name is None else ""
         raise ConfigError(f"--quantization {option}: the model's weights are {said} ({given.file}){advice}")
     if quantised is None:
         method = NONE if option == AUTO else METHODS[option]

@@ -79,6 +79,11 @@ class LinearSpec(msgspec.Struct, frozen=True):
             found[f"{self.name}.bias"] = TensorSpec(Kind.BIAS, self.rows, self.columns)
         return found
 
+    @property
+    def of_expert(self) -> bool:
+        """Whether it is one of many that are chosen of."""
+        return Axis.EXPERT_INTERMEDIATE in (*self.rows, self.columns)
+
 
 class StackedExperts(msgspec.Struct, frozen=True, kw_only=True):
     """How a checkpoint may have a linear of all experts of a layer: as one tensor, [experts, rows, columns].

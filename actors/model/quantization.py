@@ -23,9 +23,12 @@ class QuantMethod(msgspec.Struct, frozen=True, kw_only=True):
     implementation: str  # the module with its linear layers
     about: str = ""  # in the help of the option
     devices: tuple[str, ...] = ("cpu", "cuda")
-    computes_in: str | None = None  # the type of all that is not quantised; None: as --dtype says
+    computes_in: str | None = None  # on a CPU, the type of all that is not quantised; None: as --dtype says
     bytes_per_weight: float | None = None  # in memory, of a linear layer; None: as the type that is computed in
     with_head: bool = True  # what makes logits is quantised, too
+    with_experts: bool = True  # and so are experts
+    gpu_bytes_per_weight: float | None = None  # bytes_per_weight on a GPU
+    gpu_experts: bool = True  # with_experts there
     batch_invariant: bool = False  # a row has the same bits in every batch: attention must keep to that, as well
     stored_as: str | None = None  # its quant_method in config.json, if checkpoints have it; None: it is made at load
     tensors: Callable[[LinearSpec], dict[str, TensorSpec]] = LinearSpec.tensors  # that a checkpoint has of a linear
@@ -35,21 +38,25 @@ class QuantMethod(msgspec.Struct, frozen=True, kw_only=True):
         device = "cuda" if on_gpu else "cpu"
         if device not in self.devices:
             return FLAGS[self.devices[0]]
-        if self.computes_in and dtype not in ("auto", self.computes_in):
-            place = "a GPU" if on_gpu else "a CPU"
-            return f"what is not quantised is {self.computes_in} on {place}, not {dtype}"
+        if self.computes_in and not on_gpu and dtype not in ("auto", self.computes_in):
+            return f"what is not quantised is {self.computes_in} on a CPU, not {dtype}"
         return None
+
+    def on_gpu(self) -> QuantMethod:
+        """The same of weights that are made so at load, there."""
+        own, experts = self.gpu_bytes_per_weight, self.gpu_experts
+        return msgspec.structs.replace(self, computes_in=None, bytes_per_weight=own, with_experts=experts)
 
 
 NONE = QuantMethod(name="none", implementation=f"{IMPLEMENTATIONS}.none")
 INT8 = QuantMethod(
     name="int8",
     implementation=f"{IMPLEMENTATIONS}.int8",
-    about="int8 makes weights of 8 bits at load, on a CPU: quicker, smaller, less exact; auto is int8 for checkpoints "
-    "that are quantised, and none makes floats of them",
-    devices=("cpu",),
+    about="int8 makes weights of 8 bits at load: quicker, smaller, less exact; auto is int8 on a CPU for checkpoints "
+    "that are quantised, which stay in their bits on a GPU, and none makes floats of them",
     computes_in="float32",
     bytes_per_weight=1,
+    gpu_bytes_per_weight=1,
     batch_invariant=True,
 )
 GGUF = msgspec.structs.replace(  # types of 2 to 8 bits
@@ -58,14 +65,21 @@ GGUF = msgspec.structs.replace(  # types of 2 to 8 bits
 INT4 = QuantMethod(
     name="int4",
     implementation=f"{IMPLEMENTATIONS}.int4",
-    about="int4 makes weights of 4 bits, on a CPU: smaller still, quicker for one client, less exact than int8",
-    devices=("cpu",),
+    about="int4 makes weights of 4 bits: smaller still, quicker for one client, less exact than int8",
     computes_in="float32",
     bytes_per_weight=0.5 + 4 / 32,
+    gpu_bytes_per_weight=0.5 + 4 / 32,
+)
+FP8 = QuantMethod(
+    name="fp8",
+    implementation=f"{IMPLEMENTATIONS}.fp8",
+    about="fp8 makes floats of 8 bits (e4m3, a scale for each output), which a CPU keeps in 16 bits or more",
+    gpu_bytes_per_weight=1,
+    gpu_experts=False,
 )
 AUTO = "auto"
-METHODS = {method.name: method for method in (NONE, INT8, INT4, GGUF)}
-CHECKPOINTS = (  # what config.json may say of weights: the same as auto, where it says so
+METHODS = {method.name: method for method in (NONE, INT8, INT4, FP8, GGUF)}
+CHECKPOINTS = (  # what config.json may say of weights: the same as auto, where it says so; fp8 of floats makes them
     *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "mlx", "modelopt"),
     *("modelopt_fp4", "mxfp4"),
 )
@@ -75,12 +89,12 @@ SAME = {
     "modelopt_mixed": "modelopt",
     "modelopt_mxfp8": "modelopt",
 }  # other names for one
-NAMES = (AUTO, *METHODS, *CHECKPOINTS)
+NAMES = tuple(dict.fromkeys((AUTO, *METHODS, *CHECKPOINTS)))
 ABOUT = "; ".join(method.about for method in METHODS.values() if method.about) + (
     "; a checkpoint's own format may be named, and is refused where it is another"
 )
 
 
 def is_auto(option: str) -> bool:
-    """Does the checkpoint say what is to be done?"""
+    """Does the checkpoint, if it is quantised, say what is to be done?"""
     return option == AUTO or option in CHECKPOINTS

@@ -16,6 +16,8 @@ import torch
 from ..model.architecture import Architecture
 from ..model.checks.combinations import check_pooling, check_vision, vision_on_gpu
 from ..model.config_json import find_architecture, read_architecture
+from ..model.gguf.folder import is_gguf
+from ..model.gguf.gpu_bytes import gpu_bytes
 from ..model.info import ModelInfo, read_json
 from ..model.memory.kv import KVSpec, KVType
 from ..model.memory.kv_memory import KVMemory
@@ -138,7 +140,7 @@ def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
         "dtype": name if method is NONE else f"{method.name} and {name}",
         "weights_bytes": bytes_of(shell, dtype, method),
     }
-    kind = kv_type_on_cpu(config, name, method is not NONE)
+    kind = kv_type_on_cpu(config, name, method.computes_in is not None)
     yield from _memory_on_cpu(config, model, [kv], dtype, kind)
 
 
@@ -189,15 +191,17 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
 
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
-    shape, stays = architecture_on_gpu(config, shape)
+    of_gguf = is_gguf(model.folder)
+    shape, stays = architecture_on_gpu(config, shape, of_gguf)
     kind = kv_kind(config, dtype, torch.device("cuda", 0))
-    weights, length = weight_bytes(shape, dtype, stays=stays), model.max_model_len
+    own_bytes = gpu_bytes(Path(model.folder)) if of_gguf and stays else {}
+    weights, length = weight_bytes(shape, dtype, stays=stays, own_bytes=own_bytes), model.max_model_len
     plan = plan_memory(config, shape, length, kind)
     longest = -(-length // config.block_size)
     free, total = torch.cuda.mem_get_info(0)
     yield {
         "device": torch.cuda.get_device_name(0),
-        "dtype": _types(shape, dtype),
+        "dtype": _types(shape, dtype) + (" (of gguf)" if of_gguf and stays else ""),
         "weights_bytes": weights,
         "kv_cache_dtype": "fp8" if config.kv_cache_dtype == "fp8" else str(dtype).removeprefix("torch."),
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
@@ -218,5 +222,5 @@ def _warn_unused_memory(config: Config, model: ModelInfo, blocks: int, plan: KVM
 def _types(shape: Architecture, dtype: torch.dtype) -> str:
     """In which the model is computed."""
     name, method = str(dtype).removeprefix("torch."), shape.quantization
-    kept = name if method.bytes_per_weight is None else f"{method.name} and {name}"
+    kept = name if method.name == NONE.name else f"{method.name} and {name}"
     return kept if shape.stored is None else f"{kept} (of {shape.stored.name})"

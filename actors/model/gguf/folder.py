@@ -87,6 +87,11 @@ def gguf_tensors(folder: Path) -> tuple[str, Tensors] | None:
     ]
 
 
+def is_gguf(folder: str) -> bool:
+    """Whether a folder was made here."""
+    return (Path(folder) / SOURCES).is_file()
+
+
 def gguf_sizes(folder: Path) -> dict[str, int]:
     """Of attention: heads, kv_heads, head_dim; of linear attention its own."""
     found: dict[str, int] = read_json(folder / SOURCES)["sizes"]

@@ -17,7 +17,7 @@ from ...options.config import Config, ConfigError
 from ...options.fields import flag
 from ..architecture import Architecture
 from ..layers import Axis, Kind
-from ..quantization import NONE, is_auto
+from ..quantization import AUTO, GGUF, NONE, is_auto
 from .kv import KV_TYPES, KVSpec, KVType
 from .kv_memory import KVMemory, plan_kv_memory
 
@@ -45,6 +45,7 @@ class Number(NamedTuple):
 
 
 NUMBERS = {"float32": Number(4), "bfloat16": Number(2), "float16": Number(2)}  # by --dtype
+NO_BYTES: Mapping[str, float] = {}
 
 
 def may_have_gpu(environment: Mapping[str, str] = os.environ) -> bool:
@@ -110,14 +111,16 @@ def check_quantization(config: Config, shape: Architecture, on_gpu: bool) -> Non
         raise ConfigError(f"{asked} {method.name}: {reason}")
 
 
-def architecture_on_gpu(config: Config, shape: Architecture) -> tuple[Architecture, bool]:
+def architecture_on_gpu(config: Config, shape: Architecture, of_gguf: bool = False) -> tuple[Architecture, bool]:
     """The architecture as a GPU computes it, and whether weights stay in the bits of the checkpoint where they can.
 
-    What a CPU would make int8 of is floats there, but for those; --quantization none has no others.
+    What a CPU would make int8 of is floats there, but for those; --quantization none has no others. `of_gguf`: weights
+    are a GGUF file's.
     """
-    if shape.stored is None or not is_auto(config.quantization):
-        return shape, False
-    return msgspec.structs.replace(shape, quantization=NONE, mixed=False), True
+    of_gguf = of_gguf and config.quantization in (AUTO, GGUF.name)
+    if of_gguf or (shape.stored is not None and is_auto(config.quantization)):
+        return msgspec.structs.replace(shape, quantization=NONE, mixed=False), True
+    return msgspec.structs.replace(shape, quantization=shape.quantization.on_gpu()), False
 
 
 def usable_cores() -> int:
@@ -179,17 +182,27 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def weight_bytes(shape: Architecture, dtype: Sized, without: Collection[str] = (), stays: bool = False) -> int:
+def weight_bytes(
+    shape: Architecture,
+    dtype: Sized,
+    without: Collection[str] = (),
+    stays: bool = False,
+    own_bytes: Mapping[str, float] = NO_BYTES,
+) -> int:
     """The size of all weights in memory but of these modules; `dtype` is that of what is not quantised. `stays`: what
-    can has the bits of the checkpoint, but experts."""
+    can has the bits of the checkpoint, but experts; `own_bytes`: what a number of some weights takes."""
     total, methods = 0.0, shape.methods()
     for name, spec in shape.specs().items():
         if name.rpartition(".")[0] in without:
             continue
         form = shape.format_of(name.removesuffix(".weight")) if stays and spec.kind is Kind.WEIGHT else None
-        if form is not None and form.stays and Axis.EXPERT_INTERMEDIATE not in (*spec.rows, spec.columns):
+        is_expert = Axis.EXPERT_INTERMEDIATE in (*spec.rows, spec.columns)
+        if form is not None and form.stays and not is_expert:
             rows, columns = shape.tensor_shape(spec)
             total += form.bytes(rows, columns)
+            continue
+        if name in own_bytes and spec.kind is Kind.WEIGHT and not is_expert:
+            total += math.prod(shape.tensor_shape(spec)) * own_bytes[name]
             continue
         own = methods.get(name, shape.quantization).bytes_per_weight if spec.kind is Kind.WEIGHT else None
         total += math.prod(shape.tensor_shape(spec)) * (dtype.itemsize if own is None else own)

@@ -48,7 +48,8 @@ def facts(config: Config, info: ModelInfo) -> AdaptedFacts:
         + (f" (of {kept.stored.name})" if kept.stored is not None else ""),
         "weights_bytes": weights,
     }
-    return AdaptedFacts(known, traits.kv, dtype, method is not NONE, reads_windows_alone(traits, found.verdict.tier))
+    may_free = reads_windows_alone(traits, found.verdict.tier)
+    return AdaptedFacts(known, traits.kv, dtype, method.computes_in is not None, may_free)
 
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype, method: QuantMethod) -> int:

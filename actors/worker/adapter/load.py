@@ -84,7 +84,7 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
         lora = attach(model) if config.enable_lora else None
     if division is not None:
         division.group = group
-    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method is not NONE, lora)
+    return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method.computes_in is not None, lora)
 
 
 def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, nn.Module]:

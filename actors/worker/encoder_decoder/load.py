@@ -58,7 +58,7 @@ def load_encoder_decoder(config: Config, info: ModelInfo) -> EncoderDecoder:
             raise _refused(info, f"it {error}") from None
         if found.verdict.improved:
             improve(model, dtype, method, apart=cross)
-    return EncoderDecoder(passes, kv, found.verdict.way, dtype, method is not NONE)
+    return EncoderDecoder(passes, kv, found.verdict.way, dtype, method.computes_in is not None)
 
 
 def describe_encoder_decoder(config: Config, info: ModelInfo) -> tuple[Tried, KVSpec, Any]:

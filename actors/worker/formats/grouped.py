@@ -36,7 +36,7 @@ def open_grouped(folder: Path, shape: Architecture, read_parts: Callable[[Any], 
     """What reads such weights of a checkpoint; `read_parts` opens its tensors by their homes, if they are no GGUF's."""
     blocks = gguf_blocks(folder, shape)
     if blocks is not None:
-        return lambda name: _of_gguf(*blocks(f"{name}.weight"))
+        return lambda name: None if (found := blocks(f"{name}.weight")) is None else _of_gguf(*found)
     if shape.stored is None:
         return None
     homes = {name: (stored.file, stored.name or name) for name, stored in check_weights(folder, shape).items()}

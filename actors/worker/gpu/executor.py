@@ -31,14 +31,15 @@ from actorserve.kernels.triton.step_inputs import StepInputs
 from ...model.architecture import Architecture
 from ...model.formats.stored import ExpertFloat4Weight
 from ...model.layers import EMBEDDINGS, FINAL_NORM, LayerSpec, LinearSpec
+from ..formats.rounded import EXPERTS
 from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join
-from ..quantization.base import GpuLinear, LinearTensors, implementation_of
-from ..quantization.none import BatchInvariantGpuLinear, CublasLinear
+from ..quantization.base import GpuLinear, LinearTensors
+from ..quantization.none import BatchInvariantGpuLinear, CublasLinear, gpu_linear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .layers.fused import FUSED, FusedLayers
-from .layers.moe import GpuMoe, join_experts, join_mxfp4
+from .layers.moe import GpuMoe, join_experts, join_mxfp4, join_rounded
 from .layers.stored import StoredLinears
 from .layers.taps import ResidualTaps
 from .lora.sites import GpuLoraSites
@@ -82,8 +83,7 @@ class GpuBuilder:
         lora: GpuLoraSites | None = None,
         stored: StoredLinears | None = None,
     ) -> None:
-        """`lora`: where products are kept that adapters may change; `stored`: those with weights as the checkpoint has
-        them."""
+        """`lora`: where products are kept that adapters may change; `stored`: those with weights of few bits."""
         self.shape, self.get, self.dtype, self.device = shape, get, dtype, device
         self.rank = 0 if group is None else group.rank
         self.batch_invariant, self.lora, self.stored = batch_invariant, lora, stored
@@ -110,17 +110,20 @@ class GpuBuilder:
         joined, biased = partial(self._joined, linears), bool(linears[0].bias)
         tensors = LinearTensors(joined, self.dtype, biased, batch_invariant=self.batch_invariant)
         if self.stored is not None:
-            made = self.stored.of(linears, tensors.bias(), self.dtype, self.device, self.batch_invariant)
+            made = self.stored.of(linears, tensors, self.device)
             if made is not None:
                 return made
-        return implementation_of(self.shape.method_of(*linears)).gpu_linear(tensors)
+        return gpu_linear(tensors)
 
     def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights:
-        """The linears of each expert as one, and those of all in one tensor; what is in MXFP4 stays so."""
+        """The linears of each expert as one, and those of all in one tensor; what is in MXFP4 stays so, and of what
+        --quantization asks for there are experts of 8 and of 4 bits."""
         forms = [self.shape.format_of(linear.name) for linears in experts for linear in linears]
         if all(isinstance(form, ExpertFloat4Weight) for form in forms):  # what is read is exact in any case
             return join_mxfp4(experts, lambda linears, kind: self._joined(linears, kind, torch.float32), self.dtype)
-        return join_experts(experts, lambda linears, kind: self._joined(linears, kind, self.dtype))
+        read = lambda linears, kind: self._joined(linears, kind, self.dtype)  # noqa: E731
+        make = EXPERTS.get(self.shape.quantization.name)
+        return join_experts(experts, read) if make is None else join_rounded(experts, read, make)
 
     def by_head(self, sinks: str | None) -> ByHead:
         """What attention has of each head."""
@@ -230,7 +233,7 @@ class GpuModel:
 
         `fused`: small steps have norms, gates and additions in their products, where these can.
         `deterministic`: a token has the same bits in every batch. `lora`: adapters may change products.
-        `stored`: what of them has the checkpoint's bits.
+        `stored`: what of them has weights of few bits.
         """
         build = self.make_builder(shape, get, dtype, device, group, deterministic, lora, stored)
         self.lora = lora

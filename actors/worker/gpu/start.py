@@ -16,6 +16,7 @@ from ...model.architecture import Architecture
 from ...model.checks.combinations import adapted_on_gpu, vision_on_gpu
 from ...model.checks.drafts import draft_refused, find_draft_model, find_head
 from ...model.config_json import find_architecture
+from ...model.gguf.folder import is_gguf
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
@@ -31,10 +32,8 @@ from ...options.objects.speculative import (
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
-from ..formats.as_stored import CheckpointBits
 from ..kept_memory.device import needed
-from ..models.sharding import Alone
-from ..models.weights import DTYPES, open_head, open_weights, read_parts
+from ..models.weights import DTYPES, open_head, open_weights
 from ..start.shared import join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
@@ -51,6 +50,7 @@ from .graphs import capture_sizes, mixed_sizes
 from .kept import KeptOnDevice, is_plain
 from .layers.fused import FUSED
 from .layers.moe import check_experts
+from .layers.sources import find_bits
 from .layers.stored import StoredLinears
 from .layers.varied_layers import make_model
 from .lora.sites import GpuLoraSites
@@ -176,15 +176,14 @@ def _load(
         raise vision_on_gpu(info)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
-    shape, stays = architecture_on_gpu(config, shape)
+    shape, stays = architecture_on_gpu(config, shape, is_gguf(info.folder))
     own, get = open_weights(config, info, shape, group, device)
-    stored = None
-    if stays and config.load_format != "dummy":
-        bits = CheckpointBits(Path(info.folder), shape, group or Alone(), config.enable_expert_parallel, read_parts)
-        stored = StoredLinears(bits)
+    bits = find_bits(config, info, shape, stays, group)
+    stored = None if bits is None else StoredLinears(bits)
     model = make_model(own, get, dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora, stored)
     if stored is not None:
-        log.info("%s: %s", shape.stored.name if shape.stored else "", stored.words(dtype))
+        kind = shape.quantization.name if not stays else "gguf" if shape.stored is None else shape.stored.name
+        log.info("%s: %s", kind, stored.words(dtype))
     return model
 
 

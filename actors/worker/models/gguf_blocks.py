@@ -29,64 +29,90 @@ def q8_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 def q4_0(blocks: Tensor) -> Tensor:
     """d · (q - 8)."""
-    return (_nibbles(blocks[:, 2:]) - 8.0) * _half(blocks, 0)
+    return (nibbles(blocks[:, 2:]) - 8.0) * _half(blocks, 0)
 
 
 def q4_0_parts(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers q as uint8, and d in float16 [blocks]."""
-    return _nibbles(blocks[:, 2:]), blocks[:, :2].contiguous().view(torch.float16).view(-1)
+    return nibbles(blocks[:, 2:]), blocks[:, :2].contiguous().view(torch.float16).view(-1)
 
 
 def q4_1(blocks: Tensor) -> Tensor:
     """d · q + m."""
-    return _nibbles(blocks[:, 4:]) * _half(blocks, 0) + _half(blocks, 2)
+    return q4_1_numbers(blocks) * _half(blocks, 0) + _half(blocks, 2)
+
+
+def q4_1_numbers(blocks: Tensor) -> Tensor:
+    """q as uint8."""
+    return nibbles(blocks[:, 4:])
 
 
 def q5_0(blocks: Tensor) -> Tensor:
-    """d · (q - 16); the fifth bits stand together."""
-    return (_nibbles(blocks[:, 6:]) + 16.0 * _bits(blocks[:, 2:6]) - 16.0) * _half(blocks, 0)
+    """d · (q - 16)."""
+    return (q5_numbers(blocks, 2) - 16.0) * _half(blocks, 0)
 
 
 def q5_1(blocks: Tensor) -> Tensor:
     """d · q + m."""
-    return (_nibbles(blocks[:, 8:]) + 16.0 * _bits(blocks[:, 4:8])) * _half(blocks, 0) + _half(blocks, 2)
+    return q5_numbers(blocks, 4) * _half(blocks, 0) + _half(blocks, 2)
+
+
+def q5_numbers(blocks: Tensor, at: int) -> Tensor:
+    """q as uint8; the fifth bits stand together, from the byte `at` on, before the others."""
+    return nibbles(blocks[:, at + 4 :]) | _bits(blocks[:, at : at + 4]) << 4
 
 
 def q2_k(blocks: Tensor) -> Tensor:
     """d · s · q - m · t, with s and t of 4 bits for each 16 numbers."""
-    scales, q = blocks[:, :16], _pairs_of_bits(blocks[:, 16:80]).reshape(-1, 16, 16)
-    d, m = _half(blocks, 80) * (scales & 15), _half(blocks, 82) * (scales >> 4)
-    return (q * d[..., None] - m[..., None]).flatten(1)
+    q, s, t, above = q2_k_parts(blocks)
+    d, m = (above[:, at, None].float() for at in range(2))
+    return (q.view(-1, 16, 16) * (d * s)[..., None] - (m * t)[..., None]).flatten(1)
+
+
+def q2_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As those of Q4_K."""
+    scales = blocks[:, :16]
+    return _pairs_of_bits(blocks[:, 16:80]), scales & 15, scales >> 4, halves(blocks, 80, 2)
 
 
 def q3_k(blocks: Tensor) -> Tensor:
-    """d · (s - 32) · (q - 4), with s of 6 bits for each 16 numbers; the third bits of q stand apart."""
+    """d · (s - 32) · (q - 4), with s of 6 bits for each 16 numbers."""
+    q, s, d = q3_k_parts(blocks)
+    return ((q - 4.0).view(-1, 16, 16) * (d.float() * s)[..., None]).flatten(1)
+
+
+def q3_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q as uint8, whose third bits stand apart, s - 32 as int8 and d in float16 [blocks, 1]."""
     third = (blocks[:, None, :32] >> _shifts(blocks, 8, 1)) & 1  # [blocks, 8, 32]
-    q = _pairs_of_bits(blocks[:, 32:96]) + 4.0 * third.flatten(1) - 4.0
-    low, high = _nibbles(blocks[:, 96:104]), _pairs_of_bits(blocks[:, 104:108], 4)
-    d = _half(blocks, 108) * (low + 16.0 * high - 32.0)
-    return (q.view(-1, 16, 16) * d[..., None]).flatten(1)
+    q = _pairs_of_bits(blocks[:, 32:96]) | third.flatten(1) << 2
+    low, high = nibbles(blocks[:, 96:104]), _pairs_of_bits(blocks[:, 104:108], 4)
+    return q, ((low | high << 4).to(torch.int8) - 32), halves(blocks, 108, 1)
 
 
 def q4_k(blocks: Tensor) -> Tensor:
     """d · s · q - m · t, with s and t of 6 bits for each 32 numbers."""
     d, m = _scales_k(blocks)
-    q = _nibbles(blocks[:, 16:].reshape(-1, 32)).view(-1, 8, 32)
+    q = nibbles(blocks[:, 16:].reshape(-1, 32)).view(-1, 8, 32)
     return (q * d[..., None] - m[..., None]).flatten(1)
 
 
 def q4_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q, s and t as uint8, and d beside m in float16 [blocks, 2]."""
-    numbers = _nibbles(blocks[:, 16:].reshape(-1, 32)).view(len(blocks), -1)
-    return numbers, *_small_k(blocks), blocks[:, :4].contiguous().view(torch.float16)
+    numbers = nibbles(blocks[:, 16:].reshape(-1, 32)).view(len(blocks), -1)
+    return numbers, *_small_k(blocks), halves(blocks, 0, 2)
 
 
 def q5_k(blocks: Tensor) -> Tensor:
-    """The same; the fifth bits of numbers that are 32 apart stand in a byte."""
+    """The same."""
     d, m = _scales_k(blocks)
+    return (q5_k_parts(blocks)[0].view(-1, 8, 32) * d[..., None] - m[..., None]).flatten(1)
+
+
+def q5_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As those of Q4_K; the fifth bits of numbers that are 32 apart stand in a byte."""
     fifth = (blocks[:, None, 16:48] >> _shifts(blocks, 8, 1)) & 1  # [blocks, 8, 32]
-    q = _nibbles(blocks[:, 48:].reshape(-1, 32)).view(-1, 8, 32) + 16.0 * fifth
-    return (q * d[..., None] - m[..., None]).flatten(1)
+    numbers = nibbles(blocks[:, 48:].reshape(-1, 32)).view(-1, 8, 32) | fifth << 4
+    return numbers.flatten(1), *_small_k(blocks), halves(blocks, 0, 2)
 
 
 def q6_k(blocks: Tensor) -> Tensor:
@@ -97,23 +123,33 @@ def q6_k(blocks: Tensor) -> Tensor:
 
 def q6_k_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q as uint8, d in float32 [blocks] and s as int8 [blocks, 16]."""
-    low = _nibbles(blocks[:, :128].reshape(-1, 64))  # of 128 numbers
+    low = nibbles(blocks[:, :128].reshape(-1, 64))  # of 128 numbers
     numbers = (low | _pairs_of_bits(blocks[:, 128:192]).view(low.shape) << 4).view(len(blocks), -1)
     return numbers, _half(blocks, 208)[:, 0], blocks[:, 192:208].contiguous().view(torch.int8)
 
 
 def iq4_nl(blocks: Tensor) -> Tensor:
     """d · v[q]."""
-    return _looked_up(blocks[:, 2:], IQ4_VALUES) * _half(blocks, 0)
+    return iq4_values(blocks[:, 2:]) * _half(blocks, 0)
+
+
+def iq4_values(packed: Tensor) -> Tensor:
+    """v[q]."""
+    return _looked_up(packed, IQ4_VALUES)
 
 
 def iq4_xs(blocks: Tensor) -> Tensor:
-    """d · (s - 32) · v[q], with s of 6 bits for each 32 numbers."""
-    halves = torch.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], -1).flatten(1)
+    """d · (s - 32) · v[q]."""
+    values, s, d = iq4_xs_parts(blocks)
+    return (values.view(-1, 8, 32) * (d.float() * s)[..., None]).flatten(1)
+
+
+def iq4_xs_parts(blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """v[q] in float32, s - 32 as int8, of 6 bits for each 32 numbers, and d in float16 [blocks, 1]."""
+    low = torch.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], -1).flatten(1)
     high = torch.stack([(blocks[:, 2:4] >> shift) & 3 for shift in (0, 2, 4, 6)], -1).flatten(1)
-    d = _half(blocks, 0) * (halves + 16.0 * high - 32.0)
-    values = _looked_up(blocks[:, 8:].reshape(-1, 16), IQ4_VALUES).view(-1, 8, 32)
-    return (values * d[..., None]).flatten(1)
+    values = iq4_values(blocks[:, 8:].reshape(-1, 16)).view(len(blocks), -1)
+    return values, (low | high << 4).to(torch.int8) - 32, halves(blocks, 0, 1)
 
 
 def mxfp4(blocks: Tensor) -> Tensor:
@@ -145,7 +181,12 @@ def _half(blocks: Tensor, at: int) -> Tensor:
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
 
 
-def _nibbles(packed: Tensor) -> Tensor:
+def halves(blocks: Tensor, at: int, count: int) -> Tensor:
+    """So many from a byte on, in float16 [blocks, count]."""
+    return blocks[:, at : at + 2 * count].contiguous().view(torch.float16)
+
+
+def nibbles(packed: Tensor) -> Tensor:
     """The lower halves of all bytes, then the upper ones."""
     return torch.cat([packed & 15, packed >> 4], 1)
 
@@ -182,4 +223,4 @@ def _small_k(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _looked_up(packed: Tensor, values: tuple[int, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32)[_nibbles(packed).long()]
+    return torch.tensor(values, dtype=torch.float32)[nibbles(packed).long()]

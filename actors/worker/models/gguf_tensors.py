@@ -70,14 +70,18 @@ def gguf_reader(folder: Path, architecture: str, tensors: Tensors, small: str | 
 
 def gguf_blocks(
     folder: Path, shape: Architecture
-) -> Callable[[str], tuple[str, Tensor, Callable[[Tensor], Tensor]]] | None:
-    """As `open_gguf`, what reads of a weight its type, its blocks [rows, blocks, bytes], and what to do with rows."""
+) -> Callable[[str], tuple[str, Tensor, Callable[[Tensor], Tensor]] | None] | None:
+    """As `open_gguf`, what reads of a weight its type, its blocks [rows, blocks, bytes], and what to do with rows; None
+    of one that is made of other numbers than these."""
     if (found := gguf_tensors(folder)) is None:
         return None
     architecture, tensors = found
-    homes = _homes(architecture, tensors)
+    homes, factors = _homes(architecture, tensors), _factors(architecture, tensors)
+    layout = LAYOUTS.get(architecture)
 
-    def read(name: str) -> tuple[str, Tensor, Callable[[Tensor], Tensor]]:
+    def read(name: str) -> tuple[str, Tensor, Callable[[Tensor], Tensor]] | None:
+        if name not in homes or name in factors or (layout is not None and layout.changes_of(name)):
+            return None
         data, tensor = homes[name]
         stored = data[tensor.offset : tensor.offset + tensor.size]
         blocks = stored.view(-1, tensor.shape[-1] // tensor.type.numbers, tensor.type.size)

@@ -1,7 +1,7 @@
-"""What a weight format does with tensors: `cpu_linear` and `gpu_linear`, in the module that its QuantMethod names.
+"""What a weight format does with tensors on a CPU: `cpu_linear`, in the module that its QuantMethod names.
 
-A format has those of the devices that its record names (model/quantization.py); both are given a linear layer's tensors
-as the executor wants their rows: q, k and v as one, gate and up as one, of a group of workers this member's part.
+It is given a linear layer's tensors as the executor wants their rows: q, k and v as one, gate and up as one, of a group
+of workers this member's part. On a GPU one kernel multiplies with all formats (worker/formats/rounded.py and others).
 """
 
 from __future__ import annotations
@@ -63,8 +63,6 @@ class QuantImplementation(Protocol):
     """The module of a format."""
 
     def cpu_linear(self, tensors: LinearTensors) -> CpuLinear: ...
-
-    def gpu_linear(self, tensors: LinearTensors) -> GpuLinear: ...
 
 
 def implementation_of(method: QuantMethod) -> QuantImplementation:

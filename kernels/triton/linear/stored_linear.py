@@ -1,6 +1,7 @@
 """Triton: y = x Wᵀ + b with W in the few bits in which a checkpoint has it (stored_weights.py).
 
-    y[r, n] = Σ_g scale[n, g] · Σ_{k in g} x[r, k] · (number[n, k] - zero[n, g]) + b[n]    sums in float32, rounded once
+    y[r, n] = Σ_g (scale[n, g] · Σ_{k in g} x[r, k] · (number[n, k] - zero[n, g]) - minimum[n, g] · Σ_{k in g} x[r, k])
+              + b[n]                                                                    sums in float32, rounded once
 Of up to 64 rows the bytes of W are what counts, so they are read as they lie and become floats in registers, tile by
 tile: whole numbers and floats of few bits are exact in x's type, and scales are multiplied with sums. Of more rows
 arithmetic counts: another kernel makes floats of the whole weight, in memory that all products of a model share, and
@@ -49,7 +50,7 @@ def tiles_of(dtype: torch.dtype, outputs: int, rows: int, fixed: bool = False) -
 
 def piece_of(weight: StoredWeight) -> int:
     """How many numbers of a row are multiplied at once: they share a scale."""
-    if weight.scales.shape[1] == 1:
+    if weight.scales.shape[1] == 1:  # all of a row
         return HALF
     return next(piece for piece in (64, 32, 16) if weight.group % piece == 0)
 
@@ -70,11 +71,11 @@ def floats_of(bits, zero, FORM: tl.constexpr, PRODUCT: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows"])
 def stored_linear_kernel(
-    x, numbers, scales, zeros, factors, bias, out, x_row, out_row, rows,
+    x, numbers, scales, zeros, factors, minima, above, bias, out, x_row, out_row, rows,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
     ROWS: tl.constexpr, TILE_N: tl.constexpr, PIECE: tl.constexpr, HALF: tl.constexpr, FORM: tl.constexpr,
-    FOUR: tl.constexpr, ZERO: tl.constexpr, ZEROS: tl.constexpr, FACTORS: tl.constexpr, BIASED: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    FOUR: tl.constexpr, ZERO: tl.constexpr, ZEROS: tl.constexpr, FACTORS: tl.constexpr, MINIMA: tl.constexpr,
+    TOGETHER: tl.constexpr, ABOVE: tl.constexpr, BIASED: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
     """TILE_N outputs of ROWS rows. Those who share a part of W run side by side."""
     tiles = tl.cdiv(rows, ROWS)
@@ -95,7 +96,7 @@ def stored_linear_kernel(
             inside = given[:, None] & (k < INPUTS)[None, :]
             values = tl.load(x + row[:, None] * x_row + k[None, :], mask=inside, other=0.0).to(PRODUCT)
             own = ((bits >> 4) if half else (bits & 15)) if FOUR else bits
-            if GROUPS == 1:
+            if GROUPS == 1 and not MINIMA:
                 part = floats_of(own, zero[:, None], FORM, PRODUCT)
                 total = tl.dot(part, tl.trans(values), total, input_precision="ieee")
             else:
@@ -104,9 +105,17 @@ def stored_linear_kernel(
                     zero = tl.load(zeros + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
                 part = floats_of(own, zero[:, None], FORM, PRODUCT)
                 made = tl.dot(part, tl.trans(values), input_precision="ieee")
-                scale = tl.load(scales + output * GROUPS + group, mask=wanted, other=0.0)
-                total += made * scale.to(tl.float32)[:, None]
-    if GROUPS == 1:
+                scale = tl.load(scales + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
+                more = above + (output * ABOVE + group // TOGETHER) * (2 if MINIMA else 1) if TOGETHER else above
+                if TOGETHER:
+                    scale *= tl.load(more, mask=wanted, other=0.0).to(tl.float32)
+                total += made * scale[:, None]
+                if MINIMA:
+                    least = tl.load(minima + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
+                    if TOGETHER:
+                        least *= tl.load(more + 1, mask=wanted, other=0.0).to(tl.float32)
+                    total -= least[:, None] * tl.sum(values.to(tl.float32), 1)[None, :]
+    if GROUPS == 1 and not MINIMA:
         total *= tl.load(scales + output, mask=wanted, other=0.0).to(tl.float32)[:, None]
     if FACTORS:
         total *= tl.load(factors + output, mask=wanted, other=0.0)[:, None]
@@ -118,10 +127,11 @@ def stored_linear_kernel(
 
 @triton.jit
 def decode_kernel(
-    numbers, scales, zeros, factors, out,
+    numbers, scales, zeros, factors, minima, above, out,
     OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
     TILE_N: tl.constexpr, PIECE: tl.constexpr, HALF: tl.constexpr, FORM: tl.constexpr, FOUR: tl.constexpr,
-    ZERO: tl.constexpr, ZEROS: tl.constexpr, FACTORS: tl.constexpr,
+    ZERO: tl.constexpr, ZEROS: tl.constexpr, FACTORS: tl.constexpr, MINIMA: tl.constexpr, TOGETHER: tl.constexpr,
+    ABOVE: tl.constexpr,
 ):  # fmt: skip
     """PIECE bytes of TILE_N outputs as floats [OUTPUTS, INPUTS]."""
     output = tl.program_id(0).to(tl.int64) * TILE_N + tl.arange(0, TILE_N)
@@ -140,29 +150,47 @@ def decode_kernel(
         zero = tl.full([TILE_N], ZERO, tl.float32)
         if ZEROS:
             zero = tl.load(zeros + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
-        scale = tl.load(scales + output * GROUPS + group, mask=wanted, other=0.0).to(tl.float32) * factor
+        scale = tl.load(scales + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
+        more = above + (output * ABOVE + group // TOGETHER) * (2 if MINIMA else 1) if TOGETHER else above
+        if TOGETHER:
+            scale *= tl.load(more, mask=wanted, other=0.0).to(tl.float32)
         own = ((bits >> 4) if half else (bits & 15)) if FOUR else bits
         made = floats_of(own, zero[:, None], FORM, tl.float32) * scale[:, None]
+        if MINIMA:
+            least = tl.load(minima + output * GROUPS + group, mask=wanted, other=0).to(tl.float32)
+            if TOGETHER:
+                least *= tl.load(more + 1, mask=wanted, other=0.0).to(tl.float32)
+            made -= least[:, None]
+        made *= factor[:, None]
         inside = wanted[:, None] & (k < INPUTS)[None, :]
         tl.store(out + output[:, None] * INPUTS + k[None, :], made.to(out.dtype.element_ty), mask=inside)
 
 
 def stored_linear(
-    x: Tensor, weight: StoredWeight, bias: Tensor | None = None, floats: Tensor | None = None, fixed: bool = False
+    x: Tensor,
+    weight: StoredWeight,
+    bias: Tensor | None = None,
+    floats: Tensor | None = None,
+    fixed: bool = False,
+    out: Tensor | None = None,
 ) -> Tensor:
     """[rows, outputs] of x [rows, inputs], whose rows may lie apart. `weight` was checked when it was made.
 
     floats  memory for at least as many numbers of x's type as the weight has; without any, all rows go the first way
     fixed   a row has the same bits in every batch
+    out     where it goes; its rows may lie apart
     """
     if x.dim() != 2 or x.dtype not in DTYPES or x.shape[1] != weight.inputs or x.stride(1) != 1:
         raise ValueError(f"x {x.dtype}{list(x.shape)} must be floats [rows, {weight.inputs}], side by side in a row")
     if bias is not None and (bias.shape != (weight.outputs,) or bias.dtype not in DTYPES or bias.stride(0) != 1):
         raise ValueError(f"bias {bias.dtype}{list(bias.shape)} does not fit {weight.outputs} outputs")
     rows = len(x)
+    if out is not None and (out.shape != (rows, weight.outputs) or out.dtype != x.dtype or out.stride(1) != 1):
+        raise ValueError(f"out {out.dtype}{list(out.shape)} must be {x.dtype}{[rows, weight.outputs]}")
     if rows > MOST_ROWS and floats is not None and not fixed:
-        return F.linear(x, as_floats(weight, floats, x.dtype), bias)
-    out = torch.empty(rows, weight.outputs, dtype=x.dtype, device=x.device)
+        made = F.linear(x, as_floats(weight, floats, x.dtype), bias)
+        return made if out is None else out.copy_(made)
+    out = torch.empty(rows, weight.outputs, dtype=x.dtype, device=x.device) if out is None else out
     if rows and weight.outputs:
         tiles = tiles_of(x.dtype, weight.outputs, rows, fixed)
         product = tl.float32 if INTERPRETED else PRODUCTS[x.dtype]  # bfloat16 cannot be multiplied there
@@ -186,9 +214,9 @@ def as_floats(weight: StoredWeight, floats: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def _tensors(weight: StoredWeight) -> tuple[Tensor, ...]:
-    """Numbers, scales, zeros and factors; what is not there is not read."""
-    others = (weight.numbers if part is None else part for part in (weight.zeros, weight.factors))
-    return weight.numbers, weight.scales, *others
+    """Numbers, scales, zeros, factors, minima and what is above; what is not there is not read."""
+    own = (weight.zeros, weight.factors, weight.minima, weight.above)
+    return weight.numbers, weight.scales, *(weight.numbers if part is None else part for part in own)
 
 
 def _constants(weight: StoredWeight) -> dict[str, object]:
@@ -205,4 +233,7 @@ def _constants(weight: StoredWeight) -> dict[str, object]:
         "ZERO": weight.zero,
         "ZEROS": weight.zeros is not None,
         "FACTORS": weight.factors is not None,
+        "MINIMA": weight.minima is not None,
+        "TOGETHER": weight.together,
+        "ABOVE": 0 if weight.above is None else weight.above.shape[1],
     }

@@ -189,11 +189,15 @@ def launch_linear_lora(module: Any, every: bool) -> None:
 
 def launch_linear_stored_linear(module: Any, every: bool) -> None:
     """Weights as checkpoints have them, for a few rows and a prompt's, and as floats for more."""
-    kinds = [("bits4", 128, True, 0, False), ("e4m3", 128, False, 0, False)]
+    kinds: list[tuple[Any, ...]] = [("bits4", 128, True, 0, False), ("e4m3", 128, False, 0, False)]
     if every:
         kinds += [("bits4", group, zeros, 8, False) for group in (32, 64, 4096) for zeros in (False, True)]
         kinds += [("bits8", 4096, False, 128, False), ("bits8", 32, True, 0, False), ("e4m3", 4096, False, 0, False)]
         kinds += [("e2m1", 16, False, 0, True), ("e2m1", 32, False, 0, False)]
+    kinds += [("bits4", 32, False, 0, False, True, 8)]  # Q4_K
+    if every:
+        kinds += [("bits8", 16, False, 32, False, False, 16), ("bits4", 32, False, 8, False, True)]  # Q6_K, int4
+        kinds += [("bits8", 32, False, 0, False, True, 8), ("bits4", 16, False, 0, False, True, 16)]  # Q5_K, Q2_K
     for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
         for kind in kinds:
             for outputs in (1024, 6144, 28672) if every and kind[1] == 128 else (6144,):
@@ -206,13 +210,26 @@ def launch_linear_stored_linear(module: Any, every: bool) -> None:
                     module.stored_linear(torch.empty(2, 4096, dtype=dtype), weight, fixed=True)
 
 
-def stored_of(outputs: int, inputs: int, form: str, group: int, zeros: bool, zero: int, factors: bool) -> Any:
+def stored_of(
+    outputs: int,
+    inputs: int,
+    form: str,
+    group: int,
+    zeros: bool,
+    zero: int,
+    factors: bool,
+    minima: bool = False,
+    together: int = 0,
+) -> Any:
     from actorserve.kernels.triton.linear.stored_weights import stored_weight
 
-    scales = torch.empty(outputs, inputs // group, dtype=torch.float16 if form == "bits4" else torch.float32)
+    kind = torch.uint8 if together else torch.float16 if form == "bits4" else torch.float32
+    scales = torch.empty(outputs, inputs // group, dtype=kind)
     beside = torch.empty(scales.shape, dtype=torch.uint8) if zeros else None
     numbers = torch.empty(outputs, inputs, dtype=torch.uint8)
-    return stored_weight(form, numbers, scales, group, beside, zero, torch.empty(outputs) if factors else None)
+    above = torch.empty(outputs, inputs // group // together, 1 + minima, dtype=torch.float16) if together else None
+    least, of_rows = (scales.clone() if minima else None), (torch.empty(outputs) if factors else None)
+    return stored_weight(form, numbers, scales, group, beside, zero, of_rows, least, above, together)
 
 
 def launch_moe_routing(module: Any, every: bool) -> None:

@@ -23,6 +23,8 @@ from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.model.lora.adapter import AdapterError, read_adapter  # noqa: E402
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
+from actorserve.actors.worker.gpu import start as gpu_start  # noqa: E402
+from actorserve.actors.worker.gpu.layers.stored import StoredGpuLinear  # noqa: E402
 from actorserve.actors.worker.gpu.lora.resident import GpuLayout, SlotAdapters  # noqa: E402
 from actorserve.actors.worker.gpu.lora.start import make_maker, make_sites  # noqa: E402
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
@@ -35,6 +37,7 @@ from actorserve.actors.worker.models.weights import open_weights  # noqa: E402
 from actorserve.kernels.triton.drafts import Lookup  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from tests.support.models.adapters import KINDS, LINEARS, logprobs_of, write_adapter  # noqa: E402
+from tests.support.models.weight_formats import write  # noqa: E402
 
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 from .test_runner import ROWS, GpuDriver, make_gpu_runner, prompt  # noqa: E402
@@ -46,13 +49,17 @@ OFF = 1e-4
 class Scene:
     """A runner whose slots have these adapters, by ids from 1 on."""
 
-    def __init__(self, folder: Path, adapters: Several[Path], slots: int, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, adapters: Several[Path], slots: int, few_bits: Path | None = None, **options: Any
+    ) -> None:
+        """`few_bits`: the same numbers in a checkpoint that has them in these."""
         self.folder, self.adapters = folder, adapters
-        self.config: Config = config_for(
-            folder, block_size=16, enable_lora=True, max_loras=slots, max_cpu_loras=slots, max_lora_rank=8
-        )
+        given = {"block_size": 16, "enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": 8}
+        self.config: Config = config_for(few_bits or folder, **given)
         sites = make_sites(self.config, DEVICE)
         assert sites is not None
+        if few_bits is not None:
+            options["model"] = gpu_start._load(self.config, resolve_model(self.config), DEVICE, lora=sites)
         self.runner: GpuRunner = make_gpu_runner(self.config, lora=sites, **options)
         self.maker = make_maker(self.config, resolve_model(self.config), self.runner.model)
         assert self.runner.adapted is not None
@@ -126,6 +133,18 @@ def test_all_kinds_in_one_batch_by_graphs(checkpoints: Folders, tmp_path: Path, 
     steps.clear()
     scene.check([Sequence(prompt(9, 7), 2, told)])
     assert steps and not any(steps), "without adapters they are as if there were none"
+
+
+@pytest.mark.parametrize("name", ["awq", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fp8", "nvfp4"))])
+def test_a_base_of_few_bits(name: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """Adapters add to products with the bits of a checkpoint, and DoRA's gains are of what these mean."""
+    packed, plain = write(checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2), name, tmp_path)
+    paths = written(plain, tmp_path, ("rslora", "dora"))
+    scene = Scene(plain, paths, 2, few_bits=packed, capture=True)
+    base: Any = scene.runner.model.layers[0].qkv
+    assert isinstance(base.base, StoredGpuLinear)
+    told = Sampling(0, temperature=0.0, logprobs=1)
+    scene.check([Sequence(prompt(size, size), 2, told, adapter=n) for n, size in enumerate((9, 80, 17))], seed=3)
 
 
 def tokens_of_the_cpu(folder: Path, adapters: Several[Path], sequences: list[Sequence]) -> list[list[int]]:

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from .test_runner import ROWS, GpuDriver, make_gpu_runner, prompt  # isort: skip  # before kernels are imported
+from .test_runner import DEVICE, ROWS, GpuDriver, make_gpu_runner, prompt  # isort: skip  # before kernels are imported
 
+from actorserve.actors.model.info import resolve_model
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
+from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.kernels.triton.drafts import Lookup
 from actorserve.shm.table.table import make_ref
+from tests.support.models.weight_formats import write
 
 from ..driver import Driver, Sequence, config_for, make_runner
 
@@ -58,6 +61,20 @@ def test_a_model_makes_drafts(checkpoints: Folders) -> None:
     driver = GpuDriver(make_gpu_runner(config, graphs=False, lookup=LOOKUP, draft=folder), drafts=DRAFTS, steady=True)
     assert driver.run([Sequence(prompt(7, 1), 6, SAMPLINGS[1])]) == wanted
     assert driver.accepted == driver.drafted == 3 and driver.steps == 3
+
+
+def test_a_model_of_few_bits_makes_drafts(checkpoints: Folders, tmp_path: Path) -> None:
+    """For another of the same, each with memory of its own for floats; with steps of more tokens than are multiplied as
+    they are stored."""
+    packed, _ = write(checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2), "awq", tmp_path)
+    config = config_for(packed, block_size=16)
+    exact = config_for(packed, block_size=16, quantization="none")
+    wanted = Driver(make_runner(exact, rows=ROWS)).run([Sequence(prompt(70, 1), 6, SAMPLINGS[1])])
+    model, draft = (gpu_start._load(config, resolve_model(config), DEVICE) for _ in range(2))
+    runner = make_gpu_runner(config, graphs=False, lookup=LOOKUP, draft=draft, model=model)
+    driver = GpuDriver(runner, drafts=DRAFTS, steady=True, budget=80)
+    assert driver.run([Sequence(prompt(70, 1), 6, SAMPLINGS[1])]) == wanted
+    assert driver.accepted == driver.drafted > 0
 
 
 @pytest.mark.slow

@@ -67,18 +67,20 @@ def make_gpu_runner(
     kind: torch.dtype = torch.float32,
     graphs: bool = True,
     lookup: Lookup | None = None,
-    draft: Path | None = None,
+    draft: Path | GpuModel | None = None,
     deterministic: bool = False,
     lora: GpuLoraSites | None = None,
+    model: GpuModel | None = None,
 ) -> GpuRunner:
-    """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them."""
-    model = load_model(Path(resolve_model(config).folder), deterministic, lora)
+    """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them. `model`,
+    `draft`: where they are loaded already."""
+    model = model or load_model(Path(resolve_model(config).folder), deterministic, lora)
     shape = model.shape
     log = np.zeros((ROWS, LENGTH), np.int32)
     mixed = mixed_sizes(ROWS, TOKENS // 2, lookup is not None) if graphs else []
     sizes = Sizes(ROWS, TOKENS, LENGTH, config.block_size, lookup.drafts if lookup else 0, lora.count if lora else 0)
     if draft is not None and lookup is not None:
-        other = load_model(draft)
+        other = load_model(draft) if isinstance(draft, Path) else draft
         runner: GpuRunner = ModelDraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup, draft=other)
         assert isinstance(runner, ModelDraftingRunner)
         runner.draft_pools = make_pools(other.shape, BLOCKS, config.block_size, kind, DEVICE)

@@ -159,8 +159,9 @@ def test_refusals(folders: tuple[Path, Path]) -> None:
         shape_of(plain, "rows8")
     with pytest.raises(ConfigError, match=r"model: weights in rows8: on a CPU only \(--device cpu\)"):
         check_quantization(Config(), shape_of(packed), on_gpu=True)
-    with pytest.raises(ConfigError, match=r"--quantization int8: on a CPU only \(--device cpu\)"):
-        check_quantization(Config(quantization="int8"), shape_of(plain, "int8"), on_gpu=True)
+    check_quantization(Config(quantization="int8", dtype="bfloat16"), shape_of(plain, "int8"), on_gpu=True)
+    with pytest.raises(ConfigError, match="--quantization int8: what is not quantised is float32 on a CPU, not bf"):
+        check_quantization(Config(quantization="int8", dtype="bfloat16"), shape_of(plain, "int8"), on_gpu=False)
 
 
 def test_only_what_the_format_names_may_have_its_type(folders: tuple[Path, Path]) -> None:

@@ -116,9 +116,24 @@ def join_mxfp4(experts: Sequence[Sequence[LinearSpec]], read: Reader, dtype: tor
     if first.shape[1] % GROUP:
         weight = _stacked(len(experts), (read(linears, "weight").to(dtype) for linears in experts))
         return ExpertWeights(weight, weight.shape[2], bias=bias)
-    made = [as_mxfp4(read(linears, "weight")[None]) for linears in experts]
-    numbers, scales = torch.cat([one.numbers for one in made]), [one.scales for one in made if one.scales is not None]
-    return ExpertWeights(numbers, first.shape[1], torch.cat(scales), None, bias)
+    return _rounded(experts, read, as_mxfp4)._replace(bias=bias)
+
+
+def join_rounded(
+    experts: Sequence[Sequence[LinearSpec]], read: Reader, make: Callable[[Tensor], ExpertWeights]
+) -> ExpertWeights:
+    """The same of floats, rounded one expert after the other."""
+    return _rounded(experts, read, make)._replace(bias=_biases(experts, read))
+
+
+def _rounded(
+    experts: Sequence[Sequence[LinearSpec]], read: Reader, make: Callable[[Tensor], ExpertWeights]
+) -> ExpertWeights:
+    made = [make(read(linears, "weight")[None]) for linears in experts]
+    numbers = torch.cat([one.numbers for one in made])
+    scales = [one.scales for one in made if one.scales is not None]
+    middles = [one.middles for one in made if one.middles is not None]
+    return ExpertWeights(numbers, made[0].inputs, torch.cat(scales), torch.cat(middles) if middles else None)
 
 
 def _biases(experts: Sequence[Sequence[LinearSpec]], read: Reader) -> Tensor | None:

@@ -1,11 +1,13 @@
-"""Products of a model with weights in the bits that its checkpoint has (kernels/triton/linear/stored_linear.py).
+"""Products of a model with weights in the bits that its checkpoint has, or that --quantization makes of them
+(kernels/triton/linear/stored_linear.py).
 
 Steps of more than 64 tokens need floats, which are made in memory that all products share, one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,13 +16,23 @@ from actorserve.kernels.triton.linear.stored_linear import stored_linear
 from actorserve.kernels.triton.linear.stored_weights import StoredWeight, decoded
 
 from ....model.layers import LinearSpec
-from ...formats.as_stored import CheckpointBits
+from ...quantization.base import LinearTensors
+
+
+class Bits(Protocol):
+    """Where weights come from: as_stored.py, gguf_bits.py and rounded.py in worker/formats."""
+
+    def of(self, linears: Sequence[LinearSpec], weight: Callable[[], Tensor]) -> list[StoredWeight]:
+        """The linears, one behind the other; none where they are to be floats. `weight`: what these would be."""
+
+    def is_quantised(self, linear: LinearSpec) -> bool:
+        """Whether it was to have few bits."""
 
 
 class StoredLinears:
     """Of one model."""
 
-    def __init__(self, bits: CheckpointBits) -> None:
+    def __init__(self, bits: Bits) -> None:
         self._bits = bits
         self._floats: Tensor | None = None
         self.made: list[StoredGpuLinear] = []
@@ -29,19 +41,17 @@ class StoredLinears:
     def of(
         self,
         linears: Sequence[LinearSpec],
-        bias: Tensor | None,
-        dtype: torch.dtype,
+        tensors: LinearTensors,
         device: torch.device,
-        batch_invariant: bool,
     ) -> StoredGpuLinear | None:
-        """The linears as one; None where they are to be decoded."""
-        weight = self._bits.of(linears)
-        if weight is None:
+        """The linears as one; None where they are to be floats."""
+        weights = [weight.to(device) for weight in self._bits.of(linears, tensors.weight)]
+        if not weights:
             self.others += [linear.name for linear in linears if self._bits.is_quantised(linear)]
             return None
-        self.made.append(StoredGpuLinear(self, weight.to(device), bias, batch_invariant))
-        if not batch_invariant:
-            self._reserve(weight.outputs * weight.inputs, dtype, device)
+        self.made.append(StoredGpuLinear(self, weights, tensors.bias(), tensors.batch_invariant))
+        if not tensors.batch_invariant:
+            self._reserve(max(weight.outputs * weight.inputs for weight in weights), tensors.dtype, device)
         return self.made[-1]
 
     def _reserve(self, numbers: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -57,8 +67,8 @@ class StoredLinears:
 
     def words(self, dtype: torch.dtype) -> str:
         """What became of all, for the log."""
-        size = sum(linear.bits.bytes for linear in self.made) / 2**30
-        said = f"{len(self.made)} products have weights as they are stored, {size:.2f} GiB"
+        size = sum(weight.bytes for linear in self.made for weight in linear.weights) / 2**30
+        said = f"{len(self.made)} products have weights of few bits, {size:.2f} GiB"
         if not self.others:
             return said
         name = str(dtype).removeprefix("torch.")
@@ -66,15 +76,24 @@ class StoredLinears:
 
 
 class StoredGpuLinear:
-    """y = x Wᵀ + b."""
+    """y = x Wᵀ + b, where W may be of several kinds, one behind the other."""
 
-    def __init__(self, all_of: StoredLinears, bits: StoredWeight, bias: Tensor | None, batch_invariant: bool) -> None:
-        self._all, self.bits, self.bias, self.batch_invariant = all_of, bits, bias, batch_invariant
+    def __init__(
+        self, all_of: StoredLinears, weights: Sequence[StoredWeight], bias: Tensor | None, batch_invariant: bool
+    ) -> None:
+        self._all, self.weights, self.bias, self.batch_invariant = all_of, weights, bias, batch_invariant
+        self._sizes = [weight.outputs for weight in weights]
 
     def __call__(self, x: Tensor) -> Tensor:
-        return stored_linear(x, self.bits, self.bias, self._all.floats, self.batch_invariant)
+        if len(self.weights) == 1:
+            return stored_linear(x, self.weights[0], self.bias, self._all.floats, self.batch_invariant)
+        out = torch.empty(len(x), sum(self._sizes), dtype=x.dtype, device=x.device)
+        biases = [None] * len(self._sizes) if self.bias is None else self.bias.split(self._sizes)
+        for weight, bias, own in zip(self.weights, biases, out.split(self._sizes, 1), strict=True):
+            stored_linear(x, weight, bias, self._all.floats, self.batch_invariant, own)
+        return out
 
     @property
     def weight(self) -> Tensor:
         """Made anew, in float32: for who asks once, as DoRA's adapters do."""
-        return decoded(self.bits)
+        return torch.cat([decoded(weight) for weight in self.weights])

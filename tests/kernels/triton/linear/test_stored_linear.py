@@ -29,6 +29,10 @@ KINDS: dict[str, tuple[str, int, dict[str, Any]]] = {  # form, group (0: all of 
     "fp8, groups of 128": ("e4m3", 128, {}),
     "fp4, groups of 16, factors": ("e2m1", 16, {"factors": True}),
     "fp4, groups of 32": ("e2m1", 32, {"scales": torch.bfloat16}),
+    "4 bits, minima": ("bits4", 32, {"zero": 8, "scales": torch.bfloat16, "minima": True}),
+    "4 bits, a scale and a minimum a row": ("bits4", 0, {"minima": True}),
+    "4 bits, minima, steps of 8 groups": ("bits4", 32, {"minima": True, "together": 8}),
+    "8 bits, groups of 16, steps of 8 of them": ("bits8", 16, {"zero": 32, "together": 8, "factors": True}),
 }
 
 
@@ -40,6 +44,14 @@ def made(kind: str, outputs: int, inputs: int) -> tuple[StoredWeight, Tensor]:
     groups, most = -(-inputs // group), 16 if form in ("bits4", "e2m1") else 256
     numbers = torch.randint(0, most, (outputs, inputs), generator=random)
     scales = (torch.rand(outputs, groups, generator=random) / most + 0.2 / most).to(more.get("scales", torch.float32))
+    minima = torch.rand(outputs, groups, generator=random).to(scales.dtype) if "minima" in more else None
+    steps, above = (scales.double(), minima if minima is None else minima.double()), None
+    if together := more.get("together", 0):
+        above = torch.rand(outputs, -(-groups // together), 1 if minima is None else 2, generator=random).half() / 60
+        scales = torch.randint(0, 64, scales.shape, generator=random).to(torch.uint8)
+        minima = None if minima is None else torch.randint(0, 64, scales.shape, generator=random).to(torch.uint8)
+        wide = above.double().repeat_interleave(together, 1)[:, :groups]
+        steps = scales * wide[..., 0], None if minima is None else minima * wide[..., 1]
     zeros = torch.randint(0, most, (outputs, groups), generator=random) if "zeros" in more else None
     factors = torch.rand(outputs, generator=random) + 0.5 if "factors" in more else None
     values = numbers.double() - more.get("zero", 0)
@@ -51,9 +63,14 @@ def made(kind: str, outputs: int, inputs: int) -> tuple[StoredWeight, Tensor]:
     of = torch.arange(inputs) // group
     if zeros is not None:
         values = values - zeros[:, of]
-    exact = values * scales.double()[:, of] * (1 if factors is None else factors.double()[:, None])
+    exact = values * steps[0][:, of]
+    if steps[1] is not None:
+        exact = exact - steps[1][:, of]
+    exact = exact * (1 if factors is None else factors.double()[:, None])
     given = None if zeros is None else zeros.to(torch.uint8)
-    weight = stored_weight(form, numbers, scales, group, given, more.get("zero", 0), factors)
+    weight = stored_weight(
+        form, numbers, scales, group, given, more.get("zero", 0), factors, minima, above, more.get("together", 0)
+    )
     return weight.to(DEVICE), exact.to(DEVICE)
 
 
@@ -72,7 +89,7 @@ def close(found: Tensor, x: Tensor, exact: Tensor, bias: Tensor | None = None) -
 def test_a_product_of_few_rows(kind: str) -> None:
     """Rows that lie apart, outputs and inputs that fill no tile, and what they mean by torch alone."""
     weight, exact = made(kind, 37, 200)
-    torch.testing.assert_close(decoded(weight).double(), exact, rtol=1e-6, atol=0)
+    torch.testing.assert_close(decoded(weight).double(), exact, rtol=1e-6, atol=1e-6 if "minim" in kind else 0)
     bias = inputs_of(1, 37, torch.float32)[0]
     for rows, dtype in ((1, torch.float32), (3, torch.bfloat16), (17, torch.float16), (16, torch.bfloat16)):
         x = inputs_of(rows, 220, dtype)
@@ -80,6 +97,9 @@ def test_a_product_of_few_rows(kind: str) -> None:
         x = x[:, :200]
         close(stored_linear(x, weight), x, exact)
         close(stored_linear(x, weight, bias), x, exact, bias)
+        wide = torch.zeros(rows, 50, dtype=dtype, device=DEVICE)
+        stored_linear(x, weight, bias, out=wide[:, 3:40])
+        assert torch.equal(wide[:, 3:40], stored_linear(x, weight, bias)) and not wide[:, [2, 40]].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,13 +107,13 @@ def test_floats_are_made_for_many_rows(kind: str) -> None:
     weight, exact = made(kind, 70, 200)
     floats = torch.full((70 * 200 + 5,), float("nan"), device=DEVICE)
     found = as_floats(weight, floats, torch.float32)
-    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6 if "minim" in kind else 0)
     assert floats[-5:].isnan().all(), "what lies behind is another's"
     x = inputs_of(MOST_ROWS + 1, 200, torch.float32)
     close(stored_linear(x, weight, floats=floats), x, exact)
     assert torch.equal(found, as_floats(weight, floats, torch.float32)), "nothing has changed the weight"
     half = floats.to(torch.float16)
-    torch.testing.assert_close(as_floats(weight, half, torch.float16).double(), exact, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(as_floats(weight, half, torch.float16).double(), exact, rtol=1e-3, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -119,6 +139,8 @@ def test_what_it_cannot_take_is_refused() -> None:
     for given, said in (((x[0],), "x "), ((x[:, :60],), "x "), ((x, x[0]), "bias")):
         with pytest.raises(ValueError, match=said):
             stored_linear(given[0], weight, *given[1:])
+    with pytest.raises(ValueError, match="out "):
+        stored_linear(x, weight, out=x)
     with pytest.raises(ValueError, match="do not hold"):
         as_floats(weight, x.flatten(), torch.float32)
     changes: list[tuple[dict[str, Any], str]] = [
@@ -127,6 +149,9 @@ def test_what_it_cannot_take_is_refused() -> None:
         ({"zeros": torch.ones(4, 4)}, "zeros"),
         ({"factors": torch.ones(3)}, "factors"),
         ({"form": "bits3"}, "bits3"),
+        ({"minima": torch.ones(4, 5)}, "minima"),
+        ({"above": torch.ones(4, 1, 1).half()}, "scales"),
+        ({"above": torch.ones(4, 2, 1).half(), "scales": torch.ones(4, 4).to(torch.int8), "together": 4}, "above"),
     ]
     usual: dict[str, Any] = {"form": "bits4", "numbers": numbers, "scales": scales, "group": 32}
     for change, said in changes:

@@ -170,11 +170,11 @@ def four_bits(shape: Any) -> Any:
     from actorserve.actors.worker.gpu.layers.stored import StoredLinears
     from actorserve.kernels.triton.linear.stored_weights import stored_weight
 
-    def of(linears: Any) -> Any:
+    def of(linears: Any, weight: Any) -> Any:
         outputs = sum(shape.size(axis) for linear in linears for axis in linear.rows)
         numbers = torch.zeros(outputs, shape.size(linears[0].columns), dtype=torch.uint8)
         scales = torch.ones(outputs, numbers.shape[1] // 16, dtype=torch.float16)
-        return stored_weight("bits4", numbers, scales, 16, torch.zeros(scales.shape, dtype=torch.uint8))
+        return [stored_weight("bits4", numbers, scales, 16, torch.zeros(scales.shape, dtype=torch.uint8))]
 
     bits: Any = SimpleNamespace(of=of)
     return StoredLinears(bits)

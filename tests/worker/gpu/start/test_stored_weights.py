@@ -72,14 +72,18 @@ def test_bits_mean_what_the_decoder_makes_of_them(name: str, source: Path, tmp_p
         get = shard(open_checkpoint(packed, shape), shape, place)
         layer = shard_shape(shape, place.size).layer_at(0)
         for linears in (layer.qkv, (layer.out,), layer.gate_up, (layer.down,)):
-            found = bits.of(linears)
+            found = bits.of(linears, never)
             whole = place.size == 1 or linears[0].columns == layer.qkv[0].columns
-            assert (found is not None) == stays(name) or not whole, linears
-            if found is not None:
+            assert bool(found) == stays(name) or not whole, linears
+            if found:
                 wanted = torch.cat([get(f"{linear.name}.weight") for linear in linears]).float()
-                torch.testing.assert_close(decoded(found), wanted, rtol=tolerance, atol=0)
+                torch.testing.assert_close(decoded(*found), wanted, rtol=tolerance, atol=0)
     left_out = shape.layer_at(1)
-    assert CheckpointBits(packed, shape, Alone(), False, read_parts).of(left_out.gate_up) is None
+    assert not CheckpointBits(packed, shape, Alone(), False, read_parts).of(left_out.gate_up, never)
+
+
+def never() -> torch.Tensor:
+    raise AssertionError("bits are not made of floats")
 
 
 def load(folder: Path, **options: object) -> GpuModel:
@@ -120,7 +124,7 @@ def test_alike_in_every_batch(source: Path, tmp_path: Path) -> None:
     model = load(packed, deterministic=True)
     linear = model.layers[0].down
     assert isinstance(linear, StoredGpuLinear) and linear.batch_invariant and linear._all.floats is None
-    x = torch.randn(70, linear.bits.inputs, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    x = torch.randn(70, linear.weights[0].inputs, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     assert torch.equal(linear(x)[5:9], linear(x[5:9]))
     own = weight_of(linear)  # as adapters with DoRA ask for it
     torch.testing.assert_close(linear(x), x @ own.T, rtol=1e-4, atol=1e-4)
@@ -132,11 +136,12 @@ def test_memory_and_the_log(source: Path, tmp_path: Path, caplog: Any) -> None:
         model = load(packed)
     linear = model.layers[0].gate_up
     assert isinstance(linear, StoredGpuLinear)
-    assert linear.bits.numbers.shape == (linear.bits.outputs, 64), "rows are filled up to 128 numbers of 4 bits"
+    (bits,) = linear.weights
+    assert bits.numbers.shape == (bits.outputs, 64), "rows are filled up to 128 numbers of 4 bits"
     assert linear._all.floats is not None and len(linear._all.floats) == max(
-        one.bits.outputs * one.bits.inputs for one in linear._all.made
+        own.outputs * own.inputs for one in linear._all.made for own in one.weights
     )
-    assert "products have weights as they are stored" in caplog.text
+    assert "products have weights of few bits" in caplog.text
     shape, number = shape_of(packed), SimpleNamespace(itemsize=2)
     assert weight_bytes(shape, number, stays=True) < 0.75 * weight_bytes(shape, number)
     caplog.clear()
