@@ -29,6 +29,7 @@ class QuantMethod(msgspec.Struct, frozen=True, kw_only=True):
     with_experts: bool = True  # and so are experts
     gpu_bytes_per_weight: float | None = None  # bytes_per_weight on a GPU
     gpu_experts: bool = True  # with_experts there
+    rounds_inputs: bool = False  # there: with e4m3, steps of many tokens multiply numbers of 8 bits on both sides
     batch_invariant: bool = False  # a row has the same bits in every batch: attention must keep to that, as well
     stored_as: str | None = None  # its quant_method in config.json, if checkpoints have it; None: it is made at load
     tensors: Callable[[LinearSpec], dict[str, TensorSpec]] = LinearSpec.tensors  # that a checkpoint has of a linear
@@ -77,8 +78,16 @@ FP8 = QuantMethod(
     gpu_bytes_per_weight=1,
     gpu_experts=False,
 )
+W8A8_FP8 = msgspec.structs.replace(
+    FP8,
+    name="w8a8_fp8",
+    about="w8a8_fp8 is fp8, or an FP8 checkpoint, on a GPU, with inputs of products rounded to e4m3 by row in steps of "
+    "over 64 tokens: for quicker prompts, less exact",
+    devices=("cuda",),
+    rounds_inputs=True,
+)
 AUTO = "auto"
-METHODS = {method.name: method for method in (NONE, INT8, INT4, FP8, GGUF)}
+METHODS = {method.name: method for method in (NONE, INT8, INT4, FP8, W8A8_FP8, GGUF)}
 CHECKPOINTS = (  # what config.json may say of weights: the same as auto, where it says so; fp8 of floats makes them
     *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "mlx", "modelopt"),
     *("modelopt_fp4", "mxfp4"),

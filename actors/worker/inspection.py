@@ -186,11 +186,13 @@ def _memory_on_cpu(
 
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
+    from .gpu.layers.sources import check_rounded_inputs
     from .gpu.memory import blocks_in, kv_kind, plan_memory, room_for_blocks
     from .gpu.start import check_shape, choose_dtype
 
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
+    check_rounded_inputs(config, dtype, torch.device("cuda", 0))
     of_gguf = is_gguf(model.folder)
     shape, stays = architecture_on_gpu(config, shape, of_gguf)
     kind = kv_kind(config, dtype, torch.device("cuda", 0))

@@ -12,10 +12,16 @@ from ...options.objects.speculative import (
 )
 from ..memory.kv import GPU_KV_TYPES
 from ..memory.machine import may_have_gpu
+from ..quantization import METHODS, NONE
 
 
 def check_device(config: Config, on_gpu: bool) -> None:
     """ConfigError if an option is for the other device."""
+    method = METHODS.get(config.quantization, NONE)
+    if method.rounds_inputs and not on_gpu:
+        raise ConfigError(f"--quantization {method.name}: on a GPU only (--device cuda); fp8 has the same weights")
+    if method.rounds_inputs and config.deterministic:
+        raise ConfigError(f"--deterministic: not with --quantization {method.name}, which rounds by the size of a step")
     if on_gpu and config.kv_cache_dtype not in GPU_KV_TYPES:
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a CPU only; on a GPU auto or fp8")
     if on_gpu and config.pipeline_parallel_size > 1:

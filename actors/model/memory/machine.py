@@ -118,7 +118,8 @@ def architecture_on_gpu(config: Config, shape: Architecture, of_gguf: bool = Fal
     are a GGUF file's.
     """
     of_gguf = of_gguf and config.quantization in (AUTO, GGUF.name)
-    if of_gguf or (shape.stored is not None and is_auto(config.quantization)):
+    keeps = is_auto(config.quantization) or shape.quantization.rounds_inputs
+    if of_gguf or (shape.stored is not None and keeps):
         return msgspec.structs.replace(shape, quantization=NONE, mixed=False), True
     return msgspec.structs.replace(shape, quantization=shape.quantization.on_gpu()), False
 

@@ -20,7 +20,7 @@ from actorserve.kernels.triton.moe.weights import LEAST, ExpertWeights, int4_wei
 
 from ...model.architecture import Architecture
 from ...model.layers import LinearSpec
-from ...model.quantization import FP8, INT4, INT8
+from ...model.quantization import FP8, INT4, INT8, W8A8_FP8
 from ..quantization import fp8, int4
 
 SIGN = 128  # what numbers with a sign have more than they are
@@ -74,5 +74,10 @@ def _fp8(weight: Tensor) -> StoredWeight:
     return stored_weight("e4m3", numbers.view(torch.uint8), scales[:, None], weight.shape[1])
 
 
-ROUNDERS: dict[str, Callable[[Tensor], StoredWeight]] = {INT8.name: _int8, INT4.name: _int4, FP8.name: _fp8}
+ROUNDERS: dict[str, Callable[[Tensor], StoredWeight]] = {
+    INT8.name: _int8,
+    INT4.name: _int4,
+    FP8.name: _fp8,
+    W8A8_FP8.name: _fp8,
+}
 EXPERTS: dict[str, Callable[[Tensor], ExpertWeights]] = {INT8.name: int8_weights, INT4.name: int4_weights}

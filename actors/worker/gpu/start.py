@@ -50,8 +50,7 @@ from .graphs import capture_sizes, mixed_sizes
 from .kept import KeptOnDevice, is_plain
 from .layers.fused import FUSED
 from .layers.moe import check_experts
-from .layers.sources import find_bits
-from .layers.stored import StoredLinears
+from .layers.sources import check_rounded_inputs, few_bits
 from .layers.varied_layers import make_model
 from .lora.sites import GpuLoraSites
 from .lora.start import make_sites, start_adapters
@@ -176,15 +175,12 @@ def _load(
         raise vision_on_gpu(info)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
+    check_rounded_inputs(config, dtype, device)
     shape, stays = architecture_on_gpu(config, shape, is_gguf(info.folder))
     own, get = open_weights(config, info, shape, group, device)
-    bits = find_bits(config, info, shape, stays, group)
-    stored = None if bits is None else StoredLinears(bits)
-    model = make_model(own, get, dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora, stored)
-    if stored is not None:
-        kind = shape.quantization.name if not stays else "gguf" if shape.stored is None else shape.stored.name
-        log.info("%s: %s", kind, stored.words(dtype))
-    return model
+    with few_bits(config, info, shape, stays, group) as stored:
+        given = dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora, stored
+        return make_model(own, get, *given)
 
 
 def _load_draft(context: Context, device: torch.device) -> GpuModel | None:

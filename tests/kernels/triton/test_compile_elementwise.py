@@ -48,6 +48,7 @@ KERNELS = [
     "linear.fixed_linear",
     "linear.lora",
     "linear.stored_linear",
+    "linear.scaled_linear",
     "moe.routing",
     "moe.experts",
     "step_inputs",
@@ -194,8 +195,9 @@ def launch_linear_stored_linear(module: Any, every: bool) -> None:
         kinds += [("bits4", group, zeros, 8, False) for group in (32, 64, 4096) for zeros in (False, True)]
         kinds += [("bits8", 4096, False, 128, False), ("bits8", 32, True, 0, False), ("e4m3", 4096, False, 0, False)]
         kinds += [("e2m1", 16, False, 0, True), ("e2m1", 32, False, 0, False)]
-    kinds += [("bits4", 32, False, 0, False, True, 8)]  # Q4_K
+    kinds += [("bits4", 128, False, 0, False, True, 8)]
     if every:
+        kinds += [("bits4", 32, False, 0, False, True, 8), ("bits4", 16, False, 4, False, False, 16)]  # Q4_K, Q3_K
         kinds += [("bits8", 16, False, 32, False, False, 16), ("bits4", 32, False, 8, False, True)]  # Q6_K, int4
         kinds += [("bits8", 32, False, 0, False, True, 8), ("bits4", 16, False, 0, False, True, 16)]  # Q5_K, Q2_K
     for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
@@ -208,6 +210,12 @@ def launch_linear_stored_linear(module: Any, every: bool) -> None:
                     module.stored_linear(x, weight, bias if rows == 40 else None, floats)
                 if every:
                     module.stored_linear(torch.empty(2, 4096, dtype=dtype), weight, fixed=True)
+
+
+def launch_linear_scaled_linear(module: Any, every: bool) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for inputs in (200, 1024, 4096, 14336) if every else (4096,):
+            module.round_rows(torch.empty(2, inputs, dtype=dtype), -(-inputs // 128) * 128)
 
 
 def stored_of(

@@ -1,28 +1,67 @@
-"""Where the weights of a model come from that are to have few bits on a GPU."""
+"""The products of a model that are to have weights of few bits on a GPU, and where these come from."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import torch
+
+from actorserve.kernels.triton.quantised_kv import supported
 
 from ....model.architecture import Architecture
 from ....model.info import ModelInfo
-from ....options.config import Config
+from ....model.quantization import METHODS, NONE
+from ....options.config import Config, ConfigError
 from ...formats.as_stored import CheckpointBits
 from ...formats.gguf_bits import GgufBits
 from ...formats.rounded import RoundedBits
 from ...models.sharding import Alone
 from ...models.weights import read_parts
 from ...tensor_parallel import TensorParallelGroup
-from .stored import Bits
+from .stored import Bits, StoredLinears
+
+log = logging.getLogger("worker")
 
 
-def find_bits(
+@contextmanager
+def few_bits(
+    config: Config, info: ModelInfo, shape: Architecture, stays: bool, group: TensorParallelGroup | None
+) -> Iterator[StoredLinears | None]:
+    """Of the whole model's shape as a GPU computes it, whose weights are to stay as they are (`stays`) or not.
+
+    None: all are floats. The model is made meanwhile; then the log says what became of them.
+    """
+    bits, rounds_inputs = _find(config, info, shape, stays, group), METHODS.get(config.quantization, NONE).rounds_inputs
+    stored = None if bits is None else StoredLinears(bits, rounds_inputs)
+    yield stored
+    if rounds_inputs and (stored is None or not stored.count_scaled()):
+        raise ConfigError(
+            f"--quantization {config.quantization}: no weights here are e4m3 with scales by tensor or row"
+        )
+    if stored is not None:
+        kind = shape.quantization.name if not stays else "gguf" if shape.stored is None else shape.stored.name
+        log.info("%s: %s", kind, stored.words(shape.stored_dtype if config.dtype == "auto" else config.dtype))
+
+
+def check_rounded_inputs(config: Config, dtype: torch.dtype, device: torch.device) -> None:
+    """ConfigError if --quantization asks for products that this device or torch has not."""
+    name = config.quantization
+    if not METHODS.get(name, NONE).rounds_inputs:
+        return
+    if dtype != torch.bfloat16:
+        raise ConfigError(f"--quantization {name}: with --dtype bfloat16 only, not {str(dtype).removeprefix('torch.')}")
+    if not supported(device):
+        raise ConfigError(
+            f"--quantization {name}: this GPU has no products of e4m3 (Ada, Hopper and newer have); fp8 goes"
+        )
+
+
+def _find(
     config: Config, info: ModelInfo, shape: Architecture, stays: bool, group: TensorParallelGroup | None
 ) -> Bits | None:
-    """Of a whole model's shape as a GPU computes it, whose weights are to stay as they are (`stays`) or not.
-
-    None: all are floats.
-    """
     if shape.quantization.bytes_per_weight is not None:
         return RoundedBits(shape)
     if not stays or config.load_format == "dummy":

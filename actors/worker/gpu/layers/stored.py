@@ -1,7 +1,8 @@
 """Products of a model with weights in the bits that its checkpoint has, or that --quantization makes of them
 (kernels/triton/linear/stored_linear.py).
 
-Steps of more than 64 tokens need floats, which are made in memory that all products share, one after the other.
+Steps of more than 64 tokens need floats, which are made in memory that all products share, one after the other; or,
+where that was asked for, multiply numbers of 8 bits (scaled_linear.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from actorserve.kernels.triton.linear.stored_linear import stored_linear
+from actorserve.kernels.triton.linear.scaled_linear import scaled_linear, scaled_weight
+from actorserve.kernels.triton.linear.stored_linear import MOST_ROWS, stored_linear
 from actorserve.kernels.triton.linear.stored_weights import StoredWeight, decoded
 
 from ....model.layers import LinearSpec
@@ -32,8 +34,9 @@ class Bits(Protocol):
 class StoredLinears:
     """Of one model."""
 
-    def __init__(self, bits: Bits) -> None:
-        self._bits = bits
+    def __init__(self, bits: Bits, rounds_inputs: bool = False) -> None:
+        """`rounds_inputs`: as the method of --quantization."""
+        self._bits, self._rounds_inputs = bits, rounds_inputs
         self._floats: Tensor | None = None
         self.made: list[StoredGpuLinear] = []
         self.others: list[str] = []  # the names of linears that have become floats
@@ -49,10 +52,12 @@ class StoredLinears:
         if not weights:
             self.others += [linear.name for linear in linears if self._bits.is_quantised(linear)]
             return None
-        self.made.append(StoredGpuLinear(self, weights, tensors.bias(), tensors.batch_invariant))
+        made = StoredGpuLinear(self, weights, tensors.bias(), tensors.batch_invariant, self._rounds_inputs)
+        self.made.append(made)
         if not tensors.batch_invariant:
-            self._reserve(max(weight.outputs * weight.inputs for weight in weights), tensors.dtype, device)
-        return self.made[-1]
+            floats = (one.outputs * one.inputs for one, own in zip(weights, made.scaled, strict=True) if own is None)
+            self._reserve(max(floats, default=0), tensors.dtype, device)
+        return made
 
     def _reserve(self, numbers: int, dtype: torch.dtype, device: torch.device) -> None:
         """At load, since graphs hold where it is; the smaller one goes first."""
@@ -65,33 +70,52 @@ class StoredLinears:
         """The memory in which floats are made; none where they never are."""
         return self._floats
 
-    def words(self, dtype: torch.dtype) -> str:
+    def count_scaled(self) -> int:
+        """How many products multiply numbers of 8 bits on both sides."""
+        return sum(own is not None for linear in self.made for own in linear.scaled)
+
+    def words(self, floats: str) -> str:
         """What became of all, for the log."""
         size = sum(weight.bytes for linear in self.made for weight in linear.weights) / 2**30
         said = f"{len(self.made)} products have weights of few bits, {size:.2f} GiB"
+        if self._rounds_inputs:
+            said += f", {self.count_scaled()} of them with inputs of 8 bits in steps of over {MOST_ROWS} tokens"
         if not self.others:
             return said
-        name = str(dtype).removeprefix("torch.")
-        return f"{said}; {len(self.others)} linears became {name}, such as {self.others[0]}"
+        return f"{said}; {len(self.others)} linears became {floats}, such as {self.others[0]}"
 
 
 class StoredGpuLinear:
     """y = x Wᵀ + b, where W may be of several kinds, one behind the other."""
 
     def __init__(
-        self, all_of: StoredLinears, weights: Sequence[StoredWeight], bias: Tensor | None, batch_invariant: bool
+        self,
+        all_of: StoredLinears,
+        weights: Sequence[StoredWeight],
+        bias: Tensor | None,
+        batch_invariant: bool,
+        rounds_inputs: bool = False,
     ) -> None:
         self._all, self.weights, self.bias, self.batch_invariant = all_of, weights, bias, batch_invariant
         self._sizes = [weight.outputs for weight in weights]
+        self.scaled = [scaled_weight(weight) if rounds_inputs else None for weight in weights]
 
     def __call__(self, x: Tensor) -> Tensor:
         if len(self.weights) == 1:
-            return stored_linear(x, self.weights[0], self.bias, self._all.floats, self.batch_invariant)
+            return self._product(0, x, self.bias)
         out = torch.empty(len(x), sum(self._sizes), dtype=x.dtype, device=x.device)
         biases = [None] * len(self._sizes) if self.bias is None else self.bias.split(self._sizes)
-        for weight, bias, own in zip(self.weights, biases, out.split(self._sizes, 1), strict=True):
-            stored_linear(x, weight, bias, self._all.floats, self.batch_invariant, own)
+        for number, (bias, own) in enumerate(zip(biases, out.split(self._sizes, 1), strict=True)):
+            self._product(number, x, bias, own)
         return out
+
+    def _product(self, number: int, x: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+        """With one of the weights."""
+        scaled = self.scaled[number]
+        if scaled is not None and len(x) > MOST_ROWS:
+            made = scaled_linear(x, scaled, bias)
+            return made if out is None else out.copy_(made)
+        return stored_linear(x, self.weights[number], bias, self._all.floats, self.batch_invariant, out)
 
     @property
     def weight(self) -> Tensor:

@@ -21,12 +21,14 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
+from actorserve.actors.model.checks.device import check_device  # noqa: E402
 from actorserve.actors.model.config_json import read_architecture  # noqa: E402
 from actorserve.actors.model.gguf.gpu_bytes import BYTES, gpu_bytes  # noqa: E402
 from actorserve.actors.model.info import read_json, resolve_model  # noqa: E402
 from actorserve.actors.model.layers import Kind  # noqa: E402
 from actorserve.actors.model.memory.machine import architecture_on_gpu, weight_bytes  # noqa: E402
 from actorserve.actors.model.sharding import shard_shape  # noqa: E402
+from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker import inspection  # noqa: E402
 from actorserve.actors.worker.formats.gguf_bits import READERS, GgufBits  # noqa: E402
 from actorserve.actors.worker.formats.parts import together  # noqa: E402
@@ -37,10 +39,12 @@ from actorserve.actors.worker.models.sharding import Alone, shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 from actorserve.actors.worker.quantization import fp8, int4, int8  # noqa: E402
 from actorserve.actors.worker.quantization.none import CublasLinear  # noqa: E402
+from actorserve.kernels.triton.linear.scaled_linear import round_rows, scaled_linear  # noqa: E402
 from actorserve.kernels.triton.linear.stored_weights import decoded  # noqa: E402
 from tests.support.compiler import cache_with_kernels  # noqa: E402
 from tests.support.models.gguf.files import convert  # noqa: E402
 from tests.support.models.gguf.formats import random_blocks  # noqa: E402
+from tests.support.models.weight_formats import write  # noqa: E402
 
 from ...driver import Driver, config_for, make_runner  # noqa: E402
 from .test_stored_weights import answers, load, never, sequences  # noqa: E402
@@ -120,11 +124,36 @@ def test_experts_are_rounded_and_routers_are_not(checkpoints: Folders) -> None:
 
 
 def test_a_quantised_checkpoint_becomes_what_is_asked_for(checkpoints: Folders, tmp_path: Path) -> None:
-    from tests.support.models.weight_formats import write
-
     packed, _ = write(checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2), "awq", tmp_path)
     model = load(packed, quantization="int8")
     assert {weight.form for one in products(model) for weight in one.weights} == {"bits8"}
+
+
+def test_inputs_of_8_bits(checkpoints: Folders, tmp_path: Path, caplog: Any) -> None:
+    """Steps of over 64 tokens multiply e4m3 on both sides, of weights made at load and of a checkpoint's; and no floats
+    are made of these."""
+    source = checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2, tie_word_embeddings=False)
+    for folder, count in ((source, 9), (write(source, "fp8_channel", tmp_path)[0], 6)):
+        with caplog.at_level("INFO", logger="worker"):
+            model = load(folder, quantization="w8a8_fp8", dtype="bfloat16")
+        assert f"{count} of them with inputs of 8 bits in steps of over 64 tokens" in caplog.text
+        linear: Any = model.layers[0].gate_up
+        x = torch.randn(70, linear.weights[0].inputs, generator=torch.Generator().manual_seed(1)).to(DEVICE).bfloat16()
+        exact, many, few = x.double() @ linear.weight.double().T, linear(x), linear(x[:64])
+        own, plain = ((made.double() - exact[: len(made)]).norm() / exact[: len(made)].norm() for made in (many, few))
+        assert plain < 5e-3 < own < 0.05, "one has rounded inputs, and one not"
+        wanted, _ = round_rows(x, x.shape[1])
+        assert torch.equal(many, scaled_linear(x, linear.scaled[0])) and wanted.dtype == torch.float8_e4m3fn
+        assert linear._all.floats is None or len(linear._all.floats) == 0
+        assert [len(tokens) for tokens in answers(model, torch.bfloat16)] == [4, 4, 4]
+        caplog.clear()
+    with pytest.raises(ConfigError, match="no weights here are e4m3"):
+        load(write(source, "awq", tmp_path / "awq")[0], quantization="w8a8_fp8", dtype="bfloat16")
+    with pytest.raises(ConfigError, match="w8a8_fp8: with --dtype bfloat16 only, not float32"):
+        load(source, quantization="w8a8_fp8")
+    for on_gpu, given, said in ((False, {}, "on a GPU only"), (True, {"deterministic": True}, "--deterministic: not")):
+        with pytest.raises(ConfigError, match=said):
+            check_device(config_for(source, quantization="w8a8_fp8", **given), on_gpu)
 
 
 def test_what_check_says(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

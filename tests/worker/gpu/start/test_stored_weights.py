@@ -91,12 +91,12 @@ def load(folder: Path, **options: object) -> GpuModel:
     return gpu_start._load(config, resolve_model(config), DEVICE)
 
 
-def answers(model: GpuModel) -> list[list[int]]:
+def answers(model: GpuModel, kind: torch.dtype = torch.float32) -> list[list[int]]:
     """Prompts of more tokens than are multiplied as they are stored, and rows that decode."""
     sizes = Sizes(ROWS, TOKENS, LENGTH, 16, 0, 0)
     mixed = mixed_sizes(ROWS, TOKENS // 2, False)
     runner = GpuRunner(model, np.zeros((ROWS, LENGTH), np.int32), sizes, [1, 2, 4], mixed=mixed)
-    runner.pools = make_pools(model.shape, BLOCKS, 16, torch.float32, DEVICE)
+    runner.pools = make_pools(model.shape, BLOCKS, 16, kind, DEVICE)
     return GpuDriver(runner, budget=TOKENS, seed=1).run(sequences())
 
 
