@@ -158,7 +158,8 @@ def types_of(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
     """What is computed in, and how weights are kept."""
     path = Path(info.folder) / "config.json"
     method, stored = weights_method(Values(path, read_json(path)), config.quantization)
-    improved, auto = found.verdict.improved, is_auto(config.quantization)
+    improved = found.verdict.improved
+    auto = is_auto(config.quantization) and method.name != config.quantization  # fp8 of floats was asked for
     if not improved and auto:
         method = NONE
     elif not improved and method is not NONE:

@@ -195,8 +195,9 @@ def launch_linear_stored_linear(module: Any, every: bool) -> None:
         kinds += [("bits4", group, zeros, 8, False) for group in (32, 64, 4096) for zeros in (False, True)]
         kinds += [("bits8", 4096, False, 128, False), ("bits8", 32, True, 0, False), ("e4m3", 4096, False, 0, False)]
         kinds += [("e2m1", 16, False, 0, True), ("e2m1", 32, False, 0, False)]
-    kinds += [("bits4", 128, False, 0, False, True, 8)]
-    if every:
+    if not every:
+        kinds.append(("bits4", 128, False, 0, False, True, 8))
+    else:
         kinds += [("bits4", 32, False, 0, False, True, 8), ("bits4", 16, False, 4, False, False, 16)]  # Q4_K, Q3_K
         kinds += [("bits8", 16, False, 32, False, False, 16), ("bits4", 32, False, 8, False, True)]  # Q6_K, int4
         kinds += [("bits8", 32, False, 0, False, True, 8), ("bits4", 16, False, 0, False, True, 16)]  # Q5_K, Q2_K

@@ -6,6 +6,8 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.layers import Kind
 from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.adapter.load import types_of
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.inspection import inspect
 from actorserve.actors.worker.models.weights import load_decoder, load_model
@@ -106,6 +109,16 @@ def test_our_own_kernels_read_16_bits(checkpoints: Folders) -> None:
     name, weight = "model.layers.0.mlp.down_proj.weight", load_file(folder / "model.safetensors")
     x = torch.randn(5, weight[name].shape[1])
     torch.testing.assert_close(model.layers[0].down(x), x @ meaning(weight[name]).float().T, rtol=1e-5, atol=1e-5)
+
+
+def test_it_is_refused_where_products_stay_a_models_own(checkpoints: Folders) -> None:
+    folder = checkpoints("qwen3")
+    found: Any = SimpleNamespace(verdict=SimpleNamespace(improved=False), config=SimpleNamespace(dtype=torch.float32))
+    found.config.get_text_config = lambda decoder: found.config
+    for method in ("fp8", "int8"):
+        config = config_for(folder, quantization=method)
+        with pytest.raises(ConfigError, match=f"--quantization {method}: Qwen3ForCausalLM is right with its own"):
+            types_of(config, resolve_model(config), found)
 
 
 def test_what_check_says(checkpoints: Folders) -> None:
