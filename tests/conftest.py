@@ -14,12 +14,14 @@ import pytest
 
 from actorserve.kernels.cpu.native.library import cache_folder
 from tests.support.runs.costs import Costs
+from tests.support.runs.forks import Forks
 from tests.support.runs.sharing import Sharing
 from tests.support.server import Server
 from tests.support.warm import SAME_SUMS, take_huge_pages
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that spin take what servers of tests need
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # copies of this process would not have its threads
 os.environ.setdefault(SAME_SUMS, "AUTO,STRICT")  # on some CPUs MKL's sums are others where numbers lie elsewhere
 OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
 MANY_TESTS = 1000  # a run that forks its process often enough for a second of copying to be worth it
@@ -28,13 +30,18 @@ SHORT = ("bench", "chat", "detokenizer", "grammars", "http", "model", "options",
 HERE = Path(__file__).parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    Forks.add_option(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Where the user's cache cannot be written, what is compiled once is kept for the run at least.
 
     What is imported and collected stays: the collector, which would go through it again and again, has time after it.
     """
     gc.disable()
-    config.pluginmanager.register(Costs())
+    config.pluginmanager.register(Costs(), Costs.NAME)
+    config.pluginmanager.register(Forks(config))
     config.pluginmanager.register(Sharing())
     if cache_folder() is None:
         kept = tempfile.TemporaryDirectory(prefix="actorserve-cache-")

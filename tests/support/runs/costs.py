@@ -26,6 +26,8 @@ SQUARES, TRIALS = 1_000_000, 5
 class Costs:
     """A plugin of each process of a run: those that run tests measure; who has their reports adds up and shows."""
 
+    NAME = "costs"
+
     def __init__(self) -> None:
         self._last = 0.0
         self._is_last = False
@@ -36,6 +38,10 @@ class Costs:
 
     def pytest_collection_finish(self) -> None:
         self._own_collection = self._last = spent()
+
+    def begin_anew(self) -> None:
+        """In a copy: the process that collected counts that itself."""
+        self._own_collection, self._last = None, spent()
 
     def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:
         self._is_last = nextitem is None
@@ -69,6 +75,7 @@ class Costs:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._files:
             return
+        self._collection += self._own_collection or 0.0
         total = sum(self._files.values()) + self._collection
         terminalreporter.section(f"CPU time: {total:.0f} s, {self._collection:.0f} of them before the first tests")
         unit = yardstick()

@@ -21,10 +21,6 @@ class Sharing:
     def __init__(self) -> None:
         self._made: dict[pytest.FixtureDef[Any], Any] = {}  # for folders, in their order
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        return _scheduler(config, log) if config.getvalue("dist") == "loadfile" else None
-
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any], request: Any) -> Generator[None, Any, Any]:
         result = yield
@@ -44,13 +40,3 @@ def unit(nodeid: str) -> str:
     """What one process runs as a whole: a file, or all that lies in such a folder."""
     file = nodeid.split("::", 1)[0]
     return next((folder for folder in FOLDERS if file.startswith(f"{folder}/")), file)
-
-
-def _scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
-
-    class Units(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return unit(nodeid)
-
-    return Units(config, log)
