@@ -181,6 +181,7 @@ def _check(shape: Architecture, file: Path | str) -> None:
 # prints those of the fields that a class of transformers does not know; nothing where it cannot be said
 ASK = """
 import inspect, json, sys
+sys.modules["torch"] = None  # which no configuration needs, and which takes seconds
 kind, fields = json.loads(sys.argv[1])
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 made = CONFIG_MAPPING[kind]

@@ -219,15 +219,19 @@ PARTS = ("threads.c", "threads.h")  # and of it only this is asked for when it i
 
 
 def in_another_process(code: str, cache: Path, **environment: str) -> subprocess.Popen[str]:
+    """Without torch, which only those need that multiply."""
     setting = {**os.environ, "XDG_CACHE_HOME": str(cache), **environment}
-    loading = "from actorserve.actors.model.memory.machine import cpu_flags\n"
+    loading = "import sys, types\n"
+    loading += "without = types.SimpleNamespace(WeightMemory=object)\n"
+    loading += "sys.modules['actorserve.kernels.cpu.native.weight_memory'] = without\n"
+    loading += "from actorserve.actors.model.memory.machine import cpu_flags\n"
     loading += "from actorserve.kernels.cpu.native import library as native\n"
     loading += f"native.COMMON, files = {QUICKLY}, native.sources()\n"
     loading += f"native.sources = lambda: [file for file in files if file.name in {PARTS}]\n"
     return subprocess.Popen([sys.executable, "-c", loading + code], env=setting, text=True, stdout=subprocess.PIPE)
 
 
-LOAD = "print(native.load(cpu_flags()).seconds > 0)"
+LOAD = "print(native.load(cpu_flags()).seconds > 0)\nassert 'torch' not in sys.modules"
 
 
 def test_two_starts_at_once_and_a_third_one_find_a_whole_library(tmp_path: Path) -> None:

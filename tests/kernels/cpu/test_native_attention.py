@@ -131,8 +131,9 @@ def test_results_are_those_of_the_formula(
 @each(list(KV_TYPES), [SHAPES[0], SHAPES[2]])
 def test_bits_follow_from_the_position_alone(library: Library, kept: str, shape: tuple[int, int, int, int]) -> None:
     """Whatever the rows beside it, the threads, and the chunks that a prompt is cut into."""
-    for rule in (rule_of(shape), rule_of(shape, window=70, sinks=True)):
-        memory = Memory(library, rule, kept, 5)
+    rules = (rule_of(shape), rule_of(shape, window=70, sinks=True))
+    for rule in rules if shape == SHAPES[0] else rules[:1]:
+        memory = Memory(library, rule, kept, 3)
         whole = [memory.attend([(sequence, 0, LONGEST)])[0] for sequence in (0, 1)]
         for size in (1, 7, 256):
             begin = LONGEST - 20 * size if size < 256 else 0
@@ -140,7 +141,7 @@ def test_bits_follow_from_the_position_alone(library: Library, kept: str, shape:
             assert torch.equal(torch.cat(parts), whole[0][begin:]), size
         for threads in (1, 2, 3):
             for rows in (1, 2, 3, 4, 5, 8, 33):
-                spans = [(row % 5, 797 - 20 * row, 1) for row in range(rows)]
+                spans = [(row % 3, 797 - 20 * row, 1) for row in range(rows)]
                 found = memory.attend(spans, threads)
                 assert torch.equal(found[0][0], whole[0][797]), (rows, threads)
                 assert rows < 2 or torch.equal(found[1][0], whole[1][777]), (rows, threads)

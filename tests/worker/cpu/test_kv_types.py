@@ -56,15 +56,15 @@ def test_tokens_are_the_same_alone_and_in_a_crowd(kept: str, drafts: int, checkp
     """Prompts in random chunks, over scattered blocks, rows thrown out and computed again, with and without drafts."""
     config = config_for(checkpoints("qwen3"), deterministic=True, kv_cache_dtype=kept)
     random = np.random.default_rng(3)
-    prompts = [random.integers(3, VOCABULARY, size).tolist() * 2 for size in (3, 40, 70, 9, 33)]
+    prompts = [random.integers(3, VOCABULARY, size).tolist() * 2 for size in (3, 40, 70, 9)]
     expected = [
-        Driver(make_runner(config), budget=200, seed=number).run([Sequence(prompt, 24)])[0]
+        Driver(make_runner(config), budget=200, seed=number).run([Sequence(prompt, 16)])[0]
         for number, prompt in enumerate(prompts)
     ]
     proposer = NgramProposer(1, 4) if drafts else None
     driver = Driver(make_runner(config, proposer=proposer), preempt=0.05, seed=1, drafts=drafts)
     assert kind_of(plain_memory(driver.runner)[0]) == kept
-    assert driver.run([Sequence(prompt, 24) for prompt in prompts]) == expected
+    assert driver.run([Sequence(prompt, 16) for prompt in prompts]) == expected
     assert not drafts or driver.accepted > 0
 
 

@@ -46,10 +46,10 @@ def sequences(wanted: int = 12) -> list[Sequence]:
 def test_drafts_change_no_text(checkpoints: Folders, capture: bool) -> None:
     """Rows with room for some and rows without, chunks beside them, by graphs and without."""
     config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
-    wanted = Driver(make_runner(config, rows=ROWS), seed=5).run(sequences())
+    wanted = Driver(make_runner(config, rows=ROWS), seed=5).run(sequences(10))
     runner = make_gpu_runner(config, capture=capture, graphs=capture, lookup=LOOKUP)
     driver = GpuDriver(runner, preempt=0.03, seed=6, drafts=DRAFTS)
-    assert driver.run(sequences()) == wanted
+    assert driver.run(sequences(10)) == wanted
     assert 0 < driver.accepted < driver.drafted
 
 
@@ -101,7 +101,7 @@ def test_the_device_finds_what_the_cpu_finds(checkpoints: Folders) -> None:
     counts = []
     for runner, kind in zip(runners, (Driver, GpuDriver), strict=True):
         driver: Driver = kind(runner, seed=3, drafts=DRAFTS, steady=True)
-        texts = driver.run([sequences()[index] for index in (0, 1, 3)])  # none asks for anything
+        texts = driver.run([sequences(10)[index] for index in (0, 1)])  # none asks for anything
         counts.append((texts, driver.steps, driver.drafted, driver.accepted))
     assert counts[0] == counts[1] and counts[0][3] > 0
 

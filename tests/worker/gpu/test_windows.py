@@ -92,7 +92,7 @@ def test_text_over_window_tables_is_that_of_a_cpu(
     folder = checkpoints(name, **changes)
     sizes = {"max_model_len": MAX_TOKENS, "max_num_seqs": ROWS, "max_num_batched_tokens": BUDGET}
     config = config_for(folder, block_size=BLOCK, **sizes)
-    prompts = [prompt(66, 1) + prompt(5 + 4 * n, n) for n in range(3)]
+    prompts = [prompt(50, 1) + prompt(5 + 4 * n, n) for n in range(3)]
     wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(own, 3) for own in prompts])
     bench = GpuBench(load_model(folder), config)
     refs = [bench.submit(own, 3, ignore_eos=True) for own in prompts[:2]]

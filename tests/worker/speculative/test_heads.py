@@ -180,7 +180,7 @@ def test_drafts_are_those_of_the_format(name: str, preempt: float, cases: Callab
     assert runner.verifier is not None
     unpaused(runner.verifier)
     found = recorded(runner.verifier)
-    sequences = [Sequence(prompt(5 + 19 * n, n), 24) for n in range(6)]
+    sequences = [Sequence(prompt(5 + 19 * n, n), 16) for n in range(5)]
     driver = Driver(runner, preempt=preempt, drafts=DRAFTS, seed=7)
     driver.run(sequences)
     assert len(found) > 25
@@ -198,7 +198,7 @@ def test_the_tokens_are_those_without_drafts(name: str, preempt: float, cases: C
     config, _ = cases(name)
 
     def sequences() -> list[Sequence]:
-        return [Sequence(prompt(5 + 19 * n, n), 40, sampling) for n, sampling in enumerate(SAMPLINGS)]
+        return [Sequence(prompt(5 + 11 * n, n), 24, sampling) for n, sampling in enumerate(SAMPLINGS)]
 
     expected = Driver(make_runner(config), preempt=preempt).run(sequences())
     runner = with_head(config)
@@ -206,7 +206,7 @@ def test_the_tokens_are_those_without_drafts(name: str, preempt: float, cases: C
     unpaused(runner.verifier)
     driver = Driver(runner, preempt=preempt, drafts=DRAFTS, seed=7)
     assert driver.run(sequences()) == expected
-    assert driver.drafted > 100
+    assert driver.drafted > 60
 
 
 OTHER_TYPES: list[dict[str, Any]] = [

@@ -48,8 +48,6 @@ QUICK = (
     "deepseek_v2",
     "llama4",
     "gpt_oss",
-    "phi3_long",
-    "gemma3",
 )
 
 

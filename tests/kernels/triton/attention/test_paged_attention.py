@@ -140,7 +140,7 @@ def test_each_program_finds_its_row(rows: int) -> None:
 )
 def test_keys_of_few_tokens_are_divided(case: Case) -> None:
     """A long row, one that a split has all of, one that is not there, and tokens of no row."""
-    check_prefill(case, (1411, 130, 0, 1100), (20, 3, 0, 70), tail=2)
+    check_prefill(case, (900, 130, 0, 700), (20, 3, 0, 36), tail=2)
 
 
 def test_values_may_be_a_part_of_the_keys() -> None:
