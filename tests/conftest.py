@@ -20,7 +20,8 @@ from tests.support.server import Server
 from tests.support.warm import SAME_SUMS, take_huge_pages
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that spin take what servers of tests need
+os.environ["OMP_NUM_THREADS"] = "1"  # threads that spin take what servers of tests need, and copies have none
+os.environ.pop("OPENBLAS_NUM_THREADS", None)  # which would count for more
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # copies of this process would not have its threads
 os.environ.setdefault(SAME_SUMS, "AUTO,STRICT")  # on some CPUs MKL's sums are others where numbers lie elsewhere
 OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
