@@ -33,6 +33,7 @@ ABOUT = 8  # numbers of a slot there; more than are used, so that each slot's be
 RANKS = 16  # a tile; slots hold a multiple of it for each part
 LEAST = 512  # of inputs, that a split is worth
 MOST_SPLITS = 8
+MOST_REGISTERS = 255  # of a thread
 FEW = 128  # tokens, up to which blocks are small
 
 
@@ -48,7 +49,7 @@ class LoraLaunch(NamedTuple):
 
 
 # Others had registers spilled by ptxas:
-SMALL, LARGE = LoraLaunch(), LoraLaunch(block=64, tile_k=64, warps=8, registers=255)
+SMALL, LARGE = LoraLaunch(), LoraLaunch(block=64, tile_k=64, warps=8, registers=MOST_REGISTERS)
 EXACT = LoraLaunch(tile_k=64, tile_n=32, stages=2)  # exact products take many registers: they are there for checks
 
 
@@ -251,5 +252,5 @@ def expand(inner: Tensor, y: Tensor, bias: Tensor | None, slots: LoraSlots, give
         PARTS=parts, TILES=slots.ranks // RANKS, ABOUT=ABOUT, GAINED=GAINED, BLOCK=launch.block, RANKS=RANKS,
         TILE_N=launch.tile_n, PRODUCT=product, BIASED=bias is not None,
         num_warps=launch.warps, num_stages=launch.stages,
-        maxnreg=launch.registers,
+        maxnreg=MOST_REGISTERS if parts > 3 else launch.registers,
     )  # fmt: skip
