@@ -264,8 +264,8 @@ def test_numbers_of_8_bits_that_config_json_does_not_mention(source: Path, tmp_p
         ("gptq", "awq", "--quantization awq: the model's weights are gptq"),
         (
             None,
-            "fp8",
-            "--quantization fp8: the model's weights are not quantised .*; int8 makes 8 bits of them at load",
+            "gptq",
+            "--quantization gptq: the model's weights are not quantised .*; int8 or fp8 makes 8 bits of them at load",
         ),
         ("gptq", "gptq", ""),
     ],
