@@ -15,9 +15,10 @@ from tests.support.server import VANISH_S
 from tests.support.warm import PACKAGE
 
 WAIT_S = 60.0
+SCRIPTED = 'worker="scripted", scripted_step_ms=5'
 LONG = """
 from actorserve import LLM, SamplingParams
-llm = LLM(max_num_seqs=4, threads=1)
+llm = LLM(max_num_seqs=4, {how})
 long = SamplingParams(temperature=0, max_tokens=3000, ignore_eos=True)
 short = SamplingParams(temperature=0, max_tokens=4)
 """

@@ -6,16 +6,16 @@ import os
 import signal
 from pathlib import Path
 
-from tests.llm.scripts import LONG, WAIT_S, left, processes, start
+from tests.llm.scripts import LONG, SCRIPTED, WAIT_S, left, processes, start
 from tests.support.server import left_segments, segments
 
 UNGUARDED = """
 from actorserve import LLM, SamplingParams
-outputs = LLM(max_num_seqs=4, threads=1).generate(["Hello", "One"], SamplingParams(temperature=0, max_tokens=4))
+outputs = LLM(max_num_seqs=4, worker="scripted").generate(["Hello", "One"], SamplingParams(temperature=0, max_tokens=4))
 print([len(output.outputs[0].token_ids) for output in outputs])
 """
 INTERRUPTED = (
-    LONG
+    LONG.format(how="threads=1")
     + """
 import os, signal, threading
 class Bar:  # the first prompt's end is seen, and a moment later, while it waits for others, comes the signal
@@ -34,7 +34,7 @@ print(llm.generate("Hello", short, use_tqdm=False)[0].outputs[0] == before, flus
 """
 )
 FORKED = (
-    LONG
+    LONG.format(how=SCRIPTED)
     + """
 import os
 if os.fork() == 0:

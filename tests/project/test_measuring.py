@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.warm import run_module, run_program
+
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 LITTLE = {"bench/worker": ["--batch", "1", "2", "--context", "16", "--steps", "2", "--threads", "1"]}
 LOADED = ["--format", "none", "gptq", "--layers", "1", "--words", "512"]
@@ -21,36 +23,11 @@ ASKED = sorted(
 )
 
 
-ALL_HELP = """
-import gc, json, os, runpy, sys, tempfile, torch, traceback
-found = {}
-gc.freeze()
-for tool in sys.argv[1:]:
-    with tempfile.TemporaryFile("w+") as said:
-        if not (child := os.fork()):
-            for standard in (1, 2):
-                os.dup2(said.fileno(), standard)
-            sys.argv, sys.path[0], status = [tool, "--help"], os.path.dirname(tool), 1
-            try:
-                runpy.run_path(tool, run_name="__main__")
-            except SystemExit as ended:
-                status = ended.code or 0
-            except BaseException:
-                traceback.print_exc()
-            print(end="", flush=True)
-            os._exit(status)  # to take down what torch has brought takes longer than all else
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        said.seek(0)
-        found[tool] = status, said.read()
-print(json.dumps(found))
-"""
-
-
 @pytest.fixture(scope="module")
 def all_help() -> dict[str, tuple[int, str]]:
-    """Status and output of each tool's --help, by forks of a process that has imported torch, as most of them do."""
-    command = [sys.executable, "-c", ALL_HELP, *(str(TOOLS / name) for name in ASKED)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    """Status and output of each tool's --help."""
+    done = run_module("tests.support.runs.tools_help", *(str(TOOLS / name) for name in ASKED))
+    assert done.returncode == 0, done.stderr
     found: dict[str, tuple[int, str]] = json.loads(done.stdout)
     return found
 
@@ -63,7 +40,8 @@ def test_they_say_how_they_are_used(name: str, all_help: dict[str, tuple[int, st
 
 @pytest.mark.parametrize("name", LITTLE)
 def test_they_measure(name: str) -> None:
-    shown = subprocess.run([sys.executable, TOOLS / name, *LITTLE[name]], capture_output=True, text=True, check=True)
+    shown = run_program(TOOLS / name, *LITTLE[name])
+    assert shown.returncode == 0, shown.stderr
     rows = [line for line in shown.stdout.splitlines() if line.split()[:1] in (["1"], ["2"])]
     assert len(rows) == 2 and all(float(row.split()[2]) > 0 for row in rows)
 
@@ -82,8 +60,9 @@ def test_families_are_measured_in_both_ways() -> None:
 
 def test_launches_of_a_step_on_a_gpu() -> None:
     """Counted without one; no more than ten a layer."""
-    command = [sys.executable, str(TOOLS / "bench" / "gpu_host"), "--layers", "1", "--repeat", "2"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = run_program(TOOLS / "bench" / "gpu_host", "--layers", "1", "--repeat", "2")
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout
     counts = [int(line.split(":")[1].split()[0]) for line in shown.splitlines() if "launches a layer" in line]
     assert len(counts) == 3 and max(counts) <= 10
     assert shown.count("by graphs") == 6, "decoding and steps with prompts"

@@ -172,6 +172,11 @@ def run_module(name: str, *arguments: str, wait_s: float = COMMAND_S, **own: str
     return _run(str(MODULE), [name, *arguments], server_environment(own), wait_s)
 
 
+def run_program(file: Path, *arguments: str, wait_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
+    """A program of this repository as a process that has imported torch, and actors' modules."""
+    return _run(str(file), arguments, server_environment(), wait_s)
+
+
 def _run(
     program: str, arguments: Sequence[str], environment: Mapping[str, str], wait_s: float
 ) -> subprocess.CompletedProcess[str]:

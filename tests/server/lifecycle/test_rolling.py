@@ -134,27 +134,6 @@ async def _first_and_second(server: Server, stopped: int) -> int:
     return (await first).returncode
 
 
-def test_options_may_change(server: Server) -> None:
-    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 1}
-    before = ask(server, "/v1/chat/completions", chat)["usage"]["prompt_tokens"]
-    restart(server, "renderer", "--set", "chat_template={{ messages[0].content }}", "--set", "log-level=debug")
-    assert 0 < ask(server, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] < before
-    restart(server, "frontend", "--set", "served_model_name=one", "--set", "served_model_name=two")
-    assert [one["id"] for one in ask(server, "/v1/models", {})["data"]] == ["one", "two"]
-    assert 0 < ask(server, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] < before, "options stay"
-    restart(server, "renderer", "--set", "chat_template=", "--set", "log_level=info")
-    assert ask(server, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] == before
-
-
-def test_a_file_may_say_what_is_so_already(server: Server, tmp_path: Path) -> None:
-    file = tmp_path / "options.yaml"
-    file.write_text("threads: 1\nfrontends: 2\nmax-restarts: 1\nlog-level: warning\n")
-    restart(server, "detokenizer", "--config", str(file))
-    file.write_text("frontends: 3\n")
-    refused = command(server, "restart", "detokenizer", "--config", str(file))
-    assert refused.returncode == 1 and "--frontends cannot change in a restart of detokenizer" in refused.stderr
-
-
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
@@ -228,6 +207,27 @@ def test_a_server_that_ends_in_the_middle_drains_with_the_successors() -> None:
     with Server(*SCRIPTED, "--scripted-step-ms", "5") as server:
         assert asyncio.run(end_in_the_middle(server)) == 1
         assert server.wait() == 0
+
+
+def test_options_may_change(copied: Server) -> None:
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 1}
+    before = ask(copied, "/v1/chat/completions", chat)["usage"]["prompt_tokens"]
+    restart(copied, "renderer", "--set", "chat_template={{ messages[0].content }}", "--set", "log-level=debug")
+    assert 0 < ask(copied, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] < before
+    restart(copied, "frontend", "--set", "served_model_name=one", "--set", "served_model_name=two")
+    assert [one["id"] for one in ask(copied, "/v1/models", {})["data"]] == ["one", "two"]
+    assert 0 < ask(copied, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] < before, "options stay"
+    restart(copied, "renderer", "--set", "chat_template=", "--set", "log_level=info")
+    assert ask(copied, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] == before
+
+
+def test_a_file_may_say_what_is_so_already(copied: Server, tmp_path: Path) -> None:
+    file = tmp_path / "options.yaml"
+    file.write_text("worker: scripted\nmax-model-len: 2048\nlog-level: debug\n")
+    restart(copied, "detokenizer", "--config", str(file))
+    file.write_text("frontends: 3\n")
+    refused = command(copied, "restart", "detokenizer", "--config", str(file))
+    assert refused.returncode == 1 and "--frontends cannot change in a restart of detokenizer" in refused.stderr
 
 
 # --- code on disk ----------------------------------------------------------------------------------------------------

@@ -127,24 +127,23 @@ def test_a_workers_successor_has_its_imports_behind_it(computing: Server) -> Non
 
 
 def test_the_deaths_of_templates_cost_a_worker_nothing(computing: Server) -> None:
-    before = computing.pids()
-    os.kill(before["template"], signal.SIGKILL)
-    computing.wait_for(rf"template ended \(pid {before['template']}, killed by SIGKILL\); it is started again")
-    assert computing.pids()["template-worker"] == before["template-worker"], "it is nobody's child but the supervisor's"
-    for first in (False, True):  # it is forked by the first template, which is there again, or started cold
-        pids = computing.pids()
-        for name in ("template",)[:first] + ("template-worker",):
-            os.kill(pids[name], signal.SIGKILL)
-        computing.wait_for(
-            rf"template-worker ended \(pid {pids['template-worker']}, killed by SIGKILL\); it is started"
-        )
-        assert computing.pids()["worker"] == pids["worker"]
-        replace(computing, "worker")
-        assert computing.pids()["template-worker"] == seen(computing, "template-worker")["pid"]
-    assert seen(computing, "template-worker")["restarts"] == 2
+    pids = computing.pids()
+    for name in ("template", "template-worker"):  # the one that would fork the other is gone, too
+        os.kill(pids[name], signal.SIGKILL)
+    computing.wait_for(rf"template-worker ended \(pid {pids['template-worker']}, killed by SIGKILL\); it is started")
+    assert computing.pids()["worker"] == pids["worker"]
+    replace(computing, "worker")
+    own = computing.pids()["template-worker"]
+    assert own == seen(computing, "template-worker")["pid"] != pids["template-worker"]
+    assert seen(computing, "template-worker")["restarts"] == 1
+    first = seen(computing)["pid"]
+    os.kill(first, signal.SIGKILL)
+    computing.wait_for(rf"template ended \(pid {first}, killed by SIGKILL\); it is started again")
+    assert computing.pids()["template-worker"] == own, "it is nobody's child but the supervisor's"
 
 
 def test_a_workers_template_that_hangs_is_done_without(computing: Server) -> None:
+    """Its successor is forked by the first template, which is there again."""
     os.kill(computing.pids()["template-worker"], signal.SIGSTOP)
     replace(computing, "worker")
     assert psutil.Process(computing.pids()["template-worker"]).status() != psutil.STATUS_STOPPED
@@ -152,11 +151,11 @@ def test_a_workers_template_that_hangs_is_done_without(computing: Server) -> Non
 
 def test_the_death_of_the_template_costs_nothing(server: Server) -> None:
     restarts = seen(server)["restarts"]
-    for _ in range(2):
+    for names in (CPU_ACTORS[:2], CPU_ACTORS[2:]):
         pid = server.pids()["template"]
         os.kill(pid, signal.SIGKILL)
         server.wait_for(rf"template ended \(pid {pid}, killed by SIGKILL\); it is started again")
-        for name in CPU_ACTORS:
+        for name in names:
             replace(server, name)
         assert server.pids()["template"] == seen(server)["pid"]
     assert seen(server)["restarts"] == restarts + 2
@@ -186,8 +185,7 @@ def test_after_many_deaths_of_the_template_there_is_none_for_a_while(server: Ser
         os.kill(pid, signal.SIGKILL)
         server.wait_for(rf"template ended \(pid {pid}, ")
     assert seen(server)["state"] == "dead"
-    for name in CPU_ACTORS:
-        replace(server, name)
+    replace(server, "renderer-0")
 
 
 class Allowed:
