@@ -15,9 +15,10 @@ import pytest
 from actorserve.kernels.cpu.native.library import cache_folder
 from tests.support.runs.costs import Costs
 from tests.support.runs.forks import Forks
+from tests.support.runs.original import take_huge_pages
 from tests.support.runs.sharing import Sharing
 from tests.support.server import Server
-from tests.support.warm import SAME_SUMS, take_huge_pages
+from tests.support.warm import SAME_SUMS
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
 os.environ["OMP_NUM_THREADS"] = "1"  # threads that spin take what servers of tests need, and copies have none

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +16,10 @@ import pytest
 from actorserve.actors.cli import main
 from tests.bench.fake import Fake
 from tests.support.server import Server
-from tests.support.warm import PACKAGE
+from tests.support.warm import Copy, start_command
 
 DEADLINE_S = 120.0
+Command = Copy | subprocess.Popen[bytes]
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +63,19 @@ def check(path: Path, count: int) -> None:
     assert found[f"r{count - 1}"]["response"]["status_code"] == 404
 
 
-def command(source: Path, target: Path, *words: str) -> subprocess.Popen[bytes]:
-    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
-    return subprocess.Popen(
-        [sys.executable, "-m", "actorserve", "run-batch", "-i", str(source), "-o", str(target), *words],
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+def command(source: Path, target: Path, *words: str) -> Command:
+    return start_command("run-batch", "-i", str(source), "-o", str(target), *words)
 
 
-def wait_for_lines(path: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+def end(process: Command) -> tuple[int, str]:
+    """Its status, and what it has said."""
+    assert process.stdout is not None
+    with process.stdout:
+        said = process.stdout.read().decode()
+    return process.wait(DEADLINE_S), said
+
+
+def wait_for_lines(path: Path, count: int, process: Command) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None
@@ -100,12 +102,10 @@ def test_a_run_that_was_killed_goes_on(server: Server, tmp_path: Path) -> None:
         process = command(source, target, *words)
         wait_for_lines(target, done, process)
         process.kill()
-        process.communicate()
+        end(process)
         assert len(read(target)) >= done  # a torn line would be no JSON, and is cut off by the next run
-    process = command(source, target, *words)
-    assert process.wait(DEADLINE_S) == 0
-    assert process.stderr is not None
-    process.stderr.close()
+    status, said = end(command(source, target, *words))
+    assert status == 0, said
     check(target, 300)
 
 
@@ -123,8 +123,8 @@ def test_a_server_and_its_actors_may_be_killed(tmp_path: Path) -> None:
             found = [one for one in supervisor.children(recursive=True) if victim in " ".join(one.cmdline())]
             assert found, [one.cmdline() for one in supervisor.children(recursive=True)]
             found[0].kill()
-    said = process.communicate(timeout=DEADLINE_S)[1]
-    assert process.returncode == 0, said
+    status, said = end(process)
+    assert status == 0, said
     check(target, 400)
 
 
@@ -133,8 +133,8 @@ def test_ctrl_c_says_how_to_go_on(server: Server, tmp_path: Path) -> None:
     process = command(source, target, "--base-url", server.base_url, "--batch-concurrency", "2")
     wait_for_lines(target, 5, process)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=DEADLINE_S)[1].decode()
-    assert process.returncode == 130
+    status, said = end(process)
+    assert status == 130
     assert f"{len(read(target))} of 3000 have an answer; the same command goes on" in said
     assert "Traceback" not in said
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import re
@@ -10,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 
 import psutil
@@ -19,6 +17,7 @@ import pytest
 from tests.observer.commands import port_of
 from tests.support.client import http_client
 from tests.support.server import Server
+from tests.support.warm import run_with_input, start_on_terminal
 
 DEADLINE_S = 60.0
 ACTORSERVE = (sys.executable, "-m", "actorserve")
@@ -27,14 +26,7 @@ KEY = "a-key"
 
 
 def chat(*arguments: str, said: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*ACTORSERVE, *arguments],
-        input=said,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        env={**os.environ, **env},
-    )
+    return run_with_input(said, *arguments, **env)
 
 
 class Terminal:
@@ -42,16 +34,7 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         ours, theirs = pty.openpty()
-        env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
-        self.process = subprocess.Popen(
-            [*ACTORSERVE, *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=env,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that its Ctrl-C is theirs
-        )
+        self.process = start_on_terminal(theirs, *arguments, TERM="xterm", NO_COLOR="1")
         os.close(theirs)
         self._fd = ours
         self._seen = ""

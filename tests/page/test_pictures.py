@@ -11,8 +11,8 @@ import pytest
 from tests.page.browser import Page
 from tests.page.person import ANSWER, IN_A_BROWSER, TOLD, check_calm, open_page, send
 from tests.support.models.vision.folders import picture, vision_folder
+from tests.support.runs.original import Imports
 from tests.support.server import Server
-from tests.support.warm import Imports
 
 pytestmark = IN_A_BROWSER
 GIVE = """(async () => {

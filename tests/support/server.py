@@ -20,10 +20,12 @@ from types import TracebackType
 
 import psutil
 
-from tests.support.warm import Copy, Imports, server_environment, start_warm
+from tests.support.runs.original import Imports
+from tests.support.warm import Copy, server_environment, start_warm
 
 LAUNCH = (sys.executable, "-m", "actorserve", "launch")
 READY = re.compile(r"ready at ((?:https?|engine)://\S+)")
+FEW_DESCRIPTORS = os.path.join(os.path.dirname(__file__), "runs", "few_descriptors.py")
 QUEUE = ("--max-num-queued-reqs", "256")  # room for 2,048 is 180 MB that each server would take and give back
 WAIT_S = 60.0
 VANISH_S = 5.0  # what the kernel gets to clear away killed processes on a busy machine

@@ -9,18 +9,16 @@ import re
 import signal
 import socket
 import struct
-import sys
 import time
 
 import pytest
 
 from tests.support.client import complete, connect, open_socket
 from tests.support.selection import slow
-from tests.support.server import LAUNCH, Server
+from tests.support.server import FEW_DESCRIPTORS, Server
 
 SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--max-restarts", "1000")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-FEW = "import os, sys, resource as r; r.setrlimit(r.RLIMIT_NOFILE, (150, 150)); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def kill_frontends(server: Server, times: int = 1, number: signal.Signals = signal.SIGKILL) -> None:
@@ -324,8 +322,8 @@ def health(connection: http.client.HTTPConnection) -> int:
 @pytest.mark.parametrize("limit", ["option", "descriptors"])
 def test_too_many_are_refused_and_room_is_used_again(limit: str) -> None:
     most = ("--max-connections", "20") if limit == "option" else ()
-    command = None if limit == "option" else (sys.executable, "-c", FEW, *LAUNCH)
-    with Server(*most, "--worker", "scripted", command=command) as server:
+    program, few = ("", None) if limit == "option" else (FEW_DESCRIPTORS, {"FAKE_DESCRIPTORS": "150"})
+    with Server(*most, "--worker", "scripted", program=program, env=few) as server:
         connections = [connect(server) for _ in range(60)]
         statuses = [health(connection) for connection in connections]
         assert statuses.count(200) >= 20 and set(statuses) == {200, 503}

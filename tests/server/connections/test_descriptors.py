@@ -9,7 +9,6 @@ import contextlib
 import os
 import resource
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,19 +17,10 @@ import pytest
 from actorserve.actors.observer.attach import attach
 from actorserve.actors.supervisor.connections.descriptors import AT_REST, EACH_TEMPLATE, own_descriptors
 from tests.support.client import complete, connect
-from tests.support.server import LAUNCH, Server
+from tests.support.server import FEW_DESCRIPTORS, Server
 
 SERVER_OPTIONS = ("--frontends", "2", "--threads", "1", "--hang-timeout", "3", "--max-restarts", "100")
 HARD = 1024
-FEW = (
-    "import os, sys, resource as r; n = int(sys.argv[1]); r.setrlimit(r.RLIMIT_NOFILE, (n, n)); "
-    "os.execv(sys.argv[2], sys.argv[2:])"
-)
-
-
-def limited(limit: int) -> tuple[str, ...]:
-    """The command of a server that may have so many open files."""
-    return (sys.executable, "-c", FEW, str(limit), *LAUNCH)
 
 
 @contextmanager
@@ -49,7 +39,7 @@ def lowered(pid: int) -> Iterator[None]:
 def test_idle_connections_up_to_the_limit_and_a_death(each: int) -> None:
     """Twelve hundred of them; whoever dies meanwhile comes up again, and goes on with those that it had."""
     actors = ("--frontends", str(each), "--renderers", str(each), "--detokenizers", str(each))
-    with Server(*actors, "--threads", "1", command=limited(HARD)) as server:
+    with Server(*actors, "--threads", "1", program=FEW_DESCRIPTORS, env={"FAKE_DESCRIPTORS": str(HARD)}) as server:
         assert "the limit of open files, 1024, allows" in server.output
         kept = [connect(server) for _ in range(4)]
         assert all("Paris" in complete(connection) for connection in kept)
@@ -110,7 +100,7 @@ def test_a_supervisor_without_descriptors_waits(server: Server) -> None:
 
 
 def test_a_limit_that_leaves_no_room_is_said_at_once() -> None:
-    with Server(command=limited(80), wait=False) as server:
+    with Server(program=FEW_DESCRIPTORS, env={"FAKE_DESCRIPTORS": "80"}, wait=False) as server:
         assert server.wait() == 2
         (line,) = server.read_all().splitlines()
         assert line.startswith("actorserve: error: 5 actors and 8 connections need ")

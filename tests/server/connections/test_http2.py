@@ -20,7 +20,7 @@ from tests.support.certificates import OPENSSL, Certificates
 from tests.support.client import free_port
 from tests.support.http2 import Http2Client
 from tests.support.selection import slow
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
 
 from .relays import BODY, check_successor, relay, whole
 
@@ -295,6 +295,6 @@ def test_with_tls_streams_go_on_too(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_told_of() -> None:
     with Server("--threads", "1") as server:
         port = server.base_url.rpartition(":")[2]
-        with Server("--http2-port", port, command=LAUNCH, wait=False) as other:
+        with Server("--http2-port", port, wait=False) as other:
             assert other.wait() == 1
             assert f"cannot listen on 127.0.0.1:{port}" in other.read_all()

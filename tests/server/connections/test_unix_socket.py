@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ import pytest
 from actorserve.actors.supervisor.connections.unix_socket import UnixSocket, listen_unix
 from actorserve.actors.supervisor.listeners import ListenError
 from tests.support.selection import slow
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
+from tests.support.warm import run_command
 
 from .relays import BODY, check_successor, relay, whole
 
@@ -78,7 +78,7 @@ def test_the_death_of_the_relay_costs_its_connections_alone(
 
 
 def test_another_server_is_not_driven_out(server: Server, path: Path) -> None:
-    run = subprocess.run([*LAUNCH, "--port", "0", "--uds", str(path)], capture_output=True, text=True, check=False)
+    run = run_command("launch", "--port", "0", "--uds", str(path))
     assert run.returncode == 1 and f"cannot listen on --uds {path}: somebody listens there" in run.stderr
 
 

@@ -22,7 +22,7 @@ from tests.server.dialects.conftest import LONG
 from tests.support.certificates import OPENSSL, Certificates, make_certificate
 from tests.support.client import free_port
 from tests.support.scripted import LAST, scripted
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
 
 NAME = "actorserve.v1.Inference"
 KEY = (("authorization", "Bearer secret"),)
@@ -193,7 +193,7 @@ def test_a_death_of_the_frontend_is_told_and_the_call_may_be_made_again(client: 
 
 
 def test_a_port_that_somebody_has(port: int, server: Server) -> None:
-    with Server("--grpc-port", str(port), command=LAUNCH, wait=False) as other:
+    with Server("--grpc-port", str(port), wait=False) as other:
         other.wait_for(f"cannot listen on 127.0.0.1:{port}")
         assert other.process.wait(60) == 1
 

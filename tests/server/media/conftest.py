@@ -11,8 +11,8 @@ import httpx2 as httpx
 import pytest
 
 from tests.support.models.vision.folders import picture, vision_folder
+from tests.support.runs.original import Imports
 from tests.support.server import Server
-from tests.support.warm import Imports
 
 WAIT_S = 60.0
 Ask = Callable[..., httpx.Response]

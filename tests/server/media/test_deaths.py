@@ -15,8 +15,8 @@ import httpx2 as httpx
 import pytest
 
 from tests.support.models.vision.folders import picture
+from tests.support.runs.original import Imports
 from tests.support.server import Server
-from tests.support.warm import Imports
 
 from .conftest import data_url
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.models.sounds.listeners import KINDS, Listening, listener
 from tests.support.models.sounds.whispers import RATE, encoded, sound, wav
+from tests.support.runs.original import Imports
 from tests.support.server import WAIT_S, Server
-from tests.support.warm import Imports
 
 ANSWER = 8
 Heard = tuple[Server, Listening, str]

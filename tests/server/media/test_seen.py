@@ -25,10 +25,10 @@ from actorserve.actors.protocol.media import MediaSource
 from tests.support.models.vision.families import FAMILIES, checkpoint
 from tests.support.models.vision.films import film
 from tests.support.models.vision.reference import Prompt, Reference, picture
+from tests.support.runs.original import Imports
 from tests.support.server import Server
 from tests.support.streams.cases import CHAT
 from tests.support.streams.pieces import Pieces, answer_of, post
-from tests.support.warm import Imports
 
 ANSWER = 12
 QUICK = "qwen3_vl"

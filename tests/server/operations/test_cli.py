@@ -13,6 +13,7 @@ import pytest
 from actorserve.actors.cli import main, make_parser
 from actorserve.actors.options.command_line import GROUPS, describe_options, integer, read_config
 from actorserve.actors.options.config import Config, ConfigError
+from tests.support.warm import run_command
 
 
 def read(*argv: str) -> Config:
@@ -319,8 +320,7 @@ def test_the_command_says_its_version(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "actorserve", "launch", str(tmp_path / "none"), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_command("launch", str(tmp_path / "none"), "--port", "0")
     assert done.returncode == 2
     assert done.stderr.strip() == f"actorserve: error: model: there is no folder {tmp_path / 'none'}"
     assert done.stdout == ""

@@ -6,12 +6,12 @@ import json
 import os
 import re
 import signal
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.support.client import http_client
-from tests.support.server import LAUNCH, Server
+from tests.support.server import Server
+from tests.support.warm import run_command
 
 PATIENCE_S = 30.0
 CHAT = "/v1/chat/completions"
@@ -222,8 +222,7 @@ def test_requests_are_told_only_if_wanted() -> None:
 
 
 def test_a_server_that_cannot_start_says_so_in_its_form() -> None:
-    command = [*LAUNCH, "--port", "0", "--log-format", "json", "--model-that-is-none"]
-    ended = subprocess.run([*command[:-1], "/nowhere"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    ended = run_command("launch", "--port", "0", "--log-format", "json", "/nowhere")
     (line,) = ended.stdout.splitlines()
     said = json.loads(line)
     assert ended.returncode == 2 and said["level"] == "critical" and "/nowhere" in said["message"]

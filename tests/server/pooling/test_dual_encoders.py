@@ -25,9 +25,9 @@ from tests.support.models.dual_encoders import (
 )
 from tests.support.models.embedders import cosines
 from tests.support.models.vision.folders import picture
+from tests.support.runs.original import Imports
 from tests.support.selection import slow
 from tests.support.server import Server
-from tests.support.warm import Imports
 
 OPTIONS = (
     "--device",

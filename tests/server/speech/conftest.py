@@ -9,8 +9,8 @@ import pytest
 from openai import OpenAI
 
 from tests.support.models.sounds.whispers import Reference, write_whisper
+from tests.support.runs.original import Imports
 from tests.support.server import Server
-from tests.support.warm import Imports
 
 
 @pytest.fixture(scope="session")
