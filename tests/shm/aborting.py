@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 S = TypeVar("S")
-SCENES = 100  # that may wait to be collected
+SCENES = 100  # behind which their descriptors are counted
+MOST_DESCRIPTORS = 300  # an Abort's traceback may hold what was aborted, with its own
 
 
 class Abort(BaseException):
@@ -54,6 +56,12 @@ def _traced(
     return False
 
 
+def collect_if_many_are_left() -> None:
+    """Late in a run a collection takes a tenth of a second; most scenes leave nothing to it."""
+    if len(os.listdir("/proc/self/fd")) > MOST_DESCRIPTORS:
+        gc.collect()
+
+
 def every_abort(
     make: Callable[[], S], act: Callable[[S], Callable[[], object]], modules: tuple[ModuleType, ...], minimum: int = 20
 ) -> Iterator[tuple[S, bool]]:
@@ -66,7 +74,7 @@ def every_abort(
     while was_aborted:
         at += 1
         if at % SCENES == 0:
-            gc.collect()  # an Abort's traceback holds what was aborted, with its descriptors
+            collect_if_many_are_left()
         scene = make()
         operation = act(scene)
         was_aborted = aborted(operation, at, modules)
@@ -99,7 +107,7 @@ def every_state(
     assert len(ends) > minimum, f"only {len(ends)} states were seen"
     for number, at in enumerate(ends):
         if number % SCENES == SCENES - 1:
-            gc.collect()
+            collect_if_many_are_left()
         scene = make()
         assert aborted(act(scene), at, modules)
         yield scene, True

@@ -15,6 +15,7 @@ from actorserve.shm.rings.lane_view import LaneView, view_lane
 from actorserve.shm.rings.mailbox import Inbox, Outbox, mailbox_bytes, wake
 from actorserve.shm.rings.ring import Consumer, Producer, ring_bytes
 from actorserve.shm.segment import Segment
+from tests.support.selection import slow
 
 from ..aborting import every_abort
 from ..post import Blob, Note, drained
@@ -147,7 +148,7 @@ def test_each_reader_has_its_own_depth_and_age(group: Group, monkeypatch: pytest
         group.view(3)
 
 
-@pytest.mark.parametrize("readers", [2, 3])
+@pytest.mark.parametrize("readers", [*slow(2), 3])
 def test_a_sender_that_dies_anywhere_sends_to_all_or_to_none(readers: int) -> None:
     outcomes = set()
 
@@ -177,7 +178,7 @@ def test_a_sender_that_dies_anywhere_sends_to_all_or_to_none(readers: int) -> No
     assert outcomes == set(range(readers + 1)), "it died between any two wake-ups"
 
 
-@pytest.mark.parametrize("readers", [2, 3])
+@pytest.mark.parametrize("readers", [*slow(2), 3])
 def test_a_receiver_that_dies_anywhere_leaves_the_others_alone(readers: int) -> None:
     def turning(scene: Group) -> Callable[[], object]:
         inbox = scene.inbox(1)
@@ -262,7 +263,7 @@ def no_backstop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "BACKSTOP_S", FOREVER)
 
 
-@pytest.mark.parametrize("readers", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("readers", [*slow(2), 3])
 def test_random_kills(readers: int, no_backstop: None) -> None:
     assert kill_at_random(15, 1, readers) > 15
 

@@ -22,12 +22,14 @@ from actorserve.shm.table.table import slot_of
 from tests.grammars.drawing import allowed, model
 from tests.support.models.checkpoints import VOCABULARY
 from tests.support.models.greedy import reference
+from tests.support.selection import slow
 
 from ..driver import LENGTH, Driver, Sequence, config_for, make_runner, plain_memory
 
 Folders = Callable[..., Path]
 GREEDY = Sampling(0, temperature=0.0)
 ROWS, COUNT = 8, 25
+PREEMPT = pytest.mark.parametrize("preempt", [*slow(0.0), 0.2])  # with many steps between preemptions
 
 
 def asking(**fields: Any) -> Sampling:
@@ -113,7 +115,7 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize("preempt", [0.0, 0.2])
+@PREEMPT
 def test_penalties_are_those_of_a_loop_over_transformers(bench: Bench, preempt: float) -> None:
     drawn = bench.run([Sequence(prompt(i), COUNT, sampling) for i, sampling in enumerate(ASKED)], preempt)
     wanted = [expected(bench, prompt(i), sampling) for i, sampling in enumerate(ASKED)]
@@ -123,7 +125,7 @@ def test_penalties_are_those_of_a_loop_over_transformers(bench: Bench, preempt: 
     assert drawn[7] == [7] * COUNT
 
 
-@pytest.mark.parametrize("preempt", [0.0, 0.2])
+@PREEMPT
 def test_logprobs_are_those_of_transformers(bench: Bench, preempt: float) -> None:
     """Of prompts and answers, also where the logits are changed before a token is drawn from them."""
     asked = [
@@ -154,7 +156,7 @@ def test_logprobs_are_those_of_transformers(bench: Bench, preempt: float) -> Non
 LISTS = ([7, 3, 7], [0], list(range(2, 130)), [VOCABULARY - 1, 5])
 
 
-@pytest.mark.parametrize("preempt", [0.0, 0.2])
+@PREEMPT
 def test_logprobs_of_listed_tokens_are_those_of_transformers(bench: Bench, preempt: float) -> None:
     """Each row has its own list, beside rows without one, in its order, and of logits as the model made them."""
     asked = [asking(logprobs=0, logprob_token_ids=ids, repetition_penalty=1.5) for ids in LISTS]
@@ -191,7 +193,7 @@ def test_memory_of_logprobs_is_given_back(bench: Bench) -> None:
     assert bench.area.read(0, len(prompt(1)), 0) == [(0, 0.0)]
 
 
-@pytest.mark.parametrize("preempt", [0.0, 0.3])
+@PREEMPT
 def test_bad_words_are_never_drawn(bench: Bench, preempt: float) -> None:
     (plain,) = bench.run([Sequence(prompt(2), COUNT)])
     single, pair = [plain[4]], plain[7:9]
@@ -204,7 +206,7 @@ def test_bad_words_are_never_drawn(bench: Bench, preempt: float) -> None:
     assert drawn[:8] == plain[:8] and drawn[8] != plain[8], "only behind its beginning the word's end is masked"
 
 
-@pytest.mark.parametrize("preempt", [0.0, 0.3])
+@PREEMPT
 @pytest.mark.parametrize("end", [[300], [300, 301, 302]])
 def test_thinking_ends_with_its_budget(bench: Bench, end: list[int], preempt: float) -> None:
     (plain,) = bench.run([Sequence(prompt(3), COUNT)])
@@ -299,7 +301,7 @@ def watermarked(bench: Bench, tokens: list[int], config: dict[str, Any]) -> list
     return answer
 
 
-@pytest.mark.parametrize("preempt", [0.0, 0.2])
+@PREEMPT
 def test_watermarks_are_those_of_transformers(bench: Bench, preempt: float) -> None:
     """Beside rows that want none, which draw what they drew."""
     asked = [asking(watermarking_config=WatermarkingConfig(**config)) for config in WATERMARKS]

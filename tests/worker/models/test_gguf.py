@@ -35,6 +35,7 @@ from tests.support.models.gguf import files
 from tests.support.models.gguf.files import Stored, convert, stored, write
 from tests.support.models.gguf.formats import KINDS, meaning, random_blocks
 from tests.support.models.greedy import assert_greedy, reference
+from tests.support.selection import slow
 
 from ..cpu.test_runner import prompt
 from ..driver import Driver, Sequence, check_grouped, config_for, make_runner
@@ -220,7 +221,7 @@ def test_an_expert_is_read_without_the_others(
     assert decoded[0] == 32 * 64 // 32
 
 
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("mix", [*slow("Q8_0"), "Q4_K_M"])
 def test_answers_are_those_of_transformers_on_the_same_numbers(mix: str, checkpoints: Folders, tmp_path: Path) -> None:
     """--dtype float32 computes with what is decoded; greedy, 16 prompts, in batches with chunks."""
     source = checkpoints("llama", **WIDE)
@@ -235,7 +236,7 @@ def test_answers_are_those_of_transformers_on_the_same_numbers(mix: str, checkpo
     assert len({tuple(answer) for answer in found}) == PROMPTS, "they differ, or nothing is said"
 
 
-@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("mix", ["Q8_0", *slow("Q4_K_M")])
 def test_quantised_files_are_int8_on_a_cpu(mix: str, checkpoints: Folders, tmp_path: Path) -> None:
     """The same as --quantization int8 of the same numbers, bit for bit, but for embeddings: these have 16 bits."""
     source = checkpoints("qwen3", **WIDE, tie_word_embeddings=True, num_attention_heads=8)
@@ -259,7 +260,7 @@ def test_quantised_files_are_int8_on_a_cpu(mix: str, checkpoints: Folders, tmp_p
     assert isinstance(asked.layers[0].qkv, Int8Linear)
 
 
-@pytest.mark.parametrize(("mix", "kinds"), [("Q4_K_M", {Weights.GROUPED}), ("Q4_0", {Weights.GROUPED})])
+@pytest.mark.parametrize(("mix", "kinds"), [("Q4_K_M", {Weights.GROUPED}), *slow(("Q4_0", {Weights.GROUPED}))])
 @pytest.mark.usefixtures("native_kernels")
 def test_four_bits_are_multiplied_as_they_are(
     mix: str, kinds: set[Weights], checkpoints: Folders, tmp_path: Path

@@ -14,6 +14,7 @@ from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.vision.encoder import EmbeddingCache, Embeddings
 from tests.support.models.vision.families import FAMILIES, checkpoint
 from tests.support.models.vision.reference import Prompt, Reference, Source, picture
+from tests.support.selection import slow
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
 TEXT = [*range(3, 22)]
@@ -109,7 +110,7 @@ def test_logits_are_those_of_the_whole_model_wherever_prompts_are_cut(family: st
     assert driver.cuts and driver.mixed
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "gemma3"])
+@pytest.mark.parametrize("family", ["qwen3_vl", *slow("gemma3")])
 def test_a_preempted_row_is_computed_again_from_its_slot(family: str, made: Made) -> None:
     driver = run(made, family, preempt=0.3)
     assert driver.steps > 40

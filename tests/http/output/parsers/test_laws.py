@@ -43,7 +43,7 @@ def by_format(samples: list[Sample]) -> dict[str, list[Sample]]:
 
 FORMATS = by_format(ALL)
 each_format = pytest.mark.parametrize("samples", FORMATS.values(), ids=FORMATS)
-every = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])  # of the places in a text
+every = pytest.mark.parametrize("step", [5, *slow(1)])  # of the places in a text
 
 
 @contextmanager
@@ -248,6 +248,6 @@ def test_time_is_linear(tools: str, reasoning: str | None, begin: str, unit: str
     def make() -> OutputParser:
         return make_parser(reasoning=reasoning, tools=tools, schemas=SCHEMAS)
 
-    short, long = (begin + (unit * size)[:size] for size in (5_000, 40_000))
+    short, long = (begin + (unit * size)[:size] for size in (3_000, 24_000))
     most = 24 * min(cpu_seconds(make, short) for _ in range(2))
     assert cpu_seconds(make, long) < most or cpu_seconds(make, long) < most
