@@ -275,12 +275,12 @@ def run_chaos(seed: int, layout: KVLayout = PLAIN, stages: int = 1) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("seed", [*range(5), *slow(*range(5, 10))])
+@pytest.mark.parametrize("seed", [*range(3), *slow(*range(3, 10))])
 def test_chaos(seed: int) -> None:
     run_chaos(seed)
 
 
-@pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 8))])
+@pytest.mark.parametrize("seed", [*range(3), *slow(*range(3, 8))])
 def test_chaos_with_windows_and_states(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actorserve.actors.scheduler.memory.snapshots.INTERVAL", 24)
     run_chaos(seed, random_layout(random.Random(seed)))

@@ -9,13 +9,12 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
+from tests.support.selection import slow
 
 from ..engine_model import Bench, expected_answer, prompt_of
 
 REQUESTS = 12
-SEEDS = pytest.mark.parametrize(
-    "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 60))]
-)
+SEEDS = pytest.mark.parametrize("seed", [*range(5), *slow(*range(5, 60))])
 
 
 def die(bench: Bench) -> list[int]:

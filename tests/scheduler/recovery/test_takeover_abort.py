@@ -296,7 +296,7 @@ class Torn:
             delattr(owner, self.where)
 
 
-@pytest.mark.parametrize("seed", [*range(10), *slow(*range(10, 20))])
+@pytest.mark.parametrize("seed", [*range(6), *slow(*range(6, 20))])
 def test_deaths_anywhere(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "MAX_TAKEOVERS", 1000)  # they die faster than any do in life
     most = [1, 10, adopted_rows.MAX_ANNOUNCED_BLOCKS][seed % 3]

@@ -139,8 +139,10 @@ def test_a_request_that_killed_schedulers(path: Path, monkeypatch: pytest.Monkey
     assert len(replayed(path).deaths) == 3
 
 
-@pytest.fixture
-def compared(path: Path) -> Path:
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It is only read."""
+    path = tmp_path_factory.mktemp("compared") / "recording"
     recorded(path, 8, 400, deaths=False, max_num_queued_reqs=100)
     return path
 
