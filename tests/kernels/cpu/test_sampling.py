@@ -138,7 +138,7 @@ WIDE: list[dict[str, float]] = [
 @pytest.mark.parametrize("filters", WIDE, ids=str)
 def test_a_nucleus_beyond_the_candidates(filters: dict[str, float]) -> None:
     """A flat distribution over many words: what is kept does not fit into the candidates."""
-    beyond_the_candidates(800, filters, 8_000)
+    beyond_the_candidates(800, filters, 4_000)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import torch
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from tests.support.models.checkpoints import VOCABULARY
+from tests.support.selection import slow
 
 from ..driver import Driver, Sequence, config_for, make_runner
 
@@ -38,7 +39,7 @@ SAMPLINGS = [
 ]
 
 
-@pytest.mark.parametrize("preempt", [0.0, 0.15])
+@pytest.mark.parametrize("preempt", [*slow(0.0), 0.15])
 def test_a_seed_draws_the_same_alone_and_in_a_batch(runner: CpuRunner, preempt: float) -> None:
     def sequences() -> list[Sequence]:
         return [Sequence(prompt(20 + 9 * number, number), 30, sampling) for number, sampling in enumerate(SAMPLINGS)]

@@ -172,7 +172,8 @@ def test_gguf_files_by_kernels_of_our_own(
     folder = checkpoints("llama", **sizes)
     convert(folder, tmp_path / "model.gguf", lambda name: form)
     check_alike(tmp_path / "model.gguf", 2)
-    check_alike(folder, 2)
+    if form == "F16":
+        check_alike(folder, 2)
 
 
 def test_a_stage_has_its_own_weights_and_layers(checkpoints: Folders) -> None:

@@ -28,7 +28,9 @@ from tests.support.models.embedders import (
     logits,
     write_model,
 )
+from tests.support.selection import slow
 
+ALIKE = ("xlm-roberta", "camembert", "electra")  # as roberta, and bert
 DIVIDED = ("mpnet", "deberta-v2")  # whose attention is their own
 PAIRS: list[tuple[str, str | None]] = [(SENTENCES[1], SENTENCES[0]), (SENTENCES[4], SENTENCES[2]), (SENTENCES[0], None)]
 
@@ -50,7 +52,7 @@ def text(folder: Path, first: str, second: str | None = None) -> Text:
     return Text(torch.tensor(ids), types.index(1) if 1 in types else 0)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*(name for name in FAMILIES if name not in ALIKE), *slow(*ALIKE)])
 def test_hidden_states_are_those_of_each_text_alone(family: str, tmp_path: Path) -> None:
     write_model(family, tmp_path)
     with torch.inference_mode():
@@ -84,7 +86,9 @@ def test_a_bias_by_distance_is_no_longer_than_a_text(tmp_path: Path, monkeypatch
     assert model.way is Way.FLAT and sizes == [(longest, longest)]
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "deberta-v2", "albert", "electra", "modernbert"])
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "distilbert", "deberta-v2", "modernbert", *slow("albert", "electra")]
+)
 def test_a_head_sees_one_text_at_a_time(family: str, tmp_path: Path) -> None:
     """Pairs too, whose texts are told apart where the model does that."""
     write_model(family, tmp_path, "SequenceClassification")
