@@ -18,12 +18,15 @@ from tests.support.runs.forks import Forks
 from tests.support.runs.original import take_huge_pages
 from tests.support.runs.sharing import Sharing
 from tests.support.server import Server
-from tests.support.warm import SAME_SUMS
+from tests.support.warm import AUTHORITIES, SAME_SUMS
 
 assert "torch" not in sys.modules, "what comes before this must not import torch: it would have its threads by now"
 os.environ["OMP_NUM_THREADS"] = "1"  # threads that spin take what servers of tests need, and copies have none
 os.environ.pop("OPENBLAS_NUM_THREADS", None)  # which would count for more
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # copies of this process would not have its threads
+# Clients of tests know by themselves whom they trust: to read the machine's 150 authorities would be 30 ms for each.
+os.environ[AUTHORITIES] = str(Path(__file__).parent)
+os.environ.pop("SSL_CERT_FILE", None)
 os.environ.setdefault(SAME_SUMS, "AUTO,STRICT")  # on some CPUs MKL's sums are others where numbers lie elsewhere
 OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
 MANY_TESTS = 1000  # a run that forks its process often enough for a second of copying to be worth it

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -133,11 +134,11 @@ class Server:
     def pids(self) -> dict[str, int]:
         """The process ids of live actors and templates by the names in their titles."""
         found: dict[str, int] = {}
-        for child in psutil.Process(self.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                title = " ".join(child.cmdline())
-                if title.startswith("actorserve: "):
-                    found[title.removeprefix("actorserve: ").strip()] = child.pid
+        for pid in self._pids():
+            with contextlib.suppress(OSError):
+                title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if title.startswith("actorserve: ") and parent(pid) == self.pid:
+                    found[title.removeprefix("actorserve: ").strip()] = pid
         return found
 
     def actors(self) -> dict[str, int]:
@@ -154,11 +155,17 @@ class Server:
     def processes(self) -> list[psutil.Process]:
         """Every process of this server that is alive, helpers included."""
         found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE and process.cwd() == self._folder.name:
-                    found.append(process)
+        for pid in self._pids():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
         return found
+
+    def _pids(self) -> Iterator[int]:
+        """Those that work in its folder; one that has ended works nowhere."""
+        for name in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if name.isdigit() and os.readlink(f"/proc/{name}/cwd") == self._folder.name:
+                    yield int(name)
 
     # --- from start to end ---------------------------------------------------------------------------------------
 
@@ -218,6 +225,11 @@ class Server:
             assert self.process.stdout is not None
             self.process.stdout.close()
             self._folder.cleanup()
+
+
+def parent(pid: int) -> int:
+    """Of this process (proc(5): the name before may have anything in it)."""
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
 
 
 @contextmanager

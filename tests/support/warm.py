@@ -56,6 +56,7 @@ LEFT = {
     *("TOKENIZERS_PARALLELISM", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "HF_HUB_DISABLE_PROGRESS_BARS"),
     *("TRANSFORMERS_VERBOSITY", "GLOO_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),
 } - os.environ.keys()
+AUTHORITIES = "SSL_CERT_DIR"  # where this process finds none
 SAME_SUMS = "MKL_CBWR"  # for products in the tests' own process; servers compute as those of users do
 
 
@@ -239,7 +240,7 @@ def _pipe_with(text: str) -> Iterator[int]:
 def server_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
     """That of this process, in which the package is found, and `own` besides."""
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
-    inherited = {name: value for name, value in os.environ.items() if name != SAME_SUMS}
+    inherited = {name: value for name, value in os.environ.items() if name not in (SAME_SUMS, AUTHORITIES)}
     return {**inherited, "PYTHONPATH": path, **(own or {})}
 
 
