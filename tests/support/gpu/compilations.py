@@ -18,7 +18,11 @@ from typing import Any
 from actorserve.kernels.cpu.native.library import cache_folder
 
 ROOT = Path(__file__).parents[3]
-COMPILED = ("kernels/*.py", "kernels/triton/**/*.py")  # what kernels are, and all that they import of ours
+COMPILED = (  # what kernels are, with all that they import of ours, and what they are launched with
+    "kernels/*.py",
+    "kernels/triton/**/*.py",
+    "tests/kernels/triton/launches.py",
+)
 MOST = 64  # answers that are kept
 LONGEST_S = 3600  # for all variants: on a busy machine more than the 300 s that other tests have
 
