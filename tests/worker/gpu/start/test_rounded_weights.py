@@ -45,6 +45,7 @@ from tests.support.compiler import cache_with_kernels  # noqa: E402
 from tests.support.models.gguf.files import convert  # noqa: E402
 from tests.support.models.gguf.formats import random_blocks  # noqa: E402
 from tests.support.models.weight_formats import write  # noqa: E402
+from tests.support.selection import slow  # noqa: E402
 
 from ...driver import Driver, config_for, make_runner  # noqa: E402
 from .test_stored_weights import answers, load, never, sequences  # noqa: E402
@@ -129,24 +130,28 @@ def test_a_quantised_checkpoint_becomes_what_is_asked_for(checkpoints: Folders, 
     assert {weight.form for one in products(model) for weight in one.weights} == {"bits8"}
 
 
-def test_inputs_of_8_bits(checkpoints: Folders, tmp_path: Path, caplog: Any) -> None:
-    """Steps of over 64 tokens multiply e4m3 on both sides, of weights made at load and of a checkpoint's; and no floats
+@pytest.mark.parametrize(("kept", "count"), [(False, 9), *slow((True, 6))])
+def test_inputs_of_8_bits(kept: bool, count: int, checkpoints: Folders, tmp_path: Path, caplog: Any) -> None:
+    """Steps of over 64 tokens multiply e4m3 on both sides, of weights made at load or of a checkpoint's; and no floats
     are made of these."""
     source = checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2, tie_word_embeddings=False)
-    for folder, count in ((source, 9), (write(source, "fp8_channel", tmp_path)[0], 6)):
-        with caplog.at_level("INFO", logger="worker"):
-            model = load(folder, quantization="w8a8_fp8", dtype="bfloat16")
-        assert f"{count} of them with inputs of 8 bits in steps of over 64 tokens" in caplog.text
-        linear: Any = model.layers[0].gate_up
-        x = torch.randn(70, linear.weights[0].inputs, generator=torch.Generator().manual_seed(1)).to(DEVICE).bfloat16()
-        exact, many, few = x.double() @ linear.weight.double().T, linear(x), linear(x[:64])
-        own, plain = ((made.double() - exact[: len(made)]).norm() / exact[: len(made)].norm() for made in (many, few))
-        assert plain < 5e-3 < own < 0.05, "one has rounded inputs, and one not"
-        wanted, _ = round_rows(x, x.shape[1])
-        assert torch.equal(many, scaled_linear(x, linear.scaled[0])) and wanted.dtype == torch.float8_e4m3fn
-        assert linear._all.floats is None or len(linear._all.floats) == 0
-        assert [len(tokens) for tokens in answers(model, torch.bfloat16)] == [4, 4, 4]
-        caplog.clear()
+    with caplog.at_level("INFO", logger="worker"):
+        folder = write(source, "fp8_channel", tmp_path)[0] if kept else source
+        model = load(folder, quantization="w8a8_fp8", dtype="bfloat16")
+    assert f"{count} of them with inputs of 8 bits in steps of over 64 tokens" in caplog.text
+    linear: Any = model.layers[0].gate_up
+    x = torch.randn(70, linear.weights[0].inputs, generator=torch.Generator().manual_seed(1)).to(DEVICE).bfloat16()
+    exact, many, few = x.double() @ linear.weight.double().T, linear(x), linear(x[:64])
+    own, plain = ((made.double() - exact[: len(made)]).norm() / exact[: len(made)].norm() for made in (many, few))
+    assert plain < 5e-3 < own < 0.05, "one has rounded inputs, and one not"
+    wanted, _ = round_rows(x, x.shape[1])
+    assert torch.equal(many, scaled_linear(x, linear.scaled[0])) and wanted.dtype == torch.float8_e4m3fn
+    assert linear._all.floats is None or len(linear._all.floats) == 0
+    assert [len(tokens) for tokens in answers(model, torch.bfloat16)] == [4, 4, 4]
+
+
+def test_where_inputs_have_no_8_bits(checkpoints: Folders, tmp_path: Path) -> None:
+    source = checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2, tie_word_embeddings=False)
     with pytest.raises(ConfigError, match="no weights here are e4m3"):
         load(write(source, "awq", tmp_path / "awq")[0], quantization="w8a8_fp8", dtype="bfloat16")
     with pytest.raises(ConfigError, match="w8a8_fp8: with --dtype bfloat16 only, not float32"):
@@ -208,20 +213,26 @@ def test_all_types_that_stay_are_counted() -> None:
     assert BYTES.keys() == READERS.keys()
 
 
-@pytest.mark.parametrize("kind", ["Q4_K_M", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("Q4_0", "Q8_0"))])
-def test_answers_of_a_file(kind: str, checkpoints: Folders, tmp_path: Path, caplog: Any) -> None:
-    """With heads whose numbers are paired in the file, alone and cut for two workers."""
+@pytest.mark.parametrize(
+    ("kind", "talks"), [("Q4_K_M", False), *slow(("Q4_K_M", True), ("Q4_0", True), ("Q8_0", True))]
+)
+def test_a_file(kind: str, talks: bool, checkpoints: Folders, tmp_path: Path, caplog: Any) -> None:
+    """Its numbers, with heads whose numbers are paired in the file, alone and cut for two workers; and what it says."""
     source = checkpoints("llama", **WIDE, num_attention_heads=8)
     file = tmp_path / "model.gguf"
     means = convert(source, file, medium if kind == "Q4_K_M" else lambda name: kind)
-    plain = Path(shutil.copytree(source, tmp_path / "plain"))
-    save_arrays(means, plain / "model.safetensors", metadata={"format": "pt"})
-    wanted = Driver(make_runner(config_for(plain, block_size=16)), seed=3).run(sequences())
     with caplog.at_level("INFO", logger="worker"):
         model = load(file, quantization="auto")
     assert "gguf: 9 products have weights of few bits" in caplog.text and "linears became" not in caplog.text
     assert [len(one.weights) for one in products(model, 1)] == ([2, 1, 1, 1] if kind == "Q4_K_M" else [1] * 4)
-    assert answers(model) == wanted
+    for path, one in (("self_attn.o_proj", model.layers[1].out), ("mlp.down_proj", model.layers[1].down)):
+        assert isinstance(one, StoredGpuLinear)
+        assert torch.equal(one.weight.cpu(), torch.from_numpy(means[f"model.layers.1.{path}.weight"]))
+    if talks:
+        plain = Path(shutil.copytree(source, tmp_path / "plain"))
+        save_arrays(means, plain / "model.safetensors", metadata={"format": "pt"})
+        wanted = Driver(make_runner(config_for(plain, block_size=16)), seed=3).run(sequences())
+        assert answers(model) == wanted
     assert isinstance(load(file, quantization="none").layers[0].qkv, CublasLinear)
     assert isinstance(load(file, quantization="gguf").layers[0].qkv, StoredGpuLinear)
     _check_parts(file)
