@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -68,7 +69,8 @@ def test_one_that_dies_fails_one_test_and_nothing_else(tmp_path: Path) -> None:
     assert {name for name, how in became.items() if how == "failure"} == {"test_deadly", "test_fails"}, output
     assert became.keys() == {"test_before", "test_deadly", "test_behind", "test_warns", "test_fails", "test_last"}
     assert "ended with -9 while it ran test_deadly.py::test_deadly" in output
-    assert "2 failed, 4 passed, 1 warning" in output and "beware" in output and "it is there" in output
+    assert re.search("2 failed, 4 passed, [1-9] warning", output), output  # what is imported anew may warn, too
+    assert "beware" in output and "it is there" in output
     notes = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
     by_kind = {kind: {pid for what, pid in notes if what == kind} for kind in ("imported", "began", "ended")}
     assert len(by_kind["imported"]) == 1 and not by_kind["imported"] & by_kind["began"]

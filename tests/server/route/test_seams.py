@@ -112,19 +112,20 @@ def test_a_response_goes_on_too_and_is_kept_where_it_ends(demo_server: Server, f
         assert client.get(f"{RESPONSES}/{other['id']}").status_code == 404
 
 
-def said(stream: bytes) -> list[str]:
-    """The kinds of events in their order, and their texts or tokens."""
+def said(stream: bytes) -> tuple[list[str], str, list[int]]:
+    """The kinds of events in their order, and their texts and tokens, wherever these were cut."""
     kinds: list[str] = []
     text = ""
+    tokens: list[int] = []
     for line in stream.decode().split("\n"):
         if line.startswith("data: {"):
             event = json.loads(line[6:])
             kind = event.get("type", "")
             text += event.get("delta", {}).get("text", "") if kind == "content_block_delta" else ""
-            text += "".join(f" {one['token_ids']}" for one in event.get("choices", []))
+            tokens += [token for one in event.get("choices", []) for token in one["token_ids"]]
             if kind != (kinds or [""])[-1]:
                 kinds.append(kind)
-    return [*kinds, text.replace("] [", ", ")]
+    return kinds, text, tokens
 
 
 def test_draws_follow_from_what_every_life_of_an_answer_knows(demo_server: Server) -> None:

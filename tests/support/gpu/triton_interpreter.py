@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 import triton.runtime.interpreter as interpreter
 
@@ -79,6 +80,27 @@ def sums_are_not_computed_twice() -> Iterator[None]:
         return
     with pytest.MonkeyPatch.context() as monkey:
         monkey.setattr(builder, "options", dataclasses.replace(options, sanitize_overflow=False))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def products_sum_in_one_order() -> Iterator[None]:
+    """A GPU's product of tiles sums each row in one order. The interpreter's is BLAS', which on some processors, or by
+    some of its kernels (OPENBLAS_CORETYPE), gives a row other bits by its place in the tile."""
+    builder: Any = getattr(interpreter, "InterpreterBuilder", None)
+    original: Any = getattr(builder, "create_dot", None)
+    if original is None:
+        yield
+        return
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        if any(one.dtype.is_floating() and one.dtype.primitive_bitwidth == 8 for one in (a, b)):
+            return original(self, a, b, d, *options)
+        made = numpy.einsum("...ik,...kj->...ij", a.data, b.data, dtype=d.data.dtype)
+        return interpreter.TensorHandle(made + d.data, d.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as monkey:
+        monkey.setattr(builder, "create_dot", create_dot)
         yield
 
 

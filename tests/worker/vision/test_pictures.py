@@ -100,7 +100,7 @@ def assert_same(reference: Reference, prompt: Prompt, tokens: list[int], logits:
     wanted = reference.logits(prompt, tokens[:-1])
     assert sorted(logits) == list(range(len(wanted)))
     found = torch.stack([logits[at] for at in sorted(logits)])
-    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-5
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 2e-5
     assert tokens == wanted[len(prompt.ids) - 1 :].argmax(-1).tolist()
 
 

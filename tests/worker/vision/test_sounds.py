@@ -38,5 +38,5 @@ def test_logits_are_those_of_the_whole_model_wherever_sounds_are_cut(kind: str, 
     tokens, _ = driver.run([sequence, Sequence(TEXT * 2, ANSWER)])
     wanted = theirs.logits(ids + tokens[:-1], inputs)
     found = torch.stack([driver.logits[0][at] for at in sorted(driver.logits[0])])
-    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-5
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 2e-5
     assert tokens == wanted[len(ids) - 1 :].argmax(-1).tolist() and driver.cuts
