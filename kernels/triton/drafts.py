@@ -70,7 +70,8 @@ def propose_kernel(
         matching = tl.zeros([TILE], tl.int64)
         for back in range(LONGEST):
             alive = alive & (end >= back)
-            alive = alive & (tl.load(line + end - back, mask=alive, other=0) == tl.load(line + known - 1 - back))
+            ending = tl.load(line + tl.maximum(known - 1 - back, 0))  # nobody is alive where there is none
+            alive = alive & (tl.load(line + end - back, mask=alive, other=0) == ending)
             matching += alive.to(tl.int64)
         best = tl.maximum(best, tl.max(tl.where(matching >= SHORTEST, matching << 32 | end, -1), 0))
     number = tl.arange(0, DRAFTS).to(tl.int64)

@@ -20,9 +20,11 @@ from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.layers.varied_layers import make_model
 from actorserve.actors.worker.gpu.memory import make_pools
 from actorserve.actors.worker.gpu.runner import GpuRunner
+from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.models.weights import open_weights
 from actorserve.actors.worker.tensor_parallel import TensorParallelGroup
 from actorserve.kernels.triton.drafts import Lookup
+from actorserve.shm.table.logprobs import Logprobs
 
 from .driver import GREEDY, LENGTH, Driver, Sequence, config_for
 
@@ -92,6 +94,8 @@ def make_runner(folder: Path, group: TensorParallelGroup, drafts: int) -> GpuRun
         runner: GpuRunner = DraftingRunner(model, log, sizes, [1, 2, 4], lookup=lookup, adaptive=False)
     else:
         runner = GpuRunner(model, log, sizes, [1, 2, 4])
+    if group.rank == 0:  # and nobody else
+        runner.sampler.logprobs = LogprobsWriter(Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH), ROWS)
     runner.block_size = BLOCK_SIZE  # type: ignore[attr-defined]
     runner.pools = make_pools(own, BLOCKS, BLOCK_SIZE, torch.float32, DEVICE)
     return runner

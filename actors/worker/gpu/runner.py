@@ -188,7 +188,7 @@ class GpuRunner:
 
     def _start_decoding(self, buffers: StepBuffers, size: int, work: RowWork) -> int:
         numbers, draws, count = buffers.numbers, len(self._at.drawing), work.rows.size
-        numbers.drawing[:size] = -1
+        numbers.drawing[:] = -1  # the graph that draws may be of more rows than this one
         numbers.drawing[:count] = work.rows
         numbers.firsts[:count] = work.sent
         buffers.send(self._numbers, 2 * draws, 3 * draws + size)

@@ -95,6 +95,7 @@ class Sampler:
         self.changing = Graphs(capture, self._changing, device)
         self.greedy = Graphs(capture if model.group is not None else (), self._greedily, device)
         self._is_greedy = np.zeros(sizes.rows, bool)
+        self.tells = np.zeros(sizes.rows, bool)  # logprobs, be it by another member of the group
         # What graphs read and write stays where it is:
         self._numbers, self._at = numbers, StepNumbers.of(numbers, sizes)
         most = sizes.draws
@@ -107,7 +108,8 @@ class Sampler:
     def place(self, row: int, sampling: Sampling, rendition: Rendition, prompt: np.ndarray, answer: np.ndarray) -> None:
         """A sequence takes a row; `upload` is to follow."""
         # Of its parameters alone: only one of a group's members knows whose logprobs are told, and all do the same.
-        self._is_greedy[row] = sampling.temperature == 0 and sampling.logprobs < 0
+        self.tells[row] = sampling.logprobs >= 0
+        self._is_greedy[row] = sampling.temperature == 0 and not self.tells[row]
         self.processors.place(row, sampling, prompt, answer, host=not rendition.is_plain())
         if rendition.is_plain():
             self.logits_processors.drop(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,30 @@ def test_a_model_of_few_bits_makes_drafts(checkpoints: Folders, tmp_path: Path) 
     driver = GpuDriver(runner, drafts=DRAFTS, steady=True, budget=80)
     assert driver.run([Sequence(prompt(70, 1), 6, SAMPLINGS[1])]) == wanted
     assert driver.accepted == driver.drafted > 0
+
+
+def test_a_step_of_few_rows_draws_for_none_of_the_others(checkpoints: Folders) -> None:
+    """Where what is drawn has graphs of other sizes than decoding has: all rows have drafts, then three are left."""
+    config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
+    runner = make_gpu_runner(config, lookup=LOOKUP)
+    assert isinstance(runner, DraftingRunner) and runner.sampler.plain.sizes[:4] == [1, 2, 4, 8]
+    runner.decoding.sizes = [1, 3]
+    for row in range(4):
+        tokens = [*CIRCLE[:8], 7 + row]
+        runner.log[row, : len(tokens)] = tokens
+        new = NewRow.make(row, make_ref(1, row), len(tokens), len(tokens), 0, [row], Sampling(row, temperature=0.7))
+        run(runner, [new], [len(tokens)], [row])
+    run(runner, [], [4] * 4, range(4))  # all rows have drafts
+    before = runner.rows.state.drawn.clone(), runner.rows.state.last.clone()
+    run(runner, [], [1] * 3, range(3))
+    for was, state in zip(before, (runner.rows.state.drawn, runner.rows.state.last), strict=True):
+        assert state[3] == was[3] and (state[:3] != was[:3]).any()
+    assert runner.rows.state.drawn[:4].tolist() == [known - 1 for known in runner.known[:4]]
+
+
+def run(runner: DraftingRunner, new: list[NewRow], counts: list[int], rows: Iterable[int]) -> None:
+    with torch.inference_mode():
+        runner.run(Step.make(1, 1, new, list(rows), counts))
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ class DraftingRunner(GpuRunner):
         pending = self.known[rows] - firsts
         room = np.maximum(step.counts - pending, 0)
         room[self.sampler.processors.among(rows)] = 0
-        room[self.sampler.logprobs.among(rows)] = 0
+        room[self.sampler.tells[rows]] = 0
         if self.room is not None and room.any():
             room = self.room.of(rows, room, step.min_accepted)
         counts = np.minimum(step.counts, pending) + room
