@@ -228,7 +228,8 @@ def _linear_experts(fields: Fields, header: GgufHeader) -> Config:
 
 
 def _kimi_linear(fields: Fields, header: GgufHeader) -> Config:
-    """Layers without heads of keys are linear attention; the others keep latents, and nothing turns."""
+    """Layers without heads of keys are linear attention; the others keep latents, and nothing turns. Converters write
+    neither how many groups of experts there are nor that chosen ones are normed, which they are in any case."""
     scored_by_sigmoid(fields)
     found = routed_experts(fields)
     dense, kept = found.pop("first_k_dense_replace"), latent_sizes(fields)
@@ -238,6 +239,9 @@ def _kimi_linear(fields: Fields, header: GgufHeader) -> Config:
             name: value for name, value in found.items() if name not in ("n_routed_experts", "num_nextn_predict_layers")
         },
         **kept,
+        "n_group": fields.count("expert_group_count") or 1,
+        "topk_group": fields.count("expert_group_used_count") or 1,
+        "norm_topk_prob": True,
         "num_local_experts": found["n_routed_experts"],
         "layer_types": kinds,
         "mlp_layer_types": ["dense" if layer < dense else "sparse" for layer in range(len(kinds))],

@@ -316,7 +316,7 @@ def kimi_fields(config: Any) -> dict[str, Any]:
         "expert_used_count": config.num_experts_per_tok,
         "expert_shared_count": config.n_shared_experts,
         "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_weights_norm": config.norm_topk_prob,
+        "expert_group_used_count": 1,
         "expert_weights_scale": float(config.routed_scaling_factor),
         "expert_gating_func": 2,
         "leading_dense_block_count": config.mlp_layer_types.count("dense"),
