@@ -47,7 +47,8 @@ class HostedSequences:
         for ref in table.current_refs(0, table.slots):
             if table.prompt_length(ref) is not None and not table.finish(ref):
                 found.add(slot_of(ref))
-                self._end(ref, admitted=False)
+                self._cancel(ref)
+                self._context.post(self._scheduler, Admit([ref]))  # perhaps it was not
         if found:
             self._context.log.info("%d sequences of servers elsewhere are ended, until they are told anew", len(found))
         return [slot for slot in reversed(range(table.slots)) if slot not in found]
@@ -107,14 +108,16 @@ class HostedSequences:
                 del self._owners[hosted.own]
                 self._end(hosted.own)
 
-    def _end(self, own: int, admitted: bool = True) -> None:
+    def _end(self, own: int) -> None:
         if self._table.finish(own):
             self._free_slot(own)  # whose end was heard, and not told
-            return
+        else:
+            self._cancel(own)
+
+    def _cancel(self, own: int) -> None:
+        """Its slot is free once its end is heard."""
         self._ending.add(own)
         self._table.cancel(own)
-        if not admitted:  # perhaps
-            self._context.post(self._scheduler, Admit([own]))
         self._context.post(self._scheduler, Cancel([own]))
 
     # --- what becomes of them ------------------------------------------------------------------------------------

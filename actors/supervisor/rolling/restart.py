@@ -40,6 +40,7 @@ from . import option_changes
 from .batches import ALL, choose, in_batches, names_of, to_be_tried
 
 if TYPE_CHECKING:
+    from ..processes.template_process import Template
     from ..supervisor import Supervisor
 
 MOST_DEATHS = 2  # of a successor that is killed before it is ready; one that fails by itself gets no second chance
@@ -70,7 +71,19 @@ class Rolling:
         if first is None or not first.usable:
             self._layout = fingerprint(supervisor.system)
             return
-        file = os.memfd_create("layout", os.MFD_CLOEXEC)
+        try:
+            self._ask_for_layout(first)
+        except OSError:  # there is no descriptor, or no memory, to ask with
+            self._layout = fingerprint(supervisor.system)
+
+    def _ask_for_layout(self, first: Template) -> None:
+        supervisor = self._supervisor
+        boot_fd = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(supervisor.children[0].spec)))
+        try:
+            file = os.memfd_create("layout", os.MFD_CLOEXEC)
+        except OSError:
+            os.close(boot_fd)
+            raise
 
         def told(status: int | None) -> None:
             known = os.pread(file, FINGERPRINT_BYTES, 0).decode() if status == 0 else ""
@@ -78,7 +91,6 @@ class Rolling:
             self._layout = known or fingerprint(supervisor.system)
             supervisor.changes.tell()
 
-        boot_fd = memory_file(msgspec.msgpack.encode(supervisor.memory.boot(supervisor.children[0].spec)))
         first.tell_layout(boot_fd, file, told)
         os.close(boot_fd)
 

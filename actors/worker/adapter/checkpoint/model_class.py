@@ -32,7 +32,8 @@ def read_config(info: ModelInfo, trust: bool) -> Any:
     """transformers', of what goes on with texts."""
     values = read_json(Path(info.folder) / "config.json")
     own = "auto_map" in values and not trust
-    if (kind := values.get("model_type")) not in CONFIG_MAPPING and isinstance(kind, str) and not (own or trust):
+    kind = values.get("model_type")
+    if isinstance(kind, str) and kind not in CONFIG_MAPPING and not (own or trust):
         other = "a newer transformers may, or --trust-remote-code where its publisher has code for the folder"
         raise refused_model(info, f"{VERSION} has no class for the model_type {kind}; {other}")
     instead = "--trust-remote-code runs the code beside its weights" if own else "a newer transformers may"
