@@ -43,6 +43,7 @@ from ...runtime.aiohttp_import import import_aiohttp
 from ...runtime.process import live
 from ...runtime.signals import die_with_supervisor, leave_signals_to_supervisor
 from ..rolling.preflight import check, tell_layout
+from .code_pages import let_go
 
 ALSO = ("tokenizers",)  # what actors import only once they run
 ADOPTION_S = 10.0  # what the one in between gets to end
@@ -156,6 +157,7 @@ class _Template:
     def _import(self) -> None:
         if self._kind:
             find(KINDS[self._kind].early_imports)(*self._modules)
+            let_go()
         else:
             import_aiohttp()
             for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):
@@ -173,7 +175,7 @@ class _Template:
         if not between:
             try:
                 if not os.fork():
-                    self._answer_and_become(become, write_end)
+                    self._answer_and_become(become, read_end, write_end)
             finally:
                 os._exit(1)
         os.close(write_end)
@@ -183,13 +185,14 @@ class _Template:
         if not answered:  # perhaps it has been; the next answers would be taken for those of questions before theirs
             raise OSError("what was forked did not say that it has answered")
 
-    def _answer_and_become(self, become: Callable[[], NoReturn], write_end: int) -> NoReturn:
+    def _answer_and_become(self, become: Callable[[], NoReturn], read_end: int, write_end: int) -> NoReturn:
         os.setsid()  # Ctrl-C is for the supervisor alone
         self._await_adoption()
         self._control.send(answer(os.getpid()))  # fails where nobody waits for it any more
         self._control.close()
-        os.write(write_end, b".")
+        os.write(write_end, b".")  # with an end to be read here: the template may be gone
         os.close(write_end)
+        os.close(read_end)
         become()
 
     def _await_adoption(self) -> None:
