@@ -187,7 +187,7 @@ def _memory_on_cpu(
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
     from .gpu.layers.sources import check_rounded_inputs
-    from .gpu.memory import blocks_in, kv_kind, plan_memory, room_for_blocks
+    from .gpu.memory import blocks_in, device_memory, kv_kind, plan_memory, room_for_blocks
     from .gpu.start import check_shape, choose_dtype
 
     check_shape(config, shape)
@@ -200,7 +200,7 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     weights, length = weight_bytes(shape, dtype, stays=stays, own_bytes=own_bytes), model.max_model_len
     plan = plan_memory(config, shape, length, kind)
     longest = -(-length // config.block_size)
-    free, total = torch.cuda.mem_get_info(0)
+    free, total = device_memory(0)
     yield {
         "device": torch.cuda.get_device_name(0),
         "dtype": _types(shape, dtype) + (" (of gguf)" if of_gguf and stays else ""),

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +90,10 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
     (folder / "nvidiactl").touch()
     monkeypatch.setattr(machine, "DEVICES", folder)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: SimpleNamespace(origin=f"{folder}/torch.py"))
+    assert not machine.may_have_gpu(), "a driver is of no use to a torch for CPUs"
+    (folder / "lib").mkdir()
+    (folder / "lib" / "libtorch_cuda.so").touch()
     assert machine.may_have_gpu() and find(folder, device="auto", kv_cache_dtype="fp8")
     drafts = '{"method": "draft_model", "model": "/none", "num_speculative_tokens": 2}'
     check_device(make_config({"speculative_config": drafts}), on_gpu=True)

@@ -5,6 +5,7 @@ Knows /proc, /dev and cgroups; no torch, so that whoever starts the worker can a
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Collection, Mapping
@@ -25,8 +26,10 @@ CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
 UNLIMITED = 1 << 60  # cgroup v1 says "no limit" with a huge number
 GPU_OPTIONS = ("gpu_memory_utilization", "enforce_eager", "cudagraph_capture_sizes")
-GPU_FILES = ("nvidiactl", "dxg", "nvmap", "kfd")  # in /dev, of drivers: NVIDIA's, WSL's, Jetson's, AMD's
+GPU_FILES = ("nvidiactl", "nvmap")  # in /dev, of drivers: NVIDIA's, Jetson's
 DEVICES = Path("/dev")
+WSL_DRIVER = Path("/usr/lib/wsl/lib/libcuda.so.1")  # /dev/dxg is there with any GPU, or none
+CUDA_LIBRARY = "lib/libtorch_cuda.so"  # beside torch's modules, where it was built for CUDA
 NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
 
 
@@ -49,10 +52,19 @@ NO_BYTES: Mapping[str, float] = {}
 
 
 def may_have_gpu(environment: Mapping[str, str] = os.environ) -> bool:
-    """False: there is none, for no driver is loaded or none of its devices shall be seen. True: ask torch."""
+    """False: there is none, for no driver is loaded, none of its devices shall be seen, or torch was built for CPUs
+    alone. True: ask torch.
+    """
     if environment.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return False
-    return any((DEVICES / name).exists() for name in GPU_FILES)
+    has_driver = any((DEVICES / name).exists() for name in GPU_FILES) or WSL_DRIVER.exists()
+    return has_driver and torch_has_cuda()
+
+
+def torch_has_cuda() -> bool:
+    """Whether the torch that is installed was built for CUDA; it is not imported for that."""
+    found = importlib.util.find_spec("torch")
+    return bool(found and found.origin) and (Path(str(found.origin)).parent / "lib" / "libtorch_cuda.so").exists()
 
 
 def cpu_flags() -> set[str]:

@@ -25,7 +25,7 @@ class KVOptions(ModelOptions, frozen=True, kw_only=True):
         Meta(
             description="of keys and values; on a CPU auto is the type that is computed in, float16 where weights were "
             "quantised, and fp8, nvfp4 and TurboQuant take a half to a fifth of float16's bytes; on a GPU auto or fp8 "
-            "(Hopper or newer)"
+            "(Ada, Hopper or newer)"
         ),
     ] = "auto"
     block_size: Annotated[int, Meta(ge=8, le=256, multiple_of=8, description="tokens in one KV block")] = 32

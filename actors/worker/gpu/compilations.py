@@ -10,6 +10,7 @@ slow device.
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -27,9 +28,14 @@ from triton.runtime.cache import triton_key
 from triton.runtime.jit import JITFunction
 
 from ...model.memory.machine import usable_cores
+from ...options.config import ConfigError
 from ...runtime.process import Context
 from ...telemetry.gauges import WorkerGauge
 
+LACKS = (
+    "Triton builds what launches them with a C compiler, Python's headers and the driver's libcuda.so (Debian, Ubuntu: "
+    "apt install gcc python3-dev); --device cpu needs none"
+)
 TRIES = 2  # the compiler of a GPU's code is a process, which somebody may kill
 ATEN = torch.ops.aten
 PRODUCTS = {ATEN.linear.default, ATEN.mm.default}
@@ -42,6 +48,16 @@ NEW = {
 def begin_to_read_triton() -> None:
     """Its own files, by which it knows whether a kernel was compiled by it: most of a second, beside the weights."""
     threading.Thread(target=triton_key, name="reads-triton", daemon=True).start()
+
+
+def check_launcher() -> None:
+    """ConfigError if what launches kernels cannot be built here: Triton does so at its first use, by a C compiler."""
+    if triton.knobs.runtime.interpret:
+        return
+    try:
+        _ = triton.runtime.driver.active.utils
+    except (RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
+        raise ConfigError(f"--device: kernels of a GPU cannot be launched: {error}. {LACKS}") from error
 
 
 def compile_ahead(device: torch.device, *launch: Callable[[], None], threads: int | None = None) -> int:

@@ -112,13 +112,17 @@ class Graphs(Generic[Size]):
         return len(self._graphs)
 
     def own_bytes(self, pool: Any, free: Callable[[], int]) -> int:
-        """What the graphs will take, beside the memory in which they compute: as many times what one takes."""
+        """What the graphs will take, beside the memory in which they compute: as many times what one takes. Of two the
+        less: others may take memory of the device meanwhile, as a browser does.
+        """
         if not self.sizes:
             return 0
         kept = [self._captured(self.sizes[0], pool)]  # the first of all also sets things up
-        before = free()
-        kept.append(self._captured(self.sizes[0], pool))
-        return max(0, before - free()) * len(self.sizes)
+        left = [free()]
+        for _ in range(2):
+            kept.append(self._captured(self.sizes[0], pool))
+            left.append(free())
+        return max(0, min(left[0] - left[1], left[1] - left[2])) * len(self.sizes)
 
     def _captured(self, size: Size, pool: Any) -> torch.cuda.CUDAGraph:
         """It is run before, since what compiles or sets itself up cannot be captured."""

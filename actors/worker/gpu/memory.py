@@ -13,6 +13,7 @@ from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
 from ...model.memory.kv_memory import KVMemory, WindowPlan, plan_windows
+from ...model.memory.machine import available_bytes
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import DraftModelOptions, read_speculative
 
@@ -23,8 +24,11 @@ LOOK_S = 0.1  # between looks at memory that is being freed
 LOOKS = 100  # 10 s at most
 STILL = 5  # looks at which nothing more was free: what is not, others have
 RESERVE = 128 << 20  # bytes for what is made later: the context of libraries, and rounding of the allocator
+OF_MACHINE = ((8, 7), (11, 0), (12, 1))  # Jetson Orin and Thor, DGX Spark: the memory of processor and GPU is one
+SAID = ("out of memory", "ALLOC_FAILED", "cudaErrorMemoryAllocation")  # by CUDA, cuBLAS and Triton
 LOWER = "--gpu-memory-utilization (if others use the GPU), --max-num-batched-tokens, --max-num-seqs or --max-model-len"
 LOWER_LORA = "--max-cpu-loras or --max-lora-rank"
+SMALLER = "Take a smaller model, fewer bits (--quantization int8 or int4), or more GPUs (--tensor-parallel-size)"
 
 
 def make_pools(
@@ -79,7 +83,7 @@ def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.d
     if config.kv_cache_dtype != "fp8":
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU auto, {name} or fp8 for this model")
     if not supported(device):
-        raise ConfigError("--kv-cache-dtype fp8: this GPU has no instructions for it (Hopper and newer have)")
+        raise ConfigError("--kv-cache-dtype fp8: this GPU has no instructions for it (Ada, Hopper and newer have)")
     return E4M3
 
 
@@ -100,18 +104,29 @@ def plan_memory(config: Config, shape: Architecture, max_length: int, kind: torc
     return KVMemory(kv_block_bytes(shape, config.block_size, kind, windows) + beside, sequence, windows, 0)
 
 
+def device_memory(device: torch.device | int) -> tuple[int, int]:
+    """(free bytes, all) of a device.
+
+    Where its memory is the machine's, what files are cached in counts as free: weights were read from some just now.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    if torch.cuda.get_device_capability(device) not in OF_MACHINE:
+        return free, total
+    return min(total, max(free, available_bytes())), total
+
+
 def await_freed_memory(config: Config, device: torch.device, wait: Callable[[float], object] = time.sleep) -> int:
     """Free bytes of the device, once they are as many as may be used, or as many as they become.
 
     The driver takes seconds to free what a killed predecessor had, which would be missing as KV memory ever after.
     """
-    free, total = torch.cuda.mem_get_info(device)
+    free, total = device_memory(device)
     still = 0
     for _ in range(LOOKS):
         if free >= total * config.gpu_memory_utilization or still == STILL:
             break
         wait(LOOK_S)
-        before, free = free, torch.cuda.mem_get_info(device)[0]
+        before, free = free, device_memory(device)[0]
         still = still + 1 if free <= before else 0
     return free
 
@@ -126,7 +141,7 @@ def measure(device: torch.device, try_out: Callable[[], None]) -> tuple[int, int
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
+    free, total = device_memory(device)
     return peak, total - free
 
 
@@ -161,7 +176,20 @@ def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int
     return min(room // size, config.max_num_seqs * sequence)
 
 
-def out_of_memory(error: torch.OutOfMemoryError, doing: str) -> ConfigError:
-    """What to say when the device has not even enough to start."""
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether the device had no room, whoever says so: torch has an error of its own for its allocator alone. One in
+    the middle of a capture is the context of what the end of the capture says.
+    """
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in SAID):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def out_of_memory(error: BaseException, with_weights: bool) -> ConfigError:
+    """What to say when the device has not even enough to start; before its weights are there, or behind that."""
     reason = str(error).splitlines()[0].split(" If reserved")[0]
-    return ConfigError(f"out of GPU memory {doing}: {reason} Lower {LOWER}; of adapters {LOWER_LORA}")
+    if with_weights:
+        return ConfigError(f"out of GPU memory at the start: {reason} Lower {LOWER}; of adapters {LOWER_LORA}")
+    return ConfigError(f"out of GPU memory while weights were loaded: {reason} {SMALLER}; do others use the GPU?")

@@ -38,7 +38,13 @@ from ..start.shared import join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
-from .compilations import begin_to_read_triton, compile_ahead, report_late_compilations, writable_cache
+from .compilations import (
+    begin_to_read_triton,
+    check_launcher,
+    compile_ahead,
+    report_late_compilations,
+    writable_cache,
+)
 from .drafts.ahead import CachedDraftingRunner
 from .drafts.blocks import BlockDrafter, BlockDraftingRunner
 from .drafts.draft_model import ModelDraftingRunner
@@ -57,7 +63,9 @@ from .lora.start import make_sites, start_adapters
 from .memory import (
     await_freed_memory,
     blocks_in,
+    device_memory,
     graph_bytes,
+    is_out_of_memory,
     kv_block_bytes,
     kv_kind,
     make_pools,
@@ -79,30 +87,26 @@ def start(context: Context) -> GpuWorkerActor:
     """The actor, ready to run steps; ConfigError if the model, or memory for it, cannot be had."""
     spec = context.spec
     device = torch.device("cuda", context.system.first_device(spec.engine) + spec.index)
-    torch.cuda.set_device(device)
-    context.phase_ends(StartPhase.IMPORTS)
-    begin_to_read_triton()
-    await_freed_memory(context.config, device)
-    group = join_group(context, device)
-    context.phase_ends(StartPhase.GROUP)
-    begun = time.perf_counter()
+    model: GpuModel | None = None
     try:
-        model = _load(context.config, context.model, device, group, make_sites(context.config, device))
-        draft = _load_draft(context, device) or _load_head(context, model)
-        context.phase_ends(StartPhase.WEIGHTS)
-        dtype = str(model.dtype).removeprefix("torch.")
-        context.log.info(
-            "%s in %s loaded onto %s in %.1f s",
-            *(context.model.architecture, dtype, torch.cuda.get_device_name(device), time.perf_counter() - begun),
-        )
+        torch.cuda.set_device(device)
+        context.phase_ends(StartPhase.IMPORTS)
+        begin_to_read_triton()
+        check_launcher()
+        await_freed_memory(context.config, device)
+        group = join_group(context, device)
+        context.phase_ends(StartPhase.GROUP)
+        model, draft = _load_all(context, device, group)
         runner = make_runner(context, model, draft)
         with writable_cache(context.log):
             blocks, plan = _give_memory(context, runner, group)
             context.phase_ends(StartPhase.KV_MEMORY)
             if not context.config.enforce_eager:
                 _capture(context, runner)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory(error, "at the start") from None
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise out_of_memory(error, with_weights=model is not None) from None
     adapters = start_adapters(context, runner, group)
     report_late_compilations(context)
     windows = plan.windows
@@ -111,15 +115,31 @@ def start(context: Context) -> GpuWorkerActor:
     return GpuWorkerActor(context, runner, blocks, layout, tokens, adapters)
 
 
+def _load_all(
+    context: Context, device: torch.device, group: TensorParallelGroup | None
+) -> tuple[GpuModel, Drafter | None]:
+    """The model, and what makes drafts beside it."""
+    begun = time.perf_counter()
+    model = _load(context.config, context.model, device, group, make_sites(context.config, device))
+    draft = _load_draft(context, device) or _load_head(context, model)
+    context.phase_ends(StartPhase.WEIGHTS)
+    dtype, seconds = str(model.dtype).removeprefix("torch."), time.perf_counter() - begun
+    context.log.info(
+        "%s in %s loaded onto %s in %.1f s",
+        *(context.model.architecture, dtype, torch.cuda.get_device_name(device), seconds),
+    )
+    return model, draft
+
+
 def _compile(context: Context, runner: GpuRunner) -> None:
     """All kernels, side by side, before any is run. Where that fails, each is compiled when it is launched first, which
     says itself what it lacks."""
     begun = time.perf_counter()
     try:
         count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise
         context.log.warning("kernels are compiled one after the other: %s: %s", type(error).__name__, error)
         return
     context.log.info("%d kernels compiled, or found as they were, in %.1f s", count, time.perf_counter() - begun)
@@ -281,7 +301,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     peak, used = measure(model.device, runner.profile_steps)
     graphs = 0 if config.enforce_eager else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
-    total = torch.cuda.mem_get_info(model.device)[1]
+    total = device_memory(model.device)[1]
     room = room_for_blocks(config, total, used, peak + graphs)
     blocks = blocks_in(config, plan, length, room)
     if group is not None:

@@ -15,6 +15,8 @@ from .shared import speaks_for_all
 if TYPE_CHECKING:
     from ..actor import WorkerActor
 
+OLDEST_GPU = 8, 0  # the compute capability with asynchronous copies, bfloat16, and memory for tiles of prompts
+
 
 def load(context: Context) -> WorkerActor:
     """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
@@ -39,6 +41,9 @@ def load(context: Context) -> WorkerActor:
     if not on_gpu:
         from . import cpu
 
+        if (reason := why_no_gpu(context.config)) and speaks_for_all(context):
+            context.log.warning("computing on the CPU: %s", reason)
+
         return cpu.start(context, own)
     import_rest()
     from ..gpu import start as gpu_start
@@ -52,9 +57,30 @@ def uses_gpu(config: Config) -> bool:
 
     if config.device == "cuda":
         check_gpu(config)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: torch finds no GPU here (nvidia-smi and torch.version.cuda may say why)")
-    return config.device != "cpu" and torch.cuda.is_available()
+    if config.device == "cpu" or not torch.cuda.is_available():
+        if config.device == "cuda":
+            raise ConfigError("--device cuda: torch finds no GPU here (nvidia-smi and torch.version.cuda may say why)")
+        return False
+    reason = why_no_gpu(config)
+    if reason and config.device == "cuda":
+        raise ConfigError(f"--device cuda: {reason}")
+    return not reason
+
+
+def why_no_gpu(config: Config) -> str:
+    """What keeps the kernels from running on the GPUs that torch finds; nothing, if they can, or there is none."""
+    import torch
+
+    if config.device == "cpu" or not torch.cuda.is_available():
+        return ""
+    if torch.version.hip is not None:
+        return "this torch is ROCm's, and the kernels are for CUDA"
+    for index in range(min(torch.cuda.device_count(), config.workers * config.local_engines)):
+        capability = torch.cuda.get_device_capability(index)
+        if capability < OLDEST_GPU:
+            name = f"{torch.cuda.get_device_name(index)} has compute capability {capability[0]}.{capability[1]}"
+            return f"{name}, and the kernels need {OLDEST_GPU[0]}.{OLDEST_GPU[1]} or more (Ampere and newer)"
+    return ""
 
 
 def check_gpus(context: Context) -> None:

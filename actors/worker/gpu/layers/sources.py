@@ -15,6 +15,7 @@ from ....model.architecture import Architecture
 from ....model.info import ModelInfo
 from ....model.quantization import METHODS, NONE
 from ....options.config import Config, ConfigError
+from ....options.objects.speculative import count_drafts
 from ...formats.as_stored import CheckpointBits
 from ...formats.gguf_bits import GgufBits
 from ...formats.rounded import RoundedBits
@@ -35,7 +36,8 @@ def few_bits(
     None: all are floats. The model is made meanwhile; then the log says what became of them.
     """
     bits, rounds_inputs = _find(config, info, shape, stays, group), METHODS.get(config.quantization, NONE).rounds_inputs
-    stored = None if bits is None else StoredLinears(bits, rounds_inputs)
+    draws = config.max_num_seqs * (1 + count_drafts(config))
+    stored = None if bits is None else StoredLinears(bits, rounds_inputs, draws)
     yield stored
     if rounds_inputs and (stored is None or not stored.count_scaled()):
         raise ConfigError(

@@ -17,7 +17,7 @@ from actorserve.kernels.triton.linear.scaled_linear import scaled_linear, scaled
 from actorserve.kernels.triton.linear.stored_linear import MOST_ROWS, stored_linear
 from actorserve.kernels.triton.linear.stored_weights import StoredWeight, decoded
 
-from ....model.layers import LinearSpec
+from ....model.layers import Axis, LinearSpec
 from ...quantization.base import LinearTensors
 
 
@@ -34,9 +34,9 @@ class Bits(Protocol):
 class StoredLinears:
     """Of one model."""
 
-    def __init__(self, bits: Bits, rounds_inputs: bool = False) -> None:
-        """`rounds_inputs`: as the method of --quantization."""
-        self._bits, self._rounds_inputs = bits, rounds_inputs
+    def __init__(self, bits: Bits, rounds_inputs: bool = False, draws: int = MOST_ROWS + 1) -> None:
+        """`rounds_inputs`: as the method of --quantization. `draws`: of how many tokens of a step logits are made."""
+        self._bits, self._rounds_inputs, self._draws = bits, rounds_inputs, draws
         self._floats: Tensor | None = None
         self.made: list[StoredGpuLinear] = []
         self.others: list[str] = []  # the names of linears that have become floats
@@ -54,7 +54,8 @@ class StoredLinears:
             return None
         made = StoredGpuLinear(self, weights, tensors.bias(), tensors.batch_invariant, self._rounds_inputs)
         self.made.append(made)
-        if not tensors.batch_invariant:
+        few = linears[0].rows == (Axis.VOCABULARY,) and self._draws <= MOST_ROWS  # the largest of all is never floats
+        if not tensors.batch_invariant and not few:
             floats = (one.outputs * one.inputs for one, own in zip(weights, made.scaled, strict=True) if own is None)
             self._reserve(max(floats, default=0), tensors.dtype, device)
         return made
@@ -115,7 +116,10 @@ class StoredGpuLinear:
         if scaled is not None and len(x) > MOST_ROWS:
             made = scaled_linear(x, scaled, bias)
             return made if out is None else out.copy_(made)
-        return stored_linear(x, self.weights[number], bias, self._all.floats, self.batch_invariant, out)
+        weight, floats = self.weights[number], self._all.floats
+        if floats is not None and len(floats) < weight.outputs * weight.inputs:
+            floats = None
+        return stored_linear(x, weight, bias, floats, self.batch_invariant, out)
 
     @property
     def weight(self) -> Tensor:

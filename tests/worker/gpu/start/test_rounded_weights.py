@@ -167,6 +167,7 @@ def test_what_check_says(checkpoints: Folders, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 << 30, 8 << 30))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     source = checkpoints("llama", **WIDE)
     convert(source, tmp_path / "model.gguf", medium)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,11 +19,14 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.model.shapes import MoeShape
 from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.worker.gpu import compilations
+from actorserve.actors.worker.gpu import memory as gpu_memory
 from actorserve.actors.worker.gpu.graphs import Graphs, StepSize, capture_sizes, mixed_sizes, size_for, smallest
 from actorserve.actors.worker.gpu.memory import (
     RESERVE,
     await_freed_memory,
     blocks_in,
+    is_out_of_memory,
     kv_block_bytes,
     kv_kind,
     make_pools,
@@ -31,7 +35,8 @@ from actorserve.actors.worker.gpu.memory import (
     room_for_blocks,
 )
 from actorserve.actors.worker.gpu.start import check_shape, choose_dtype
-from actorserve.actors.worker.start.model import uses_gpu
+from actorserve.actors.worker.start import model as start_model
+from actorserve.actors.worker.start.model import uses_gpu, why_no_gpu
 from actorserve.kernels.triton.quantised_kv import E4M3
 
 SHAPE = Architecture(
@@ -86,16 +91,17 @@ def test_sizes_of_graphs_for_prompts() -> None:
 
 
 def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is captured twice, since the first of all sets things up; each of the others takes as much as the second."""
-    left = [1000]
-    graphs = Graphs([2, 4, 8], lambda size: None, torch.device("cpu"))
+    """One is captured three times, since the first of all sets things up, and others may take memory meanwhile."""
+    for taken in ([500, 30, 30], [500, 4000, 30], [500, 30, 4000]):
+        left = [10000]
+        graphs = Graphs([2, 4, 8], lambda size: None, torch.device("cpu"))
 
-    def captured(size: int, pool: object) -> object:
-        left[0] -= 500 if left[0] == 1000 else 30
-        return object()
+        def captured(size: int, pool: object, left: list[int] = left, taken: list[int] = taken) -> object:
+            left[0] -= taken.pop(0)
+            return object()
 
-    monkeypatch.setattr(graphs, "_captured", captured)
-    assert graphs.own_bytes(None, lambda: left[0]) == 3 * 30
+        monkeypatch.setattr(graphs, "_captured", captured)
+        assert graphs.own_bytes(None, lambda left=left: left[0]) == 3 * 30  # type: ignore[misc]
     assert Graphs[int]([], print, torch.device("cpu")).own_bytes(None, lambda: 5) == 0
 
 
@@ -151,6 +157,7 @@ def test_layers_of_windows_share_memory(kind: torch.dtype) -> None:
 def test_memory_that_is_still_being_freed(monkeypatch: pytest.MonkeyPatch, free: list[int], looks: int) -> None:
     seen, waited = iter(free), list[float]()
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(seen) * GIB, 1000 * GIB))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     config = make_config({"gpu_memory_utilization": 0.079})
     found = await_freed_memory(config, torch.device("cuda", 0), waited.append)
     assert found == free[looks - 1] * GIB and len(waited) == looks - 1 and sum(waited) <= 10.01
@@ -189,8 +196,28 @@ def test_what_the_kernels_cannot_take(options: dict[str, Any], changes: dict[str
 
 def test_out_of_memory_says_what_to_lower() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. If reserved but unallocated …")
-    text = str(out_of_memory(error, "at the start"))
+    text = str(out_of_memory(error, with_weights=True))
     assert "Tried to allocate 2.00 GiB." in text and "--max-num-batched-tokens" in text and "reserved" not in text
+    text = str(out_of_memory(error, with_weights=False))
+    assert "Tried to allocate 2.00 GiB." in text and "int4" in text and "--max-num-batched-tokens" not in text
+
+
+def test_whoever_says_that_memory_is_out() -> None:
+    triton, cublas = RuntimeError("Triton Error [CUDA]: out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when")
+    assert is_out_of_memory(torch.OutOfMemoryError("x")) and is_out_of_memory(triton) and is_out_of_memory(cublas)
+    assert not is_out_of_memory(RuntimeError("an illegal memory access")) and not is_out_of_memory(None)
+    ended = RuntimeError("the capture has failed")
+    ended.__context__ = triton
+    assert is_out_of_memory(ended)
+
+
+def test_memory_that_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What files are cached in is free there, and nowhere else."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 100))
+    monkeypatch.setattr(gpu_memory, "available_bytes", lambda: 70)
+    for capability, free in (((12, 1), 70), ((12, 0), 10)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, told=capability: told)
+        assert gpu_memory.device_memory(0) == (free, 100)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -198,3 +225,41 @@ def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     assert not uses_gpu(make_config({})) and not uses_gpu(make_config({"device": "cpu"}))
     with pytest.raises(ConfigError, match="--device cuda"):
         uses_gpu(make_config({"device": "cuda"}))
+
+
+@pytest.mark.parametrize(("capability", "hip", "said"), [((7, 5), None, "7.5"), ((9, 0), "6.4", "ROCm")])
+def test_gpus_that_kernels_do_not_run_on(
+    capability: tuple[int, int], hip: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU computes, unless they are asked for."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (8, 6) if index else capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla T4")
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(start_model, "check_gpu", lambda config: True)
+    assert not uses_gpu(make_config({})) and said in why_no_gpu(make_config({}))
+    with pytest.raises(ConfigError, match=f"--device cuda: .*{said}"):
+        uses_gpu(make_config({"device": "cuda"}))
+    assert why_no_gpu(make_config({"device": "cpu"})) == ""
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5) if index else (8, 0))
+    assert uses_gpu(make_config({})), "the other one is not used"
+
+
+def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        @property
+        def utils(self) -> object:
+            raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr(
+        compilations,
+        "triton",
+        SimpleNamespace(
+            knobs=SimpleNamespace(runtime=SimpleNamespace(interpret=False)),
+            runtime=SimpleNamespace(driver=SimpleNamespace(active=Driver())),
+        ),
+    )
+    with pytest.raises(ConfigError, match=r"Failed to find C compiler.* gcc python3-dev"):
+        compilations.check_launcher()

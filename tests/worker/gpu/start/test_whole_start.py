@@ -101,7 +101,6 @@ def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -
     cuda = SimpleNamespace(
         set_device=lambda device: None,
         get_device_name=lambda device: "no GPU",
-        mem_get_info=lambda device: (ROOM, ROOM),
     )
     stand_in = SimpleNamespace(device=lambda *named: cpu, cuda=cuda, OutOfMemoryError=torch.OutOfMemoryError)
     patch.setattr(gpu_start, "torch", stand_in)
@@ -110,6 +109,7 @@ def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -
     for name in ("memory_allocated", "max_memory_allocated"):
         patch.setattr(torch.cuda, name, lambda *given: 0)
     patch.setattr(torch.cuda, "mem_get_info", lambda *given: (ROOM, ROOM))
+    patch.setattr(torch.cuda, "get_device_capability", lambda *given: (9, 0))
     patch.setattr(gpu_start, "report_late_compilations", lambda context: None)  # it would count other tests' kernels
     patch.setattr(Graphs, "_captured", captured)
 
