@@ -38,6 +38,18 @@ def test_the_fewest_threads_are_taken_that_are_nearly_as_quick() -> None:
     assert native.fewest_useful({1: 10.0, 8: 2.0}) == 8
 
 
+@pytest.mark.parametrize(("busy", "rounds", "found"), [(0, 4, 2), (9, 10, 2), (1000, 61, 1)])
+def test_one_thread_is_not_believed_at_once(busy: int, rounds: int, found: int) -> None:
+    """While others have the cores several threads are no quicker; that is over after some rounds, or never."""
+    now = [0]
+
+    def seconds(count: int) -> float:
+        now[0] += count == 1  # a hundredth of a second for each round
+        return 5.0 if count == 1 or now[0] <= busy else 3.0
+
+    assert native.try_threads(seconds, [1, 2], lambda: now[0] / 100) == found and now[0] == rounds
+
+
 def test_a_small_model_pays_for_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     need_compiler()
     native.start("native", 1)

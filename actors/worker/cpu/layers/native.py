@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -18,6 +19,7 @@ from ....options.config import ConfigError
 LARGE = 256 << 20  # bytes of weights, from which on the number of threads is tried
 TRIAL = 16384, 4096  # of a weight of 64 MB
 TRIAL_ROUNDS = 4
+TRIAL_S = 0.6  # until it is believed that several threads are no quicker than one
 NEARLY = 1.05
 FEW_TOKENS = 64  # of a step whose products are short
 
@@ -72,17 +74,36 @@ def useful_threads(cores: int, weight_bytes: int) -> int:
     rows, columns = TRIAL
     weight = torch.ones(rows, columns, dtype=torch.int8)
     product = int8_linear(library, weight, torch.ones(rows), None)
-    x, took = torch.ones(1, columns), dict.fromkeys(sorted({1, cores // 4, cores // 2, usual, cores} - {0}), math.inf)
-    for _ in range(TRIAL_ROUNDS):
-        for count in took:
-            library.set_threads(count)
-            with awake(library, 1):
-                product(x)  # wakes them
-                begin = time.perf_counter()
-                product(x)
-            took[count] = min(took[count], time.perf_counter() - begin)
-    library.set_threads(fewest_useful(took))
+    x = torch.ones(1, columns)
+
+    def seconds(count: int) -> float:
+        library.set_threads(count)
+        with awake(library, 1):
+            product(x)  # wakes them
+            begin = time.perf_counter()
+            product(x)
+            return time.perf_counter() - begin
+
+    library.set_threads(try_threads(seconds, sorted({1, cores // 4, cores // 2, usual, cores} - {0})))
     return library.threads
+
+
+def try_threads(
+    seconds: Callable[[int], float], counts: Sequence[int], clock: Callable[[], float] = time.perf_counter
+) -> int:
+    """Which of these numbers of threads to take, by what a product takes with each; ascending, from 1.
+
+    Where one is as quick as several it is tried longer: others may have had the cores just then, and a server that
+    began beside them would have one thread ever after.
+    """
+    took, end = dict.fromkeys(counts, math.inf), clock() + TRIAL_S
+    for number in itertools.count(1):
+        for count in counts:
+            took[count] = min(took[count], seconds(count))
+        found = fewest_useful(took)
+        if number >= TRIAL_ROUNDS and (found > 1 or clock() > end):
+            return found
+    raise AssertionError("it has no end")
 
 
 def fewest_useful(took: Mapping[int, float]) -> int:
