@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -90,7 +91,7 @@ def test_a_gpu_that_may_be_there_is_the_workers_to_judge(folder: Path, monkeypat
     (folder / "nvidiactl").touch()
     monkeypatch.setattr(machine, "DEVICES", folder)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: SimpleNamespace(origin=f"{folder}/torch.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=f"{folder}/torch.py"))
     assert not machine.may_have_gpu(), "a driver is of no use to a torch for CPUs"
     (folder / "lib").mkdir()
     (folder / "lib" / "libtorch_cuda.so").touch()

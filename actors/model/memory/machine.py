@@ -64,7 +64,9 @@ def may_have_gpu(environment: Mapping[str, str] = os.environ) -> bool:
 def torch_has_cuda() -> bool:
     """Whether the torch that is installed was built for CUDA; it is not imported for that."""
     found = importlib.util.find_spec("torch")
-    return bool(found and found.origin) and (Path(str(found.origin)).parent / "lib" / "libtorch_cuda.so").exists()
+    if found is None or found.origin is None:
+        return False
+    return (Path(found.origin).parent / "lib" / "libtorch_cuda.so").exists()
 
 
 def cpu_flags() -> set[str]:

@@ -15,8 +15,9 @@ import pytest
 
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.gguf.architectures import Fields
-from actorserve.actors.model.gguf.header import MOST_VALUES, TYPES, GgufTensor, read_header
+from actorserve.actors.model.gguf.header import MOST_VALUES, TYPES, GgufHeader, GgufTensor, read_header
 from actorserve.actors.model.gguf.names import hub_tensors
+from actorserve.actors.model.gguf.states.config import OWN
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo, resolve_model
 from actorserve.actors.model.tokenizers.tokenizer import find_templates, load_tokenizer, special_tokens
 from actorserve.actors.options.config import ConfigError, make_config
@@ -280,3 +281,31 @@ def test_experts_of_old_files_stand_apart() -> None:
         (name.format(1), second),
     ]
     assert [*hub_tensors("llama", "blk.1.ffn_up_exps.weight", one)] == [("blk.1.ffn_up_exps.weight", one)]
+
+
+def test_experts_of_kimi_linear_are_one_group(tmp_path: Path) -> None:
+    """Its 256 are not DeepSeek V3's, and converters write neither groups nor that those chosen are normed."""
+    said = {
+        "general.architecture": "kimi-linear",
+        "block_count": 2,
+        "attention.head_count": 4,
+        "attention.head_count_kv": [0, 1],
+        "attention.kv_lora_rank": 32,
+        "attention.key_length_mla": 48,
+        "attention.value_length_mla": 32,
+        "rope.dimension_count": 16,
+        "expert_count": 256,
+        "expert_used_count": 8,
+        "expert_group_used_count": 1,
+        "expert_shared_count": 1,
+        "expert_feed_forward_length": 32,
+        "expert_gating_func": 2,
+        "kda.head_dim": 16,
+        "ssm.conv_kernel": 4,
+    }
+    named = {name if "general" in name else f"kimi-linear.{name}": value for name, value in said.items()}
+    header = GgufHeader(tmp_path / "kimi.gguf", named, {})
+    made, _ = OWN["kimi-linear"]
+    found = made(Fields(header), header)
+    chosen = (found["n_group"], found["topk_group"], found["norm_topk_prob"], found["num_local_experts"])
+    assert chosen == (1, 1, True, 256)
