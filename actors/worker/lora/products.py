@@ -114,8 +114,11 @@ def weight_of(product: object) -> Tensor:
 
 
 def _multiplied(product: NativeLinear) -> Tensor:
-    """The weight [outputs, inputs], of products of rows with one number each, which loses nothing of it."""
-    made = product(torch.eye(product.inputs))
+    """The weight [outputs, inputs], of products of rows with one number each, which loses nothing of it.
+
+    A thread that reads an adapter asks for it, while steps are computed.
+    """
+    made = product.apart(torch.eye(product.inputs))
     return (made if product.bias is None else made - product.bias).T.contiguous()
 
 

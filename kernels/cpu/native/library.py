@@ -127,6 +127,19 @@ class Library:
         address = ctypes.addressof(self._scratch)
         return address + -address % LINE
 
+    @contextmanager
+    def apart(self, size: int) -> Iterator[tuple[int, int]]:
+        """(a pool of one thread, the address of so many bytes) for who computes beside others."""
+        pool = self.functions.pool_create(1)
+        if pool is None:
+            raise MemoryError("allocate memory for a thread")
+        try:
+            memory = ctypes.create_string_buffer(size + LINE)
+            address = ctypes.addressof(memory)
+            yield pool, address + -address % LINE
+        finally:
+            self.functions.pool_destroy(pool)
+
     def wake(self) -> None:
         """A step begins: until `park` threads wait for work awake."""
         self.wake_pool(self.pool)
