@@ -5,6 +5,7 @@ Leaf module: plain JSON only, no torch and no transformers, so that the supervis
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,7 @@ from .vision.refused import check_kind
 from .vision.spec import VisionSpec
 from .vision.texts import has_text_part, read_vision, text_values
 from .vocabularies.folder import check_source, fast_tokenizer
-from .weights.weight_files import check_index
+from .weights.weight_files import check_index, tensor_names
 
 __all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model", "with_tokenizer"]
 
@@ -124,7 +125,7 @@ def _overridden(config: Config, folder: Path) -> Path:
     if not (folder / "config.json").exists():
         return folder
     before = read_json(folder / "config.json")
-    elsewhere = told_elsewhere(folder, before)
+    elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder))
     if not changes and not elsewhere:
         return folder
     sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}

@@ -144,6 +144,6 @@ def _numbers(kind: str, rope: Values, given: Values) -> dict[str, float]:
     known = {key: number for key, number in numbers.items() if number is not None}
     if missing := [key for key in numbers if key not in known]:
         raise ConfigError(f"model: the rope type {kind} needs {', '.join(missing)}, and {rope.file} has none")
-    if kind == "llama3" and known["low_freq_factor"] >= known["high_freq_factor"]:
-        raise rope.wrong("low_freq_factor", f"less than high_freq_factor, {known['high_freq_factor']:g},")
+    if kind == "llama3" and known["low_freq_factor"] > known["high_freq_factor"]:
+        raise rope.wrong("low_freq_factor", f"at most high_freq_factor, {known['high_freq_factor']:g},")
     return known

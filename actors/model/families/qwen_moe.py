@@ -70,7 +70,7 @@ def experts(given: Values, layers: int) -> MoeShape | None:
         intermediate_size=given.needed("moe_intermediate_size"),
         layers=sparse_layers(given, layers),
         normalised=given.flag("norm_topk_prob"),
-        shared_intermediate_size=given.whole("shared_expert_intermediate_size") or 0,
+        shared_intermediate_size=given.whole("shared_expert_intermediate_size", 0) or 0,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ MLX = "quantization"  # MLX' own, which it writes as the other, too
 AS_AT_THE_HUB = frozenset(  # kinds whose weights MLX leaves as they are; it changes those of others when it converts
     "llama mistral qwen2 qwen3 phi3 gemma gemma2 gemma3_text olmo2 granite smollm3 seed_oss glm4".split()
 )
+EXPERTS = {"num_experts", "num_local_experts", "n_routed_experts"}  # whoever has them, has one of these
+ROUTERS = ("gate", "router", "shared_expert_gate")  # what chooses experts, or weighs those for all tokens
 
 
-def told_elsewhere(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """What is to be changed of config.json so that it says it by itself; nothing, where it does."""
+def told_elsewhere(folder: Path, values: dict[str, Any], tensors: Callable[[], Set[str]]) -> dict[str, Any]:
+    """What is to be changed of config.json so that it says it by itself; nothing, where it does. `tensors`: the names
+    of those in the folder's files, as far as these are there."""
     known, mlx = values.get(FIELD), values.get(MLX)
     if isinstance(mlx, dict) and "group_size" in mlx and (known is None or known == mlx):
         if str(values.get("model_type")) not in AS_AT_THE_HUB:
@@ -27,6 +32,10 @@ def told_elsewhere(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
                 f"read are {', '.join(sorted(AS_AT_THE_HUB))}; take the model that it was made of, or its GGUF file"
             )
         return {FIELD: {**mlx, "quant_method": "mlx"}}
+    if isinstance(known, dict) and known.get("quant_method") == "gptq" and EXPERTS & values.keys():
+        floats = _routers_in_floats(tensors())
+        rules: dict[str, Any] = {f"-:.*\\.{re.escape(name)}$": {} for name in floats}
+        return {FIELD: {"dynamic": rules}} if rules else {}
     if isinstance(known, dict):
         if "quant_method" not in known and isinstance(known.get("producer"), dict):
             return {FIELD: {"quant_method": "modelopt"}}
@@ -40,3 +49,10 @@ def told_elsewhere(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
         return {FIELD: inner}
     beside = read_json(folder / BESIDE, missing_ok=True)
     return {FIELD: {"quant_method": "modelopt", **beside}} if "quantization" in beside else {}
+
+
+def _routers_in_floats(there: Set[str]) -> list[str]:
+    """The last names of those that GPTQ's tools have left in floats without saying so: only the tensors tell."""
+    modules = {name.removesuffix(".weight") for name in there if name.endswith(".weight")}
+    floats = {name.rpartition(".")[2] for name in modules if f"{name}.qweight" not in there}
+    return [name for name in ROUTERS if name in floats]

@@ -62,6 +62,15 @@ def read_weights(folder: Path) -> dict[str, StoredTensor]:
     return read_files(weight_files(folder))
 
 
+def tensor_names(folder: Path) -> set[str]:
+    """The names of all tensors in safetensors, by the index if there is one; none where nothing is there yet."""
+    index = index_of(folder)
+    if index is not None and index.name == INDEX:
+        return set(read_json(index).get("weight_map") or {})
+    names = [SINGLE] if (folder / SINGLE).exists() else parts_of(folder)
+    return set(read_files(folder / name for name in names))
+
+
 def read_files(paths: Iterable[Path]) -> dict[str, StoredTensor]:
     """The same of some files."""
     return {name: tensor for path in paths for name, tensor in _read_header(path)}

@@ -37,7 +37,7 @@ def inverse_frequencies(rope: Rope, dim: int, length: int) -> Tensor:
     # llama3: angles that turn often within the original length stay, those that turn seldom are stretched
     low, high = rope.numbers["low_freq_factor"], rope.numbers["high_freq_factor"]
     turns = rope.numbers["original_max_position_embeddings"] * plain / (2 * math.pi)
-    share = ((turns - low) / (high - low)).clamp(0, 1)
+    share = (turns > low).float() if low == high else ((turns - low) / (high - low)).clamp(0, 1)
     return (1 - share) * stretched + share * plain
 
 

@@ -52,6 +52,10 @@ def read(name: str = "LlamaForCausalLM", **values: Any) -> Any:
             {"rope_theta": 5.0, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
             Rope(kind="llama3", theta=5.0, numbers=LLAMA3),
         ),
+        (
+            {"rope_theta": 5.0, "rope_scaling": {"rope_type": "llama3", **LLAMA3, "high_freq_factor": 1.0}},
+            Rope(kind="llama3", theta=5.0, numbers={**LLAMA3, "high_freq_factor": 1.0}),
+        ),
     ],
 )
 def test_both_ways_to_write_ropes(values: dict[str, Any], rope: Any) -> None:
@@ -79,12 +83,19 @@ def test_yarn_is_that_of_transformers(numbers: dict[str, Any]) -> None:
         torch.testing.assert_close(got, expected[0, :, :64], rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["default", "linear", "llama3"])
-def test_frequencies_are_those_of_transformers(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        ("default", {}),
+        ("linear", {"factor": 3.0}),
+        ("llama3", LLAMA3),
+        ("llama3", {**LLAMA3, "factor": 16.0, "high_freq_factor": 1.0}),  # as Llama 4 Scout: nothing lies between
+    ],
+)
+def test_frequencies_are_those_of_transformers(kind: str, numbers: dict[str, float]) -> None:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    numbers = {"default": {}, "linear": {"factor": 3.0}, "llama3": LLAMA3}[kind]
     config: Any = LlamaConfig(
         hidden_size=256, num_attention_heads=2, rope_parameters={"rope_type": kind, "rope_theta": 1e4, **numbers}
     )
@@ -134,6 +145,13 @@ def test_a_longrope_that_cannot_be_names_the_field(values: dict[str, Any], said:
     with pytest.raises(ConfigError, match="model: ") as caught:
         read_rope(given, {"longrope": "longrope"}, 16, True)
     assert said in str(caught.value)
+
+
+def test_experts_without_an_mlp_for_all_tokens() -> None:
+    """As Qwen3-Coder says it."""
+    given = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    moe = read("Qwen3MoeForCausalLM", **given, shared_expert_intermediate_size=0).moe
+    assert moe is not None and moe.shared_intermediate_size == 0
 
 
 def test_windows_of_each_family() -> None:

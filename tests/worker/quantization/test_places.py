@@ -129,3 +129,26 @@ def test_scales_of_keys_and_values_alone(source: Path, tmp_path: Path) -> None:
     tensors |= {f"model.layers.0.self_attn.{part}_scale": torch.ones(1) for part in "kv"}
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     assert answers(load(folder)) == answers(load(source))
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_routers_that_gptq_left_in_floats_without_saying_so(
+    in_parts: bool, checkpoints: Folders, tmp_path: Path
+) -> None:
+    """As Qwen's own of Qwen3-30B-A3B; only the tensors tell."""
+    packed, plain = write(checkpoints("qwen3_moe", initializer_range=0.1), "gptq", tmp_path)
+    tensors, exact = load_file(packed / "model.safetensors"), load_file(plain / "model.safetensors")
+    routers = {name: tensor for name, tensor in exact.items() if name.endswith(".mlp.gate.weight")}
+    assert routers
+    kept = {name: tensor for name, tensor in tensors.items() if ".mlp.gate." not in name} | routers
+    (packed / "model.safetensors").unlink()
+    file = "model-00001-of-00001.safetensors" if in_parts else "model.safetensors"
+    save_file(kept, packed / file, metadata={"format": "pt"})
+    if in_parts:
+        index = {"weight_map": dict.fromkeys(kept, file)}
+        (packed / "model.safetensors.index.json").write_text(json.dumps(index))
+    found = answers(load(packed))
+    given = json.loads((packed / "config.json").read_text())["quantization_config"]
+    rules = {**given.get("dynamic", {}), "-:.*mlp.gate$": {}}
+    change(packed, "quantization_config", quantization_config={**given, "dynamic": rules})
+    assert found == answers(load(packed))
