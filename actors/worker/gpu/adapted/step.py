@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from actorserve.kernels.pages import ByHead, Pages, Scoring
-from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
+from actorserve.kernels.triton.paged_decode import paged_decode
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 
@@ -74,8 +74,7 @@ def attend(queries: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_
     out = torch.empty(*queries.shape[:2], pools.values.shape[3], dtype=queries.dtype, device=queries.device)
     if decoding:
         pages = Pages(pools.keys, pools.values, inputs.blocks[:decoding], inputs.lengths[:decoding], pools.scales)
-        scratch: Scratch = batch.scratch
-        paged_decode(queries[:decoding], pages, scoring, scratch, out[:decoding], by_head)
+        paged_decode(queries[:decoding], pages, scoring, batch.scratch, out[:decoding], by_head)
     if batch.starts is not None:
         pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
         paged_prefill(queries, batch.starts, pages, scoring, out, batch.chunk_scratch, by_head)

@@ -5,6 +5,7 @@ adapter/verify.py), with the attention and the memory that it will be served wit
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from itertools import accumulate
 from typing import Any
@@ -20,12 +21,15 @@ from ...adapter.model import Tier
 from ...adapter.passes import Passes
 from ...adapter.probe import TOKENS, Recorder, Traits, probe
 from ...adapter.verify import Schedule, Verdict, compare, failure_words, reference_logits, texts_for
+from ..compilations import writable_cache
 from ..executor import GpuBatch
 from ..memory import make_pools
 from .model import AdaptedGpuModel
-from .shape import INSTEAD, AdaptedShape, check_traits, shape_of
+from .shape import AdaptedShape, check_traits, shape_of
 
+log = logging.getLogger("worker")
 BLOCK = 16
+OTHER_WAYS = "--device cpu tries other ways, too"
 
 
 def verify_on_device(twin: Any, device: torch.device) -> Verdict:
@@ -40,12 +44,13 @@ def verify_on_device(twin: Any, device: torch.device) -> Verdict:
         try:
             own = copy.deepcopy(twin).to(device)
             model = AdaptedGpuModel(own, traits, shape, torch.float32, device)
-            found = DeviceTrial(model).run(texts)
+            with writable_cache(log):
+                found = DeviceTrial(model).run(texts)
             compare(expected, [logits.float().cpu() for logits in found])
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise Unfit(f"is not right on this GPU {INSTEAD}: {failure_words(error)}") from None
+            raise Unfit(f"is not right on this GPU ({OTHER_WAYS}): {failure_words(error)}") from None
     return Verdict(Tier.FLAT, traits, {}, time.perf_counter() - begun, improved=False)
 
 
