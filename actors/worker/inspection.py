@@ -146,13 +146,35 @@ def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
 
 def _adapted(config: Config, model: ModelInfo) -> Facts:
     """Of layers of transformers."""
+    check_options(config, on_gpu := uses_gpu(config))
+    if on_gpu:
+        yield from _adapted_on_gpu(config, model)
+        return
     from .adapter.facts import facts
 
-    check_options(config, uses_gpu(config))
     known, kv, dtype, quantised, may_free = facts(config, model)
     yield known
     kind = kv_type_on_cpu(config, str(dtype).removeprefix("torch."), quantised)
     yield from _memory_on_cpu(config, model, [kv], dtype, kind, may_free)
+
+
+def _adapted_on_gpu(config: Config, model: ModelInfo) -> Facts:
+    """The same there, where a small model is tried."""
+    import_rest()
+    from .adapter.model import describe
+    from .gpu.adapted.load import describe_on_gpu
+
+    known = describe_on_gpu(config, model, torch.device("cuda", 0))
+    dtype, stored = known.types.dtype, known.types.stored
+    weights = known.parameters * dtype.itemsize
+    yield {
+        "parameters": known.parameters,
+        "layers": known.shape.layers,
+        "way": f"layers of transformers, {describe(known.traits, known.found.verdict.tier)}, without CUDA graphs",
+        "dtype": str(dtype).removeprefix("torch.") + ("" if stored is None else f" (of {stored.name})"),
+        "weights_bytes": weights,
+    }
+    yield from _memory_on_gpu(config, model, known.shape, dtype, weights)
 
 
 def _memory_on_cpu(
@@ -187,7 +209,6 @@ def _memory_on_cpu(
 def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     """As the worker counts them, less what steps need: that is measured at the start."""
     from .gpu.layers.sources import check_rounded_inputs
-    from .gpu.memory import blocks_in, device_memory, kv_kind, plan_memory, room_for_blocks
     from .gpu.start import check_shape, choose_dtype
 
     check_shape(config, shape)
@@ -195,16 +216,23 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     check_rounded_inputs(config, dtype, torch.device("cuda", 0))
     of_gguf = is_gguf(model.folder)
     shape, stays = architecture_on_gpu(config, shape, of_gguf)
-    kind = kv_kind(config, dtype, torch.device("cuda", 0))
     own_bytes = gpu_bytes(Path(model.folder)) if of_gguf and stays else {}
-    weights, length = weight_bytes(shape, dtype, stays=stays, own_bytes=own_bytes), model.max_model_len
+    weights = weight_bytes(shape, dtype, stays=stays, own_bytes=own_bytes)
+    types = _types(shape, dtype) + (" (of gguf)" if of_gguf and stays else "")
+    yield {"dtype": types, "weights_bytes": weights}
+    yield from _memory_on_gpu(config, model, shape, dtype, weights)
+
+
+def _memory_on_gpu(config: Config, model: ModelInfo, shape: Architecture, dtype: torch.dtype, weights: int) -> Facts:
+    """`weights`: their bytes."""
+    from .gpu.memory import blocks_in, device_memory, kv_kind, plan_memory, room_for_blocks
+
+    kind, length = kv_kind(config, dtype, torch.device("cuda", 0)), model.max_model_len
     plan = plan_memory(config, shape, length, kind)
     longest = -(-length // config.block_size)
     free, total = device_memory(0)
     yield {
         "device": torch.cuda.get_device_name(0),
-        "dtype": _types(shape, dtype) + (" (of gguf)" if of_gguf and stays else ""),
-        "weights_bytes": weights,
         "kv_cache_dtype": "fp8" if config.kv_cache_dtype == "fp8" else str(dtype).removeprefix("torch."),
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": free,

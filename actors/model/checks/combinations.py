@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...options.config import Config, ConfigError
-from ...options.objects.speculative import OPTION, HeadOptions, LookupOptions, read_speculative
+from ...options.objects.speculative import OPTION, HeadOptions, LookupOptions, NgramOptions, read_speculative
 from ...sound.installed import MISSING, can_decode
 from ..config_json import read_architecture, weights_method
 from ..info import ModelInfo, read_json
 from ..memory.machine import NUMBERS, count_blocks, dtype_on_cpu
 from ..pooling.choice import native_values
 from ..pooling.spec import PoolingSpec
+from ..quantization import NONE
 from ..sharding import shard_shape
 from ..values import Values
 from ..vision.spec import VisionSpec
@@ -55,34 +56,27 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
     count_blocks(config, part.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
 
 
-def check_adapted(config: Config, model: ModelInfo) -> None:
+def check_adapted(config: Config, model: ModelInfo, on_gpu: bool | None = None) -> None:
     """ConfigError if an option cannot be had with layers of transformers, or the files are not what they should be.
 
-    Whether the model can be, the worker finds out: it knows transformers.
+    Whether the model can be, the worker finds out: it knows transformers, and whether it is `on_gpu`.
     """
     name, folder = model.architecture, Path(model.folder)
-    if check_gpu(config):
-        raise adapted_on_gpu(model)
+    on_gpu = check_gpu(config) if on_gpu is None else on_gpu
+    if on_gpu:
+        _check_adapted_on_gpu(config, model)
     if config.tensor_parallel_size > 1 and config.enable_lora:
         raise ConfigError(
             f"--enable-lora: {name} is computed by layers of transformers, which adapters fit in one worker only; "
             "leave --tensor-parallel-size out"
         )
-    if config.pipeline_parallel_size > 1:
-        raise ConfigError(
-            f"--pipeline-parallel-size: {name} is computed by layers of transformers, which one worker has; leave the "
-            "option out"
-        )
-    if config.enable_expert_parallel:
-        raise ConfigError(
-            f"--enable-expert-parallel: {name} is computed by layers of transformers, which one worker has with all "
-            "experts; leave the option out"
-        )
-    if config.deterministic:
-        raise ConfigError(
-            f"--deterministic: {name} is computed by layers of transformers, whose bits follow the batch; leave the "
-            "option out"
-        )
+    for option, given, why in (
+        ("--pipeline-parallel-size", config.pipeline_parallel_size > 1, "which one worker has"),
+        ("--enable-expert-parallel", config.enable_expert_parallel, "which one worker has with all experts"),
+        ("--deterministic", config.deterministic, "whose bits follow the batch"),
+    ):
+        if given:
+            raise ConfigError(f"{option}: {name} is computed by layers of transformers, {why}; leave the option out")
     if isinstance(read_speculative(config), HeadOptions):
         raise ConfigError(
             f"{OPTION}: method: ngram or draft_model with layers of transformers, which compute {name}; heads go with "
@@ -92,7 +86,49 @@ def check_adapted(config: Config, model: ModelInfo) -> None:
     weights_method(Values(path, read_json(path)), config.quantization)
     if config.load_format != "dummy":
         read_weights(folder)
-    check_device(config, on_gpu=False)
+    if not on_gpu:  # what goes with a GPU is looked at where torch finds it
+        check_device(config, on_gpu=False)
+
+
+def _check_adapted_on_gpu(config: Config, model: ModelInfo) -> None:
+    """ConfigError if layers of transformers cannot be had there with these options.
+
+    They compute in floats, as they are: what replaces their products is the CPU's.
+    """
+    name = model.architecture
+    if model.encoder is not None:
+        raise ConfigError(f"model: {name} reads and writes, which is computed on a CPU only (--device cpu)")
+    if model.vision is not None:
+        raise vision_on_gpu(model)
+    given = read_speculative(config)
+    for option, wanted in (
+        ("--tensor-parallel-size", config.tensor_parallel_size > 1),
+        ("--enable-lora", config.enable_lora),
+        (OPTION, not isinstance(given, NgramOptions | None)),
+    ):
+        if wanted:
+            other = ", or method: ngram" if option == OPTION else ""
+            raise ConfigError(
+                f"{option}: {name} is computed by layers of transformers, which on a GPU have none of it; leave the "
+                f"option out{other}, or --device cpu"
+            )
+    _check_floats(config, model)
+
+
+def _check_floats(config: Config, model: ModelInfo) -> None:
+    """ConfigError if weights are to be anything else."""
+    path = Path(model.folder) / "config.json"
+    method, stored = weights_method(Values(path, read_json(path)), config.quantization)
+    if config.quantization == NONE.name or (method is NONE and stored is None):
+        return
+    about = f"{model.architecture} is computed by layers of transformers, which have floats on a GPU"
+    if config.quantization == method.name and method.stored_as is None:
+        raise ConfigError(f"--quantization {method.name}: {about}; leave the option out, or --device cpu")
+    kept = method.name if stored is None else stored.name
+    raise ConfigError(
+        f"model: its weights are {kept}: {about}; --quantization none makes floats of them at load, and --device cpu "
+        "has them in few bits"
+    )
 
 
 def check_prompt_embeds(config: Config, model: ModelInfo) -> None:
@@ -133,7 +169,3 @@ def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
 def vision_on_gpu(model: ModelInfo) -> ConfigError:
     does = "hears sounds" if model.vision is not None and model.vision.hears else "sees pictures"
     return ConfigError(f"model: {model.architecture} {does}, which is computed on a CPU only (--device cpu)")
-
-
-def adapted_on_gpu(model: ModelInfo) -> ConfigError:
-    return ConfigError(f"model: {model.architecture}: layers of transformers compute on a CPU only (--device cpu)")

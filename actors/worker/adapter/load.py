@@ -50,6 +50,9 @@ UNLIKE = "it does not do what a small model of it does"
 TWIN_WORDS = 128
 
 
+Verifier = Callable[[Any], Verdict]  # of a small model
+
+
 class Adapted(NamedTuple):
     """What is known before weights are read."""
 
@@ -75,7 +78,7 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
     kept = types_of(config, info, found)
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
         dummy = config.load_format == "dummy"
-        model = _random(found, config, kept, division) if dummy else _read(info, found, kept, division)
+        model = _random(found, config, kept, division) if dummy else read_model(info, found, kept, division)
         if settle(model, info.max_model_len):
             log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
         traits = _look(model, found.verdict.traits, info)
@@ -87,10 +90,12 @@ def load_adapted(config: Config, info: ModelInfo, group: TensorParallelGroup | N
     return AdaptedModel(model, traits, found.verdict.tier, kept.dtype, kept.method.computes_in is not None, lora)
 
 
-def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, nn.Module]:
+def describe_adapted(
+    config: Config, info: ModelInfo, trial: Verifier | None = None
+) -> tuple[Adapted, Traits, nn.Module]:
     """The same without weights: how it is computed, what it keeps, and the model as a shell that has shapes only. Of
-    one that is divided, the part of a member."""
-    found = try_model(config, info)
+    one that is divided, the part of a member. `trial`: as for `try_model`."""
+    found = try_model(config, info, trial)
     if found.part is not None:
         return found, *found.part
     shell = hollow(found.make)
@@ -98,9 +103,9 @@ def describe_adapted(config: Config, info: ModelInfo) -> tuple[Adapted, Traits, 
     return found, traits, shell
 
 
-def try_model(config: Config, info: ModelInfo) -> Adapted:
-    """How a model can be computed; ConfigError says why it cannot."""
-    check_adapted(config, info)
+def try_model(config: Config, info: ModelInfo, trial: Verifier | None = None) -> Adapted:
+    """How a model can be computed; ConfigError says why it cannot. `trial`: of a small one on another device."""
+    check_adapted(config, info, on_gpu=trial is not None)
     keep_quiet()
     register()
     trust = config.trust_remote_code
@@ -118,7 +123,7 @@ def try_model(config: Config, info: ModelInfo) -> Adapted:
     randomise(twin)
     with code_of_others(lambda reason: refused_model(info, f"a small model of it fails ({reason})")):
         try:
-            verdict = verify(twin, _improve_whole)
+            verdict = verify(twin, _improve_whole) if trial is None else trial(twin)
         except Unfit as error:
             raise refused_model(info, f"it {error}") from None
     made = partial(make, whole)
@@ -165,9 +170,7 @@ def types_of(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
     elif not improved and method is not NONE:
         raise ConfigError(f"--quantization {method.name}: {info.architecture} is right with its own products only")
     if method.computes_in is None:
-        whole = found.config
-        own = getattr(whole.get_text_config(decoder=True), "dtype", None) or getattr(whole, "dtype", None)
-        dtype = getattr(torch, float_on_cpu(config, str(own).removeprefix("torch.")))
+        dtype = getattr(torch, float_on_cpu(config, stored_dtype(found.config)))
         return WeightTypes(dtype, method, stored, mixed=False)
     if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
         if stored is not None and auto:
@@ -177,6 +180,12 @@ def types_of(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
             )
         raise ConfigError(f"--quantization {method.name}: {reason}")
     return WeightTypes(getattr(torch, method.computes_in), method, stored, mixed=stored is not None and auto)
+
+
+def stored_dtype(whole: Any) -> str:
+    """The type that config.json says floats are of; or `None`."""
+    own = getattr(whole.get_text_config(decoder=True), "dtype", None) or getattr(whole, "dtype", None)
+    return str(own).removeprefix("torch.")
 
 
 def _random(found: Adapted, config: Config, kept: WeightTypes, division: Division | None) -> PreTrainedModel:
@@ -194,7 +203,13 @@ def _random(found: Adapted, config: Config, kept: WeightTypes, division: Divisio
     return model
 
 
-def _read(info: ModelInfo, found: Adapted, kept: WeightTypes, division: Division | None) -> PreTrainedModel:
+def read_model(
+    info: ModelInfo,
+    found: Adapted,
+    kept: WeightTypes,
+    division: Division | None = None,
+    device: torch.device | None = None,
+) -> PreTrainedModel:
     """With the weights of the folder: all that the model has, and no others."""
     folder = Path(info.folder)
     source = Source(folder, kept.stored)
@@ -206,7 +221,7 @@ def _read(info: ModelInfo, found: Adapted, kept: WeightTypes, division: Division
         with without_weights():
             model: PreTrainedModel = found.make(dtype=kept.dtype)
         better = found.verdict.improved
-        read_into(model, folder, source, kept.dtype, partial(_chosen, source, kept), better, division)
+        read_into(model, folder, source, kept.dtype, partial(_chosen, source, kept), better, division, device)
     return model
 
 

@@ -73,7 +73,8 @@ class Passes:
         self._rows = rows[None]
         try:
             with self._in_its_place():
-                out = self.model(input_ids=torch.zeros(1, len(rows), dtype=torch.long), use_cache=False)
+                ids = torch.zeros(1, len(rows), dtype=torch.long, device=rows.device)
+                out = self.model(input_ids=ids, use_cache=False)
         finally:
             self._rows = None
         logits: Tensor = out.logits[0]
@@ -134,7 +135,8 @@ def _find_decoder(model: PreTrainedModel) -> nn.Module:
     handle = nn.modules.module.register_module_forward_pre_hook(note)
     try:
         with torch.inference_mode():
-            model(input_ids=torch.ones(1, 2, dtype=torch.long))
+            device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+            model(input_ids=torch.ones(1, 2, dtype=torch.long, device=device))
     except _Answered:
         pass
     finally:

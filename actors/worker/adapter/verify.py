@@ -138,22 +138,27 @@ def _reference(model: Any, text: Tensor, prompt: int) -> Tensor:
     return torch.cat(parts)
 
 
-class Trial:
-    """Runs texts through an adapted model as a runner would."""
+class Schedule:
+    """Runs texts through a model as a runner would."""
 
-    def __init__(self, model: AdaptedModel) -> None:
-        self.model = model
-        blocks = sum(-(-(size + DECODED) // BLOCK) for size in PROMPTS)
-        pools = make_pools(model.kv, blocks, BLOCK, model.dtype)
-        self.kv = PagedKV(model.kv, pools, BLOCK, library=current())
-        self.states = RowStates(model.kv.states, len(PROMPTS), 0, model.dtype)
-        self.free = np.random.default_rng(0).permutation(blocks)
+    def __init__(self, block: int) -> None:
+        self.block = block
+        self.blocks = sum(-(-(size + DECODED) // block) for size in PROMPTS)
+        self.free = np.random.default_rng(0).permutation(self.blocks)
+
+    def step(self, texts: list[Tensor], tables: list[Any], done: list[int], sizes: list[int]) -> Tensor:
+        """Hidden states of so many tokens of each, one text's after the other's, behind those that are done."""
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of such rows."""
+        raise NotImplementedError
 
     def run(self, texts: list[Tensor]) -> list[Tensor]:
         """Logits of all positions of each."""
         tables = []
         for text in texts:
-            count = -(-len(text) // BLOCK)
+            count = -(-len(text) // self.block)
             tables.append(np.sort(self.free[:count])[::-1].copy())
             self.free = self.free[count:]
         done, logits = [0] * len(texts), [[] for _ in texts]  # type: ignore[var-annotated]
@@ -165,10 +170,10 @@ class Trial:
             turn += 1
             if not any(sizes):
                 continue
-            hidden = self._step(texts, tables, done, sizes)
+            hidden = self.step(texts, tables, done, sizes)
             for row, part in enumerate(hidden.split(sizes)):
                 if len(part):
-                    logits[row].append(self.model.logits(part))
+                    logits[row].append(self.logits(part))
                 done[row] += sizes[row]
         return [torch.cat(parts) for parts in logits]
 
@@ -179,7 +184,21 @@ class Trial:
             return 0
         return min(CHUNKS[row], prompt - at) if at < prompt else min(1, length - at)
 
-    def _step(self, texts: list[Tensor], tables: list[Any], done: list[int], sizes: list[int]) -> Tensor:
+
+class Trial(Schedule):
+    """The model is an adapted one on a CPU."""
+
+    def __init__(self, model: AdaptedModel) -> None:
+        super().__init__(BLOCK)
+        self.model = model
+        pools = make_pools(model.kv, self.blocks, BLOCK, model.dtype)
+        self.kv = PagedKV(model.kv, pools, BLOCK, library=current())
+        self.states = RowStates(model.kv.states, len(PROMPTS), 0, model.dtype)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.model.logits(hidden)
+
+    def step(self, texts: list[Tensor], tables: list[Any], done: list[int], sizes: list[int]) -> Tensor:
         spans, ids, positions, slots, first = [], [], [], [], 0
         for row, size in enumerate(sizes):
             if size:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -215,6 +215,8 @@ class Hidden(NamedTuple):
 
 class GpuModel:
     """A decoder: a step's inputs in, logits out; it keeps weights, and its caller the KV memory."""
+
+    eager: ClassVar[bool] = False  # no graph can hold what it does
 
     def __init__(
         self,

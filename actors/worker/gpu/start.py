@@ -13,7 +13,7 @@ from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture
-from ...model.checks.combinations import adapted_on_gpu, vision_on_gpu
+from ...model.checks.combinations import vision_on_gpu
 from ...model.checks.drafts import draft_refused, find_draft_model, find_head
 from ...model.config_json import find_architecture
 from ...model.gguf.folder import is_gguf
@@ -101,7 +101,7 @@ def start(context: Context) -> GpuWorkerActor:
         with writable_cache(context.log):
             blocks, plan = _give_memory(context, runner, group)
             context.phase_ends(StartPhase.KV_MEMORY)
-            if not context.config.enforce_eager:
+            if not is_eager(context.config, model):
                 _capture(context, runner)
     except RuntimeError as error:
         if not is_out_of_memory(error):
@@ -152,6 +152,11 @@ def _capture(context: Context, runner: GpuRunner) -> None:
     context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
 
 
+def is_eager(config: Config, model: GpuModel) -> bool:
+    """Are steps started kernel by kernel?"""
+    return config.enforce_eager or model.eager
+
+
 def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
@@ -189,10 +194,12 @@ def _load(
 ) -> GpuModel:
     values = read_json(Path(info.folder) / "config.json")
     shape = find_architecture(values, config.model_impl, config.quantization)
-    if shape is None:
-        raise adapted_on_gpu(info)
     if info.vision is not None:
         raise vision_on_gpu(info)
+    if shape is None:
+        from .adapted.load import load_on_gpu  # with transformers, which takes seconds
+
+        return load_on_gpu(config, info, device)
     check_shape(config, shape)
     dtype = choose_dtype(config, shape)
     check_rounded_inputs(config, dtype, device)
@@ -247,7 +254,7 @@ def make_runner(context: Context, model: GpuModel, draft: Drafter | None = None)
         sizes = sizes._replace(tables=len(windows.tables), window=windows.window)
         model.table_of = windows.table_of(model.shape.kv)
     capture = capture_sizes(config.cudagraph_capture_sizes, rows)
-    mixed = () if config.enforce_eager else mixed_sizes(rows, tokens, drafts is not None)
+    mixed = () if is_eager(config, model) else mixed_sizes(rows, tokens, drafts is not None)
     ids = context.table.as_numpy().tokens
     given = model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed
     if isinstance(draft, list):
@@ -299,7 +306,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
         log.info("KV memory of %s, which was there: %d blocks", str(kind).removeprefix("torch."), found)
         return found, plan
     peak, used = measure(model.device, runner.profile_steps)
-    graphs = 0 if config.enforce_eager else graph_bytes(runner)
+    graphs = 0 if is_eager(config, model) else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
     total = device_memory(model.device)[1]
     room = room_for_blocks(config, total, used, peak + graphs)

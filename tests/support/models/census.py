@@ -65,8 +65,8 @@ def kinds() -> list[str]:
     return list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
 
-def write_tiny(name: str, folder: Path) -> None:
-    """A checkpoint of this kind, with a tokenizer."""
+def write_tiny(name: str, folder: Path, **changes: Any) -> None:
+    """A checkpoint of this kind, with a tokenizer; `changes`: fields of the tiny config."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -76,6 +76,8 @@ def write_tiny(name: str, folder: Path) -> None:
     config = shrink(AutoConfig.for_model(name, **FIELDS.get(name, {})), VOCABULARY)
     if hasattr(config, "is_decoder"):
         config.is_decoder = True
+    for field, value in changes.items():
+        setattr(config, field, value)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config).float().eval()

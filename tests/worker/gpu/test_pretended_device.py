@@ -3,6 +3,7 @@ step is started, and pinned memory that is left alone; and the tokens are a CPU'
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from .test_runner import ROWS, GpuDriver, make_gpu_runner, prompt  # isort: skip
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
+from actorserve.actors.worker.adapter.hooks import register
+from actorserve.actors.worker.adapter.probe import probe
+from actorserve.actors.worker.gpu.adapted.model import AdaptedGpuModel
+from actorserve.actors.worker.gpu.adapted.trial import seen_shape, verify_on_device
 from actorserve.actors.worker.gpu.graphs import no_collection
 from actorserve.actors.worker.gpu.layers.fused import FusedLayers
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites
@@ -27,6 +32,8 @@ from actorserve.shm.table.table import make_ref
 from tests.support.gpu import pretended_device
 from tests.support.gpu.pretended_device import OnDevice, PretendedDevice, on_the_host, pretended
 from tests.support.models import heads
+from tests.support.models.census import write_tiny
+from tests.support.models.greedy import assert_greedy, reference
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 from ..speculative.test_blocks import case
@@ -138,6 +145,25 @@ def test_steps_without_graphs(folders: Folders, device: PretendedDevice) -> None
     runner = make_gpu_runner(config, graphs=False, kind=E4M3)
     runner.profile_steps()
     assert all(map(len, GpuDriver(hurried(runner, device), seed=6).run(sequences(2))))
+
+
+def test_layers_of_transformers(tmp_path: Path, device: PretendedDevice) -> None:
+    """They are tried there, and compute there what a CPU does: these do nothing for which the host would wait."""
+    with on_the_host():
+        write_tiny("opt", tmp_path / "opt", num_hidden_layers=1)
+        config = config_for(tmp_path / "opt", block_size=16, model_impl="transformers")
+        register()
+        whole = reference(tmp_path / "opt")
+        traits = probe(whole, LENGTH)
+        shape = seen_shape(whole, traits)
+    assert verify_on_device(whole, pretended_device.DEVICE).traits.kv == traits.kv
+    own = copy.deepcopy(whole).to(pretended_device.DEVICE)
+    model = AdaptedGpuModel(own, traits, shape, torch.float32, pretended_device.DEVICE)
+    runner = hurried(make_gpu_runner(config, graphs=False, model=model), device)
+    asked = [Sequence(prompt(9 + 8 * n, n), 3) for n in range(2)]
+    found = GpuDriver(runner, seed=6).run([Sequence(one.prompt, one.wanted) for one in asked])
+    with on_the_host():
+        assert_greedy(whole, [one.prompt for one in asked], found, 3)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle", "mtp", "dflash", "medusa"])

@@ -15,6 +15,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
+from actorserve.actors.model.info import resolve_model  # noqa: E402
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.protocol.step import KVLayout, Step, StepDone  # noqa: E402
@@ -24,6 +25,7 @@ from actorserve.actors.worker.gpu.memory import make_pools, plan_memory  # noqa:
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from tests.scheduler import engine_model  # noqa: E402
 from tests.scheduler.engine_model import MAX_TOKENS, Bench  # noqa: E402
+from tests.support.selection import slow  # noqa: E402
 
 from ..driver import Driver, Sequence, config_for, make_runner  # noqa: E402
 from .test_runner import load_model, prompt  # noqa: E402
@@ -44,6 +46,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+
+
+KINDS["by transformers"] = KINDS["others"]
 
 
 class GpuWorker:
@@ -82,7 +87,17 @@ class GpuBench(Bench):
         self.workers += 1
 
 
-@pytest.mark.parametrize("kind", ["plain layers", pytest.param("others", marks=pytest.mark.slow)])
+def load(kind: str, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> GpuModel:
+    if kind != "by transformers":
+        return load_model(folder)
+    from actorserve.actors.worker.gpu.adapted.load import load_on_gpu
+
+    if DEVICE.type == "cpu":
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *given: (1 << 30, 1 << 30))
+    return load_on_gpu(config, resolve_model(config), DEVICE)
+
+
+@pytest.mark.parametrize("kind", ["plain layers", *slow("others", "by transformers")])
 def test_text_over_window_tables_is_that_of_a_cpu(
     kind: str, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +109,7 @@ def test_text_over_window_tables_is_that_of_a_cpu(
     config = config_for(folder, block_size=BLOCK, **sizes)
     prompts = [prompt(50, 1) + prompt(5 + 4 * n, n) for n in range(3)]
     wanted = Driver(make_runner(config, rows=ROWS)).run([Sequence(own, 3) for own in prompts])
-    bench = GpuBench(load_model(folder), config)
+    bench = GpuBench(load(kind, folder, config, monkeypatch), config)
     refs = [bench.submit(own, 3, ignore_eos=True) for own in prompts[:2]]
     held: list[int] = []
     for turn in range(400):

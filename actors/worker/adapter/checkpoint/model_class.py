@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
@@ -103,7 +104,7 @@ def code_of_others(refused: Callable[[str], ConfigError]) -> Iterator[None]:
     """
     try:
         yield
-    except (ConfigError, MemoryError):
+    except (ConfigError, MemoryError, torch.OutOfMemoryError):
         raise
     except SystemExit as error:
         raise refused(f"its code ends the process, with {error.code!r}") from None

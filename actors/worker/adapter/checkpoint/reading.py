@@ -41,12 +41,17 @@ def read_into(
     chosen: Chosen,
     better: bool,
     division: Division | None = None,
+    device: torch.device | None = None,
 ) -> None:
-    """Fill a model that has no weights; `better`: with parts of ours. ConfigError names tensors that do not fit."""
+    """Fill a model that has no weights; `better`: with parts of ours. `device`: where each tensor goes as it comes.
+
+    ConfigError names tensors that do not fit.
+    """
     arrivals = Arrivals(model, dtype, chosen, source.scales_of, better, source.table_dtype(dtype), division)
     mapping: Any = get_model_conversion_mapping(model)
     about = LoadStateDictConfig(
         ignore_mismatched_sizes=True,
+        device_map=None if device is None else {"": device},
         dtype=dtype,
         dtype_plan=model._get_dtype_plan(dtype),
         weight_mapping=mapping,

@@ -37,7 +37,6 @@ from actorserve.actors.worker.gpu.drafts.medusa import MedusaDraftingRunner
 from actorserve.actors.worker.gpu.drafts.recurrent import RecurrentDraftingRunner
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.graphs import Graphs
-from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
 from actorserve.actors.worker.gpu.memory import kv_block_bytes
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
@@ -56,6 +55,7 @@ Folders = Callable[..., Path]
 ROOT = Path(__file__).parents[4]
 ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
 DRAFTS = 2
+TRIAL = "actorserve.actors.worker.gpu.adapted.trial"
 MEDUSA, EAGLE3, DFLASH = HEADS = "medusa", "eagle3", "dflash"
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_min": 1})
 TWO_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
@@ -83,6 +83,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "drafts of blocks, windows": ("gemma3, windows", {"draft": DFLASH, "deterministic": True}, BlockDraftingRunner),
     "drafts of a head, windows": ("gemma3, windows", {"draft": EAGLE3}, RecurrentDraftingRunner),
     "drafts of a head, eager": ("qwen3", {"draft": EAGLE3, "enforce_eager": True}, RecurrentDraftingRunner),
+    "by transformers": ("qwen3", {"model_impl": "transformers"}, GpuRunner),
+    "by transformers, drafts": ("qwen3", {"model_impl": "transformers", "speculative_config": NGRAM}, DraftingRunner),
+    "by transformers, windows": ("gemma3, windows", {"model_impl": "transformers"}, GpuRunner),
 }
 QUICK = (
     "adapters",
@@ -177,12 +180,14 @@ def started(config: Config) -> tuple[WorkerReady, GpuWorkerActor]:
 def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -> None:
     """The runner is the one that the options are about, and the scheduler knows what it has."""
     kind, _, runner_type = SETTINGS[setting]
-    assert type(runner) is runner_type and isinstance(runner.model, VariedModel) == kind.startswith("gemma3")
+    model_type = "GpuModel" if kind.startswith("qwen3") else "VariedModel"
+    model_type = "AdaptedGpuModel" if config.model_impl == "transformers" else model_type
+    assert type(runner) is runner_type and type(runner.model).__name__ == model_type
     assert runner.model.batch_invariant == config.deterministic
     check_memory(ready, runner, "windows" in setting)
     assert (runner.adapted is not None) == config.enable_lora
     for graphs in runner._graphs().values():
-        assert graphs._graphs.keys() == (set() if config.enforce_eager else set(graphs.sizes))
+        assert graphs._graphs.keys() == (set() if gpu_start.is_eager(config, runner.model) else set(graphs.sizes))
 
 
 def check_memory(ready: WorkerReady, runner: GpuRunner, windows: bool) -> None:
@@ -259,7 +264,11 @@ def test_from_options_to_tokens(checkpoints: Folders, monkeypatch: pytest.Monkey
     [
         ("narrow", {}, r"model: heads of 24 numbers"),
         ("qwen3", {"draft": "narrow"}, r"--speculative-config: model: .*heads of 24 numbers"),
-        ("qwen3", {"model_impl": "transformers"}, r"model: Qwen3ForCausalLM: layers of transformers .*--device cpu"),
+        (
+            "qwen3",
+            {"model_impl": "transformers", "enable_lora": True},
+            r"--enable-lora: Qwen3ForCausalLM .*--device cpu",
+        ),
     ],
 )
 def test_models_of_a_cpu_alone(
@@ -289,6 +298,8 @@ def main(folders: dict[str, str], settings: Collection[str]) -> None:
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         in_place_of_a_gpu(patch, run_again)
+        if any("transformers" in setting for setting in settings):
+            patch.setattr(f"{TRIAL}.compare", lambda expected, found: None)  # nothing is computed
         for setting in settings:
             kind, options, _ = SETTINGS[setting]
             for kernel in all_kernels():

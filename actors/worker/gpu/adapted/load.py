@@ -1,0 +1,109 @@
+"""A model by layers of transformers on a GPU: from the folder to a decoder that was tried there. ConfigError if there
+is none.
+
+What is tried, and how weights are read, are the CPU's (worker/adapter/load.py); each tensor goes to the device as it
+comes.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from actorserve.kernels.pages import BLOCK_SIZES
+
+from ....model.config_json import weights_method
+from ....model.info import ModelInfo, read_json
+from ....model.quantization import NONE
+from ....model.values import Values
+from ....options.config import Config, ConfigError
+from ...adapter.checkpoint.model_class import refused_model
+from ...adapter.hooks import Unfit
+from ...adapter.load import Adapted, WeightTypes, describe_adapted, read_model, stored_dtype
+from ...adapter.probe import Traits
+from ...adapter.rotations import settle
+from ...models.weights import DTYPES
+from ..memory import device_memory
+from .model import AdaptedGpuModel
+from .shape import AdaptedShape
+from .trial import seen_shape, verify_on_device
+
+log = logging.getLogger("worker")
+
+
+class Described(NamedTuple):
+    """What is known before weights are read."""
+
+    found: Adapted
+    traits: Traits
+    shape: AdaptedShape
+    types: WeightTypes
+    parameters: int
+
+
+def load_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> AdaptedGpuModel:
+    """The model of `info.folder`, ready to run."""
+    known = describe_on_gpu(config, info, device)
+    _check_room(known.parameters * known.types.dtype.itemsize, device)
+    model: Any
+    with torch.inference_mode(), torch.random.fork_rng(devices=[]):
+        if config.load_format == "dummy":
+            model = _random(known.found, config, known.types.dtype, device)
+        else:
+            model = read_model(info, known.found, known.types, device=device)
+        model.to(device)  # what no checkpoint has: frequencies of rotations, say
+        if settle(model, info.max_model_len):
+            log.info("all texts are rotated as those of --max-model-len %d tokens are", info.max_model_len)
+    log.info("steps are started kernel by kernel: layers of transformers are in no CUDA graph")
+    return AdaptedGpuModel(model, known.traits, known.shape, known.types.dtype, device)
+
+
+def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Described:
+    """The same without weights; a small model is tried on the device."""
+    if config.block_size not in BLOCK_SIZES:
+        sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
+        raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")
+    found, traits, shell = describe_adapted(config, info, partial(verify_on_device, device=device))
+    try:
+        shape = seen_shape(shell, traits)
+    except Unfit as error:
+        raise refused_model(info, f"it {error}") from None
+    return Described(found, traits, shape, _types(config, info, found), _count(shell))
+
+
+def _types(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
+    """All weights become floats: of the type that they are stored in, or that --dtype names."""
+    name: str = config.dtype
+    if name == "auto":
+        stored = stored_dtype(found.config)
+        name = "float32" if stored == "None" else stored
+    if name not in DTYPES:
+        raise ConfigError(f"--dtype auto: the model is stored in {name}; name one of {', '.join(DTYPES)}")
+    path = Path(info.folder) / "config.json"
+    _, kept = weights_method(Values(path, read_json(path)), config.quantization)
+    return WeightTypes(DTYPES[name], NONE, kept, mixed=False)
+
+
+def _count(shell: nn.Module) -> int:
+    """Numbers of all weights, those that are shared once."""
+    shared: Any = getattr(shell, "all_tied_weights_keys", None) or {}
+    return sum(parameter.numel() for name, parameter in shell.named_parameters() if name not in shared)
+
+
+def _check_room(size: int, device: torch.device) -> None:
+    """ConfigError if weights do not fit: transformers would say less."""
+    free = device_memory(device)[0]
+    if size > free:
+        raise ConfigError(f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free")
+
+
+def _random(found: Adapted, config: Config, dtype: torch.dtype, device: torch.device) -> Any:
+    """As it is initialised, in the way that it would have."""
+    torch.manual_seed(config.seed)
+    with device:
+        return found.make(dtype=dtype).eval()

@@ -1,0 +1,88 @@
+"""What a GPU's memory, runner and sampler ask of a model's shape, of one that layers of transformers compute; and
+whether its attention is such as the kernels have.
+
+Kernels take heads of multiples of 16 numbers, and pools have one width for keys and values: narrower ones are filled up
+with zeros, which change no product. Knows no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from actorserve.kernels.pages import LARGEST_GROUP, LARGEST_HEAD
+
+from ....model.architecture import Architecture
+from ....model.memory.kv import KVSpec, LayerAttention
+from ....model.rope import Rope
+from ...adapter.hooks import Unfit
+from ...adapter.probe import Traits
+
+STEP = 16  # of widths
+INSTEAD = "(--device cpu can)"
+
+
+class AdaptedShape(Architecture, frozen=True, kw_only=True):
+    """Its layers are in nobody's description: what they keep was seen."""
+
+    kept: KVSpec
+
+    @property
+    def kv(self) -> KVSpec:
+        """As pools have it: of each layer, and behind those of layers that read the keys of another once more."""
+        return self.kept
+
+
+def shape_of(kv: KVSpec, hidden: int, words: int) -> AdaptedShape:
+    """Of a model whose decoder answers with so many numbers a token; Unfit if kernels or pools cannot have it."""
+    layers = [_widened(layer) for layer in _attending(kv)]
+    own = [layer for layer in layers if layer.source is None]
+    sizes = {(layer.heads, layer.kv_heads, layer.key_dim) for layer in layers}
+    if len(sizes) > 1:
+        said = ", ".join(f"{heads} of {width} over {kv_heads}" for heads, kv_heads, width in sorted(sizes))
+        raise Unfit(f"has layers whose heads differ ({said}), for which a GPU has no memory {INSTEAD}")
+    ((heads, kv_heads, width),) = sizes
+    return AdaptedShape(
+        vocab_size=words,
+        hidden_size=hidden,
+        intermediate_size=0,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=width,
+        norm_eps=0.0,
+        windows=tuple(layer.window for layer in own),
+        rope=Rope(),
+        kept=KVSpec(layers=tuple(layers)),
+    )
+
+
+def check_traits(traits: Traits) -> None:
+    """Unfit if tokens of all rows cannot go through its layers side by side, with attention by kernels."""
+    if not traits.paged:
+        raise Unfit(f"needs attention of transformers' own, which a GPU's worker has not {INSTEAD}: it {traits.reason}")
+    for there, what in (
+        (traits.stateful, "keeps states of its sequences"),
+        (not traits.positions, "counts positions by itself"),
+        (bool(traits.gathered), "makes keys and values anew of what it keeps, at each step"),
+    ):
+        if there:
+            raise Unfit(f"{what}, which by layers of transformers a GPU's worker cannot {INSTEAD}")
+
+
+def _attending(kv: KVSpec) -> Iterator[LayerAttention]:
+    for index, layer in enumerate(kv.layers):
+        if layer is None:
+            raise Unfit(f"does not attend in layer {index}, for which a GPU's memory has no plan {INSTEAD}")
+        yield layer
+
+
+def _widened(layer: LayerAttention) -> LayerAttention:
+    """As wide as kernels take it."""
+    width = -(-max(layer.key_dim, layer.value_dim) // STEP) * STEP
+    if width > LARGEST_HEAD:
+        raise Unfit(f"has heads of {width} numbers, and on a GPU {LARGEST_HEAD} are most {INSTEAD}")
+    if layer.heads % layer.kv_heads or layer.heads // layer.kv_heads > LARGEST_GROUP:
+        shared = f"{layer.heads} heads of queries over {layer.kv_heads} of keys"
+        raise Unfit(f"has {shared}, of which on a GPU up to {LARGEST_GROUP} share one {INSTEAD}")
+    return replace(layer, key_dim=width, value_dim=width)

@@ -1,0 +1,89 @@
+"""One forward pass of a model of transformers on a GPU: what its cache and its attention function ask for, by Triton's
+kernels over paged KV.
+
+A layer's keys and values are written when it attends to them, by the kernel that else rotates, which turns these by no
+angle; layers that read another's find them written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from actorserve.kernels.pages import ByHead, Pages, Scoring
+from actorserve.kernels.triton.paged_decode import paged_decode
+from actorserve.kernels.triton.paged_prefill import paged_prefill
+from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
+
+from ...adapter.hooks import Call, Unfit
+from ...adapter.probe import AttentionCall
+from ..executor import GpuBatch
+
+
+class DeviceStep:
+    """See adapter/cache.py:KeysValues and adapter/hooks.py:Attending."""
+
+    past = 0
+
+    def __init__(
+        self,
+        asked: Sequence[AttentionCall],
+        scorings: Sequence[Scoring],
+        batches: Sequence[GpuBatch],
+        pools: Sequence[Pools],
+        unturned: RotaryTables,
+    ) -> None:
+        """`scorings` and `batches` are those of layers, with those that read another's keys; `pools` of layers that
+        have some. `unturned`: one position, of no angle."""
+        self.calls = iter(asked)
+        self.scorings, self.batches, self.pools, self.unturned = scorings, batches, pools, unturned
+        self.given: dict[int, tuple[Tensor, Tensor]] = {}
+        self.nowhere = torch.zeros_like(batches[0].inputs.positions)  # where tokens are in `unturned`
+
+    def update(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """What comes of them is seen when it is attended to."""
+        self.given[layer] = keys, values
+        return keys, values
+
+    def attend(self, call: Call) -> Tensor:
+        """[1, tokens, heads, value_dim]."""
+        asked = next(self.calls, None)
+        if asked is None:
+            raise Unfit("asks for attention more often than when it was tried")
+        keys, values = self.given[asked.source]
+        if call.keys is not keys or call.values is not values:
+            raise Unfit("attends to other keys than when it was tried")
+        pools, batch = self.pools[asked.source], self.batches[asked.layer]
+        width = pools.keys.shape[3]
+        queries = _flat(call.queries, width)
+        if asked.layer == asked.source:
+            new = _flat(keys, width), _flat(values, width)
+            rotate_and_write(queries, *new, self.nowhere, batch.inputs.slots, self.unturned, pools)
+        sinks: Tensor | None = call.options.get("s_aux")
+        by_head = ByHead() if sinks is None else ByHead(sinks.float().contiguous())
+        seen = attend(queries, pools, batch, self.scorings[asked.layer], by_head)
+        return seen[None, :, :, : values.shape[3]]
+
+
+def attend(queries: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_head: ByHead) -> Tensor:
+    """What all tokens of a step see: those of rows that decode come first."""
+    inputs, decoding = batch.inputs, batch.decoding
+    out = torch.empty(*queries.shape[:2], pools.values.shape[3], dtype=queries.dtype, device=queries.device)
+    if decoding:
+        pages = Pages(pools.keys, pools.values, inputs.blocks[:decoding], inputs.lengths[:decoding], pools.scales)
+        paged_decode(queries[:decoding], pages, scoring, batch.scratch, out[:decoding], by_head)
+    if batch.starts is not None:
+        pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
+        paged_prefill(queries, batch.starts, pages, scoring, out, batch.chunk_scratch, by_head)
+    return out
+
+
+def _flat(heads: Tensor, width: int) -> Tensor:
+    """[1, heads, tokens, numbers] as [tokens, heads, width], a head's numbers side by side."""
+    flat = heads[0].transpose(0, 1)
+    if flat.shape[2] < width:
+        return functional.pad(flat, (0, width - flat.shape[2]))
+    return flat if flat.stride(2) == 1 else flat.contiguous()

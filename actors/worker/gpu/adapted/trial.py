@@ -1,0 +1,114 @@
+"""Whether a model of transformers is right on this device: tried on a tiny one of its class, as on a CPU (see
+adapter/verify.py), with the attention and the memory that it will be served with.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from actorserve.kernels.triton.paged_decode import Scratch
+from actorserve.kernels.triton.step_inputs import StepInputs
+
+from ...adapter.hooks import NAME, Unfit, attending, use_attention
+from ...adapter.model import Tier
+from ...adapter.passes import Passes
+from ...adapter.probe import TOKENS, Recorder, Traits, probe
+from ...adapter.verify import Schedule, Verdict, compare, failure_words, reference_logits, texts_for
+from ..compilations import writable_cache
+from ..executor import GpuBatch
+from ..memory import make_pools
+from .model import AdaptedGpuModel
+from .shape import AdaptedShape, check_traits, shape_of
+
+log = logging.getLogger("worker")
+BLOCK = 16
+OTHER_WAYS = "--device cpu tries other ways, too"
+
+
+def verify_on_device(twin: Any, device: torch.device) -> Verdict:
+    """Of a tiny model in float32, which is on a CPU. Unfit says why it cannot be served there."""
+    begun = time.perf_counter()
+    with torch.inference_mode():
+        traits = probe(twin, 512)
+        check_traits(traits)
+        shape = seen_shape(twin, traits)
+        texts = texts_for(twin)
+        expected = reference_logits(twin, texts)
+        try:
+            own = copy.deepcopy(twin).to(device)
+            model = AdaptedGpuModel(own, traits, shape, torch.float32, device)
+            with writable_cache(log):
+                found = DeviceTrial(model).run(texts)
+            compare(expected, [logits.float().cpu() for logits in found])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise Unfit(f"is not right on this GPU ({OTHER_WAYS}): {failure_words(error)}") from None
+    return Verdict(Tier.FLAT, traits, {}, time.perf_counter() - begun, improved=False)
+
+
+def seen_shape(model: Any, traits: Traits) -> AdaptedShape:
+    """What is to be known of a model's shape, hollow or not, seen as it computes two tokens on a CPU."""
+    passes, recorder = Passes(model), Recorder()
+    own = model.config._attn_implementation
+    use_attention(model, NAME)
+    try:
+        with torch.inference_mode(), attending(recorder):
+            ids = torch.ones(1, TOKENS, dtype=torch.long)
+            hidden = passes.hidden(ids, torch.arange(TOKENS)[None], traits.caches.make(recorder))[0]
+            words = passes.logits(hidden).shape[1]
+    finally:
+        use_attention(model, own)
+    return shape_of(traits.kv, hidden.shape[1], words)
+
+
+class DeviceTrial(Schedule):
+    """The model is on a GPU."""
+
+    def __init__(self, model: AdaptedGpuModel) -> None:
+        super().__init__(BLOCK)
+        self.model = model
+        self.pools = make_pools(model.shape, self.blocks, BLOCK, model.dtype, model.device)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.model.logits(hidden)
+
+    def step(self, texts: list[Tensor], tables: list[Any], done: list[int], sizes: list[int]) -> Tensor:
+        """Rows of one token come first."""
+        rows = sorted((row for row, size in enumerate(sizes) if size), key=lambda row: sizes[row] > 1)
+        own = [sizes[row] for row in rows]
+        decoding = own.count(1)
+        starts = list(accumulate(own, initial=0))[decoding:]
+        others = self._there(starts, torch.int32) if len(starts) > 1 else None
+        heads, width = self.model.shape.heads, self.model.shape.head_dim
+        scratch = Scratch.of(max(1, decoding), heads, width, 1, self.model.device)
+        batch = GpuBatch(self._inputs(rows, texts, tables, done, sizes), decoding, others, scratch)
+        parts = self.model.norm(self.model.forward(batch, self.pools)).split(own)
+        return torch.cat([parts[rows.index(row)] for row in sorted(rows)])
+
+    def _inputs(
+        self, rows: list[int], texts: list[Tensor], tables: list[Any], done: list[int], sizes: list[int]
+    ) -> StepInputs:
+        """Of these rows, one after the other."""
+        ids, positions, slots = [], [], []
+        width = max(map(len, tables))
+        blocks = torch.zeros(len(rows), width, dtype=torch.int32)
+        for index, row in enumerate(rows):
+            at, table = torch.arange(done[row], done[row] + sizes[row]), torch.from_numpy(tables[row])
+            ids.append(texts[row][at])
+            positions.append(at)
+            slots.append(table[at // BLOCK] * BLOCK + at % BLOCK)
+            blocks[index, : len(table)] = table
+        lengths = self._there([done[row] + sizes[row] for row in rows], torch.int32)
+        made = [torch.cat(part).to(self.model.device) for part in (ids, positions, slots)]
+        return StepInputs(made[0], made[1], made[2], lengths, blocks.to(self.model.device))
+
+    def _there(self, numbers: list[int], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(numbers, dtype=dtype).to(self.model.device)
