@@ -219,6 +219,7 @@ def test_slots_are_taken_waited_for_and_given_up(checkpoints: Folders, tmp_path:
         ("qwen3", "lm_head", r"lm_head cannot be adapted: what makes logits is not adapted on a GPU \(--device cpu\)"),
         ("qwen3_moe", "experts", r"experts are not adapted on a GPU \(--device cpu\)"),
         ("qwen3_moe", "gate", r"what chooses experts is not adapted"),
+        ("deepseek_v2", "kv_b_proj", r"what makes keys and values of latents is not adapted on a GPU"),
     ],
 )
 def test_what_is_refused_by_name(checkpoints: Folders, tmp_path: Path, kind: str, module: str, words: str) -> None:

@@ -24,6 +24,7 @@ from actorserve.actors.worker.gpu.memory import make_pools, plan_memory  # noqa:
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from tests.scheduler import engine_model  # noqa: E402
 from tests.scheduler.engine_model import MAX_TOKENS, Bench  # noqa: E402
+from tests.support.selection import slow  # noqa: E402
 
 from ..driver import Driver, Sequence, config_for, make_runner  # noqa: E402
 from .test_runner import load_model, prompt  # noqa: E402
@@ -35,6 +36,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen2_windows",
         {"num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
     ),
+    "chunks": ("llama4", {"num_hidden_layers": 2, "no_rope_layer_interval": 2, "attention_chunk_size": 20}),
     "others": (
         "gemma3",
         {
@@ -82,7 +84,7 @@ class GpuBench(Bench):
         self.workers += 1
 
 
-@pytest.mark.parametrize("kind", ["plain layers", pytest.param("others", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["plain layers", *slow("others", "chunks")])
 def test_text_over_window_tables_is_that_of_a_cpu(
     kind: str, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
