@@ -27,7 +27,6 @@ from .decode_launch import MOST_SPLITS, QUERIES, QUERIES_OF_LATENTS, TABLE, Deco
 from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
-SUMS = 4096  # numbers of results that a warp has, 128 registers of each of its threads
 INTERPRETED = bool(triton.knobs.runtime.interpret)
 PLAIN = ByHead()
 
@@ -141,11 +140,8 @@ def configuration(
     if options["UNITED"]:  # one instruction makes two float16 of two numbers of 8 bits; bfloat16 takes three steps
         options["PRODUCT"] = tl.float16
     launched = {"num_warps": launch.warps, "num_stages": launch.stages}
-    if options["QUERIES"] > QUERIES:  # of whose sums each warp has as many, and which leave no registers for a table
-        launched = {
-            "num_warps": max(launch.warps, options["QUERIES"] * options["VALUE_PADDED"] // SUMS),
-            "num_stages": 2,
-        }
+    if options["QUERIES"] > QUERIES:  # whose sums leave no registers for a table that is read a turn ahead
+        launched = {"num_warps": 8, "num_stages": 2}
     return options, launched if launch.registers is None else launched | {"maxnreg": launch.registers}
 
 
