@@ -27,7 +27,7 @@ from actorserve.actors.worker.gpu.layers.moe import GpuMoe, check_experts  # noq
 from actorserve.actors.worker.models.sharding import shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 
-from ..test_stacked_experts import in_mxfp4  # noqa: E402
+from ...test_stacked_experts import in_mxfp4  # noqa: E402
 
 Folders = Callable[..., Path]
 SHARED = ("qwen2_moe", "deepseek_v3", "llama4")  # whose first layer has no experts

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from .test_runner import DEVICE, ROWS, GpuDriver, load_model, make_gpu_runner, prompt, steps_of  # isort: skip  # before kernels are imported
+from ..test_runner import DEVICE, ROWS, GpuDriver, load_model, make_gpu_runner, prompt, steps_of  # isort: skip  # before kernels are imported
 
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json
@@ -24,7 +24,7 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.gpu.executor import GpuBuilder
 from actorserve.actors.worker.gpu.graphs import StepSize
 from actorserve.actors.worker.gpu.layers.latent import LatentAttention
-from actorserve.actors.worker.gpu.layers.varied_layers import VariedLayer
+from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
 from actorserve.actors.worker.gpu.memory import make_pools, plan_memory, pool_bytes
 from actorserve.actors.worker.gpu.start import check_shape
 from actorserve.actors.worker.logprobs import LogprobsWriter
@@ -36,7 +36,7 @@ from actorserve.shm.table.logprobs import Logprobs
 from tests.support.models.greedy import assert_greedy, behind, reference
 from tests.support.selection import slow
 
-from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
+from ...driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]
 CHUNKS = {"num_hidden_layers": 2, "no_rope_layer_interval": 2}
@@ -173,12 +173,12 @@ def test_heads_are_divided(kind: str, checkpoints: Folders) -> None:
 
 def test_layers_of_llama_4(checkpoints: Folders) -> None:
     """Which ones turn, are normed, see chunks and grow."""
-    layers = load_model(checkpoints("llama4")).layers
-    assert all(isinstance(layer, VariedLayer) for layer in layers)
-    assert [layer.scoring.chunk for layer in layers] == [24, 24, None, 24]
-    assert [getattr(layer, "unit_eps") is None for layer in layers] == [False, False, True, False]  # noqa: B009
-    assert [getattr(layer, "growth") is None for layer in layers] == [True, True, False, True]  # noqa: B009
-    assert [layer.moe is not None and layer.moe.of_inputs for layer in layers] == [False, True, False, True]
+    model = load_model(checkpoints("llama4"))
+    assert isinstance(model, VariedModel)
+    assert [layer.scoring.chunk for layer in model.varied] == [24, 24, None, 24]
+    assert [layer.unit_eps is not None for layer in model.varied] == [True, True, False, True]
+    assert [layer.growth is not None for layer in model.varied] == [False, False, True, False]
+    assert [layer.moe is not None and layer.moe.of_inputs for layer in model.varied] == [False, True, False, True]
 
 
 @pytest.mark.parametrize(
