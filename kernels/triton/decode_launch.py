@@ -49,15 +49,29 @@ TABLE = {
     "8 bits, wide heads": DecodeLaunch(most_keys=32, registers=168),  # their conversion takes registers, too
     # Queries and results take registers: two programs at a time.
     "heads above 256": DecodeLaunch(stages=4, registers=255, waves=2),
+    # Keys are their own values, and many queries read them: those of one program are rows enough to keep it busy.
+    "latents": DecodeLaunch(tile_bytes=32768, stages=4, registers=255, waves=2),
 }
+QUERIES = 16  # of a program, of those that share a head of keys
+QUERIES_OF_LATENTS = 64  # the same of latents, at most
+QUERIES_OF_A_PLACE = 32  # of latents, beside which another program of as many has room on a multiprocessor
 
 
-def kind_of(dtype: torch.dtype, padded: int, scaled: bool) -> str:
-    """The entry for queries of this type, heads of so many numbers, and keys with scales or without."""
+def kind_of(dtype: torch.dtype, padded: int, scaled: bool, latents: bool = False) -> str:
+    """The entry for queries of this type, heads of so many numbers, and keys with scales or without; `latents`: their
+    values are a part of the keys.
+    """
     if dtype == torch.float32:
         return "float32"
+    if latents:
+        return "latents"
     if padded > 256:
         return "heads above 256"
     if not scaled:
         return "16 bits"
     return "8 bits, wide heads" if padded > 128 else "8 bits"
+
+
+def places_of(heads: int, kv_heads: int, latents: bool = False) -> int:
+    """How many of the places that a multiprocessor has for programs a row takes that is not divided."""
+    return kv_heads * -(-(heads // kv_heads) // (QUERIES_OF_A_PLACE if latents else QUERIES))

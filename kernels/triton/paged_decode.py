@@ -1,11 +1,13 @@
 """Paged attention for decoding: one query token a row; the formula and the layout stand in kernels/pages.py.
 
 A row's positions are divided among `splits` programs for each head of keys. Each works through tiles of keys with a
-running softmax, the queries of the group as the rows of one product (padded to 16), and leaves its normalised result
-and the log-sum-exp of its scores; `_merge` weighs them:
+running softmax, the queries of the group as the rows of one product (16 of them, of latents up to 64), and leaves its
+normalised result and the log-sum-exp of its scores; `_merge` weighs them:
     L_s = log₂ Σ_j∈s 2^(s_j · log₂e)     out = Σ_s 2^(L_s - max L) · out_s / Σ_s 2^(L_s - max L)
 The grid depends on the number of rows, heads and splits only, and lengths are read on the device: a graph that captured
 it serves any lengths. A program divides its own row, so that a short row in a wide grid is not cut into crumbs.
+Where values are the first numbers of their keys, as many as a power of two, they are not read again, and what the keys
+have beside them is a product of its own: neither is filled up.
 
 Compiled ahead of time and checked in the interpreter; not run on a GPU yet, so tile sizes and the number of splits
 (decode_launch.py) are computed, not measured. `attend` and what it needs also serve paged_prefill.py.
@@ -21,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..pages import ByHead, Pages, Scoring, bytes_of, check, check_by_head, check_out, new_out, strides
-from .decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of
+from .decode_launch import MOST_SPLITS, QUERIES, QUERIES_OF_LATENTS, TABLE, DecodeLaunch, kind_of
 from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
@@ -62,9 +64,12 @@ class Scratch(NamedTuple):
         return splits
 
 
-def split_count(rows: int, kv_heads: int, longest: int, processors: int) -> int:
-    """In how many parts to divide rows of up to `longest` positions so that they fill `processors` multiprocessors."""
-    return TABLE["16 bits"].splits(rows, kv_heads, longest, processors)
+def split_count(rows: int, places: int, longest: int, processors: int, kind: str = "16 bits") -> int:
+    """In how many parts to divide rows of up to `longest` positions so that they fill `processors` multiprocessors.
+
+    `places` of a row (decode_launch.py: places_of); `kind` of the table.
+    """
+    return TABLE[kind].splits(rows, places, longest, processors)
 
 
 def paged_decode(
@@ -96,7 +101,7 @@ def paged_decode(
         raise ValueError(f"scratch for {len(scratch.partial)} rows, and there are {rows}")
     if not rows:
         return out
-    launch = TABLE[kind_of_keys(queries.dtype, pages.keys)] if launch is None else launch
+    launch = TABLE[kind_of_keys(queries.dtype, pages.keys, pages.values)] if launch is None else launch
     options, launched = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head, launch)
     options["DIVIDED"] = splits > 1
     least = launch.worth(rows)
@@ -125,19 +130,31 @@ def configuration(
     launch: DecodeLaunch | None = None,
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys."""
-    launch = TABLE[kind_of_keys(dtype, keys)] if launch is None else launch
+    launch = TABLE[kind_of_keys(dtype, keys, values)] if launch is None else launch
     options = constants(dtype, keys, heads, scoring, launch.tile_bytes, values, by_head)
-    options["PARTS"] = triton.cdiv(options["GROUP"], 16)
+    most = QUERIES_OF_LATENTS if options["REST"] and dtype != torch.float32 else QUERIES
+    options["QUERIES"] = min(most, max(QUERIES, triton.next_power_of_2(options["GROUP"])))
+    options["PARTS"] = triton.cdiv(options["GROUP"], options["QUERIES"])
     options["UNITED"] = options["SCALED"] and dtype != torch.float32
     options["TILE"] = launch.tile(options["PADDED"], keys.dtype.itemsize)
     if options["UNITED"]:  # one instruction makes two float16 of two numbers of 8 bits; bfloat16 takes three steps
         options["PRODUCT"] = tl.float16
     launched = {"num_warps": launch.warps, "num_stages": launch.stages}
+    if options["QUERIES"] > QUERIES:  # whose sums leave no registers for a table that is read a turn ahead
+        launched = {"num_warps": 8, "num_stages": 2}
     return options, launched if launch.registers is None else launched | {"maxnreg": launch.registers}
 
 
-def kind_of_keys(dtype: torch.dtype, keys: Tensor) -> str:
-    return kind_of(dtype, triton.next_power_of_2(keys.shape[3]), keys.dtype == E4M3)
+def kind_of_keys(dtype: torch.dtype, keys: Tensor, values: Tensor | None = None) -> str:
+    padded = triton.next_power_of_2(keys.shape[3])
+    return kind_of(dtype, padded, keys.dtype == E4M3, are_latents(keys, keys if values is None else values))
+
+
+def are_latents(keys: Tensor, values: Tensor) -> bool:
+    """Are values the first numbers of keys, as many as a power of two?"""
+    width, value_dim = keys.shape[3], values.shape[3]
+    same = keys.data_ptr() == values.data_ptr() and keys.stride() == values.stride() and keys.dtype != E4M3
+    return same and value_dim < width and value_dim == triton.next_power_of_2(value_dim)
 
 
 def constants(
@@ -149,9 +166,13 @@ def constants(
     values: Tensor | None,
     by_head: ByHead,
 ) -> dict[str, Any]:
-    """What kernels are compiled for, with tiles of up to 64 keys."""
+    """What kernels are compiled for, with tiles of up to 64 keys. Of latents HEAD_DIM is what values have, too, and
+    REST what keys have beside it.
+    """
     _, kv_heads, block_size, head_dim = keys.shape
     values = keys if values is None else values
+    rest = head_dim - values.shape[3] if are_latents(keys, values) else 0
+    head_dim -= rest
     padded = triton.next_power_of_2(head_dim)
     scaled = keys.dtype == E4M3
     product = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}[dtype]
@@ -163,6 +184,8 @@ def constants(
         "GROUP": heads // kv_heads,
         "HEAD_DIM": head_dim,
         "PADDED": padded,
+        "REST": rest,
+        "REST_PADDED": max(16, triton.next_power_of_2(rest)),
         "VALUE_DIM": values.shape[3],
         "VALUE_PADDED": triton.next_power_of_2(values.shape[3]),
         "APART": values.stride() != keys.stride(),
@@ -221,14 +244,18 @@ def fetch(
 
 @triton.jit
 def attend(
-    total, weight, peak, unit, q, k, v, seen, factor, cap, key_scale, value_scale, slope, away,
+    total, weight, peak, unit, q, k, v, q_rest, k_rest, seen, factor, cap, key_scale, value_scale, slope, away,
     CAPPED: tl.constexpr, MASKED: tl.constexpr, SCALED: tl.constexpr, UNITED: tl.constexpr, SLOPES: tl.constexpr,
+    REST: tl.constexpr,
 ):  # fmt: skip
     """One tile more: total = Σ 2^(s - peak) · v and weight = Σ 2^(s - peak), peak the largest score so far.
 
     UNITED: v and shares are float16, which holds no scale of values; total is in units of the largest scale so far.
+    REST: numbers of queries and keys that stand apart.
     """
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if REST > 0:
+        scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision="ieee")
     if SCALED:
         scores = scores * scale_of(key_scale)[None, :]
     if CAPPED:  # tanh x = 1 - 2 / (e^2x + 1), good at both ends
@@ -281,9 +308,10 @@ def _decode(
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr,
     UNITED: tl.constexpr, DIVIDED: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr,
-    SINKS: tl.constexpr, SLOPES: tl.constexpr, PARTS: tl.constexpr,
+    SINKS: tl.constexpr, SLOPES: tl.constexpr, PARTS: tl.constexpr, QUERIES: tl.constexpr,
+    REST: tl.constexpr, REST_PADDED: tl.constexpr,
 ):  # fmt: skip
-    """One split of one row, for up to 16 queries of the group that share a head of keys."""
+    """One split of one row, for up to QUERIES of the group that share a head of keys."""
     split = tl.program_id(0)
     splits = tl.num_programs(0)
     kv_head = (tl.program_id(1) // PARTS).to(tl.int64)
@@ -294,9 +322,9 @@ def _decode(
     end = tl.minimum(begin + size, length)
     if (begin >= end) & DIVIDED:
         return
-    heads, dims = tl.arange(0, 16), tl.arange(0, PADDED)
+    heads, dims = tl.arange(0, QUERIES), tl.arange(0, PADDED)
     if PARTS > 1:
-        heads += tl.program_id(1) % PARTS * 16
+        heads += tl.program_id(1) % PARTS * QUERIES
     inside = (heads < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
     head = kv_head * GROUP + heads
     q_at = queries + row * query_stride + head[:, None] * query_head_stride + dims[None, :]
@@ -306,9 +334,14 @@ def _decode(
         q = q.to(tl.float32) * scale_of(254 - code)[:, None]
         factor = factor * scale_of(code)[:, None]
     q = q.to(PRODUCT)
-    total = tl.zeros([16, VALUE_PADDED], tl.float32)
-    weight = tl.zeros([16], tl.float32)
-    peak = tl.full([16], float("-inf"), tl.float32)
+    q_rest = q
+    if REST > 0:
+        rest = tl.arange(0, REST_PADDED)
+        rest_at = queries + row * query_stride + head[:, None] * query_head_stride + HEAD_DIM + rest[None, :]
+        q_rest = tl.load(rest_at, mask=(heads < GROUP)[:, None] & (rest < REST)[None, :], other=0.0).to(PRODUCT)
+    total = tl.zeros([QUERIES, VALUE_PADDED], tl.float32)
+    weight = tl.zeros([QUERIES], tl.float32)
+    peak = tl.full([QUERIES], float("-inf"), tl.float32)
     if SINKS:  # of the first split; in units of log₂, as scores are
         sink = tl.load(sinks + head, mask=heads < GROUP, other=0.0) * 1.4426950408889634
         peak = tl.where(split == 0, sink, peak)
@@ -323,7 +356,11 @@ def _decode(
         block, slot = place(table + row * table_stride, at, seen, BLOCK_SIZE, TILE)
         offsets = block * block_stride + slot * slot_stride
         k = fetch(keys + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
-        if APART:
+        k_rest = k
+        if REST > 0:
+            k_rest = fetch(keys + kv_head * head_stride + HEAD_DIM, offsets, seen, REST, REST_PADDED, True, PRODUCT)
+            v = k
+        elif APART:
             v_offsets = block * value_block_stride + slot * value_slot_stride
             v = fetch(values + kv_head * value_head_stride, v_offsets, seen, VALUE_DIM, VALUE_PADDED, True, PRODUCT)
         else:
@@ -334,9 +371,15 @@ def _decode(
             key_scale = tl.load(key_scales + scale_at, mask=seen, other=0)
             value_scale = tl.load(value_scales + scale_at, mask=seen, other=0)
         total, weight, peak, unit = attend(
-            total, weight, peak, unit, q, k, v, seen[None, :], factor, cap, key_scale, value_scale,
-            slope, (positions - length + 1)[None, :], CAPPED, True, SCALED, UNITED, SLOPES,
+            total, weight, peak, unit, q, k, v, q_rest, k_rest, seen[None, :], factor, cap, key_scale, value_scale,
+            slope, (positions - length + 1)[None, :], CAPPED, True, SCALED, UNITED, SLOPES, REST,
         )  # fmt: skip
+    if REST > 0:  # made anew of what is known behind the loop alone: kept, they would take registers in it
+        heads = tl.arange(0, QUERIES) + (weight < 0).to(tl.int32)
+        if PARTS > 1:
+            heads += tl.program_id(1) % PARTS * QUERIES
+        head = kv_head * GROUP + heads
+        inside = (heads < GROUP)[:, None] & (dims < VALUE_DIM)[None, :]
     total = total / tl.where(weight == 0, 1.0, weight)[:, None]
     if UNITED:
         total = total * scale_of(unit)

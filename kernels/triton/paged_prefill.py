@@ -2,7 +2,8 @@
 
 The tokens of row r are [starts[r], starts[r + 1]) of the flat batch, the last ones of its `lengths[r]` positions; their
 keys and values are in the pools already. A program takes a few tokens of one row for one head of keys: each token with
-each query of the group is a row of the product, so that all of them share the keys that are read.
+each query of the group is a row of the product, so that all of them share the keys that are read. Of a group that is
+larger than a program it takes a part, for one token. Latents are as in paged_decode.py.
 
 Which tokens, a program finds out itself: with T tokens a tile, row r has the tiles from starts[r] // T + r on, as many
 as it needs, or one more. So the grid depends on the sizes of `queries` and `starts` only, and a graph that
@@ -50,8 +51,8 @@ def split_count(tokens: int, rows: int, heads: int, keys: Tensor, longest: int, 
     that a multiprocessor holds.
     """
     kv_heads, head_dim = keys.shape[1], keys.shape[3]
-    packed = 64 if head_dim > 128 else 128
-    programs = (tokens // max(1, packed * kv_heads // heads) + rows) * kv_heads
+    packed, group = 64 if head_dim > 128 else 128, heads // kv_heads
+    programs = (tokens // max(1, packed // group) + rows) * kv_heads * -(-group // packed)
     return max(1, min(processors // programs, -(-longest // LEAST), MOST_SPLITS))
 
 
@@ -85,7 +86,7 @@ def paged_prefill(
     rows, kv_heads = len(pages.lengths), pages.keys.shape[1]
     options, launch = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head)
     launched: dict[str, Any] = launch | ({"enable_fp_fusion": False} if fixed else {})
-    programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads
+    programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads * options["PARTS"]
     splits = 1 if scratch is None else scratch.splits(out)
     partial, sums = (out, out) if scratch is None or splits == 1 else scratch
     if splits > 1 and partial.numel() >= FURTHEST:
@@ -114,20 +115,22 @@ def configuration(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys."""
     options = constants(dtype, keys, heads, scoring, TILE_BYTES, values, by_head)
-    least = triton.next_power_of_2(options["GROUP"])  # all queries of a group at least
     if dtype == torch.float32:  # as in paged_decode.py
-        packed = max(16, least)
-        launch = {"num_warps": 4, "num_stages": 2}
-        return options | {"TILE": 16, "PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
+        return options | {"TILE": 16} | packing(16, options["GROUP"]), {"num_warps": 4, "num_stages": 2}
     wide = max(options["PADDED"], options["VALUE_PADDED"]) > 128  # where registers for the sums of 128 rows are short
-    packed = max(64 if wide else 128, least)
+    packed = 64 if wide else 128
     if options["SCALED"] and options["PADDED"] > 256:  # what is converted takes registers beside these sums
-        packed = max(32, least)
+        packed = 32
     launch = {"num_warps": 8, "num_stages": 2 if wide else 3, "maxnreg": 255}
     padded = not wide and options["HEAD_DIM"] < options["PADDED"]
-    if options["SCALED"] or padded or options["CHUNK"]:  # each takes registers, too
+    if options["SCALED"] or padded or options["CHUNK"] or options["REST"]:  # each takes registers, or is read once
         options["TILE"] = 32
-    return options | {"PACKED": packed, "TOKENS": packed // options["GROUP"]}, launch
+    return options | packing(packed, options["GROUP"]), launch
+
+
+def packing(rows: int, group: int) -> dict[str, int]:
+    """How many tokens are the rows of a product, or in how many parts the queries of one token."""
+    return {"PACKED": rows, "TOKENS": max(1, rows // group), "PARTS": triton.cdiv(group, rows)}
 
 
 @triton.jit
@@ -145,11 +148,12 @@ def which(starts, tile, rows, TOKENS: tl.constexpr):
 
 @triton.jit
 def step(
-    total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor, cap,
+    total, weight, peak, q, q_rest, keys, values, key_scales, value_scales, table, at, position, low, high, factor, cap,
     block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
     CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, VALUE_DIM: tl.constexpr,
-    VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr, SLOPES: tl.constexpr, MASKED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr, SLOPES: tl.constexpr,
+    REST: tl.constexpr, REST_PADDED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """The keys of positions at + [0, TILE), of which [low, high) may be read; all are seen unless MASKED."""
     positions = at + tl.arange(0, TILE)
@@ -157,9 +161,14 @@ def step(
     block, slot = place(table, at, there, BLOCK_SIZE, TILE)
     offsets = block * block_stride + slot * slot_stride
     k = fetch(keys, offsets, there, HEAD_DIM, PADDED, MASKED, q.dtype)
-    if APART:
-        offsets = block * value_block_stride + slot * value_slot_stride
-    v = fetch(values, offsets, there, VALUE_DIM, VALUE_PADDED, MASKED, PRODUCT)
+    k_rest = k
+    if REST > 0:
+        k_rest = fetch(keys + HEAD_DIM, offsets, there, REST, REST_PADDED, MASKED, q.dtype)
+        v = k
+    else:
+        if APART:
+            offsets = block * value_block_stride + slot * value_slot_stride
+        v = fetch(values, offsets, there, VALUE_DIM, VALUE_PADDED, MASKED, PRODUCT)
     key_scale, value_scale = there, there
     if SCALED:
         scale_at = block * scale_block_stride + slot
@@ -171,8 +180,8 @@ def step(
     if CHUNK > 0:
         seen = seen & (positions[None, :] >= position[:, None] // CHUNK * CHUNK)
     total, weight, peak, _ = attend(
-        total, weight, peak, 0, q, k, v, seen, factor, cap, key_scale, value_scale,
-        slope, positions[None, :] - position[:, None], CAPPED, MASKED, SCALED, False, SLOPES,
+        total, weight, peak, 0, q, k, v, q_rest, k_rest, seen, factor, cap, key_scale, value_scale,
+        slope, positions[None, :] - position[:, None], CAPPED, MASKED, SCALED, False, SLOPES, REST,
     )  # fmt: skip
     return total, weight, peak
 
@@ -190,11 +199,11 @@ def _prefill(
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr,
     TOKENS: tl.constexpr, DIVIDED: tl.constexpr, LEAST: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr,
-    SINKS: tl.constexpr, SLOPES: tl.constexpr,
+    SINKS: tl.constexpr, SLOPES: tl.constexpr, PARTS: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr,
 ):  # fmt: skip
     """One tile of tokens of one row, for the queries that share a head of keys, over all they see or a split of it."""
-    program = tl.program_id(0)
-    row, skipped = which(starts, tl.num_programs(0) // kv_heads - 1 - program // kv_heads, rows, TOKENS)
+    program, columns = tl.program_id(0), kv_heads * PARTS
+    row, skipped = which(starts, tl.num_programs(0) // columns - 1 - program // columns, rows, TOKENS)
     if row < 0:
         return
     last = tl.load(starts + row + 1, mask=row < rows, other=tokens)
@@ -202,8 +211,10 @@ def _prefill(
     if begin >= last:
         return
     length = tl.load(lengths + row, mask=row < rows, other=0)
-    kv_head = (program % kv_heads).to(tl.int64)
+    kv_head = (program % columns // PARTS).to(tl.int64)
     packed, dims = tl.arange(0, PACKED), tl.arange(0, PADDED)
+    if PARTS > 1:  # then TOKENS is 1
+        packed += program % PARTS * PACKED
     token, head = begin + packed // GROUP, kv_head * GROUP + packed % GROUP
     inside = ((packed < TOKENS * GROUP) & (token < last))[:, None] & (dims < HEAD_DIM)[None, :]
     token = token.to(tl.int64)
@@ -211,12 +222,19 @@ def _prefill(
     q = tl.load(q_at, mask=inside, other=0.0)
     if q.dtype != tl.float16:  # which holds keys of 8 bits; converted, it would take registers instead of shared memory
         q = q.to(PRODUCT)
+    q_rest = q
+    if REST > 0:
+        rest = tl.arange(0, REST_PADDED)
+        beside = ((packed < TOKENS * GROUP) & (token < last))[:, None] & (rest < REST)[None, :]
+        rest_at = queries + token[:, None] * query_stride + head[:, None] * query_head_stride + HEAD_DIM + rest[None, :]
+        q_rest = tl.load(rest_at, mask=beside, other=0.0).to(q.dtype)
     first = length - last + begin  # position of the tile's first token; the others' follow
     position = first + packed // GROUP
     high = tl.minimum(first + TOKENS, length)
     low = tl.maximum(first - WINDOW + 1, 0) if WINDOW > 0 else 0
-    masked = low // TILE * TILE if WINDOW > 0 else tl.maximum(first + 1, 0) // TILE * TILE
-    start, end = masked if WINDOW > 0 else 0, high
+    one: tl.constexpr = (WINDOW > 0) | (REST > 0)  # loop, of tiles that are masked; of latents two take registers
+    masked = low // TILE * TILE if one else tl.maximum(first + 1, 0) // TILE * TILE
+    start, end = masked if one else 0, high
     if CHUNK > 0:  # what a tile over a border sees, and what begins within a tile of keys, is masked from its start on
         chunk = tl.maximum(first, 0) // CHUNK * CHUNK
         low = tl.maximum(chunk, low)
@@ -244,33 +262,46 @@ def _prefill(
     slope = packed
     if SLOPES:
         slope = tl.load(slopes + head, mask=packed < TOKENS * GROUP, other=0.0) * 1.4426950408889634
-    if WINDOW == 0:
+    if not one:
         for at in range(start, masked, TILE):  # tiles that all tokens see all of
             total, weight, peak = step(
-                total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
-                cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
+                total, weight, peak, q, q_rest, keys, values, key_scales, value_scales, table, at, position, low, high,
+                factor, cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride,
+                slope,
                 HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED,
-                VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, False,
+                VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, REST, REST_PADDED, False,
             )  # fmt: skip
     for at in range(masked, end, TILE):
         total, weight, peak = step(
-            total, weight, peak, q, keys, values, key_scales, value_scales, table, at, position, low, high, factor,
-            cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
+            total, weight, peak, q, q_rest, keys, values, key_scales, value_scales, table, at, position, low, high,
+            factor, cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
             HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED,
-            VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, True,
+            VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, REST, REST_PADDED, True,
         )  # fmt: skip
+    again = tl.arange(0, PACKED)  # made anew, here and below: kept, they would take registers in the loops
+    if REST > 0:
+        again += (weight < 0).to(tl.int32)  # nothing, but known behind them alone
     weight = tl.where(weight == 0, 1.0, weight)
     total = total / weight[:, None]
     if DIVIDED:
-        heads, again = kv_heads * GROUP, tl.arange(0, PACKED)  # made anew: kept, they would take registers in the loops
+        heads = kv_heads * GROUP
+        if PARTS > 1:
+            again += program % PARTS * PACKED
         behind = begin - tl.load(starts) + again // GROUP
-        part = (behind * heads + program % kv_heads * GROUP + again % GROUP) * splits + split
+        part = (behind * heads + program % columns // PARTS * GROUP + again % GROUP) * splits + split
         there = (again < TOKENS * GROUP) & (begin + again // GROUP < last)
         dims = tl.arange(0, VALUE_PADDED) if VALUE_DIM != HEAD_DIM else dims
         inside = there[:, None] & (dims < VALUE_DIM)[None, :]
         tl.store(partial + part[:, None] * VALUE_DIM + dims[None, :], total, mask=inside)
         tl.store(sums + part, peak + tl.log2(weight), mask=there)  # -inf where nothing was seen
     else:
+        if REST > 0:
+            packed = again
+            if PARTS > 1:
+                packed += program % PARTS * PACKED
+            out += begin.to(tl.int64) * out_stride + kv_head * GROUP * out_head_stride
+            token, head = packed // GROUP, packed % GROUP
+            inside = ((packed < TOKENS * GROUP) & (first + token < high))[:, None] & (dims < VALUE_DIM)[None, :]
         if VALUE_DIM != HEAD_DIM:
             dims = tl.arange(0, VALUE_PADDED)
             inside = ((packed < TOKENS * GROUP) & (token < last))[:, None] & (dims < VALUE_DIM)[None, :]

@@ -2,6 +2,8 @@
 
     h' = h / sqrt(mean(h²) + eps) * gain                                 q and k, with norms (Qwen3) only
     (a, b) → (a·cos - b·sin, b·cos + a·sin)                              for each pair of the first rotary_dim numbers
+    h" = h' / sqrt(mean(h'²) + unit_eps)                                 q and k, with a unit norm (Llama 4) only
+    q' = q" · growth[position]                                           with such a table only
 Pairs are numbers (i, i + rotary_dim / 2) as checkpoints have them, or (2i, 2i + 1) if `interleaved`, as
 worker/cpu/builder.py orders rows of weights; numbers from rotary_dim on stay. cos and sin come from tables, so that
 scaled variants (linear, llama3) are other tables and no other code. Formula: Su et al. 2021, RoFormer. In float32,
@@ -64,13 +66,13 @@ def narrow(numbers, factor, kind: tl.constexpr, SCALED: tl.constexpr):
 
 @triton.jit
 def turn_heads(
-    source, target, scales, there, gain, cos, sin, eps,
-    HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-    PAIRS: tl.constexpr, REST: tl.constexpr, SCALED: tl.constexpr,
+    source, target, scales, there, gain, cos, sin, eps, unit_eps, longer,
+    HEAD_DIM: tl.constexpr, ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, UNIT: tl.constexpr,
+    GROWS: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
-    """Norm and rotation of the heads that start at `source`, to `target`, both [heads]; cos and sin are [1, PAIRS].
+    """Norms and rotation of the heads that start at `source`, to `target`, both [heads]; cos and sin are [1, PAIRS].
 
-    SCALED: as e4m3, and their scales to `scales` [heads].
+    GROWS: times `longer`. SCALED: as e4m3, and their scales to `scales` [heads].
     """
     pair = tl.arange(0, PAIRS)
     first = 2 * pair if INTERLEAVED else pair
@@ -93,6 +95,15 @@ def turn_heads(
         if REST > 0:
             c = c * scale * tl.load(gain + other, mask=other < HEAD_DIM, other=0.0).to(tl.float32)[None, :]
     turned, second_turned = a * cos - b * sin, b * cos + a * sin
+    if UNIT:
+        squares = tl.sum(turned * turned + second_turned * second_turned, 1)
+        if REST > 0:
+            squares += tl.sum(c * c, 1)
+        longer = (1.0 / tl.sqrt_rn(squares / HEAD_DIM + unit_eps))[:, None] * longer
+    if UNIT or GROWS:
+        turned, second_turned = turned * longer, second_turned * longer
+        if REST > 0:
+            c = c * longer
     factor = there
     if SCALED:
         peak = tl.max(tl.maximum(tl.abs(turned), tl.abs(second_turned)), 1)
@@ -111,14 +122,14 @@ def turn_heads(
 @triton.jit
 def rotary_kv_kernel(
     q, k, v, out, keys, values, key_scales, value_scales, positions, slots, cos_table, sin_table, q_gain, k_gain, eps,
-    q_token, q_head, k_token, k_head, v_token, v_head, out_token, out_head,
+    unit_eps, growth, q_token, q_head, k_token, k_head, v_token, v_head, out_token, out_head,
     keys_block, keys_head, keys_slot, values_block, values_head, values_slot, scales_block, scales_head,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr,
-    TILE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, FULL: tl.constexpr, SCALED: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
+    ROTARY: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, UNIT: tl.constexpr, GROWS: tl.constexpr,
+    TILE: tl.constexpr, KV_TILE: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, FULL: tl.constexpr,
+    SCALED: tl.constexpr, VALUE_DIM: tl.constexpr,
 ):  # fmt: skip
-    """TILE heads of one token: first programs for heads of q, then those for heads of k and v."""
+    """Some heads of one token: first programs for TILE heads of q, then those for KV_TILE heads of k and v."""
     token = tl.program_id(0).to(tl.int64)
     tile = tl.program_id(1)
     position = tl.load(positions + token).to(tl.int64)
@@ -128,22 +139,27 @@ def rotary_kv_kernel(
     sin = tl.load(sin_table + angle, mask=pair < ROTARY // 2, other=0.0)[None, :]
     q_tiles: tl.constexpr = (HEADS + TILE - 1) // TILE
     if tile < q_tiles:
+        longer = 1.0
+        if GROWS:
+            longer = tl.load(growth + position)
         head = tile.to(tl.int64) * TILE + tl.arange(0, TILE)
         turn_heads(
             q + token * q_token + head * q_head, out + token * out_token + head * out_head, head, head < HEADS,
-            q_gain, cos, sin, eps, HEAD_DIM, ROTARY, INTERLEAVED, NORM, PAIRS, REST, False,
+            q_gain, cos, sin, eps, unit_eps, longer,
+            HEAD_DIM, ROTARY, INTERLEAVED, NORM, UNIT, GROWS, PAIRS, REST, False,
         )  # fmt: skip
     else:
         slot = tl.load(slots + token)
         if slot >= 0:
             block, at = slot // BLOCK_SIZE, slot % BLOCK_SIZE
-            head = (tile - q_tiles).to(tl.int64) * TILE + tl.arange(0, TILE)
+            head = (tile - q_tiles).to(tl.int64) * KV_TILE + tl.arange(0, KV_TILE)
             there = head < KV_HEADS
             scale_at = block * scales_block + head * scales_head + at
             turn_heads(
                 k + token * k_token + head * k_head,
                 keys + block * keys_block + head * keys_head + at * keys_slot, key_scales + scale_at, there,
-                k_gain, cos, sin, eps, HEAD_DIM, ROTARY, INTERLEAVED, NORM, PAIRS, REST, SCALED,
+                k_gain, cos, sin, eps, unit_eps, 1.0,
+                HEAD_DIM, ROTARY, INTERLEAVED, NORM, UNIT, False, PAIRS, REST, SCALED,
             )  # fmt: skip
             number = tl.arange(0, FULL)[None, :]
             inside = there[:, None] & (number < VALUE_DIM)
@@ -169,6 +185,8 @@ def rotate_and_write(
     norms: Norms | None = None,
     out: Tensor | None = None,
     interleaved: bool = False,
+    unit_eps: float | None = None,
+    growth: Tensor | None = None,
 ) -> Tensor:
     """Rotated q, in `out` or in place; k, rotated, and v go to `slots` of `pools`.
 
@@ -177,30 +195,32 @@ def rotate_and_write(
     positions   [tokens], int32 or int64, below the length of the tables
     slots       [tokens], int64; -1: k and v of this token are not written; no other slot twice
     out         as q; q itself if there is none
+    growth      float32 [positions], as long as the tables
     """
     out = q if out is None else out
     _check(q, k, v, out, pools)
     _check_tokens(q, positions, slots)
-    _check_tables(q, tables, norms)
+    _check_tables(q, tables, norms, growth)
     tokens, heads, head_dim = q.shape
     if not tokens:
         return out
     rotary = 2 * tables.cos.shape[1]
     value_dim = pools.values.shape[3]
     full = triton.next_power_of_2(value_dim)
-    tile = max(1, PROGRAM // max(full, triton.next_power_of_2(head_dim)))
+    tile, kv_tile = (max(1, PROGRAM // triton.next_power_of_2(size)) for size in (head_dim, max(head_dim, value_dim)))
     kv_heads, block_size = pools.keys.shape[1:3]
     q_gain, k_gain, eps = norms if norms is not None else (q, k, 0.0)
     keys, values, scales = pools
     if scales is not None:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
-    rotary_kv_kernel[(tokens, triton.cdiv(heads, tile) + triton.cdiv(kv_heads, tile))](
+    rotary_kv_kernel[(tokens, triton.cdiv(heads, tile) + triton.cdiv(kv_heads, kv_tile))](
         q, k, v, out, keys, values, *((keys, values) if scales is None else scales), positions, slots, *tables,
-        q_gain, k_gain, eps,
+        q_gain, k_gain, eps, 0.0 if unit_eps is None else unit_eps, tables.cos if growth is None else growth,
         *q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *out.stride()[:2],
         *keys.stride()[:3], *values.stride()[:3], *((0, 0) if scales is None else scales.keys.stride()[:2]),
         HEADS=heads, KV_HEADS=kv_heads, BLOCK_SIZE=block_size, HEAD_DIM=head_dim, ROTARY=rotary,
-        INTERLEAVED=interleaved, NORM=norms is not None, TILE=tile, PAIRS=triton.next_power_of_2(rotary // 2),
+        INTERLEAVED=interleaved, NORM=norms is not None, UNIT=unit_eps is not None, GROWS=growth is not None,
+        TILE=tile, KV_TILE=kv_tile, PAIRS=triton.next_power_of_2(rotary // 2),
         REST=triton.next_power_of_2(head_dim - rotary) if rotary < head_dim else 0, FULL=full,
         SCALED=scales is not None, VALUE_DIM=value_dim, num_warps=1,
     )  # fmt: skip
@@ -239,11 +259,13 @@ def _check_tokens(q: Tensor, positions: Tensor, slots: Tensor) -> None:
 
 
 @once_for_each_form
-def _check_tables(q: Tensor, tables: RotaryTables, norms: Norms | None) -> None:
+def _check_tables(q: Tensor, tables: RotaryTables, norms: Norms | None, growth: Tensor | None) -> None:
     for name, table in tables._asdict().items():
         fits = table.dim() == 2 and table.shape == tables.cos.shape and 0 < 2 * table.shape[1] <= q.shape[2]
         if not fits or table.dtype != torch.float32 or not table.is_contiguous() or table.device != q.device:
             raise ValueError(f"{name} {table.dtype}{list(table.shape)} does not fit heads of {q.shape[2]}")
+    if growth is not None and (growth.shape != tables.cos.shape[:1] or growth.dtype != torch.float32):
+        raise ValueError(f"growth {growth.dtype}{list(growth.shape)} does not fit {len(tables.cos)} positions")
     gains = {} if norms is None else {"q_gain": norms.q_gain, "k_gain": norms.k_gain}
     for name, gain in gains.items():
         if gain.shape != q.shape[2:] or gain.dtype not in DTYPES or gain.stride(0) != 1 or gain.device != q.device:

@@ -49,6 +49,7 @@ class Number(NamedTuple):
 
 NUMBERS = {"float32": Number(4), "bfloat16": Number(2), "float16": Number(2)}  # by --dtype
 NO_BYTES: Mapping[str, float] = {}
+DECODED = (Axis.EXPERT_INTERMEDIATE, Axis.LATENT_HEADS)  # experts, and what multiplies queries and results of latents
 
 
 def may_have_gpu(environment: Mapping[str, str] = os.environ) -> bool:
@@ -205,18 +206,18 @@ def weight_bytes(
     own_bytes: Mapping[str, float] = NO_BYTES,
 ) -> int:
     """The size of all weights in memory but of these modules; `dtype` is that of what is not quantised. `stays`: what
-    can has the bits of the checkpoint, but experts; `own_bytes`: what a number of some weights takes."""
+    can has the bits of the checkpoint, but DECODED; `own_bytes`: what a number of some weights takes."""
     total, methods = 0.0, shape.methods()
     for name, spec in shape.specs().items():
         if name.rpartition(".")[0] in without:
             continue
         form = shape.format_of(name.removesuffix(".weight")) if stays and spec.kind is Kind.WEIGHT else None
-        is_expert = Axis.EXPERT_INTERMEDIATE in (*spec.rows, spec.columns)
-        if form is not None and form.stays and not is_expert:
+        decoded = any(axis in (*spec.rows, spec.columns) for axis in DECODED)
+        if form is not None and form.stays and not decoded:
             rows, columns = shape.tensor_shape(spec)
             total += form.bytes(rows, columns)
             continue
-        if name in own_bytes and spec.kind is Kind.WEIGHT and not is_expert:
+        if name in own_bytes and spec.kind is Kind.WEIGHT and not decoded:
             total += math.prod(shape.tensor_shape(spec)) * own_bytes[name]
             continue
         own = methods.get(name, shape.quantization).bytes_per_weight if spec.kind is Kind.WEIGHT else None

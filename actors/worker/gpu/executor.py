@@ -149,9 +149,11 @@ class GpuLayer:
         shape = self.shape = build.shape
         self.group, self.batch_invariant = group, build.batch_invariant
         spec = build.layer(index)
-        self.scoring = Scoring(shape.attention_scale, shape.windows[index], shape.soft_cap)
+        seen = shape.kv.layers[index]
+        assert seen is not None, "all layers attend"
+        self.scoring = Scoring(seen.scale, seen.window, seen.soft_cap, seen.chunk)
         self._make_norms(build, spec)
-        self.qkv = build.linear(*spec.qkv)
+        self._make_qkv(build, spec, index)
         self.out = build.linear(spec.out)
         self._make_mlp(build, spec)
         self.norms, self.by_head = build.norms(spec.q_norm, spec.k_norm), build.by_head(spec.sinks)
@@ -160,6 +162,9 @@ class GpuLayer:
         assert spec.attention_norm is not None and spec.mlp_norm is not None, "others are VariedLayer's"
         self.attention_gain = build.tensor(spec.attention_norm)
         self.mlp_gain = build.tensor(spec.mlp_norm)
+
+    def _make_qkv(self, build: GpuBuilder, spec: LayerSpec, index: int) -> None:
+        self.qkv = build.linear(*spec.qkv)
 
     def _make_mlp(self, build: GpuBuilder, spec: LayerSpec) -> None:
         self.moe = None if spec.moe is None else GpuMoe(build, spec.moe)
@@ -249,7 +254,7 @@ class GpuModel:
         self.gain = build.tensor(FINAL_NORM)
         tied = BatchInvariantGpuLinear if deterministic else CublasLinear
         self.head: GpuLinear = tied(self.embeddings, None) if shape.tied else build.plain_linear(shape.head)
-        cos, sin = cosines_and_sines(shape.rope, shape.head_dim, max_length)
+        cos, sin = cosines_and_sines(shape.rope, shape.turning, max_length)
         self.turns = RotaryTables(cos.to(device), sin.to(device))
 
     def make_builder(

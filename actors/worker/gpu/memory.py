@@ -12,6 +12,7 @@ from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 from actorserve.kernels.triton.rotary_kv import Pools
 
 from ...model.architecture import Architecture
+from ...model.memory.kv import PoolSpec
 from ...model.memory.kv_memory import KVMemory, WindowPlan, plan_windows
 from ...model.memory.machine import available_bytes
 from ...options.config import Config, ConfigError
@@ -40,20 +41,22 @@ def make_pools(
     windows: WindowPlan | None = None,
     take: Callable[[int], torch.Tensor] | None = None,
 ) -> list[Pools]:
-    """Each layer's keys and values [blocks, kv_heads, block_size, head_dim] of zeros; of 8 bits with their scales.
+    """Each layer's keys and values [blocks, kv_heads, block_size, width] of zeros; of 8 bits with their scales. Latents
+    are keys, of which values are a part.
 
     In several block tables layers of the same place in their tables have the same memory, of which each has blocks of
     its own. `take`: bytes that are kept for it, which `pool_bytes` says, in the place of zeros.
     """
-    sizes = (2, blocks, shape.kv_heads, block_size, shape.head_dim)
+    (spec,) = shape.kv.pools()
+    sizes = (1 if spec.values_in_keys else 2, blocks, spec.kv_heads, block_size, spec.key_dim)
     pools = []
     for _ in range(shape.layers if windows is None else len(windows.tables[0])):
         if take is None:
-            keys, values = torch.zeros(sizes, dtype=kind, device=device).unbind(0)
+            keys, values = _keys_and_values(torch.zeros(sizes, dtype=kind, device=device), spec)
             pools.append(Pools(keys, values, Scales.make(keys) if kind == E4M3 else None))
             continue
         bytes_of_both, *of_scales = pool_bytes(shape, blocks, block_size, kind)
-        keys, values = take(bytes_of_both).view(kind).view(sizes).unbind(0)
+        keys, values = _keys_and_values(take(bytes_of_both).view(kind).view(sizes), spec)
         scales = [take(size).view(sizes[:4]).unbind(0) for size in of_scales]
         pools.append(Pools(keys, values, Scales(*scales[0]) if scales else None))
     if windows is None:
@@ -62,10 +65,17 @@ def make_pools(
     return [pools[place[layer]] for layer in range(shape.layers)]
 
 
+def _keys_and_values(memory: torch.Tensor, spec: PoolSpec) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of one layer, whose memory has both, or keys alone."""
+    keys, values = memory[0], memory[-1]
+    return keys, values[..., : spec.value_dim] if spec.values_in_keys else values
+
+
 def pool_bytes(shape: Architecture, blocks: int, block_size: int, kind: torch.dtype) -> list[int]:
     """Of a layer's keys and values, and of the scales of both, where there are such."""
-    tokens = 2 * blocks * shape.kv_heads * block_size
-    return [tokens * shape.head_dim * kind.itemsize, *([tokens] if kind == E4M3 else [])]
+    (spec,) = shape.kv.pools()
+    tokens = (1 if spec.values_in_keys else 2) * blocks * spec.kv_heads * block_size
+    return [tokens * spec.key_dim * kind.itemsize, *([tokens] if kind == E4M3 else [])]
 
 
 def plan_tables(config: Config, shape: Architecture, max_length: int) -> WindowPlan | None:

@@ -56,6 +56,7 @@ from .graphs import capture_sizes, mixed_sizes
 from .kept import KeptOnDevice, is_plain
 from .layers.fused import FUSED
 from .layers.moe import check_experts
+from .layers.scratch import attention_of
 from .layers.sources import check_rounded_inputs, few_bits
 from .layers.varied_layers import make_model
 from .lora.sites import GpuLoraSites
@@ -161,19 +162,18 @@ def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
         check_experts(shape.moe)
-    if any(shape.chunks) or shape.unit_norms or shape.growth is not None:
-        raise ConfigError("model: its attention has chunks, which are computed on a CPU only (--device cpu)")
-    if shape.latent is not None:
-        raise ConfigError("model: its attention is latent (MLA), which is computed on a CPU only (--device cpu)")
+    if shape.latent is not None and config.kv_cache_dtype == "fp8":
+        raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
     if config.block_size not in BLOCK_SIZES:
         sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
         raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")
-    if shape.head_dim % 16 or shape.head_dim > LARGEST_HEAD:
-        raise ConfigError(f"model: heads of {shape.head_dim} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD}")
-    if shape.heads // shape.kv_heads > LARGEST_GROUP:
-        raise ConfigError(
-            f"model: {shape.heads // shape.kv_heads} heads share one of keys; on a GPU {LARGEST_GROUP} can"
-        )
+    layer = attention_of(shape)
+    for width in (layer.key_dim, layer.value_dim):
+        if width % 16 or width > LARGEST_HEAD:
+            raise ConfigError(f"model: heads of {width} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD}")
+    group = layer.heads // layer.kv_heads
+    if group > LARGEST_GROUP:
+        raise ConfigError(f"model: {group} heads share one of keys; on a GPU {LARGEST_GROUP} can")
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:

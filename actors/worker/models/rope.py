@@ -1,4 +1,4 @@
-"""Tables of the angles by which positions turn queries and keys."""
+"""Tables of what positions make of queries and keys: the angles by which they turn, and how queries grow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...model.rope import Rope
+from ...model.rope import Growth, Rope
 
 
 def cosines_and_sines(rope: Rope, head_dim: int, length: int) -> tuple[Tensor, Tensor]:
@@ -16,6 +16,12 @@ def cosines_and_sines(rope: Rope, head_dim: int, length: int) -> tuple[Tensor, T
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
     cos, sin = angles.cos(), angles.sin()
     return (cos, sin) if rope.attention_factor == 1 else (cos * rope.attention_factor, sin * rope.attention_factor)
+
+
+def growths(growth: Growth, length: int) -> Tensor:
+    """What queries at each position are multiplied with, float32 [length]."""
+    steps = torch.floor(torch.arange(1, length + 1, dtype=torch.float32) / growth.floor)
+    return torch.log1p(steps) * growth.scale + 1.0
 
 
 def inverse_frequencies(rope: Rope, dim: int, length: int) -> Tensor:

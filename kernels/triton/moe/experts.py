@@ -1,7 +1,8 @@
 """Triton: the small MLPs of a mixture of experts, for all tokens that were routed to them, as two grouped products.
 
     inner[p] = act(gate_e x[t]) · up_e x[t]                 p = (t, c): token t, whose choice c is expert e
-    made[p]  = share[p] · down_e inner[p]
+    made[p]  = share[p] · down_e inner[p]                   or, of experts that take their token times its share,
+    inner[p] = act(gate_e share[p] x[t]) · up_e share[p] x[t],  made[p] = down_e inner[p]
     out[t]   = Σ_c made[(t, c)]                             in the order of choices, in float32
     act      silu, GELU by tanh, or as gpt-oss has it:  g · sigmoid(alpha · g) · (u + 1), both within a limit
 A program takes a block of pairs that share an expert (routing.py) and some outputs, so that experts that nobody chose
@@ -155,6 +156,10 @@ def experts_kernel(
         total = total * tl.load(scales + rows, mask=wanted, other=0.0)[None, :]
         if GATED:
             other = other * tl.load(scales + rows + OUTPUTS, mask=wanted, other=0.0)[None, :]
+    if SHARED and GATED:  # of x times its share, which all products are linear in
+        factor = tl.load(shares + pair, mask=there, other=0.0)[:, None]
+        total = total * factor
+        other = other * factor
     if BIASED:
         total += tl.load(bias + rows, mask=wanted, other=0.0).to(tl.float32)[None, :]
         if GATED:
@@ -165,7 +170,7 @@ def experts_kernel(
             other = tl.minimum(tl.maximum(other, -limit), limit)
         power = -1.5957691216057308 * (total + 0.044715 * total * total * total) if GELU else -alpha * total
         total = total / (1.0 + tl.exp(power)) * (other + offset)
-    if SHARED:
+    if SHARED and not GATED:
         total = total * tl.load(shares + pair, mask=there, other=0.0)[:, None]
     target = out + pair[:, None] * out_row + output[None, :]
     tl.store(target, total.to(out.dtype.element_ty), mask=there[:, None] & wanted[None, :])
@@ -200,6 +205,7 @@ def run_experts(
     down: ExpertWeights,
     gate: Gate = SILU,
     launch: ExpertsLaunch | None = None,
+    of_inputs: bool = False,
 ) -> Tensor:
     """What the chosen experts make of each token, times its share: [tokens * choices, outputs of `down`].
 
@@ -207,6 +213,7 @@ def run_experts(
     routed  of these tokens, with blocks as `launch` has them
     up      gate's rows, then up's; twice as many as `down` has inputs
     launch  in place of `launch_of`
+    of_inputs: shares multiply tokens, not what experts make of them
     Rows of pairs that nobody here computes are left as they are.
     """
     tokens, choices = routed.chosen.shape
@@ -220,13 +227,20 @@ def run_experts(
         )
     inner = torch.empty(tokens * choices, down.inputs, dtype=x.dtype, device=x.device)
     made = torch.empty(tokens * choices, down.numbers.shape[1], dtype=x.dtype, device=x.device)
-    _product(x, routed, up, inner, launch, gate)
-    return _product(inner, routed, down, made, launch, None)
+    _product(x, routed, up, inner, launch, gate, of_inputs)
+    return _product(inner, routed, down, made, launch, None, not of_inputs)
 
 
 def _product(
-    x: Tensor, routed: Routed, weights: ExpertWeights, out: Tensor, launch: ExpertsLaunch, gate: Gate | None
+    x: Tensor,
+    routed: Routed,
+    weights: ExpertWeights,
+    out: Tensor,
+    launch: ExpertsLaunch,
+    gate: Gate | None,
+    shared: bool,
 ) -> Tensor:
+    """`shared`: times each pair's share."""
     weights.check(x.dtype)
     block, form = launch.block, weights.format
     if len(routed.pairs) != block * len(routed.blocks):
@@ -249,7 +263,7 @@ def _product(
         CHOICES=1 if gate is None else routed.chosen.shape[1], BLOCK=block,
         TILE_N=tile_n, TILE_K=launch.tile_k, PIECE=min(HALF, launch.tile_k), HALF=HALF, GROUP=GROUP, PRODUCT=product,
         INT8=form == "int8", FOUR=four, MXFP4=form == "mxfp4", GATED=gate is not None, GELU=act.gelu,
-        LIMITED=act.limit is not None, BIASED=weights.bias is not None, SHARED=gate is None, **options,
+        LIMITED=act.limit is not None, BIASED=weights.bias is not None, SHARED=shared, **options,
     )  # fmt: skip
     return out
 

@@ -1,6 +1,8 @@
 """Triton: which experts a token goes through, and the tokens of each expert side by side, in blocks.
 
     share_e = softmax(scores)_e or sigmoid(scores)_e        of the `choices` experts whose score is highest
+    of experts in groups only those can be chosen whose group is one of the `kept` best, by the sum of the scores of the
+    `best` best of each
     shares are made to add up to 1, if `normalised`, and are multiplied with `factor`
 Of experts of the same score the first is taken. A pair is a token and one of its choices: token · choices + choice.
 Pairs are put into blocks of `block`, each of one expert, so that a product can take a block as its rows:
@@ -40,6 +42,9 @@ class Routing(NamedTuple):
     factor: float = 1.0
     first: int = 0  # of those that are here
     here: int = 0  # how many; 0: all
+    groups: int = 1  # of as many experts, one after the other
+    kept: int = 1  # of the groups of a token
+    best: int = 1  # experts of a group that speak for it, one or two
 
     @property
     def own(self) -> int:
@@ -61,16 +66,54 @@ class Routed(NamedTuple):
     blocks: Tensor  # int32 [blocks, 2]
 
 
+@triton.jit
+def possible(
+    scores, correction, token, tokens, score_row, expert,
+    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOKENS: tl.constexpr, SIGMOID: tl.constexpr, CORRECTED: tl.constexpr,
+    GROUPS: tl.constexpr, KEPT: tl.constexpr, BEST: tl.constexpr, GROUPS_PADDED: tl.constexpr, MEMBERS: tl.constexpr,
+):  # fmt: skip
+    """Whether an expert's group is kept, [TOKENS, PADDED]."""
+    size: tl.constexpr = EXPERTS // GROUPS
+    group, member = tl.arange(0, GROUPS_PADDED), tl.arange(0, MEMBERS)
+    there = (group < GROUPS)[:, None] & (member < size)[None, :]
+    at = group[:, None] * size + member[None, :]
+    given = (token < tokens)[:, None, None] & there[None, :, :]
+    place = scores + token.to(tl.int64)[:, None, None] * score_row + at[None, :, :]
+    score = tl.load(place, mask=given, other=0.0).to(tl.float32)
+    if SIGMOID:
+        score = 1.0 / (1.0 + tl.exp(-score))
+    if CORRECTED:
+        score += tl.load(correction + at, mask=there, other=0.0).to(tl.float32)[None, :, :]
+    score = tl.where(there[None, :, :], score, float("-inf"))
+    total = tl.max(score, 2)
+    if BEST > 1:
+        first = tl.argmax(score, 2)[:, :, None] == member[None, None, :]
+        total += tl.max(tl.where(first, float("-inf"), score), 2)
+    total = tl.where((group < GROUPS)[None, :], total, float("-inf"))
+    kept = tl.zeros([TOKENS, PADDED], tl.int32)
+    for _ in range(KEPT):
+        highest = tl.argmax(total, 1)[:, None]
+        total = tl.where(group[None, :] == highest, float("-inf"), total)
+        kept += (expert[None, :] // size == highest).to(tl.int32)
+    return kept > 0
+
+
 @triton.jit(do_not_specialize=["tokens", "blocks_here"], do_not_specialize_on_alignment=["slots", "correction"])
 def route_kernel(
     scores, correction, slots, chosen, shares, counts, pairs, blocks, score_row, tokens, first, factor, blocks_here,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, OWN: tl.constexpr, CHOICES: tl.constexpr, COLUMNS: tl.constexpr,
     TOKENS: tl.constexpr, BLOCK: tl.constexpr, MOST: tl.constexpr, SIGMOID: tl.constexpr, NORMALISED: tl.constexpr,
     CORRECTED: tl.constexpr, SOME: tl.constexpr, ALONE: tl.constexpr,
+    GROUPS: tl.constexpr, KEPT: tl.constexpr, BEST: tl.constexpr, GROUPS_PADDED: tl.constexpr, MEMBERS: tl.constexpr,
 ):  # fmt: skip
     """The choices of TOKENS tokens. ALONE: there are no others, and their pairs are put into blocks, too."""
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     expert, column = tl.arange(0, PADDED), tl.arange(0, COLUMNS)
+    if GROUPS > 1:  # before all else, since it takes registers
+        kept = possible(
+            scores, correction, token, tokens, score_row, expert, EXPERTS, PADDED, TOKENS, SIGMOID, CORRECTED,
+            GROUPS, KEPT, BEST, GROUPS_PADDED, MEMBERS,
+        )  # fmt: skip
     given = (token < tokens)[:, None] & (expert < EXPERTS)[None, :]
     score = tl.load(scores + token.to(tl.int64)[:, None] * score_row + expert[None, :], mask=given, other=0.0)
     score = score.to(tl.float32)
@@ -83,6 +126,8 @@ def route_kernel(
     if CORRECTED:  # who is chosen, and not with what share
         score = share + tl.load(correction + expert, mask=expert < EXPERTS, other=0.0).to(tl.float32)[None, :]
     left = tl.where((expert < EXPERTS)[None, :], score, float("-inf"))
+    if GROUPS > 1:
+        left = tl.where(kept, left, float("-inf"))
     somebody = token < tokens
     if SOME:  # a token without a slot is nobody's
         somebody = somebody & (tl.load(slots + token, mask=somebody, other=-1) >= 0)
@@ -192,7 +237,9 @@ def route(
         EXPERTS=routing.experts, PADDED=padded, COLUMNS=triton.next_power_of_2(routing.choices),
         MOST=triton.next_power_of_2(min(TOKENS * routing.choices, routing.own)),
         SIGMOID=routing.sigmoid, NORMALISED=routing.normalised, CORRECTED=correction is not None,
-        SOME=slots is not None, ALONE=programs == 1, **sizes,
+        SOME=slots is not None, ALONE=programs == 1, GROUPS=routing.groups, KEPT=routing.kept, BEST=routing.best,
+        GROUPS_PADDED=triton.next_power_of_2(routing.groups),
+        MEMBERS=triton.next_power_of_2(routing.experts // routing.groups), **sizes,
     )  # fmt: skip
     if programs > 1:
         own = triton.next_power_of_2(routing.own)
@@ -209,9 +256,24 @@ def _check(scores: Tensor, routing: Routing, block: int, slots: Tensor | None, c
         raise ValueError(f"{routing.choices} of {routing.experts} experts: up to {MOST_CHOICES} of {MOST_EXPERTS}")
     if not 0 <= routing.first <= routing.first + routing.own <= routing.experts:
         raise ValueError(f"experts {routing.first} to {routing.first + routing.own} of {routing.experts}")
+    _check_groups(routing, correction is not None)
     if block < TOKENS or block & (block - 1):
         raise ValueError(f"block {block} must be a power of two from {TOKENS}")
     if slots is not None and (slots.shape != scores.shape[:1] or slots.dtype != torch.int64 or slots.stride(0) != 1):
         raise ValueError(f"slots {slots.dtype}{list(slots.shape)} do not fit scores {list(scores.shape)}")
     if correction is not None and (correction.shape != scores.shape[1:] or correction.dtype not in DTYPES):
         raise ValueError(f"correction {correction.dtype}{list(correction.shape)} does not fit {list(scores.shape)}")
+
+
+def _check_groups(routing: Routing, corrected: bool) -> None:
+    groups, size = routing.groups, routing.experts // max(1, routing.groups)
+    if (
+        groups < 1
+        or routing.experts % groups
+        or not 0 < routing.kept <= groups
+        or routing.choices > routing.kept * size
+    ):
+        raise ValueError(f"{routing.choices} experts of {routing.kept} of {groups} groups of {routing.experts} experts")
+    by_softmax = groups > 1 and not routing.sigmoid  # whose order is that of scores, but of no sum of them
+    if not 0 < routing.best <= min(2, size) or (by_softmax and (routing.best > 1 or corrected)):
+        raise ValueError(f"groups by their {routing.best} best experts: one, or two whose scores are sigmoids")

@@ -41,6 +41,26 @@ def launch_rotary_kv(module: Any, every: bool) -> None:
             if every:
                 module.rotate_and_write(q, k, v, *places, turns, pools)
                 module.rotate_and_write(q, k, v, *places, turns, pools, norms=norms, interleaved=True)
+        if every or dtype is torch.bfloat16:
+            launch_rotary_of_few_models(module, dtype)
+
+
+def launch_rotary_of_few_models(module: Any, dtype: torch.dtype) -> None:
+    """DeepSeek's latents; Llama 4's layers that turn, and those that do not."""
+    places, entry = (torch.empty(2, dtype=torch.int64),) * 2, torch.empty(2, 576, dtype=dtype)
+    memory, out = torch.empty(3, 1, 32, 576, dtype=dtype), torch.empty(2, 128, 576, dtype=dtype)
+    q, turns = torch.empty(2, 128, 192, dtype=dtype)[..., 128:], module.RotaryTables(*torch.empty(2, 100, 32))
+    kept = module.Pools(memory[..., 512:], memory[..., :512])
+    rows = entry[:, None, 512:], entry[:, None, :512]
+    module.rotate_and_write(q, *rows, *places, turns, kept, out=out[..., 512:], interleaved=True)
+    q, k, v = torch.empty(2, 56, 128, dtype=dtype).split([40, 8, 8], 1)
+    pools, turns = (
+        module.Pools(*torch.empty(2, 3, 8, 32, 128, dtype=dtype)),
+        module.RotaryTables(*torch.empty(2, 100, 64)),
+    )
+    module.rotate_and_write(q, k, v, *places, turns, pools, interleaved=True, unit_eps=1e-5)
+    nothing = module.RotaryTables(*torch.empty(2, 100, 1))
+    module.rotate_and_write(q, k, v, *places, nothing, pools, growth=torch.empty(100))
 
 
 def launch_linear_gemv(module: Any, every: bool) -> None:
@@ -62,6 +82,9 @@ def launch_linear_fixed_linear(module: Any, every: bool) -> None:
             x, weight = torch.empty(2, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
             module.fixed_linear(x, weight)
             module.fixed_linear(x, weight, torch.empty(outputs, dtype=dtype))
+        if every:  # of latents
+            heads = torch.empty(2, 128, 192, dtype=dtype)[..., :128]
+            module.fixed_products(heads, torch.empty(128, 512, 128, dtype=dtype), torch.empty(2, 128, 512, dtype=dtype))
 
 
 def launch_linear_lora(module: Any, every: bool) -> None:
@@ -141,6 +164,12 @@ def launch_moe_routing(module: Any, every: bool) -> None:
             if every:
                 routing = module.Routing(experts, choices, sigmoid=True, first=experts // 2, here=experts // 2)
                 module.route(scores.float(), routing, 64, slots, torch.empty(experts))
+    for tokens in (1, 40):  # DeepSeek V3's, and V2's
+        scores, slots = torch.empty(tokens, 256, dtype=torch.bfloat16), torch.empty(tokens, dtype=torch.int64)
+        routing = module.Routing(256, 8, sigmoid=True, normalised=True, groups=8, kept=4, best=2)
+        module.route(scores, routing, 16, slots, torch.empty(256))
+        if every:
+            module.route(scores[:, :160], module.Routing(160, 6, groups=8, kept=3), 16, slots)
 
 
 def launch_moe_experts(module: Any, every: bool) -> None:
@@ -153,11 +182,14 @@ def launch_moe_experts(module: Any, every: bool) -> None:
         kinds += [(brain, 2048, 768, "floats", module.SILU, count) for count in (1, 100, 600)]
         kinds += [(half, 2880, 2880, form, module.SILU, count) for form in ("floats", "mxfp4") for count in (1, 600)]
         kinds += [(exact, 2048, 768, form, module.Gate(gelu=True), 1) for form in FORMS]
+        kinds += [(brain, 5120, 8192, form, module.SILU, count) for form in ("floats", "int8") for count in (1, 600)]
     for dtype, hidden, inner, form, gate, tokens in kinds:
         up = expert_weights(form, 2 * inner, hidden, dtype, gate is odd)
         down = expert_weights(form, hidden, inner, dtype, gate is odd)
         launch = module.launch_of(dtype, 2 * tokens, 4, form)
-        module.run_experts(torch.empty(tokens, hidden, dtype=dtype), routed(tokens, launch), up, down, gate)
+        of_inputs = hidden == 5120  # Llama 4's
+        x = torch.empty(tokens, hidden, dtype=dtype)
+        module.run_experts(x, routed(tokens, launch), up, down, gate, of_inputs=of_inputs)
         made, beside = torch.empty(4, hidden, dtype=dtype), torch.empty(2, hidden, dtype=dtype)
         module.add_up(made, routed(2, module.FEW))
         module.add_up(made, routed(2, module.FEW), beside, torch.empty(2, 1, dtype=dtype))

@@ -43,6 +43,8 @@ class Case:
     interleaved: bool = False
     in_place: bool = True
     scaled: bool = False  # pools of 8 bits
+    unit: bool = False
+    grows: bool = False
 
 
 class Data:
@@ -69,17 +71,22 @@ class Data:
         self.slots = torch.randperm(5 * case.block_size, generator=random)[: case.tokens].to(DEVICE)
         gains = torch.randn(2, case.head_dim, generator=random).to(DEVICE, case.dtype)
         self.norms = Norms(gains[0], gains[1], EPS) if case.norm else None
+        self.growth = (torch.rand(POSITIONS, generator=random) + 0.5).to(DEVICE) if case.grows else None
 
     def wanted(self, heads: torch.Tensor, which: int) -> torch.Tensor:
         """float32."""
         if self.norms is not None:
             heads = reference_norm(heads, self.norms[which], EPS)  # type: ignore[arg-type]
         cos, sin = (table[self.positions] for table in self.turns)
-        return reference_rotate(heads, cos, sin, self.case.interleaved)
+        turned = reference_rotate(heads, cos, sin, self.case.interleaved)
+        if self.case.unit:
+            turned = reference_norm(turned, torch.ones(self.case.head_dim, device=DEVICE), 4 * EPS)
+        return turned if self.growth is None or which else turned * self.growth[self.positions][:, None, None]
 
     def rotate(self, out: torch.Tensor | None = None) -> torch.Tensor:
         inputs = self.q, self.k, self.v, self.positions, self.slots, self.turns, self.pools
-        return rotate_and_write(*inputs, norms=self.norms, out=out, interleaved=self.case.interleaved)
+        given: dict[str, Any] = {"unit_eps": 4 * EPS if self.case.unit else None, "growth": self.growth}
+        return rotate_and_write(*inputs, norms=self.norms, out=out, interleaved=self.case.interleaved, **given)
 
 
 def written(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -150,6 +157,36 @@ def test_head_sizes(head_dim: int, norm: bool) -> None:
 def test_a_part_of_the_head_is_rotated(rotary: int, interleaved: bool) -> None:
     for norm in (False, True):
         check(Case(head_dim=80, rotary=rotary, norm=norm, interleaved=interleaved, in_place=norm))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rotary", "unit", "grows"), [(None, True, False), (2, False, True), (32, True, True)])
+def test_unit_norms_and_growth(dtype: torch.dtype, rotary: int | None, unit: bool, grows: bool) -> None:
+    """As Llama 4 has them: behind the rotation, of queries and keys; and of queries alone."""
+    check(Case(head_dim=48, rotary=rotary, dtype=dtype, interleaved=True, unit=unit, grows=grows))
+    check(Case(tokens=2, rotary=rotary, dtype=dtype, norm=True, unit=unit, grows=grows, scaled=True))
+
+
+def test_a_latent_and_what_turns_beside_it() -> None:
+    """One memory for both: keys of 80 numbers, the first 64 of which are not turned; queries are 40 heads elsewhere."""
+    random = torch.Generator().manual_seed(1)
+    entry, queries = (
+        torch.randn(3, 80, generator=random).to(DEVICE),
+        torch.randn(3, 40, 96, generator=random).to(DEVICE),
+    )
+    data = Data(Case(head_dim=16, interleaved=True))
+    data.q, data.k, data.v = queries[..., 80:], entry[:, None, 64:], entry[:, None, :64]
+    memory, before, out = (
+        torch.zeros(5, 1, 16, 80, device=DEVICE),
+        queries.clone(),
+        torch.zeros(3, 40, 80, device=DEVICE),
+    )
+    data.pools = Pools(memory[..., 64:], memory[..., :64])
+    q, k = data.wanted(data.q, 0), data.wanted(data.k, 1)
+    torch.testing.assert_close(data.rotate(out[..., 64:]), q)
+    kept = written(memory, data.slots)
+    torch.testing.assert_close(kept[..., 64:], k)
+    assert torch.equal(kept[:, 0, :64], entry[:, :64]) and torch.equal(queries, before) and not out[..., :64].any()
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (5, 1), (14, 2), (9, 9), (17, 3)])
@@ -265,4 +302,5 @@ def test_misfits_are_refused() -> None:
     refused("values", pools=fine.pools._replace(values=fine.pools.values[:4]))
     apart = torch.empty(5, 2, 64, 16, device=DEVICE).transpose(2, 3)
     refused("side by side", pools=fine.pools._replace(values=apart))
+    refused("growth", growth=torch.ones(POSITIONS + 1, device=DEVICE))
     refused("k_gain", norms=fine.norms._replace(k_gain=torch.randn(32)))

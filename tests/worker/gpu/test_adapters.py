@@ -158,15 +158,20 @@ def tokens_of_the_cpu(folder: Path, adapters: Several[Path], sequences: list[Seq
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["drafts", "deterministic", "biases", "shared experts", "other layers", "eager"])
+@pytest.mark.parametrize(
+    "way", ["drafts", "deterministic", "biases", "shared experts", "other layers", "latents", "eager"]
+)
 def test_what_a_cpu_draws(checkpoints: Folders, tmp_path: Path, way: str) -> None:
     """Rows with drafts, verified in one step; DoRA over biases; an MLP beside experts; norms behind."""
-    kind = {"biases": "qwen2", "shared experts": "qwen2_moe", "other layers": "gemma2"}.get(way, "qwen3")
+    kinds = {"biases": "qwen2", "shared experts": "qwen2_moe", "other layers": "gemma2", "latents": "deepseek_v3"}
+    kind = kinds.get(way, "qwen3")
     folder = checkpoints(kind, initializer_range=0.1, num_hidden_layers=2)
     modules = LINEARS[:4] if way == "shared experts" else LINEARS
     given: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": modules}
     if way == "shared experts":
         given["target_modules"] = r".*(q_proj|v_proj|shared_expert\.(gate|up|down)_proj)"
+    if way == "latents":
+        given["target_modules"] = r".*(q_[ab]_proj|kv_a_proj_with_mqa|o_proj)"
     paths = [write_adapter(folder, tmp_path / str(dora), 3, use_dora=dora, **given) for dora in (False, True)]
     length = 24 if way == "drafts" else 4  # until they repeat themselves
     circle = [*[7, 8, 9, 10] * 4, 7, 8]
@@ -219,6 +224,7 @@ def test_slots_are_taken_waited_for_and_given_up(checkpoints: Folders, tmp_path:
         ("qwen3", "lm_head", r"lm_head cannot be adapted: what makes logits is not adapted on a GPU \(--device cpu\)"),
         ("qwen3_moe", "experts", r"experts are not adapted on a GPU \(--device cpu\)"),
         ("qwen3_moe", "gate", r"what chooses experts is not adapted"),
+        ("deepseek_v2", "kv_b_proj", r"what makes keys and values of latents is not adapted on a GPU"),
     ],
 )
 def test_what_is_refused_by_name(checkpoints: Folders, tmp_path: Path, kind: str, module: str, words: str) -> None:

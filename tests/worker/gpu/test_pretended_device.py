@@ -114,6 +114,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "others, deterministic": ("gemma3", TWO_KINDS),
     "experts": ("qwen3_moe", ONE_LAYER),
     "sinks and experts": ("gpt_oss", TWO_KINDS),
+    "latents": ("deepseek_v3", {"num_hidden_layers": 2}),
+    "chunks": ("llama4", {"num_hidden_layers": 2, "no_rope_layer_interval": 2}),
     "fused": ("qwen3", ONE_LAYER),
     "drafts of n-grams": ("qwen3", ONE_LAYER),
     "drafts of a model": ("qwen3", ONE_LAYER),

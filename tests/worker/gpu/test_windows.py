@@ -37,6 +37,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen2_windows",
         {"num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
     ),
+    "chunks": ("llama4", {"num_hidden_layers": 2, "no_rope_layer_interval": 2, "attention_chunk_size": 20}),
     "others": (
         "gemma3",
         {
@@ -94,10 +95,11 @@ def load(kind: str, folder: Path, config: Config, monkeypatch: pytest.MonkeyPatc
 
     if DEVICE.type == "cpu":
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *given: (1 << 30, 1 << 30))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: (9, 0))
     return load_on_gpu(config, resolve_model(config), DEVICE)
 
 
-@pytest.mark.parametrize("kind", ["plain layers", *slow("others", "by transformers")])
+@pytest.mark.parametrize("kind", ["plain layers", *slow("others", "chunks", "by transformers")])
 def test_text_over_window_tables_is_that_of_a_cpu(
     kind: str, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ....model.rope import Growth, Rope
-from ...models.rope import cosines_and_sines
+from ...models.rope import cosines_and_sines, growths
 
 
 def growth_table(growth: Growth, length: int) -> Tensor:
     """What queries at each position are multiplied with, [length, 1]."""
-    steps = torch.floor(torch.arange(1, length + 1, dtype=torch.float32) / growth.floor)
-    return (torch.log1p(steps) * growth.scale + 1.0)[:, None]
+    return growths(growth, length)[:, None]
 
 
 def rotation_table(rope: Rope, head_dim: int, length: int) -> Tensor:

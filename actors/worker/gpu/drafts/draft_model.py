@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorserve.kernels.triton.paged_decode import Scratch, split_count
+from actorserve.kernels.triton.paged_decode import Scratch
 
 from ..executor import GpuBatch, GpuModel, Hidden
+from ..layers.scratch import attention_of, decode_splits
 from .ahead import DraftMemory, StepwiseDraftingRunner
 
 
@@ -39,9 +40,9 @@ class ModelDraftingRunner(StepwiseDraftingRunner):
             words = self._say(number, size, self.draft.logits(self.draft.norm(hidden)))
 
     def _draft_scratch(self, rows: int) -> Scratch:
-        shape = self.draft.shape
-        splits = split_count(rows, shape.kv_heads, self.sizes.length, self.scratch.processors)
-        return Scratch.of(rows, shape.heads, shape.head_dim, splits, self.device)
+        layer = attention_of(self.draft.shape)
+        splits = decode_splits(layer, rows, self.sizes.length, self.scratch.processors)
+        return Scratch.of(rows, layer.heads, layer.value_dim, splits, self.device)
 
     def _forward(self, batch: GpuBatch) -> Hidden:
         own = batch._replace(scratch=self._draft_scratch(max(1, batch.decoding)), chunk_scratch=None)

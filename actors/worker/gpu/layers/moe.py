@@ -52,8 +52,8 @@ class GpuMoe:
     def __init__(self, build: Builder, spec: MoeSpec) -> None:
         moe = build.shape.moe
         assert moe is not None
-        sigmoid = moe.scoring is Scoring.SIGMOID
-        self.routing = Routing(moe.routed, moe.per_token, sigmoid, moe.normalised, moe.factor, spec.first, spec.experts)
+        self.routing = routing_of(moe, spec)
+        self.of_inputs = moe.of_inputs
         self.batch_invariant = build.batch_invariant
         own = moe.clamped
         self.gate = EXPERT_GATES[build.shape.activation] if own is None else Gate(False, own.alpha, own.limit, 1.0)
@@ -76,12 +76,21 @@ class GpuMoe:
         pairs = len(x) * self.routing.choices
         launch = launch_of(x.dtype, pairs, self.routing.experts, self.up.format, self.batch_invariant)
         routed = route(self.router(x), self.routing, launch.block, slots, self.correction)
-        made = run_experts(x, routed, self.up, self.down, self.gate, launch)
+        made = run_experts(x, routed, self.up, self.down, self.gate, launch, self.of_inputs)
         if self.shared is None:
             return add_up(made, routed)
         gate_up, down = self.shared
         gate = None if self.shared_gate is None else self.shared_gate(x)
         return add_up(made, routed, down(self.act(gate_up(x))), gate)
+
+
+def routing_of(moe: MoeShape, spec: MoeSpec) -> Routing:
+    """How tokens come to the experts that are here."""
+    sigmoid = moe.scoring is Scoring.SIGMOID
+    routing = Routing(moe.routed, moe.per_token, sigmoid, moe.normalised, moe.factor, spec.first, spec.experts)
+    if moe.groups is None or moe.groups.count == 1:
+        return routing
+    return routing._replace(groups=moe.groups.count, kept=moe.groups.kept, best=moe.groups.best)
 
 
 def check_experts(moe: MoeShape) -> None:
@@ -91,8 +100,11 @@ def check_experts(moe: MoeShape) -> None:
             f"model: {moe.per_token} of {moe.routed} experts for each token; on a GPU up to {MOST_CHOICES} of "
             f"{MOST_EXPERTS} (--device cpu takes any)"
         )
-    if moe.groups is not None or (moe.clamped is not None and moe.shared_intermediate_size):
-        what = "are chosen by groups" if moe.groups is not None else "have a gate of their own, as a shared one has"
+    if moe.clamped is not None and moe.shared_intermediate_size:
+        what = "have a gate of their own, as a shared one has"
+        raise ConfigError(f"model: its experts {what}, which is computed on a CPU only (--device cpu)")
+    if moe.groups is not None and moe.groups.count > 1 and moe.groups.best > (1 + (moe.scoring is Scoring.SIGMOID)):
+        what = f"are chosen by groups, and these by the {moe.groups.best} best of each"
         raise ConfigError(f"model: its experts {what}, which is computed on a CPU only (--device cpu)")
 
 

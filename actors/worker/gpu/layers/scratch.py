@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.triton import paged_prefill
+from actorserve.kernels.triton.decode_launch import places_of
 from actorserve.kernels.triton.paged_decode import Scratch, split_count
 
 from ....model.architecture import Architecture
+from ....model.memory.kv import LayerAttention
 from ..graphs import size_for
 
 PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
@@ -25,29 +27,43 @@ def processors_of(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
+def attention_of(shape: Architecture) -> LayerAttention:
+    """That of any layer, as far as memory for results goes, in which they are alike."""
+    layer = shape.kv.layers[0]
+    assert layer is not None, "all layers attend"
+    return layer
+
+
+def decode_splits(layer: LayerAttention, rows: int, longest: int, processors: int) -> int:
+    """In how many parts the keys of so many rows are divided, of up to `longest` positions each."""
+    latents = layer.values_in_keys
+    places = places_of(layer.heads, layer.kv_heads, latents)
+    return split_count(rows, places, longest, processors, "latents" if latents else "16 bits")
+
+
 class SplitScratch:
     """For one model."""
 
     def __init__(self, shape: Architecture, longest: int, counts: Iterable[int], device: torch.device) -> None:
         """`counts`: of rows that decode, for which there are graphs, and the most that there may be."""
-        processors = processors_of(device)
-        self._shape, self._longest, self._device, self.processors = shape, longest, device, processors
-        self._splits = {count: split_count(count, shape.kv_heads, longest, processors) for count in sorted(counts)}
+        processors, layer = processors_of(device), attention_of(shape)
+        self._layer, self._longest, self._device, self.processors = layer, longest, device, processors
+        self._splits = {count: decode_splits(layer, count, longest, processors) for count in sorted(counts)}
         most = max(size * splits for size, splits in self._splits.items())
-        self._partial = torch.empty(most * shape.heads * shape.head_dim, device=device)
-        self._sums = torch.empty(most * shape.heads, device=device)
+        self._partial = torch.empty(most * layer.heads * layer.value_dim, device=device)
+        self._sums = torch.empty(most * layer.heads, device=device)
 
     def of(self, rows: int) -> Scratch:
         """For so many rows that decode."""
-        shape = self._shape
+        heads, width = self._layer.heads, self._layer.value_dim
         counts = [*self._splits]
         splits = self._splits[size_for(counts, rows) or counts[-1]]
-        count = rows * shape.heads * splits
-        partial = self._partial[: count * shape.head_dim].view(rows, shape.heads, splits, shape.head_dim)
-        return Scratch(partial, self._sums[:count].view(rows, shape.heads, splits))
+        count = rows * heads * splits
+        partial = self._partial[: count * width].view(rows, heads, splits, width)
+        return Scratch(partial, self._sums[:count].view(rows, heads, splits))
 
     def of_chunks(self, tokens: int, keys: Tensor) -> Scratch | None:
         """For chunks of so many tokens, if their keys, such as lie in `keys`, are to be divided."""
-        heads, head_dim = self._shape.heads, self._shape.head_dim
+        heads = self._layer.heads
         splits = paged_prefill.split_count(tokens, FEW_ROWS, heads, keys, self._longest, self.processors)
-        return Scratch.of(tokens, heads, head_dim, splits, self._device) if splits > 1 else None
+        return Scratch.of(tokens, heads, self._layer.value_dim, splits, self._device) if splits > 1 else None

@@ -1,5 +1,6 @@
 """The forward pass on a GPU of models whose layers are not Llama's: norms behind attention and MLP or none before them,
-norms of all heads together, gates by GELU, rotations that differ by layer, and factors.
+norms of all heads together or without gains, attention over latents (latent.py), gates by GELU, rotations that differ
+by layer, queries that grow where layers do not turn, and factors.
 
 More launches a layer than worker/gpu/executor.py has, which these models share all else with: each norm behind is one
 of its own.
@@ -20,12 +21,13 @@ from actorserve.kernels.triton.silu_mul import GATES
 from ....model.architecture import Architecture
 from ....model.layers import LayerSpec
 from ....model.rope import Rope
-from ...models.rope import cosines_and_sines
+from ...models.rope import cosines_and_sines, growths
 from ...models.sharding import Get
 from ...tensor_parallel import TensorParallelGroup, embed
 from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
 from ..lora.sites import GpuLoraSites
 from .fused import FUSED
+from .latent import LatentAttention
 from .stored import StoredLinears
 
 
@@ -44,16 +46,36 @@ class VariedBuilder(GpuBuilder):
 class VariedLayer(GpuLayer):
     """Attention and MLP of one layer."""
 
+    growth: Tensor | None = None  # of queries by position, where this layer does not turn; who has the table sets it
+
     def _make_norms(self, build: GpuBuilder, spec: LayerSpec) -> None:
         assert isinstance(build, VariedBuilder)
         self.attention_norm, self.mlp_norm = build.gain(spec.attention_norm), build.gain(spec.mlp_norm)
         self.attention_post_norm = build.gain(spec.attention_post_norm)
         self.mlp_post_norm = build.gain(spec.mlp_post_norm)
 
+    def _make_qkv(self, build: GpuBuilder, spec: LayerSpec, index: int) -> None:
+        unit = build.shape.unit_norms and build.shape.rope_of(index) is not None
+        self.unit_eps = build.shape.norm_eps if unit else None
+        self.latent = None if spec.latent is None else LatentAttention(build, spec.latent, self._attend)
+        if self.latent is None:
+            super()._make_qkv(build, spec, index)
+
     def compute(self, x: Tensor, added: Tensor | None, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What is still to be added to the residual stream `x` in the end; `added` is what was before."""
+        seen = self._seen(self._normed(x, added, self.attention_norm), turns, pools, batch)
+        added = self._made(self.out, seen, self.attention_post_norm)
+        normed = self._normed(x, added, self.mlp_norm)
+        if self.moe is not None:
+            return self._made(partial(self.moe, slots=batch.inputs.slots), normed, self.mlp_post_norm)
+        return self._made(self.down, GATES[self.shape.activation](self.gate_up(normed)), self.mlp_post_norm)
+
+    def _seen(self, normed: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
+        """What heads see, [tokens, all their numbers]."""
+        if self.latent is not None:
+            return self.latent(normed, turns, pools, batch)
         shape, inputs = self.shape, batch.inputs
-        heads = self.qkv(self._normed(x, added, self.attention_norm)).view(len(x), -1, shape.head_dim)
+        heads = self.qkv(normed).view(len(normed), -1, shape.head_dim)
         q, k, v = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), 1)
         norms = self.norms
         if norms is not None and shape.layer.joint_norms:
@@ -61,13 +83,9 @@ class VariedLayer(GpuLayer):
                 rms_norm(part, gain, norms.eps, part)
             norms = None
         written = inputs.positions, inputs.slots, turns, pools
-        rotate_and_write(q, k, v, *written, norms=norms, interleaved=shape.rope.interleaved)
-        seen = self._attend(q, pools, batch)
-        added = self._made(self.out, seen.view(len(seen), -1), self.attention_post_norm)
-        normed = self._normed(x, added, self.mlp_norm)
-        if self.moe is not None:
-            return self._made(partial(self.moe, slots=inputs.slots), normed, self.mlp_post_norm)
-        return self._made(self.down, GATES[shape.activation](self.gate_up(normed)), self.mlp_post_norm)
+        pairs, unit, growth = shape.rope.interleaved, self.unit_eps, self.growth
+        rotate_and_write(q, k, v, *written, norms=norms, interleaved=pairs, unit_eps=unit, growth=growth)
+        return self._attend(q, pools, batch).view(len(normed), -1)
 
     def _normed(self, x: Tensor, added: Tensor | None, gain: Tensor | None) -> Tensor:
         """x += added; then its norm, if there is one."""
@@ -103,8 +121,12 @@ class VariedModel(GpuModel):
         super().__init__(shape, get, dtype, max_length, device, group, False, deterministic, lora, stored)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         kinds, kind_of = shape.rope_kinds()
-        tables = [_tables(rope, shape.head_dim, max_length, device) for rope in kinds]
+        tables = [_tables(rope, shape.turning, max_length, device) for rope in kinds]
         self.turns_of = [tables[kind] for kind in kind_of]
+        if shape.growth is not None:
+            growth = growths(shape.growth, max_length).to(device)
+            for layer, kind in zip(self.varied, kind_of, strict=True):
+                layer.growth = growth if kinds[kind] is None else None
 
     def make_builder(
         self,
@@ -159,6 +181,8 @@ def is_plain(shape: Architecture) -> bool:
     """Whether layers are those of worker/gpu/executor.py."""
     layer = shape.layer
     if None in (layer.attention_norm, layer.mlp_norm) or layer.joint_norms or shape.activation != "silu":
+        return False
+    if layer.latent is not None or shape.unit_norms or shape.growth is not None:
         return False
     if any((layer.attention_post_norm, layer.mlp_post_norm, shape.ropes, shape.rope.interleaved)):
         return False

@@ -21,6 +21,7 @@ from .slots import AdapterSlots
 REASONS = REFUSED | {
     r"lm_head$": "what makes logits is not adapted on a GPU (--device cpu)",
     r"experts(\.|$)": "experts are not adapted on a GPU (--device cpu)",
+    r"kv_b_proj$": "what makes keys and values of latents is not adapted on a GPU (--device cpu)",
 }
 
 

@@ -14,8 +14,8 @@ import torch
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
 from actorserve.kernels.pages import ByHead, Pages, gathered
-from actorserve.kernels.triton.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of
-from actorserve.kernels.triton.paged_decode import Scratch, paged_decode, split_count
+from actorserve.kernels.triton.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of, places_of
+from actorserve.kernels.triton.paged_decode import Scratch, are_latents, paged_decode, split_count
 from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
 from tests.kernels.reference.attention import reference_attention
@@ -143,16 +143,23 @@ def test_keys_of_few_tokens_are_divided(case: Case) -> None:
     check_prefill(case, (900, 130, 0, 700), (20, 3, 0, 36), tail=2)
 
 
-def test_values_may_be_a_part_of_the_keys() -> None:
-    """A latent and what turns beside it, of which all heads read: keys of 80 numbers, the first 64 are the values."""
-    case = Case(torch.float32, head_dim=80, group=32, kv_heads=1, block_size=16, splits=2)
+@pytest.mark.parametrize(
+    ("dtype", "group", "width"),
+    [(torch.float32, 20, 64), (torch.float16, 100, 64), (torch.bfloat16, 20, 32), (torch.float32, 5, 48)],
+)
+def test_values_may_be_a_part_of_the_keys(dtype: torch.dtype, group: int, width: int) -> None:
+    """A latent and what turns beside it, of which all heads read: of keys of 80 numbers the first ones are the values.
+    Those are read once if they are a power of two; a group may be more than a program has rows for."""
+    case = Case(dtype, head_dim=80, group=group, kv_heads=1, block_size=16)
     torch.manual_seed(0)
-    pages, q = filled(case, (40, 150), (1, 1)), random_queries(case, 2)
-    pages = pages._replace(values=pages.keys[..., :64])
-    wanted = reference_attention(q, [0, 1, 2], clean(pages), case.scoring)
-    compare(case, paged_decode(q, pages, case.scoring, Scratch.make(q, 2, 64)), wanted)
-    starts = torch.tensor([0, 1, 2], dtype=torch.int32, device=DEVICE)
-    compare(case, paged_prefill(q, starts, pages, case.scoring), wanted)
+    pages, q = filled(case, (3, 50), (2, 3)), random_queries(case, 5)
+    pages = pages._replace(values=pages.keys[..., :width])
+    assert are_latents(pages.keys, pages.values) == (width != 48)
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32, device=DEVICE)
+    wanted = reference_attention(q, [0, 2, 5], clean(pages), case.scoring)
+    for scratch in (None, Scratch.make(q, 2, width)):
+        compare(case, paged_prefill(q, starts, pages, case.scoring, scratch=scratch), wanted)
+        compare(case, paged_decode(q[1::3], pages, case.scoring, scratch), wanted[1::3])
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -180,6 +187,8 @@ def test_few_tokens_fill_the_device() -> None:
     assert prefill_splits(2048, 1, 32, keys, 1 << 20, 132) == 1
     wide = torch.empty(1, 1, 32, 256, device="meta")
     assert prefill_splits(100, 3, 8, wide, 1 << 20, 132) == 132 // (100 // 8 + 3)
+    latents = torch.empty(1, 1, 32, 576, device="meta")
+    assert [prefill_splits(10, 1, heads, latents, 1 << 20, 132) for heads in (16, 128)] == [16, 132 // (11 * 2)]
 
 
 def test_tokens_before_the_row_see_nothing() -> None:
@@ -282,12 +291,15 @@ def test_splits_fill_the_device() -> None:
         assert not more or splits in (MOST_SPLITS, -(-longest // least)), "and all of the first"
     assert split_count(256, 8, 131072, 132) == 1
     assert split_count(1, 8, 1024, 132) == 16, "one row of 1k positions makes a program for nearly each multiprocessor"
+    assert [places_of(heads, 1, True) for heads in (16, 20, 64, 128)] == [1, 1, 2, 4], "of latents, 64 in a program"
+    assert [places_of(71, 1), places_of(32, 8)] == [5, 8]
     assert TABLE["16 bits"]._replace(round_up=True).splits(32, 8, 8192, 132) == 3, "two waves, to be compared with"
 
 
 def test_which_entry_of_the_table() -> None:
     kinds = [kind_of(torch.float32, 256, True), kind_of(torch.bfloat16, 256, False), kind_of(torch.float16, 128, True)]
     kinds += [kind_of(torch.float16, 256, True), kind_of(torch.bfloat16, 512, False)]
+    kinds += [kind_of(torch.float16, 1024, False, True)]
     assert kinds == list(TABLE)
     tiles = [TABLE[kind].tile(128, size) for kind, size in (("float32", 4), ("16 bits", 2), ("8 bits", 1))]
     assert tiles == [16, 32, 32] and TABLE["16 bits"].tile(64, 2) == 64

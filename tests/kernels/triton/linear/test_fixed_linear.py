@@ -12,7 +12,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
-from actorserve.kernels.triton.linear.fixed_linear import fixed_linear, tiles_of  # noqa: E402
+from actorserve.kernels.triton.linear.fixed_linear import fixed_linear, fixed_products, tiles_of  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -32,6 +32,19 @@ def test_a_product(dtype: torch.dtype, rows: int, outputs: int, inputs: int, bia
     found = fixed_linear(x, weight, bias)
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def test_products_of_heads() -> None:
+    """Each with its own weight, of parts of wider rows; a row has the same bits alone."""
+    x, weights = random(70, 3, 40)[..., :24], random(3, 20, 24, seed=1)
+    out = torch.zeros(70, 3, 50, device=DEVICE)
+    found = fixed_products(x, weights, out[..., :20])
+    torch.testing.assert_close(found, torch.einsum("rhk,hnk->rhn", x, weights), rtol=1e-5, atol=1e-5)
+    assert found.data_ptr() == out.data_ptr() and not out[..., 20:].any()
+    assert torch.equal(fixed_products(x[65:66], weights, torch.empty(1, 3, 20, device=DEVICE))[0], found[65])
+    for change in ({"weights": weights[:2]}, {"out": out}, {"x": x.double()}):
+        with pytest.raises(ValueError, match=r"must be floats|do not fit"):
+            fixed_products(**({"x": x, "weights": weights, "out": out[..., :20]} | change))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

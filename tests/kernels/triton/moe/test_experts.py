@@ -46,6 +46,11 @@ def chosen_by_torch(
     exact = scores.double()
     made = exact.sigmoid() if routing.sigmoid else exact.softmax(-1)
     ranked = made if correction is None else made + correction.double()
+    if routing.groups > 1:
+        by_group = ranked.unflatten(1, (routing.groups, -1))
+        best = by_group.topk(routing.best, -1).values.sum(-1).topk(routing.kept, -1).indices
+        kept = torch.zeros_like(by_group[..., 0]).scatter_(1, best, 1.0) > 0
+        ranked = torch.where(kept[..., None], by_group, -math.inf).flatten(1)
     which = ranked.topk(routing.choices, -1).indices
     shares = made.gather(1, which)
     if routing.normalised:
@@ -115,6 +120,29 @@ def test_a_correction_changes_who_is_chosen_and_no_share() -> None:
     torch.testing.assert_close(routed.shares.double(), shares, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("tokens", [3, 40])
+@pytest.mark.parametrize(
+    ("routing", "corrected"),
+    [
+        (Routing(20, 3, groups=4, kept=2, factor=16.0), False),  # DeepSeek V2, whose groups are of 20
+        (Routing(32, 8, sigmoid=True, normalised=True, factor=2.5, groups=8, kept=4, best=2), True),  # V3
+        (Routing(12, 4, sigmoid=True, groups=3, kept=1, best=2, first=4, here=4), True),
+        (Routing(12, 2, sigmoid=True, groups=6, kept=1), False),
+    ],
+)
+def test_experts_in_groups(routing: Routing, corrected: bool, tokens: int) -> None:
+    """Most tokens have others than without."""
+    scores, correction = random(tokens, routing.experts), random(routing.experts, seed=1) if corrected else None
+    routed = route(scores, routing, 16, correction=correction)
+    which, shares = chosen_by_torch(scores, routing, correction)
+    own = which - routing.first
+    own[(own < 0) | (own >= routing.own)] = -1
+    assert torch.equal(routed.chosen.long(), own)
+    assert not torch.equal(which, chosen_by_torch(scores, routing._replace(groups=1), correction)[0])
+    torch.testing.assert_close(routed.shares.double(), shares, rtol=1e-5, atol=1e-7)
+    check_blocks(routed, 16)
+
+
 def test_scores_of_16_bits() -> None:
     scores = random(20, 8, dtype=torch.bfloat16)
     routed = route(scores, Routing(8, 2), 16)
@@ -138,7 +166,13 @@ def floats_of(weights: ExpertWeights) -> torch.Tensor:
 
 
 def by_loop(
-    x: torch.Tensor, routed: Routed, up: ExpertWeights, down: ExpertWeights, gate: Gate, dtype: torch.dtype
+    x: torch.Tensor,
+    routed: Routed,
+    up: ExpertWeights,
+    down: ExpertWeights,
+    gate: Gate,
+    dtype: torch.dtype,
+    of_inputs: bool = False,
 ) -> torch.Tensor:
     """Token by token and choice by choice."""
     first, second = floats_of(up), floats_of(down)
@@ -147,7 +181,8 @@ def by_loop(
         for choice, expert in enumerate(choices):
             if expert < 0:
                 continue
-            both = first[expert] @ x[token].double()
+            share = routed.shares[token, choice].double()
+            both = first[expert] @ x[token].double() * (share if of_inputs else 1)
             if up.bias is not None:
                 both = both + up.bias[expert].double()
             g, u = both.chunk(2)
@@ -160,7 +195,7 @@ def by_loop(
             made = second[expert] @ (g * (u + gate.offset)).to(dtype).double()
             if down.bias is not None:
                 made = made + down.bias[expert].double()
-            total[token] += made * routed.shares[token, choice].double()
+            total[token] += made if of_inputs else made * share
     return total
 
 
@@ -191,8 +226,9 @@ def made_and_wanted(
     down = weights_of(form, routing.own, hidden, inner, dtype, 5, biased)
     launch = asked.get("launch") or SMALL
     routed = route(random(tokens, routing.experts, seed=9), routing, launch.block, asked.get("slots"))
-    made = add_up(run_experts(x, routed, up, down, gate, launch), routed)
-    return made, by_loop(x, routed, up, down, gate, dtype)
+    of_inputs = asked.get("of_inputs", False)
+    made = add_up(run_experts(x, routed, up, down, gate, launch, of_inputs), routed)
+    return made, by_loop(x, routed, up, down, gate, dtype, of_inputs)
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
@@ -214,6 +250,14 @@ def test_experts_of_fewer_bits(dtype: torch.dtype, form: str) -> None:
     biased = dtype != torch.float16
     gate = CLAMPED if biased else SILU
     close(*made_and_wanted(form, 3, dtype, Routing(4, 2), (160, 32), gate, biased=biased), dtype)
+
+
+@pytest.mark.parametrize(("dtype", "form"), [(torch.float32, "floats"), (torch.bfloat16, "int8")])
+def test_experts_of_tokens_times_their_shares(dtype: torch.dtype, form: str) -> None:
+    """As Llama 4's are; biases are added to what was made of these."""
+    routing = Routing(5, 2, sigmoid=True)
+    found, wanted = made_and_wanted(form, 9, dtype, routing, (40, 32), SILU, biased=True, of_inputs=True)
+    close(found, wanted, dtype)
 
 
 @pytest.mark.parametrize("block", [64, 128])
@@ -304,6 +348,10 @@ def test_no_tokens() -> None:
         ({"block": 24}, "power of two"),
         ({"slots": torch.zeros(3, dtype=torch.int32)}, "slots"),
         ({"correction": random(3)}, "correction"),
+        ({"routing": Routing(4, 2, groups=3)}, "3 groups of 4"),
+        ({"routing": Routing(4, 2, groups=2, kept=3)}, "3 of 2 groups"),
+        ({"routing": Routing(4, 2, groups=4, kept=1)}, "2 experts of 1 of 4"),
+        ({"routing": Routing(4, 2, groups=2, best=2)}, "sigmoids"),
     ],
 )
 def test_what_routing_cannot_take(change: dict[str, Any], said: str) -> None:

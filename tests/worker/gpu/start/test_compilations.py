@@ -40,11 +40,24 @@ EXPERTS = {
     "moe_intermediate_size": 48,
     "norm_topk_prob": True,
 }
+LATENTS = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    **{"q_lora_rank": 40, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20},
+    **{"moe_intermediate_size": 48, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2},
+    **{"n_shared_experts": 1, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0},
+}
+CHUNKS = {
+    "architectures": ["Llama4ForCausalLM"],
+    **{"num_local_experts": 5, "num_experts_per_tok": 1, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2},
+    **{"attention_chunk_size": 64, "no_rope_layers": [1, 0]},
+}
 SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple of 4; layers of two kinds
     "plain": {"rows": 24, "length": 1100, "block_size": 32, "tokens": 128, "changes": {}, "graphs": True},
     "windows": {"rows": 7, "length": 1030, "block_size": 16, "tokens": 40, "changes": WINDOWS, "graphs": True},
     "eager": {"rows": 24, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": False},
     "varied": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": VARIED, "graphs": True},
+    "latents": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": LATENTS, "graphs": True},
+    "chunks": {"rows": 3, "length": 1030, "block_size": 16, "tokens": 40, "changes": CHUNKS, "graphs": True},
     "fused": {"rows": 12, "length": 1030, "block_size": 32, "tokens": 40, "changes": {}, "graphs": True},
     "experts": {"rows": 19, "length": 1030, "block_size": 16, "tokens": 300, "changes": EXPERTS, "graphs": False},
     "adapters": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 300, "changes": {}, "graphs": True},

@@ -62,6 +62,8 @@ TWO_LAYERS = {"layer_types": ["sliding_attention", "full_attention"], "num_hidde
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3": {"num_hidden_layers": 1},
     "qwen3_moe": {"num_hidden_layers": 1},
+    "deepseek_v3": {"num_hidden_layers": 2},
+    "llama4": {"num_hidden_layers": 2, "no_rope_layer_interval": 2, "attention_chunk_size": 64},
     "gemma3": {**TWO_LAYERS, "sliding_window": 64},
     "gemma3, windows": {**TWO_LAYERS, "sliding_window": 9},  # so short that less memory is needed
 }
@@ -70,6 +72,11 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "eager": ("qwen3", {"enforce_eager": True}, GpuRunner),
     "deterministic": ("qwen3", {"deterministic": True}, GpuRunner),
     "experts": ("qwen3_moe", {}, GpuRunner),
+    "latents": ("deepseek_v3", {}, GpuRunner),
+    "latents, deterministic": ("deepseek_v3", {"deterministic": True}, GpuRunner),
+    "latents, adapters": ("deepseek_v3", {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}, GpuRunner),
+    "latents, drafts": ("deepseek_v3", {"speculative_config": NGRAM}, DraftingRunner),
+    "chunks": ("llama4", {}, GpuRunner),
     "varied": ("gemma3", {}, GpuRunner),
     "varied, deterministic": ("gemma3", {"deterministic": True}, GpuRunner),
     "windows": ("gemma3, windows", {}, GpuRunner),
@@ -87,7 +94,10 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "by transformers, drafts": ("qwen3", {"model_impl": "transformers", "speculative_config": NGRAM}, DraftingRunner),
     "by transformers, windows": ("gemma3, windows", {"model_impl": "transformers"}, GpuRunner),
 }
+VARIED = ("gemma3", "deepseek_v3", "llama4")
 QUICK = (
+    "latents",
+    "chunks",
     "adapters",
     "drafts of heads",
     "drafts of a head",
@@ -180,9 +190,9 @@ def started(config: Config) -> tuple[WorkerReady, GpuWorkerActor]:
 def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -> None:
     """The runner is the one that the options are about, and the scheduler knows what it has."""
     kind, _, runner_type = SETTINGS[setting]
-    model_type = "GpuModel" if kind.startswith("qwen3") else "VariedModel"
-    model_type = "AdaptedGpuModel" if config.model_impl == "transformers" else model_type
-    assert type(runner) is runner_type and type(runner.model).__name__ == model_type
+    kind_of_model = "VariedModel" if kind.startswith(VARIED) else "GpuModel"
+    kind_of_model = "AdaptedGpuModel" if config.model_impl == "transformers" else kind_of_model
+    assert type(runner) is runner_type and type(runner.model).__name__ == kind_of_model
     assert runner.model.batch_invariant == config.deterministic
     check_memory(ready, runner, "windows" in setting)
     assert (runner.adapted is not None) == config.enable_lora
@@ -198,7 +208,8 @@ def check_memory(ready: WorkerReady, runner: GpuRunner, windows: bool) -> None:
     assert runner.sizes[-2:] == ((2, 25) if windows else (1, 0))
     for model, pools in models_of(runner):
         assert len(pools) == model.shape.layers
-        apart = {part.data_ptr(): part.numel() * part.element_size() for own in pools for part in own[:2]}
+        held = [part.untyped_storage() for own in pools for part in own[:2]]
+        apart = {memory.data_ptr(): memory.nbytes() for memory in held}
         whole = len(pools[0].keys) * kv_block_bytes(model.shape, 16, model.dtype)
         assert sum(apart.values()) == whole // (1 + (windows and model is runner.model))
         spare = runner.draft_memory.spare if isinstance(runner, CachedDraftingRunner) else 0

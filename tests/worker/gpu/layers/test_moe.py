@@ -18,7 +18,7 @@ if DEVICE.type == "cpu":
 
 from actorserve.actors.model.config_json import read_architecture  # noqa: E402
 from actorserve.actors.model.info import read_json  # noqa: E402
-from actorserve.actors.model.shapes import ClampedGate, Groups, MoeShape  # noqa: E402
+from actorserve.actors.model.shapes import ClampedGate, Groups, MoeShape, Scoring  # noqa: E402
 from actorserve.actors.model.sharding import shard_shape  # noqa: E402
 from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker.cpu.executor import CpuModel  # noqa: E402
@@ -27,28 +27,38 @@ from actorserve.actors.worker.gpu.layers.moe import GpuMoe, check_experts  # noq
 from actorserve.actors.worker.models.sharding import shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
 
-from ..test_stacked_experts import in_mxfp4  # noqa: E402
+from ...test_stacked_experts import in_mxfp4  # noqa: E402
 
 Folders = Callable[..., Path]
+SHARED = ("qwen2_moe", "deepseek_v3", "llama4")  # whose first layer has no experts
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes"), [("qwen3_moe", {}), ("qwen2_moe", {}), ("mixtral", {"num_local_experts": 8}), ("gpt_oss", {})]
+    ("kind", "changes"),
+    [
+        ("qwen3_moe", {}),
+        ("qwen2_moe", {}),
+        ("mixtral", {"num_local_experts": 8}),
+        ("gpt_oss", {}),
+        ("deepseek_v3", {"num_hidden_layers": 2}),
+        ("llama4", {"num_hidden_layers": 2, "num_local_experts": 4}),
+    ],
 )
 def test_members_of_a_group_add_up_to_what_a_cpu_makes(
     kind: str, changes: dict[str, int], checkpoints: Folders
 ) -> None:
-    """Each with a part of every expert, or with some experts as wholes; biased routers and shared MLPs among them."""
+    """Each with a part of every expert, or with some experts as wholes; biased routers, groups, and shared MLPs among
+    them."""
     folder = checkpoints(kind, **changes)
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
-    index = 1 if kind == "qwen2_moe" else 0
+    index = 1 if kind in SHARED else 0
     x = torch.randn(5, shape.hidden_size, generator=torch.Generator().manual_seed(1))
     wanted = CpuModel(shape, lambda name: read(name, slice(None), None), torch.float32, 32).layers[index].moe
     assert wanted is not None
     slots, live = torch.tensor([0, 1, -1, 2, 3], device=DEVICE), [0, 1, 3, 4]
     whole = wanted(x)
-    if kind != "qwen2_moe":  # through whose shared MLP all go
+    if kind not in SHARED:  # through whose shared MLP all go
         whole[2], live = 0, [0, 1, 2, 3, 4]
     for size, divided in ((1, False), (2, False), (2, True)):
         total = torch.zeros_like(whole)
@@ -86,10 +96,15 @@ def test_experts_in_mxfp4_stay_so(checkpoints: Folders, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"groups": Groups(count=2, kept=1, best=1)}, {"clamped": ClampedGate(1.7, 7.0), "shared_intermediate_size": 8}],
+    [
+        {"groups": Groups(count=2, kept=1, best=2)},
+        {"groups": Groups(count=2, kept=1, best=3), "scoring": Scoring.SIGMOID},
+        {"clamped": ClampedGate(1.7, 7.0), "shared_intermediate_size": 8},
+    ],
 )
 def test_what_experts_cannot_be(changes: dict[str, Any]) -> None:
     moe = MoeShape(experts=8, per_token=2, intermediate_size=64, layers=(True,), routed=8)
-    check_experts(moe)
+    for fine in (None, Groups(count=2, kept=1, best=1), Groups(count=1, kept=1, best=3)):
+        check_experts(msgspec.structs.replace(moe, groups=fine))
     with pytest.raises(ConfigError, match="on a CPU only"):
         check_experts(msgspec.structs.replace(moe, **changes))
