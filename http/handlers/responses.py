@@ -137,7 +137,7 @@ class ResponsesApi:
             await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
         await self._engine.want_adapter(body.model)
         chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
-        check_model(chat.model, *self._settings.names)
+        check_model_of(request.get(ACCOUNT), check_model(chat.model, *self._settings.names))
         try:
             tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
         except ApiError as error:
