@@ -62,7 +62,8 @@ class Generator(Answering):
         """POST /v1/chat/completions/batch."""
         body = seeded(request, read(ChatBatchRequest, raw))
         if body.use_beam_search:
-            raise bad_request("use_beam_search does not go with several conversations.", "use_beam_search")
+            raise bad_request("use_beam_search does not go with several conversations.", BEAMS)
+        check_beams(body)
         await self.engine.want_adapter(body.model)
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         return await self.answer(request, raw, body, asked, ChatAnswer)
@@ -102,6 +103,7 @@ class Generator(Answering):
         """POST /inference/v1/generate."""
         body = read(GenerateRequest, raw)
         given = seeded(request, completion_of(body))
+        check_beams(given)
         await self.engine.want_adapter(given.model)
         asked = ask_completion(given, self.settings, name_request(request, given.request_id), request[CLIENT])
 
