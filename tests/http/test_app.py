@@ -326,6 +326,25 @@ async def test_several_conversations_at_once(served: Served, stream: bool) -> No
         assert refused.status == 400 and refused.error["param"] == param
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_each_conversation_has_its_own_prompt_told(served: Served, count: int) -> None:
+    client = await served.client()
+    asked = {"return_token_ids": True, "prompt_logprobs": 0, "return_prompt_text": True, "n": 2}
+    client.send("POST", "/v1/chat/completions/batch", {"messages": [HI] * count, **asked})
+    job = await served.job()
+    for choice in job.choices:
+        choice.prompt_ids = [choice.index // 2, 8]
+    finish_all(job)
+    body = (await client.answer()).json
+    if count == 1:
+        assert body["prompt_token_ids"] == [0, 8] and body["prompt_text"] == "text" and body["prompt_logprobs"]
+        assert "prompt_text" not in body["choices"][0]
+    else:
+        assert [one["prompt_token_ids"] for one in body["choices"]] == [[0, 8], [0, 8], [1, 8], [1, 8]]
+        assert all(one["prompt_text"] == "text" and one["prompt_logprobs"] for one in body["choices"])
+        assert body["prompt_token_ids"] is body["prompt_logprobs"] is None and "prompt_text" not in body
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), [("chat/completions", {"messages": HI}), ("completions", {"prompt": "hi"})])
 async def test_the_prompts_text(served: Served, path: str, body: dict[str, Any], stream: bool) -> None:
