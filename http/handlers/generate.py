@@ -81,10 +81,20 @@ class Generator(Answering):
         for prompt in asked.echoed:
             text = prompt.text if isinstance(prompt, TextPrompt) else ""
             if isinstance(prompt, TokenPrompt):
-                text = await self.engine.detokenize(prompt.tokens)
+                text = await self._echoed(prompt)
             if asked.wants.echo is not None:
                 asked.wants.echo.append(text)
         return await self.answer(request, raw, body, asked, CompletionAnswer)
+
+    async def _echoed(self, prompt: TokenPrompt) -> str:
+        """The text that stands before the answer."""
+        try:
+            return await self.engine.detokenize(prompt.tokens)
+        except ApiError as error:
+            if error.param != "tokens":
+                raise
+            text = error.message.replace("tokens:", "prompt:")
+            raise ApiError(error.status, text, "prompt", error.code) from None
 
     async def _turn(self, request: web.Request, raw: bytes, body: CompletionRequest) -> web.StreamResponse:
         """One of a session."""
