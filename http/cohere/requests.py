@@ -54,8 +54,14 @@ def _tools(body: CohereChatRequest) -> Object:
         return {}
     tools = body.tools
     if body.strict_tools:
-        tools = [tool | {"function": (tool.get("function") or {}) | {"strict": True}} for tool in tools]
+        tools = [_strict(tool) for tool in tools]
     return {"tools": tools} | ({"tool_choice": CHOICES[body.tool_choice]} if body.tool_choice else {})
+
+
+def _strict(tool: Object) -> Object:
+    """What is no object is refused when the chat request is read."""
+    function = tool.get("function") or {}
+    return tool | {"function": function | {"strict": True}} if isinstance(function, dict) else tool
 
 
 def _format(given: CohereFormat | None) -> Object:

@@ -117,7 +117,8 @@ def check_messages(
             if not isinstance(part, str) and part.type == THINKING and message.role != "assistant":
                 raise bad_request(f"{path}: only an assistant's content has parts of type thinking.", path)
             _check_part(part, path, rules)
-    if rules is not None and any(is_media(part) for message in messages for part in message.content or ()):
+    lists = (message.content for message in messages if isinstance(message.content, list))  # a text has no parts
+    if rules is not None and any(is_media(part) for parts in lists for part in parts):
         return take_media(body, messages, rules, told)
     return body, []
 

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPrompt
 
+from ..accounts import check_model_of
 from ..anthropic.answers import count
 from ..anthropic.requests import prompt_of, renamed
 from ..anthropic.schemas import CountRequest
@@ -137,7 +138,7 @@ class Api:
 
     async def count_tokens(self, request: web.Request) -> web.Response:
         body = read(CountRequest, await self._body_with_media(request))
-        check_model(body.model, *self.settings.names)
+        self._check_model(request, body.model)
         try:
             prompt = chat_prompt(chat_request(prompt_of(body)), self.settings)
         except ApiError as error:
@@ -159,11 +160,15 @@ class Api:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         return await self._generator.generate(request, await self._body_to_generate(request))
 
+    def _check_model(self, request: web.Request, asked: str | None) -> None:
+        """404 for one that is not there, or not for this key."""
+        check_model_of(request.get(ACCOUNT), check_model(asked, *self.settings.names))
+
     # --- text and models -----------------------------------------------------------------------------------------
 
     async def tokenize(self, request: web.Request) -> web.Response:
         body = read(TokenizeRequest, await self._body_with_media(request))
-        check_model(body.model, *self.settings.names)
+        self._check_model(request, body.model)
         given = [body.prompt is not None, bytes(body.messages) not in (b"", b"null"), body.content is not None]
         if sum(given) != 1:
             raise bad_request("Either prompt or messages, or content, must be given.", "prompt")
@@ -201,14 +206,14 @@ class Api:
     async def apply_template(self, request: web.Request) -> web.Response:
         """The text of a conversation's prompt: that of its tokens, special ones among them."""
         body = read(TokenizeRequest, await self._body(request))
-        check_model(body.model, *self.settings.names)
+        self._check_model(request, body.model)
         tools_of(ChatRequest(messages=body.messages, tools=body.tools))
         tokens, _ = await self.engine.tokenize(self.conversation(body), False)
         return json_response({"prompt": await self.engine.detokenize(tokens)})
 
     async def detokenize(self, request: web.Request) -> web.Response:
         body = read(DetokenizeRequest, await self._body(request))
-        check_model(body.model, *self.settings.names)
+        self._check_model(request, body.model)
         text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"))
         return json_response({"prompt": text, "content": text})
 
@@ -226,7 +231,8 @@ class Api:
     async def model(self, request: web.Request) -> web.Response:
         name = request.match_info["model"]
         settings = next((one for one in self.settings.all_models if name in one.served), self.settings)
-        return json_response(self._card(check_model(name, *settings.names), settings))
+        check_model_of(request.get(ACCOUNT), check_model(name, *settings.names))
+        return json_response(self._card(name, settings))
 
     def _card(self, name: str, settings: Settings) -> dict[str, object]:
         """A model, or an adapter of it, as OpenAI's and as Anthropic's clients read it."""

@@ -62,7 +62,8 @@ class Generator(Answering):
         """POST /v1/chat/completions/batch."""
         body = seeded(request, read(ChatBatchRequest, raw))
         if body.use_beam_search:
-            raise bad_request("use_beam_search does not go with several conversations.", "use_beam_search")
+            raise bad_request("use_beam_search does not go with several conversations.", BEAMS)
+        check_beams(body)
         await self.engine.want_adapter(body.model)
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         return await self.answer(request, raw, body, asked, ChatAnswer)
@@ -80,10 +81,20 @@ class Generator(Answering):
         for prompt in asked.echoed:
             text = prompt.text if isinstance(prompt, TextPrompt) else ""
             if isinstance(prompt, TokenPrompt):
-                text = await self.engine.detokenize(prompt.tokens)
+                text = await self._echoed(prompt)
             if asked.wants.echo is not None:
                 asked.wants.echo.append(text)
         return await self.answer(request, raw, body, asked, CompletionAnswer)
+
+    async def _echoed(self, prompt: TokenPrompt) -> str:
+        """The text that stands before the answer."""
+        try:
+            return await self.engine.detokenize(prompt.tokens)
+        except ApiError as error:
+            if error.param != "tokens":
+                raise
+            text = error.message.replace("tokens:", "prompt:")
+            raise ApiError(error.status, text, "prompt", error.code) from None
 
     async def _turn(self, request: web.Request, raw: bytes, body: CompletionRequest) -> web.StreamResponse:
         """One of a session."""
@@ -102,6 +113,7 @@ class Generator(Answering):
         """POST /inference/v1/generate."""
         body = read(GenerateRequest, raw)
         given = seeded(request, completion_of(body))
+        check_beams(given)
         await self.engine.want_adapter(given.model)
         asked = ask_completion(given, self.settings, name_request(request, given.request_id), request[CLIENT])
 

@@ -58,7 +58,7 @@ class RenderingApi:
         """POST /v1/chat/completions/input_tokens: how many tokens its prompt has."""
         body = read(ChatRequest, await self._read_body(request))
         asked = ask_chat(body, self._settings, name_request(request, body.request_id), request[CLIENT])
-        check_model_of(request.get(ACCOUNT), check_model(body.model, *self._settings.names))
+        self._model(request, body.model)
         tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
@@ -72,7 +72,7 @@ class RenderingApi:
         self, request: web.Request, body: GenerationFields, asked: PreparedRequest
     ) -> list[dict[str, Any]]:
         """Of each prompt."""
-        check_model_of(request.get(ACCOUNT), check_model(body.model, *self._settings.names))
+        self._model(request, body.model)
         made = []
         for prompt in asked.prompts:
             check_renders(body, prompt)
@@ -84,7 +84,7 @@ class RenderingApi:
         """POST /v1/chat/completions/derender."""
         body = read(DerenderChatRequest, await self._read_body(request))
         _check_whole(body.stream)
-        model, chat = check_model(body.model, *self._settings.names), body.chat_request
+        model, chat = self._model(request, body.model), body.chat_request
         asked = None if chat is None else ask_chat(chat, self._settings, request[REQUEST_ID], request[CLIENT])
         prompt = await self._text(body.prompt_token_ids, "prompt_token_ids") if body.prompt_token_ids else ""
         opened = begins_inside(self._settings, prompt)
@@ -106,13 +106,19 @@ class RenderingApi:
         """POST /v1/completions/derender."""
         body = read(DerenderCompletionRequest, await self._read_body(request))
         _check_whole(body.stream)
-        model = check_model(body.model, *self._settings.names)
+        model = self._model(request, body.model)
         given = [choice for one in body.generate_responses for choice in one.choices]
         answer = Answer(model, False, secrets.randbits(64), int(time.time()), self._options)
         job = Job([], [b""] * len(given))
         job.choices = _choices(given)
         await self._fill(job, given, body.completion_request, (body.prompt_tokens or 0, False))
         return json_response(CompletionAnswer(answer, job, None).whole())
+
+    def _model(self, request: web.Request, asked: str | None) -> str:
+        """Its name. 404 for one that is not there, or not for this key."""
+        model = check_model(asked, *self._settings.names)
+        check_model_of(request.get(ACCOUNT), model)
+        return model
 
     @property
     def _options(self) -> AnswerOptions:

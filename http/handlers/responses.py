@@ -14,7 +14,7 @@ from ..accounts import check_model_of
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
 from ..generation.choice import read_state
-from ..generation.fields.decoding import check_model
+from ..generation.fields.decoding import check_model, decode_query
 from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.idempotency_keys import Background
@@ -25,9 +25,9 @@ from ..middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_I
 from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.mcp.tools import McpServer, mcp_servers
 from ..openai.responses.requests import can_move, echo, input_items, named, padded, renamed, to_chat
-from ..openai.responses.schemas import Object, ResponsesRequest
+from ..openai.responses.schemas import InputItemsQuery, Object, ResponsesRequest
 from ..openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
-from ..openai.responses.stored import StoredResponse, history, not_found
+from ..openai.responses.stored import StoredResponse, history, not_found, page_of
 from ..openai.schemas import ChatRequest
 from ..output import answer as answers
 from ..output.formats import AnswerFormat, ResponsesFormat
@@ -137,7 +137,7 @@ class ResponsesApi:
             await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
         await self._engine.want_adapter(body.model)
         chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
-        check_model(chat.model, *self._settings.names)
+        check_model_of(request.get(ACCOUNT), check_model(chat.model, *self._settings.names))
         try:
             tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
         except ApiError as error:
@@ -280,10 +280,8 @@ class ResponsesApi:
 
     async def input(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/responses/{id}/input_items."""
-        items = self._keeping.get(await self._named(request), request[CLIENT]).input
-        first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
-        body = {"object": "list", "data": items[::-1], "first_id": first, "last_id": last, "has_more": False}
-        return json_response(body)
+        name, wanted = await self._named(request), decode_query(InputItemsQuery, request.query)
+        return json_response(page_of(self._keeping.get(name, request[CLIENT]).input, wanted))
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses/{id}/cancel."""

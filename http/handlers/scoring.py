@@ -19,6 +19,7 @@ from ..errors import ApiError, bad_request
 from ..generation.choice import Choice
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
+from ..generation.job import Job
 from ..generation.prepare import MAX_SEQUENCES, ask_completion
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, name_request
 from ..openai.schemas import CompletionRequest, GenerativeScoringRequest
@@ -47,6 +48,16 @@ class ScoringApi:
         model = check_model(body.model, *self._generator.settings.names)
         check_model_of(request.get(ACCOUNT), model)
         await self._generator.engine.want_adapter(body.model)
+        try:
+            job, created = await self._scored(request, body, model)
+        except ApiError as error:
+            raise _renamed(error) from None
+        data = [{"index": one.index, "object": "score", "score": _score(one, body)} for one in job.choices]
+        head = {"id": request[NOTED].answer_id, "object": "list", "created": created, "model": model}
+        return json_response({**head, "data": data, "usage": usage(job)})
+
+    async def _scored(self, request: web.Request, body: GenerativeScoringRequest, model: str) -> tuple[Job, int]:
+        """(the job that has ended, when it was begun); an error names fields of completions."""
         completion = CompletionRequest(
             prompt=await self._prompts(body),
             model=body.model,
@@ -58,12 +69,8 @@ class ScoringApi:
             cache_salt=body.cache_salt,
             priority=body.priority,
         )
-        try:
-            asked = ask_completion(
-                completion, self._generator.settings, name_request(request, body.request_id), request[CLIENT]
-            )
-        except ApiError as error:
-            raise _renamed(error) from None
+        request_id = name_request(request, body.request_id)
+        asked = ask_completion(completion, self._generator.settings, request_id, request[CLIENT])
         job = new_job(asked)
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         request[NOTED] = RequestContext(name_request(request, None), model, job, f"generative-scoring-{answer.id[5:]}")
@@ -73,9 +80,7 @@ class ScoringApi:
             await asyncio.shield(job.done)
         finally:
             release_behind(self._generator.engine, job)
-        data = [{"index": one.index, "object": "score", "score": _score(one, body)} for one in job.choices]
-        head = {"id": request[NOTED].answer_id, "object": "list", "created": answer.created, "model": model}
-        return json_response({**head, "data": data, "usage": usage(job)})
+        return job, answer.created
 
     async def _prompts(self, body: GenerativeScoringRequest) -> list[str | int | list[int]]:
         """The tokens of each item with those of the query."""

@@ -32,18 +32,21 @@ class ChatAnswer:
 
     def whole(self) -> dict[str, Any]:
         """The answer that is not streamed."""
-        job, wants = self._job, self._answer.wants
-        first = job.choices[0]
+        job = self._job
+        choices = [self._whole_choice(choice) for choice in job.choices]
+        told = self._prompt(0)
+        if len(job.choices) > len(job.params):  # several conversations: each choice tells of its own
+            choices = [choice | self._prompt(choice["index"] // len(job.params)) for choice in choices]
+            told = {"prompt_logprobs": None, "prompt_token_ids": None}
+        head = self._answer.head(False)
+        return {**head, "choices": choices, "usage": usage(job), **told, **self._answer.metrics()}
+
+    def _prompt(self, prompt: int) -> dict[str, Any]:
+        """What is told of a conversation's prompt; its first choice has it."""
+        wants, first = self._answer.wants, self._job.choices[prompt * len(self._job.params)]
         told = prompt_logprobs(first.prompt_logprobs, first.prompt_tokens) if wants.prompt_logprobs else None
-        return {
-            **self._answer.head(False),
-            "choices": [self._whole_choice(choice) for choice in job.choices],
-            "usage": usage(job),
-            "prompt_logprobs": told,
-            "prompt_token_ids": first.prompt_ids if wants.ids else None,
-            **self._answer.prompt_text(0),
-            **self._answer.metrics(),
-        }
+        ids = first.prompt_ids if wants.ids else None
+        return {"prompt_logprobs": told, "prompt_token_ids": ids, **self._answer.prompt_text(prompt)}
 
     def _whole_choice(self, choice: Choice) -> dict[str, Any]:
         news, turn = choice.take(), Turn()

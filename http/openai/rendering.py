@@ -113,7 +113,7 @@ def rendered(body: GenerationFields, tokens: list[int], request_id: str, setting
 
 def begins_inside(settings: Settings, prompt: str) -> bool:
     """Does this prompt leave its answer inside the model's thinking?"""
-    if settings.reasoning_parser is None:
+    if settings.reasoning_parser not in THINK_MARKERS:  # none, or a plugin that names no markers
         return False
     start, end = THINK_MARKERS[settings.reasoning_parser]
     opened, closed = prompt.rfind(start), prompt.rfind(end)

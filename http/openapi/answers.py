@@ -111,6 +111,9 @@ class ChatChoice(Said):
     finish_reason: Finish
     stop_reason: int | str | None
     token_ids: Ids | None
+    prompt_logprobs: PromptLogprobs | UnsetType | None = UNSET  # here where there are several conversations
+    prompt_token_ids: Ids | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class ChatCompletion(Said):

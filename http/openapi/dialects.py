@@ -46,6 +46,8 @@ class Deleted(Said):
 class InputItems(msgspec.Struct):
     object: Literal["list"]
     data: list[Object]
+    first_id: str | None
+    last_id: str | None
     has_more: bool
 
 

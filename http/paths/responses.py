@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..anthropic.schemas import CountRequest, MessagesRequest
-from ..openai.responses.schemas import ResponsesRequest
+from ..openai.responses.schemas import InputItemsQuery, ResponsesRequest
 from ..openapi import dialects
 from ..route import ASKS, CHAT, TAKES_BODY, Route
 
@@ -48,6 +48,7 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
         "responses.input",
         "What it answers",
         dialects.InputItems,
+        query=InputItemsQuery,
         statuses=(400, 404, 503),
     ),
     Route(

@@ -131,16 +131,17 @@ class EventStream:
 
     async def end(self, response: web.StreamResponse) -> None:
         """Wait for the end of the job, say what there is to say, and close the body."""
+        failure: ApiError | None = None
         try:
             await asyncio.shield(self._job.done)
-            last = self._writer.closing()
         except ApiError as error:
             if self._origin is not None and error.code == ENDING and self._transport is not None:
                 self._transport.abort()  # whoever sees it break off goes on with it elsewhere
                 return
-            last = self._writer.failed(error)
+            failure = error
         if self._full is not None:
-            await self._full
+            await self._full  # first: the last event's id or number says that all text is before it
+        last = self._writer.closing() if failure is None else self._writer.failed(failure)
         if not self._closed:
             self._note(len(self._job.choices) + 1, ENDED)
             self._write(last + CLOSED if self._origin is not None else last)

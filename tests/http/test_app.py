@@ -222,6 +222,31 @@ async def test_a_bad_field(served: Served, path: str, body: Any, param: str) -> 
     assert served.engine.jobs.empty() and not served.engine.asked
 
 
+@pytest.mark.parametrize("rank", ["1", "-1", "a", "9" * 4301, "\xff", "\u0663".encode().decode("latin-1")])
+async def test_an_engine_that_is_none(served: Served, rank: str) -> None:
+    answer = await served.ask("POST", "/v1/completions", {"prompt": "hi"}, X_Data_Parallel_Rank=rank)
+    assert (answer.status, answer.error["param"]) == (400, "X-data-parallel-rank")
+
+
+async def test_an_error_names_a_field_that_the_request_has(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(tokens: list[int], skip_special: bool = False) -> str:
+        raise ApiError(400, "Token id 5000 is out of vocabulary (0 to 999).", "tokens")
+
+    monkeypatch.setattr(served.engine, "detokenize", refuse)
+    answer = await served.ask("POST", "/v1/completions", {"prompt": [5000], "echo": True})
+    assert (answer.status, answer.error["param"]) == (400, "prompt")
+
+    score = {"query": [1], "items": [[5000]], "label_token_ids": [3]}
+    client = await served.client()
+    client.send("POST", "/generative_scoring", score)
+    (await served.job()).fail(ApiError(400, "Token id 5000 is out of vocabulary (0 to 999).", "prompt"))
+    answer = await client.answer()
+    assert (answer.status, answer.error["param"]) == (400, "items")
+    served.engine.refusal = ApiError(400, "prompt: it is too long.", "prompt")
+    answer = await served.ask("POST", "/generative_scoring", score | {"items": ["hi"]})
+    assert (answer.status, answer.error["param"]) == (400, "items")
+
+
 async def test_as_many_sequences_as_are_taken(served: Served) -> None:
     client = await served.client()
     client.send("POST", "/v1/completions", {"prompt": ["a"] * (MAX_SEQUENCES // 128), "n": 128})
@@ -324,6 +349,25 @@ async def test_several_conversations_at_once(served: Served, stream: bool) -> No
     ):
         refused = await served.ask("POST", "/v1/chat/completions/batch", {"messages": messages})
         assert refused.status == 400 and refused.error["param"] == param
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_each_conversation_has_its_own_prompt_told(served: Served, count: int) -> None:
+    client = await served.client()
+    asked = {"return_token_ids": True, "prompt_logprobs": 0, "return_prompt_text": True, "n": 2}
+    client.send("POST", "/v1/chat/completions/batch", {"messages": [HI] * count, **asked})
+    job = await served.job()
+    for choice in job.choices:
+        choice.prompt_ids = [choice.index // 2, 8]
+    finish_all(job)
+    body = (await client.answer()).json
+    if count == 1:
+        assert body["prompt_token_ids"] == [0, 8] and body["prompt_text"] == "text" and body["prompt_logprobs"]
+        assert "prompt_text" not in body["choices"][0]
+    else:
+        assert [one["prompt_token_ids"] for one in body["choices"]] == [[0, 8], [0, 8], [1, 8], [1, 8]]
+        assert all(one["prompt_text"] == "text" and one["prompt_logprobs"] for one in body["choices"])
+        assert body["prompt_token_ids"] is body["prompt_logprobs"] is None and "prompt_text" not in body
 
 
 @pytest.mark.parametrize("stream", [False, True])

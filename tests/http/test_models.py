@@ -17,6 +17,7 @@ from actorserve.http.routes import ROUTES
 from actorserve.http.settings import Catalog, Settings
 from tests.http.fakes import FakeEngine
 from tests.http.realtime.talk import talking
+from tests.http.realtime.test_client_secrets import OfFile
 from tests.http.serving import SETTINGS, Served, serving
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
@@ -157,3 +158,34 @@ def test_who_is_asked_over_a_websocket() -> None:
 def test_a_response_in_the_background_goes_on_with_a_model_that_writes() -> None:
     catalog = catalog_of(POOLER, SECOND)
     assert index_of(catalog.models[0], b'{"input": "a", "background": true}') == 1
+
+
+OF_ONE_MODEL: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("GET", "/v1/models/{}", None),
+    ("POST", "/tokenize", {"prompt": "hi"}),
+    ("POST", "/detokenize", {"tokens": [1]}),
+    ("POST", "/apply-template", {"messages": CHAT["messages"]}),
+    ("POST", "/v1/messages/count_tokens", {"messages": CHAT["messages"]}),
+    ("POST", "/v1/responses/input_tokens", {"input": "hi"}),
+    ("POST", "/v1/chat/completions/derender", {"generate_response": {"choices": [{"token_ids": [5]}]}}),
+    ("POST", "/v1/completions/derender", {"generate_responses": [{"choices": [{"token_ids": [5]}]}]}),
+    ("POST", "/api/show", {}),
+    ("POST", "/api/chat", {"messages": []}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OF_ONE_MODEL, ids=[path for _, path, _ in OF_ONE_MODEL])
+async def test_a_key_for_one_model_knows_of_no_other(method: str, path: str, body: dict[str, Any] | None) -> None:
+    """What generates nothing heeds it, too."""
+    async with serving(accounts=OfFile()) as served:
+        for model, status in (("alias/name", 404), ("tiny", 200)):
+            asked = None if body is None else body | {"model": model}
+            answer = await served.ask(method, path.format(model), asked, X_Api_Key="theirs")
+            assert answer.status == status, answer.body
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/api/tags", "/api/ps"])
+async def test_a_key_for_one_model_is_told_of_that_alone(path: str) -> None:
+    async with serving(accounts=OfFile()) as served:
+        body = (await served.ask("GET", path, X_Api_Key="theirs")).json
+        assert [one.get("id") or one["name"] for one in body.get("data") or body["models"]] == ["tiny"]

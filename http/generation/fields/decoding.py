@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ...errors import ApiError, bad_request
-from ...settings import AdapterNames
+from ...settings import AdapterNames, printable
 from .choices import choices
 
 T = TypeVar("T")
@@ -20,6 +20,7 @@ STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?P<number>-?[0-9]++(?:\.[0
 MOST_REWRITTEN = 256 << 10  # bytes of a body that is read twice
 EXACT = 1 << 53  # from here on, a float's integer need not be the one that was written
 RANK = "X-data-parallel-rank"
+LONGEST_NUMBER = 9  # digits of an engine's
 log = logging.getLogger("http")
 
 
@@ -120,9 +121,9 @@ def engine_of(headers: Mapping[str, str], engines: range, first: int = 0) -> int
     given = headers.get(RANK)
     if given is None:
         return None
-    if given.isdecimal() and given.isascii() and int(given) in engines:
+    if given.isdecimal() and given.isascii() and len(given) <= LONGEST_NUMBER and int(given) in engines:
         return int(given) - first
     numbers = f"{engines[0]}" if len(engines) == 1 else f"between {engines[0]} and {engines[-1]}"
     raise bad_request(
-        f"{RANK} must be {numbers}, the number of an engine (--data-parallel-size), not {given:.64}.", RANK
+        f"{RANK} must be {numbers}, the number of an engine (--data-parallel-size), not {printable(given):.64}.", RANK
     )

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
 from ...generation.adapter import chat_request
 from ...generation.fields.decoding import check_model
@@ -13,7 +14,7 @@ from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
 from ...generation.prepare import PreparedRequest, ask_chat, ask_completion
-from ...middleware.context import CLIENT, name_request
+from ...middleware.context import ACCOUNT, CLIENT, name_request
 from ...ollama import about
 from ...ollama.records import OllamaRecords, durations, loaded
 from ...ollama.requests import chat_of, completion_of, generated_chat, model_of, renamed
@@ -55,7 +56,7 @@ class OllamaApi:
         body = read(OllamaChatRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.messages:
-            return json_response(loaded(await self._wanted(body.model), True, body.keep_alive))
+            return json_response(loaded(await self._wanted(request, body.model), True, body.keep_alive))
         return await self._chat(request, raw, lambda: chat_of(body, self._thinks), chats=True)
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
@@ -65,7 +66,7 @@ class OllamaApi:
         body = read(OllamaGenerateRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:
-            return json_response(loaded(await self._wanted(body.model), False, body.keep_alive))
+            return json_response(loaded(await self._wanted(request, body.model), False, body.keep_alive))
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
         given = seeded(request, completion_of(body))
@@ -76,10 +77,16 @@ class OllamaApi:
             raise renamed(error) from None
         return await self._answer(request, raw, given, asked, chats=False)
 
-    async def _wanted(self, model: str | None) -> str:
+    async def _wanted(self, request: web.Request, model: str | None) -> str:
         """Whoever asks for nothing of it wants it to be loaded: an adapter of --lora-folder is."""
         await self._engine.want_adapter(model)
-        return check_model(model, *self._settings.names)
+        return self._model(request, model)
+
+    def _model(self, request: web.Request, asked: str | None) -> str:
+        """Its name. 404 for one that is not there, or not for this key."""
+        model = check_model(asked, *self._settings.names)
+        check_model_of(request.get(ACCOUNT), model)
+        return model
 
     @property
     def _thinks(self) -> bool:
@@ -139,14 +146,14 @@ class OllamaApi:
     # --- the model -----------------------------------------------------------------------------------------------
 
     async def tags(self, request: web.Request) -> web.Response:
-        return json_response(about.tags(self._settings))
+        return json_response(_shown(request, about.tags(self._settings)))
 
     async def running(self, request: web.Request) -> web.Response:
-        return json_response(about.running(self._settings))
+        return json_response(_shown(request, about.running(self._settings)))
 
     async def show(self, request: web.Request) -> web.Response:
         body = read(OllamaModel, await self._read_body(request))
-        check_model(model_of(body.model or body.name, self._settings.served), *self._settings.names)
+        self._model(request, model_of(body.model or body.name, self._settings.served))
         return json_response(about.show(self._settings))
 
     async def version(self, request: web.Request) -> web.Response:
@@ -157,3 +164,9 @@ class OllamaApi:
         await self._read_body(request)
         text = f"{request.path} is not supported: the server has the model that it was started with."
         raise ApiError(400, text, code="not_supported")
+
+
+def _shown(request: web.Request, told: Object) -> Object:
+    """Of these models those that the key may ask for."""
+    account = request.get(ACCOUNT)
+    return {"models": [one for one in told["models"] if account is None or account.may_ask_for(one["name"])]}

@@ -202,3 +202,11 @@ class FunctionCallOutputItem(msgspec.Struct):
 
     call_id: str
     output: str | list[ItemPart]
+
+
+class InputItemsQuery(msgspec.Struct):
+    """Which of a response's input items are listed."""
+
+    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
+    after: str | None = None  # the id of the item behind which the list begins

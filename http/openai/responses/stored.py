@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from ...errors import ApiError, bad_request
-from .schemas import Object
+from .schemas import InputItemsQuery, Object
 
 RUNNING = ("queued", "in_progress")
 
@@ -70,6 +70,20 @@ def history(find: Callable[[str], StoredResponse | None], response_id: str) -> l
         chain.append(found)
         following = found.previous
     return [item for stored in reversed(chain) for item in (*stored.input, *stored.response["output"])]
+
+
+def page_of(items: list[Object], wanted: InputItemsQuery) -> Object:
+    """These of the items, which are given oldest first, as a list of OpenAI's API."""
+    ordered = items if wanted.order == "asc" else items[::-1]
+    begin = 0
+    if wanted.after is not None:
+        found = next((index for index, item in enumerate(ordered) if item["id"] == wanted.after), None)
+        if found is None:
+            raise bad_request(f"after: there is no input item {wanted.after[:64]!r}.", "after")
+        begin = found + 1
+    page = ordered[begin : begin + wanted.limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": page, **ends, "has_more": begin + len(page) < len(ordered)}
 
 
 def not_found(response_id: str) -> ApiError:

@@ -54,3 +54,18 @@ async def test_the_priority_is_that_of_the_request(served: Served) -> None:
     (params,) = (await served.job()).params
     assert msgspec.msgpack.decode(params, type=Generation).priority == -7
     client.leave()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/inference/v1/generate", {"sampling_params": {"use_beam_search": True}}, "sampling_params.use_beam_search"),
+        ("/inference/v1/generate", {"sampling_params": {"length_penalty": 2}}, "length_penalty"),
+        ("/v1/chat/completions/batch", {"use_beam_search": True}, "use_beam_search"),
+        ("/v1/chat/completions/batch", {"length_penalty": 2}, "length_penalty"),
+    ],
+)
+async def test_where_there_is_none(served: Served, path: str, body: dict[str, Any], param: str) -> None:
+    prompt = {"messages": [HI]} if "chat" in path else {"token_ids": [1]}
+    answer = await served.ask("POST", path, prompt | body)
+    assert (answer.status, answer.error["param"]) == (400, param)

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from actorserve.http.generation import prompts
 from actorserve.http.generation.prepare import ask_chat
-from actorserve.http.generation.prompts import chat_prompt
+from actorserve.http.generation.prompts import chat_prompt, check_messages
 from actorserve.http.openai.schemas import ChatRequest
-from actorserve.http.settings import LogitsPlugins
+from actorserve.http.settings import LogitsPlugins, MediaRules
 from tests.http.serving import HI, SETTINGS
 
 
@@ -36,3 +37,12 @@ async def test_whoever_makes_a_request_s_job_knows_its_processors() -> None:
     asked: dict[str, Any] = {"messages": HI, "logits_processors": ["mine.b"]}
     request = msgspec.json.decode(json.dumps(asked), type=ChatRequest)
     assert ask_chat(request, settings, "id").new_job().plugins == ["mine:A", "mine.b"]
+
+
+def test_a_text_is_not_looked_through_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Letter by letter, one of megabytes holds up all others."""
+    looked: list[object] = []
+    monkeypatch.setattr(prompts, "is_media", looked.append)
+    messages = [*HI, {"role": "user", "content": ["a"]}]
+    check_messages(msgspec.Raw(json.dumps(messages).encode()), MediaRules({"image": 1}, 1000, False))
+    assert looked == ["a"]

@@ -26,6 +26,7 @@ from actorserve.http.openai.schemas import (
     TokenizeRequest,
 )
 from tests.http.bodies import BIG, HI, body_of, for_chat, for_completion, refusal
+from tests.http.serving import serving
 
 # --- what is accepted ----------------------------------------------------------------------------------------------
 
@@ -306,3 +307,12 @@ def test_dialects_have_no_place_for_logprobs_of_tokens(kind: type[msgspec.Struct
         read(kind, body_of(**fields, logprob_token_ids=[1]))
     assert (caught.value.status, caught.value.param) == (400, "logprob_token_ids")
     read(kind, body_of(**fields, logprob_token_ids=None))
+
+
+@pytest.mark.parametrize("function", ["f", 5, ["f"], True])
+async def test_a_strict_tool_of_cohere_that_is_no_function(function: Any) -> None:
+    tool = {"type": "function", "function": function}
+    body = {"model": "tiny", "messages": HI, "strict_tools": True, "tools": [tool]}
+    async with serving(tool_parser="hermes") as served:
+        answer = await served.ask("POST", "/v2/chat", body)
+        assert answer.status == 400 and "tools[0].function" in answer.json["message"]

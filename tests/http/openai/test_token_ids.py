@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from actorserve.actors.protocol.topics.prompts import TokenPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.completions import CompletionAnswer
+from actorserve.http.openai.rendering import begins_inside
 from actorserve.http.output.answer import Answer, AnswerOptions
 from tests.http.fakes import rendered, say
-from tests.http.serving import Served, events_of
+from tests.http.serving import SETTINGS, Served, events_of
 
 PATH = "/inference/v1/generate"
 TOLD = [TokenLogprobs(b"a", 7, -0.5, 1)]
@@ -141,3 +143,8 @@ async def test_a_tokens_own_logprob_comes_first(served: Served) -> None:
 async def test_an_error_does_not_repeat_a_name_of_any_length(served: Served) -> None:
     answer = await served.ask("POST", "/v1/completions", {"prompt": "hi", "model": "m" * 50_000})
     assert answer.status == 404 and answer.error["code"] == "model_not_found" and len(answer.body) < 1000
+
+
+@pytest.mark.parametrize(("parser", "opened"), [(None, False), ("plugin", False), ("deepseek_r1", True)])
+def test_a_prompt_leaves_its_answer_inside_thinking_whose_marks_are_known(parser: str | None, opened: bool) -> None:
+    assert begins_inside(replace(SETTINGS, reasoning_parser=parser), "hi") is opened

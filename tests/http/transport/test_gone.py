@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import re
 from typing import Any
 
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
+from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.http.output.answer import Events
 from actorserve.http.transport import sse as streams
@@ -132,6 +135,37 @@ async def test_a_slow_reader_gets_all_of_it_in_fewer_events(served: Served, writ
     assert len(events_of(body)) < MANY / 2
     await is_released(served, job)
     assert (await client.ask("GET", "/health")).status == 200
+
+
+async def test_what_stands_behind_all_text_is_made_behind_it(served: Served) -> None:
+    """The usage's id says that all was given out: made while text waits, ids would go back, and it would be lost."""
+    client = await served.client(4096)
+    asked = {"prompt": "hi", "stream": True, "stream_options": {"include_usage": True}}
+    client.send("POST", "/v1/completions", asked, Idempotency_Key="slow")
+    job = await served.job()
+    rendered(job)
+    say(job, 0, "first ")
+    await client.head()
+    flood(job)
+    say(job, 0, "last", MANY, Finish.STOP)
+    *ids, last = re.findall(rb"^id: ([0-9a-f]+)-\S*?(u?)$", await client.rest(), re.MULTILINE)
+    assert last[1] == b"u" and not any(closed for _, closed in ids)
+    assert [int(one, 16) for one, _ in ids] == sorted(int(one, 16) for one, _ in ids)
+
+
+async def test_an_error_is_numbered_behind_all_text(served: Served) -> None:
+    client = await served.client(4096)
+    client.send("POST", "/v1/responses", {"input": "hi", "stream": True})
+    job = await served.job()
+    rendered(job)
+    say(job, 0, "first ")
+    await client.head()
+    flood(job)
+    job.fail(ApiError(503, "It is over."))
+    job.flush()
+    events = re.findall(rb"^data: (.*)$", await client.rest(), re.MULTILINE)
+    numbers = [json.loads(event)["sequence_number"] for event in events]
+    assert numbers == list(range(len(numbers)))
 
 
 async def test_a_reader_that_goes_on_while_text_comes(served: Served) -> None:

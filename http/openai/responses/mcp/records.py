@@ -80,8 +80,8 @@ class RunRecords:
 
     def get(self, kind: type[T], number: int = 0) -> T | None:
         data = self._engine.get(self.name(kind.__name__, number))
-        return None if not data else msgspec.msgpack.decode(data, type=kind)
+        return None if not data else msgspec.json.decode(data, type=kind)
 
     def put(self, record: msgspec.Struct, number: int = 0) -> bool:
-        """False if it is too long to be kept."""
-        return self._engine.put(self.name(type(record).__name__, number), msgspec.msgpack.encode(record))
+        """False if it is too long to be kept. JSON, since numbers in a tool's schema may be of any size."""
+        return self._engine.put(self.name(type(record).__name__, number), msgspec.json.encode(record))

@@ -17,6 +17,7 @@ import msgspec
 from actorserve.actors.protocol.topics.tools import Tool
 
 from ....errors import ApiError, bad_request
+from ....generation.adapter import checked
 from ....generation.choice import Choice
 from ....generation.idempotency_keys import Key
 from ....generation.job import Engine, Job
@@ -112,16 +113,17 @@ class ToolRun:
 
     def _approvals(self) -> list[McpApprovalRequestItem]:
         """Calls that this request's input says yes to."""
-        requests = {
-            item["id"]: msgspec.convert(item, McpApprovalRequestItem)
-            for item in self._before
-            if item.get("type") == "mcp_approval_request" and "id" in item
-        }
+        requests = {}
+        for index, item in enumerate(self._before, len(self._input) - len(self._before)):
+            if item.get("type") == "mcp_approval_request" and "id" in item:
+                path = f"input[{index}]" if index >= 0 else "previous_response_id"
+                request = checked(McpApprovalRequestItem, item, path)
+                requests[request.id] = request
         found = []
         for index, item in enumerate(self._input):
             if item.get("type") != "mcp_approval_response":
                 continue
-            answer = msgspec.convert(item, McpApprovalResponseItem)
+            answer = checked(McpApprovalResponseItem, item, f"input[{index}]")
             asked = requests.get(answer.approval_request_id)
             tool = self._calls.offered.get(asked.name) if asked is not None else None
             if asked is None or tool is None or tool.server.address.label != asked.server_label:

@@ -7,11 +7,59 @@ from typing import Any, cast
 
 import pytest
 
+from actorserve.actors.protocol.topics.tools import ServerAddress, Tool, ToolCalled
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.mcp.background import RunningTools
 from actorserve.http.openai.responses.mcp.run import ToolRun
 from actorserve.http.openai.responses.schemas import ResponsesRequest
+from tests.http.fakes import finish_all
+from tests.http.serving import serving
+
+
+class Noted:
+    """settings.Tools: one server, whose one tool has a number of more than 64 bits in its schema."""
+
+    labels = frozenset({"noted"})
+    life = 1
+
+    async def list(self, server: ServerAddress) -> list[Tool]:
+        return [Tool("say", {"type": "object", "maximum": 1 << 70})]
+
+    async def call(self, key: bytes, life: int, server: ServerAddress, name: str, arguments: str) -> ToolCalled:
+        return ToolCalled(0, "said")
+
+
+TOOL = {"type": "mcp", "server_label": "noted"}
+ASKED = {"type": "mcp_approval_request", "id": "a", "name": "say", "arguments": "{}", "server_label": "noted"}
+
+
+@pytest.mark.parametrize(
+    ("items", "param"),
+    [
+        ([{"type": "mcp_approval_response"}], "input[0].approval_request_id"),
+        ([ASKED, {"type": "mcp_approval_response", "approval_request_id": "a"}], "input[1].approve"),
+        ([ASKED | {"id": {}}], "input[0].id"),
+        ([{"type": "mcp_approval_request", "id": "a"}], "input[0].name"),
+    ],
+)
+async def test_an_approval_that_is_none_is_refused_by_name(items: list[Any], param: str) -> None:
+    async with serving(tools=Noted()) as served:
+        answer = await served.ask("POST", "/v1/responses", {"input": items, "tools": [TOOL]})
+        assert (answer.status, answer.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_tool_s_schema_may_have_any_number(before: bool) -> None:
+    tools = [{"name": "say", "input_schema": {"maximum": -(1 << 99)}}]
+    items = [{"type": "mcp_list_tools", "server_label": "noted", "tools": tools}] if before else []
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        client = await served.client()
+        client.send("POST", "/v1/responses", {"input": [*items, {"role": "user", "content": "hi"}], "tools": [TOOL]})
+        finish_all(await served.job())
+        answer = await client.answer()
+        assert answer.status == 200 and answer.json["output"][-1]["type"] == "message"
+
 
 KEY = f"{0:02x}{7:016x}{9:08x}"
 

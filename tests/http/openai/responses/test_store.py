@@ -9,7 +9,9 @@ import pytest
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.stored import StoredResponse, history, not_found
+from tests.http.fakes import finish_all
 from tests.http.openai.responses.scripted import SAID, TWICE, USAGE
+from tests.http.serving import Served
 
 
 def stored(
@@ -82,3 +84,39 @@ def test_calls_are_kept_whole() -> None:
     answer = ResponseAnswer("a", "m", 1, {"previous_response_id": None, "background": False})
     kept = StoredResponse(answer.whole(TWICE, "tool_calls", USAGE, 2), [])
     assert history({kept.id: StoredResponse.decode(kept.encode())}.get, kept.id) == kept.response["output"]
+
+
+@pytest.mark.parametrize(
+    ("query", "listed", "has_more"),
+    [
+        ("", "43210", False),
+        ("?order=asc", "01234", False),
+        ("?limit=2", "43", True),
+        ("?limit=2&after=3", "21", True),
+        ("?order=asc&limit=2&after=2", "34", False),
+        ("?after=0", "", False),
+    ],
+)
+async def test_its_input_is_listed_page_by_page(served: Served, query: str, listed: str, has_more: bool) -> None:
+    items = [{"role": "user", "content": "hi", "id": str(number)} for number in range(5)]
+    path = await made(served, items)
+    body = (await served.ask("GET", path + query)).json
+    assert [item["id"] for item in body["data"]] == list(listed) and body["has_more"] is has_more
+    assert (body["first_id"], body["last_id"]) == ((listed[0], listed[-1]) if listed else (None, None))
+
+
+async def test_a_page_has_20_items_and_what_it_cannot_be_is_refused(served: Served) -> None:
+    path = await made(served, [{"role": "user", "content": "hi"}] * 21)
+    body = (await served.ask("GET", path)).json
+    assert len(body["data"]) == 20 and body["has_more"]
+    for query, param in (("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order"), ("after=x", "after")):
+        answer = await served.ask("GET", f"{path}?{query}")
+        assert (answer.status, answer.error["param"]) == (400, param)
+
+
+async def made(served: Served, items: list[dict[str, Any]]) -> str:
+    """The path of a response's input."""
+    client = await served.client()
+    client.send("POST", "/v1/responses", {"input": items})
+    finish_all(await served.job())
+    return f"/v1/responses/{(await client.answer()).json['id']}/input_items"
