@@ -17,6 +17,7 @@ starts[0], which this kernel leaves alone, and give them to paged_decode.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from .paged_decode import PLAIN, Scratch, attend, constants, factors, fetch, hea
 
 TILE_BYTES = 16384  # of a tile of keys
 LEAST = 512  # positions worth a split of their own
+ROOMY = 128 << 10  # bytes of shared memory of a program: 163 KB on an A100, 227 from Hopper on, 99 on 8.6, 8.9 and 12.0
 MOST_SPLITS = 16
 
 
@@ -84,7 +86,8 @@ def paged_prefill(
     check_out(out, queries, pages)
     tokens, heads = queries.shape[:2]
     rows, kv_heads = len(pages.lengths), pages.keys.shape[1]
-    options, launch = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head)
+    narrow = is_narrow(queries.device)
+    options, launch = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head, narrow)
     launched: dict[str, Any] = launch | ({"enable_fp_fusion": False} if fixed else {})
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads * options["PARTS"]
     splits = 1 if scratch is None else scratch.splits(out)
@@ -112,8 +115,12 @@ def configuration(
     scoring: Scoring,
     values: Tensor | None = None,
     by_head: ByHead = PLAIN,
+    narrow: bool = False,
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys."""
+    """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys.
+
+    `narrow`: for a device whose programs have 99 KB of shared memory, where 64 queries of latents take 112.
+    """
     options = constants(dtype, keys, heads, scoring, TILE_BYTES, values, by_head)
     if dtype == torch.float32:  # as in paged_decode.py
         return options | {"TILE": 16} | packing(16, options["GROUP"]), {"num_warps": 4, "num_stages": 2}
@@ -121,11 +128,21 @@ def configuration(
     packed = 64 if wide else 128
     if options["SCALED"] and options["PADDED"] > 256:  # what is converted takes registers beside these sums
         packed = 32
+    if narrow and options["REST"]:
+        packed = 32
     launch = {"num_warps": 8, "num_stages": 2 if wide else 3, "maxnreg": 255}
     padded = not wide and options["HEAD_DIM"] < options["PADDED"]
     if options["SCALED"] or padded or options["CHUNK"] or options["REST"]:  # each takes registers, or is read once
         options["TILE"] = 32
     return options | packing(packed, options["GROUP"]), launch
+
+
+@functools.cache
+def is_narrow(device: torch.device) -> bool:
+    """Whether programs have little shared memory there, as on GPUs of people at home."""
+    if device.type != "cuda":
+        return False
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", ROOMY) < ROOMY
 
 
 def packing(rows: int, group: int) -> dict[str, int]:

@@ -34,7 +34,7 @@ TYPES = {
     torch.uint8: "*u8",
     torch.int8: "*i8",
 }
-SHARED = {80: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}  # bytes that a program may take; 80: of 8.6, 8.9
+SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}  # bytes that a program may take
 REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
 QUICK = 90
 KERNELS = [

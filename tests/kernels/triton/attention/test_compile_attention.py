@@ -21,9 +21,9 @@ import pytest
 
 from tests.support.gpu.compilations import LONGEST_S, say
 
-SHARED = {80: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}  # bytes that a program may take; 80: of 8.6, 8.9
+SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}  # bytes that a program may take
 REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
-TENSOR_CORES = {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma", 120: "mma.sync"}  # for products of many rows
+TENSOR_CORES = {90: "wgmma", 100: "tcgen05.mma"}  # for products of many rows; mma.sync elsewhere
 E4M3 = "float8_e4m3fn"
 NUMBERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16", E4M3: "*u8"}
 SHAPES = ((32, None, None), (64, 4096, 30.0))  # (block size, window, soft cap)
@@ -62,7 +62,7 @@ def check(result: Result) -> None:
     latents = "latent" in job.get("given", {}) and job["given"]["group"] > 32  # of which a program has many queries
     few = (job["kernel"] == "decode" and not latents) or (job["pools"] == E4M3 and job["head_dim"] > 256)
     if job["dtype"] != "float32" and job["kernel"] != "merge":
-        assert ("mma.sync" if few else TENSOR_CORES[job["arch"]]) in result["products"], result
+        assert ("mma.sync" if few else TENSOR_CORES.get(job["arch"], "mma.sync")) in result["products"], result
 
 
 FEATURES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -82,6 +82,9 @@ FEATURES: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+TOO_LARGE = ("Kimi K2", "DeepSeek V3")  # for GPUs of people at home, whose programs have 99 KB
+
+
 def feature_jobs(arch: int, dtype: str = "bfloat16", pools: str | None = None) -> list[dict[str, Any]]:
     """Of all that models ask for; no latent has 8 bits."""
     return [
@@ -89,6 +92,7 @@ def feature_jobs(arch: int, dtype: str = "bfloat16", pools: str | None = None) -
         for name, (head_dim, given) in FEATURES.items()
         for job in jobs_of(arch, (head_dim,), dtype, pools)
         if job["shape"] is SHAPES[name == "MiMo"] and (pools is None or "latent" not in given)
+        if SHARED[arch] > SHARED[86] or name not in TOO_LARGE
     ]
 
 
@@ -195,7 +199,7 @@ def compile_one(job: dict[str, Any]) -> Result:
     shape = (dtype, keys, kv_heads * group, scoring, values, by_head)
     if job["kernel"] == "prefill":
         kernel = paged_prefill._prefill
-        options, launch = paged_prefill.configuration(*shape)
+        options, launch = paged_prefill.configuration(*shape, narrow=SHARED[job["arch"]] < paged_prefill.ROOMY)
     else:
         kernel = paged_decode._decode if job["kernel"] == "decode" else paged_decode._merge
         options, launch = paged_decode.configuration(*shape)
