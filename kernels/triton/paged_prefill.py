@@ -128,8 +128,8 @@ def configuration(
     packed = 64 if wide else 128
     if options["SCALED"] and options["PADDED"] > 256:  # what is converted takes registers beside these sums
         packed = 32
-    if narrow and options["REST"]:
-        packed = 32
+    if narrow and (options["REST"] or options["CHUNK"]):  # of the latter sm_120 has registers for no more
+        packed = 32 if options["REST"] else 64
     launch = {"num_warps": 8, "num_stages": 2 if wide else 3, "maxnreg": 255}
     padded = not wide and options["HEAD_DIM"] < options["PADDED"]
     if options["SCALED"] or padded or options["CHUNK"] or options["REST"]:  # each takes registers, or is read once
