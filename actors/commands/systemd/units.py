@@ -7,7 +7,7 @@ is bound there read-only. MemoryDenyWriteExecute is not set: torch makes machine
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, isinf
 from pathlib import Path
 
 import msgspec
@@ -69,7 +69,8 @@ class UnitOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def service_unit(plan: UnitOptions) -> str:
     """NAME.service."""
-    stop_s = ceil(stop_seconds(plan.config.shutdown_timeout)) + MARGIN_S
+    seconds = stop_seconds(plan.config.shutdown_timeout)
+    stop_s = "infinity" if isinf(seconds) else ceil(seconds) + MARGIN_S
     socket = f"Requires={plan.name}.socket\nAfter={plan.name}.socket\n" if plan.addresses else ""
     return f"""\
 [Unit]

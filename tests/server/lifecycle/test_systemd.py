@@ -80,6 +80,7 @@ def test_times_follow_from_the_options(capsys: pytest.CaptureFixture[str]) -> No
     (short,) = settings(unit(capsys, "--shutdown-timeout", "0"), "TimeoutStopSec")
     (long,) = settings(unit(capsys, "--shutdown-timeout", "600"), "TimeoutStopSec")
     assert int(long) == int(short) + 600
+    assert settings(unit(capsys, "--shutdown-timeout", "inf"), "TimeoutStopSec") == ["infinity"]
 
 
 def test_devices_are_only_those_that_compute(capsys: pytest.CaptureFixture[str]) -> None:
