@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError, make_config
-from .fields import default, description, flag, integer, option_fields, plain_type, unit
+from .fields import AUTOMATIC, default, description, flag, integer, option_fields, plain_type, unit
 from .parser import Parser
 from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
 
@@ -168,6 +168,11 @@ class _Merged(argparse.Action):
         setattr(namespace, self.dest, whole if isinstance(whole, str) else msgspec.json.encode(whole).decode())
 
 
+def _integer_or_auto(text: str) -> int | str:
+    """For an option that may be said to be left out; make_config knows the word."""
+    return text if text.strip().lower() == "auto" else _integer(text)
+
+
 def _integer(text: str) -> int:
     try:
         return integer(text)
@@ -212,7 +217,8 @@ def _arguments(name: str, kind: inspect.Type) -> dict[str, Any]:
         case inspect.LiteralType(values=values):
             return common | {"metavar": f"{{{','.join(map(str, values))}}}"}  # make_config looks at the value
         case inspect.IntType():
-            return common | {"type": _integer, "metavar": unit(name)}
+            kind_of = _integer_or_auto if name in AUTOMATIC else _integer
+            return common | {"type": kind_of, "metavar": unit(name)}
         case inspect.FloatType():
             return common | {"type": _number, "metavar": unit(name)}
         case inspect.ListType(item_type=item):

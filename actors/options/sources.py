@@ -60,7 +60,7 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
     try:
         if isinstance(kind, inspect.ListType):
             value = [_scalar(plain_type(kind.item_type), item) for item in _items(field.name, text)]
-        else:
+        elif (value := canonical(field.name, text)) is not None:  # else it is said to be left out
             value = canonical(field.name, _scalar(kind, text))
         return msgspec.convert(value, get_type_hints(Config, include_extras=True)[field.name])
     except msgspec.ValidationError as error:
