@@ -25,7 +25,6 @@ from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
-MODELS = "also"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 OBJECTS = ("speculative_config", *MEDIA_OBJECTS, *OTHER_OBJECTS)  # of JSON: what is given in parts is one
 SHORT = {
@@ -34,11 +33,6 @@ SHORT = {
     "data_parallel_size": ("-dp",),
     "remote_engines": ("--engines",),  # another name: Config.engines says how many there are
 }
-PLACES = (
-    *("model", "tokenizer", "chat_template", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
-    *("record", "allowed_local_media_path", "node_secret_file"),
-    *("engine_secret_file", "engine_certfile", "engine_ca_certs"),
-)
 GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "model": "server",
     "api_key": "keys, browsers, TLS",
@@ -114,36 +108,6 @@ def _check_lists(given: Mapping[str, object]) -> None:
         last = str(value[-1])
         if HUB_NAME.fullmatch(last) or Path(last).expanduser().is_dir():
             raise ConfigError(f"{flag(name)} took {last} for one of its values: write MODEL before the options.")
-
-
-def given_words(arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
-    """(the words that say the same to a process in another folder, what lies in files that they name)."""
-    words: list[str] = []
-    paths: list[Path] = []
-
-    def place(text: str) -> str:
-        paths.append(Path(text).expanduser().absolute())
-        return str(paths[-1])
-
-    if arguments.config is not None:
-        words.append(f"--config={place(str(arguments.config))}")
-    for name, value in vars(arguments).items():
-        if name not in option_fields():
-            continue
-        items = value if isinstance(value, list) else [value]
-        if name in PLACES and Path(str(value)).expanduser().exists():
-            items = [place(str(value))]
-        if name == MODELS:
-            parts = [str(item).partition(",") for item in items]
-            found = [place(one) if Path(one).expanduser().exists() else one for one, _, _ in parts]
-            items = [one + mark + rest for one, (_, mark, rest) in zip(found, parts, strict=True)]
-        if isinstance(value, bool):
-            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
-        elif name == POSITIONAL:
-            words.append(str(items[0]))
-        else:
-            words += [f"{flag(name)}={item}" for item in items]
-    return words, paths
 
 
 class _Once(argparse.Action):
