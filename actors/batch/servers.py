@@ -17,6 +17,8 @@ PAUSE_S = 0.2  # between two looks at a server that is not ready
 class BatchServer(ABC):
     """`address()` waits for a server that is ready; `lost()` says that a request got no answer there."""
 
+    _own = False  # it was started here
+
     def __init__(self, ready_s: float) -> None:
         self._ready_s = ready_s
         self._ready = True
@@ -44,7 +46,7 @@ class BatchServer(ABC):
         while True:
             await self._revive()
             try:
-                return await asyncio.to_thread(wait_ready, self.base_url, 0.0)
+                return await asyncio.to_thread(wait_ready, self.base_url, 0.0, self._own)
             except ServerError:
                 if time.monotonic() > deadline:
                     raise ServerError(f"{self.base_url} was not ready within {self._ready_s:g} s") from None
@@ -74,6 +76,8 @@ class RunningServer(BatchServer):
 
 class OwnServer(BatchServer):
     """One that is started here, from words of the command line. `start` and `stop` are for the main thread."""
+
+    _own = True
 
     def __init__(self, words: Sequence[str], ready_s: float) -> None:
         super().__init__(ready_s)

@@ -19,7 +19,7 @@ from . import options
 from .mm import mm
 from .results.compare import compare
 from .results.plot import plot
-from .results.report import document, load, save, show
+from .results.report import check_writable, document, load, save, show
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
 from .startup import startup
@@ -61,8 +61,7 @@ def _check(arguments: argparse.Namespace) -> list[str]:
     options.percentiles_of(arguments.metric_percentiles)
     options.headers_of(arguments)
     options.extra_body_of(arguments)
-    for name in ("request_rate", "max_concurrency"):
-        options.numbers(getattr(arguments, name, ""), f"--{name.replace('_', '-')}")
+    options.check_load(arguments)
     if arguments.bench != "latency" and arguments.num_warmups < 0:
         raise ConfigError("--num-warmups: at least 0")
     for name in ("repeat", "batch_size", "num_iters"):
@@ -81,7 +80,9 @@ def _sweep(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _measure(arguments: argparse.Namespace, console: Console) -> int:
-    metrics = _check(arguments)
+    metrics, path = _check(arguments), _result_file(arguments)
+    if path is not None:
+        check_writable(path)
     if arguments.bench == "tune":
         points = tune(arguments, console)
         facts: dict[str, Any] = {}
@@ -90,11 +91,17 @@ def _measure(arguments: argparse.Namespace, console: Console) -> int:
             points = _points(bench, arguments)
             facts = _facts(bench)
         show(console, arguments.bench, points, metrics)
-    if arguments.save_result or arguments.save_detailed or arguments.result_filename:
-        path = Path(arguments.result_dir) / (arguments.result_filename or f"bench-{arguments.bench}.json")
+    if path is not None:
         save(path, document(arguments.bench, facts | {"options": _said(arguments)}, points))
         console.print(f"written to {path}", markup=False)
     return FAILED if failed(points) else 0
+
+
+def _result_file(arguments: argparse.Namespace) -> Path | None:
+    """Where the results go, if that is wanted."""
+    if not (arguments.save_result or arguments.save_detailed or arguments.result_filename):
+        return None
+    return Path(arguments.result_dir) / (arguments.result_filename or f"bench-{arguments.bench}.json")
 
 
 def _points(bench: Bench, arguments: argparse.Namespace) -> list[dict[str, Any]]:

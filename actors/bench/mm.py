@@ -29,7 +29,8 @@ import actorserve
 
 from ..options.config import ConfigError
 from . import options
-from .server import ServerError, StartedServer, wait_ready
+from .results.report import check_writable
+from .server import ServerError, StartedServer, ask, wait_ready
 
 RESET = "/reset_encoder_cache"
 STEPS = ("new", "processed", "known")
@@ -40,6 +41,8 @@ Times = dict[str, list[float]]
 def mm(arguments: argparse.Namespace, console: Console) -> int:
     """Measure each size; the exit status."""
     sizes = sizes_of(arguments.image_sizes)
+    if arguments.output_json:
+        check_writable(Path(arguments.output_json))
     if arguments.num_prompts < 1:
         raise ConfigError("--num-prompts: at least 1")
     if arguments.base_url and arguments.engine:
@@ -89,6 +92,7 @@ class Client:
 
     def __init__(self, base_url: str, arguments: argparse.Namespace, admin_key: str | None) -> None:
         self._base_url, self._limit = base_url, arguments.request_timeout
+        self._own = not arguments.base_url  # it was started here
         self._headers = {"Content-Type": "application/json", **options.headers_of(arguments)}
         self._admin_key = admin_key
         self._texts = itertools.count()
@@ -114,7 +118,7 @@ class Client:
         data = b"" if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._base_url + path, data, headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=self._limit) as response:
+            with ask(request, self._limit, self._own) as response:
                 return json.loads(response.read())
         except urllib.error.HTTPError as error:
             raise ServerError(f"{path}: {error.code}: {error.read().decode(errors='replace')[:500]}") from None

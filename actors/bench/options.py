@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from typing import Any
 
@@ -120,6 +121,13 @@ def add_load(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--num-warmups", type=int, default=1, help="requests before each run that are not counted")
 
 
+def switched(name: str, on: bool) -> str:
+    """The option of a server that turns on or off what `--name` turns on: it may be on by default."""
+    if on:
+        return name
+    return f"--{name.removeprefix('--no-')}" if name.startswith("--no-") else f"--no-{name.removeprefix('--')}"
+
+
 def limits_of(words: list[str]) -> dict[str, float]:
     """`ttft:200 tpot:50`."""
     found = {}
@@ -134,6 +142,16 @@ def limits_of(words: list[str]) -> dict[str, float]:
 def numbers(text: str, name: str) -> list[float]:
     """`1,2,inf`."""
     return [positive(one, name) for one in text.split(",") if one.strip()]
+
+
+def check_load(arguments: argparse.Namespace, prefix: str = "--") -> None:
+    """ConfigError if what `add_load` adds cannot be; `prefix` stands before its name."""
+    for name in ("request_rate", "max_concurrency"):
+        numbers(getattr(arguments, name, ""), f"{prefix}{name.replace('_', '-')}")
+    if not 0 < getattr(arguments, "burstiness", 1.0) < math.inf:
+        raise ConfigError(
+            f"{prefix}burstiness: {arguments.burstiness} is no number over 0, and without end it is fixed"
+        )
 
 
 def positive(text: str, name: str) -> float:

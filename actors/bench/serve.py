@@ -58,13 +58,14 @@ def bench_of(arguments: argparse.Namespace, base_url: str, pid: int | None, star
     ignore = arguments.ignore_eos
     target = Target(
         base_url=base_url,
-        model=given or first_model(base_url, headers),
+        model=given or first_model(base_url, headers, started),
         chat=arguments.backend == "openai-chat",
         endpoint=arguments.endpoint,
         headers=headers,
         extra_body=options.extra_body_of(arguments),
         ignore_eos=arguments.dataset in ("random", "fixed", "shared-prefix") if ignore is None else ignore,
         timeout_s=arguments.request_timeout,
+        own=started,
     )
     count, counted_by = counter(target, arguments.tokenizer)
     some = wanted(arguments)

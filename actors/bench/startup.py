@@ -14,7 +14,6 @@ import re
 import statistics
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +24,8 @@ from rich.table import Table
 import actorserve
 
 from ..options.config import ConfigError
-from .server import ServerError, StartedServer
+from .results.report import check_writable
+from .server import ServerError, StartedServer, ask
 
 PHASE = re.compile(r'^actorserve:startup_seconds\{actor="([^"]+)",phase="([^"]+)"\} (\S+)', re.MULTILINE)
 ANSWER_S = 30.0
@@ -47,6 +47,8 @@ def startup(arguments: argparse.Namespace, console: Console) -> int:
             raise ConfigError(f"--num-iters-{name}: at least 0")
     if not counts["cold"] + counts["warm"]:
         raise ConfigError("--num-iters-cold and --num-iters-warm: one of them must be at least 1")
+    if arguments.output_json:
+        check_writable(Path(arguments.output_json))
     words = [*([arguments.model] if arguments.model else []), *arguments.engine]
     starts = measure(lambda caches: start(words, caches, arguments.ready_timeout), **counts)
     show(console, starts)
@@ -83,7 +85,7 @@ def start(words: Sequence[str], caches: Path, ready_s: float) -> Start:
 
 def _metrics(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_S) as response:
+        with ask(url, ANSWER_S, own=True) as response:
             text: bytes = response.read()
     except OSError as error:
         raise ServerError(f"{url}: {error}") from None

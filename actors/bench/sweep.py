@@ -25,7 +25,7 @@ from ..options.config import ConfigError
 from . import options
 from .results.pareto import frontier, per_user
 from .results.plot import plot_pareto
-from .results.report import document, load, mean_of, number, save
+from .results.report import check_writable, document, load, mean_of, number, save
 from .serve import bench_of, sweep, wanted
 from .server import ServerError, StartedServer
 
@@ -46,12 +46,11 @@ class Combination(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """As on a command line: `true` is an option without a value, `false` its absence."""
+        """As on a command line: `true` is an option without a value, `false` its opposite."""
         found: list[str] = []
         for name, value in self.given.items():
-            if value is not False:
-                found.append(f"--{name.lstrip('-').replace('_', '-')}")
-                found += [] if value is True else [_word(value)]
+            option = f"--{name.lstrip('-').replace('_', '-')}"
+            found += [options.switched(option, value)] if isinstance(value, bool) else [option, _word(value)]
         return found
 
     @property
@@ -88,6 +87,7 @@ def run_sweep(arguments: argparse.Namespace, console: Console) -> list[Values]:
         raise ConfigError("--base-url names a server that runs: --serve-params and options behind -- do not go with it")
     loads = [(one, with_load(arguments, one)) for one in read_combinations(arguments.bench_params, "--bench-params")]
     folder = Path(arguments.output_dir)
+    check_writable(folder / WHOLE)
     points: list[Values] = []
     for server in servers:
         points += _of_server(arguments, server, loads, folder / FOLDER, console)
@@ -113,8 +113,7 @@ def with_load(arguments: argparse.Namespace, combination: Combination) -> argpar
     if unknown:
         raise ConfigError(f"--bench-params: {unknown[0]}: no option of `actorserve bench serve` for prompts or load")
     wanted(found)
-    for name in ("request_rate", "max_concurrency"):
-        options.numbers(getattr(found, name), f"--bench-params: {name}")
+    options.check_load(found, "--bench-params: ")
     return found
 
 

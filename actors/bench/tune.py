@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ..options.config import ConfigError
+from .options import switched
 from .results.report import mean_of, number
 from .serve import opened, sweep
 from .server import ServerError
 
 Grid = dict[str, list[str]]
+SWITCHED = {"true": True, "false": False}
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], Grid]:
@@ -54,11 +56,11 @@ def _word(value: Any) -> str:
 
 
 def combinations(grid: Grid) -> Iterator[list[str]]:
-    """The options of each point. `true` is an option without a value, `false` is its absence."""
+    """The options of each point. `true` is an option without a value, `false` is its opposite."""
     for values in itertools.product(*grid.values()):
         options: list[str] = []
         for name, value in zip(grid, values, strict=True):
-            options += [] if value == "false" else [name] if value == "true" else [name, value]
+            options += [name, value] if value not in SWITCHED else [switched(name, SWITCHED[value])]
         yield options
 
 

@@ -56,7 +56,10 @@ class Client:
     """One server and one of its models. `verify`: its certificate must be one that this machine trusts."""
 
     def __init__(self, url: str, key: str | None, verify: bool = True) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+        except ValueError as error:
+            raise ChatError(f"{url} is no address of a server: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ChatError(f"{url} is no address of a server, such as http://127.0.0.1:8000")
         try:

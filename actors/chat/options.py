@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,8 @@ def drawing_of(arguments: argparse.Namespace) -> dict[str, Any]:
 def let_any_text_pass() -> None:
     """What this terminal's encoding does not have is no error."""
     for stream in (sys.stdin, sys.stdout):
-        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        if isinstance(stream, io.TextIOWrapper):  # one that was closed is None
+            stream.reconfigure(errors="replace")
 
 
 def _prompt(given: str) -> str:

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pulled = actions.add_parser("pull", help="download one, or what is new of it", allow_abbrev=False)
     pulled.add_argument("--revision", help="a branch, a tag or a commit")
     removed = actions.add_parser("remove", help="delete one from the cache", allow_abbrev=False, aliases=["rm"])
-    for one in (pulled, removed):
-        one.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B, or org/name:Q4_K_M")
+    removed.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B; all that is here of it")
+    pulled.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B, or org/name:Q4_K_M")
     ready = actions.add_parser("weights", help="weights that starts have made ready, with their sizes")
     ready.add_argument("models", metavar="MODEL", nargs="*", help="a part of the folder's path; all if left out")
     ready.add_argument("--remove", action="store_true", help="delete them")
@@ -72,7 +72,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _pull(arguments: argparse.Namespace) -> int:
     if Path(arguments.model).exists():
         raise ConfigError(f"{arguments.model} is a path of this machine: name a model of the hub")
-    print(find_folder(arguments.model, arguments.revision))
+    print(find_folder(arguments.model, arguments.revision, look=lambda *_: None))  # a model, as `launch` wants one
     return 0
 
 
@@ -80,7 +80,9 @@ def _remove(arguments: argparse.Namespace) -> int:
     cache = _cache()
     repo = next((repo for repo in _models(cache) if repo.repo_id == arguments.model), None)
     if cache is None or repo is None:
-        raise ConfigError(f"{arguments.model} is not in the cache; `actorserve models list` says what is")
+        whole, typed, _ = arguments.model.partition(":")
+        of_one = f"; a type is not removed alone, but with all of {whole}" if typed else ""
+        raise ConfigError(f"{arguments.model} is not in the cache{of_one}; `actorserve models list` says what is")
     plan = cache.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
     plan.execute()
     print(f"{plan.expected_freed_size / MIB:,.1f} MiB of {repo.repo_id} are removed")

@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..options.command_line import add_options, given_words, read_config
+from ..options.command_line import add_options, read_config
 from ..options.config import ConfigError
+from ..options.fields import flag
+from ..options.sources import warn
+from .places import FILES, Paths, given_words
 
 if TYPE_CHECKING:
     from .systemd.units import UnitOptions
@@ -72,17 +75,36 @@ def _plan(arguments: argparse.Namespace) -> UnitOptions:
                 f"environment file, or use --api-key-file"
             )
     config = read_config(arguments)
-    words, paths = given_words(arguments)
+    paths = Paths()
+    words = given_words(arguments, paths)
     file = arguments.environment_file or Path("/etc/actorserve") / f"{arguments.name}.env"
     return UnitOptions(
         name=arguments.name,
         command=[sys.executable, "-P", "-m", "actorserve", "launch", *words],
         config=config,
-        needs=[*_interpreter(), *paths],
+        needs=[*_interpreter(), *paths.read],
+        writes=_written_folders(paths, arguments.user),
         environment_file=file.absolute(),
         user=arguments.user,
         addresses=_addresses(config.host, config.port) if arguments.socket else (),
     )
+
+
+def _written_folders(paths: Paths, user: str | None) -> list[Path]:
+    """Those that the service may write in; ConfigError where it could not be started with one."""
+    from .systemd.units import HIDDEN
+
+    folders: list[Path] = []
+    for name, path in paths.written:
+        folder = path.parent if name in FILES else path
+        if not folder.is_dir():
+            raise ConfigError(f"{flag(name)}: there is no folder {folder}, and the service cannot make it")
+        if folder in HIDDEN:
+            raise ConfigError(f"{flag(name)}: {path}: the service has a {folder} of its own; name a folder in this one")
+        if user is None:
+            warn(f"{flag(name)}: the service's user is made at each start, and has to be able to write in {folder}")
+        folders.append(folder)
+    return folders
 
 
 def _interpreter() -> list[Path]:

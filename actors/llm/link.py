@@ -11,7 +11,10 @@ import subprocess
 import sys
 import time
 
+from ..options.checks import PLUGINS
 from ..options.config import Config, ConfigError
+from ..options.kv_offload import plugin_parts, read_tiers
+from ..options.plugins import folder_of
 from ..runtime.process import Boot
 from .host_wire import (
     MOST_BYTES,
@@ -35,6 +38,16 @@ class EngineDead(RuntimeError):
     """The actors are gone: nothing can be generated any more. The message says why."""
 
 
+def _environment(config: Config) -> dict[str, str]:
+    """Ours, with where this process has found modules that options name: the host does not look beside the script."""
+    named = [getattr(config, name) for name in PLUGINS]
+    if (tiers := read_tiers(config)) is not None and tiers.plugin:
+        named.append(plugin_parts(tiers.plugin)[0])
+    folders = [folder for one in (*named, *config.logits_processors) if one and (folder := folder_of(one))]
+    path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *folders])} if folders else dict(os.environ)
+
+
 class HostLink:
     """The host process and the socket to it. `boot` is set once the shared memory is there."""
 
@@ -49,6 +62,7 @@ class HostLink:
                 stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else None,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the caller alone
+                env=_environment(config),
             )
         except OSError:
             ours.close()

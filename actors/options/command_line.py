@@ -18,14 +18,13 @@ import msgspec
 from msgspec import inspect
 
 from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError, make_config
-from .fields import default, description, flag, integer, option_fields, plain_type, unit
+from .fields import AUTOMATIC, default, description, flag, integer, option_fields, plain_type, unit
 from .parser import Parser
 from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
 
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
-MODELS = "also"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 OBJECTS = ("speculative_config", *MEDIA_OBJECTS, *OTHER_OBJECTS)  # of JSON: what is given in parts is one
 SHORT = {
@@ -34,11 +33,6 @@ SHORT = {
     "data_parallel_size": ("-dp",),
     "remote_engines": ("--engines",),  # another name: Config.engines says how many there are
 }
-PLACES = (
-    *("model", "tokenizer", "chat_template", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
-    *("record", "allowed_local_media_path", "node_secret_file"),
-    *("engine_secret_file", "engine_certfile", "engine_ca_certs"),
-)
 GROUPS = {  # by the fields that begin them; what follows belongs to it, too
     "model": "server",
     "api_key": "keys, browsers, TLS",
@@ -116,36 +110,6 @@ def _check_lists(given: Mapping[str, object]) -> None:
             raise ConfigError(f"{flag(name)} took {last} for one of its values: write MODEL before the options.")
 
 
-def given_words(arguments: argparse.Namespace) -> tuple[list[str], list[Path]]:
-    """(the words that say the same to a process in another folder, what lies in files that they name)."""
-    words: list[str] = []
-    paths: list[Path] = []
-
-    def place(text: str) -> str:
-        paths.append(Path(text).expanduser().absolute())
-        return str(paths[-1])
-
-    if arguments.config is not None:
-        words.append(f"--config={place(str(arguments.config))}")
-    for name, value in vars(arguments).items():
-        if name not in option_fields():
-            continue
-        items = value if isinstance(value, list) else [value]
-        if name in PLACES and Path(str(value)).expanduser().exists():
-            items = [place(str(value))]
-        if name == MODELS:
-            parts = [str(item).partition(",") for item in items]
-            found = [place(one) if Path(one).expanduser().exists() else one for one, _, _ in parts]
-            items = [one + mark + rest for one, (_, mark, rest) in zip(found, parts, strict=True)]
-        if isinstance(value, bool):
-            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
-        elif name == POSITIONAL:
-            words.append(str(items[0]))
-        else:
-            words += [f"{flag(name)}={item}" for item in items]
-    return words, paths
-
-
 class _Once(argparse.Action):
     """MODEL, before the options or as one of them, as other servers have it."""
 
@@ -166,6 +130,11 @@ class _Merged(argparse.Action):
     ) -> None:
         whole = merged(getattr(namespace, self.dest, None), values)
         setattr(namespace, self.dest, whole if isinstance(whole, str) else msgspec.json.encode(whole).decode())
+
+
+def _integer_or_auto(text: str) -> int | str:
+    """For an option that may be said to be left out; make_config knows the word."""
+    return text if text.strip().lower() == "auto" else _integer(text)
 
 
 def _integer(text: str) -> int:
@@ -212,7 +181,8 @@ def _arguments(name: str, kind: inspect.Type) -> dict[str, Any]:
         case inspect.LiteralType(values=values):
             return common | {"metavar": f"{{{','.join(map(str, values))}}}"}  # make_config looks at the value
         case inspect.IntType():
-            return common | {"type": _integer, "metavar": unit(name)}
+            kind_of = _integer_or_auto if name in AUTOMATIC else _integer
+            return common | {"type": kind_of, "metavar": unit(name)}
         case inspect.FloatType():
             return common | {"type": _number, "metavar": unit(name)}
         case inspect.ListType(item_type=item):

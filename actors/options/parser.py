@@ -147,4 +147,4 @@ class Parser(argparse.ArgumentParser):
 
 def is_option(word: str) -> bool:
     """It is the name of an option, and no value."""
-    return len(word) > 1 and word.startswith("-") and " " not in word and not NUMBER.fullmatch(word)
+    return len(word) > 1 and word.startswith("-") and " " not in word.partition("=")[0] and not NUMBER.fullmatch(word)

@@ -6,7 +6,9 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import site
 import sys
+import sysconfig
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -78,6 +80,20 @@ def check_plugin(option: str, given: str, group: str) -> None:
         raise ConfigError(f"{option}: {place} has no {name}")
     if made == {MODULE}:
         raise ConfigError(f"{option}: {given} is a module, and no class")
+
+
+def folder_of(given: str) -> str | None:
+    """The entry of sys.path with the module of `module:name`, where that is none of those that each Python has: the
+    folder of a script, for one, which other processes do not look into.
+    """
+    place, mark, _ = given.rpartition(":")
+    if not mark or place.endswith(".py"):
+        return None
+    first = place.partition(".")[0]
+    entry = next((one for one in sys.path if PathFinder.find_spec(first, [one]) is not None), None)
+    paths = sysconfig.get_paths()
+    every = {*(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()}
+    return None if entry is None or entry in every else str(Path(entry).absolute())
 
 
 def _file_of(option: str, module: str) -> Path | None:

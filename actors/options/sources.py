@@ -60,7 +60,7 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
     try:
         if isinstance(kind, inspect.ListType):
             value = [_scalar(plain_type(kind.item_type), item) for item in _items(field.name, text)]
-        else:
+        elif (value := canonical(field.name, text)) is not None:  # else it is said to be left out
             value = canonical(field.name, _scalar(kind, text))
         return msgspec.convert(value, get_type_hints(Config, include_extras=True)[field.name])
     except msgspec.ValidationError as error:
@@ -98,8 +98,10 @@ def _scalar(kind: inspect.Type, text: str) -> object:
     return text
 
 
-def read_yaml(path: Path, named: str = "--config") -> dict[str, object]:
-    """The file's options by field name; `max-num-seqs` and `max_num_seqs` are the same. `named` names the file."""
+def read_yaml(path: Path, named: str = "--config", told: Callable[[str], None] | None = None) -> dict[str, object]:
+    """The file's options by field name; `max-num-seqs` and `max_num_seqs` are the same. `named` names the file; `told`
+    gets the warnings, if not whoever starts a command.
+    """
     import yaml
 
     try:
@@ -111,7 +113,7 @@ def read_yaml(path: Path, named: str = "--config") -> dict[str, object]:
     if not isinstance(content, dict):
         raise ConfigError(f"{named}: {path} holds no mapping of options to values")
     fields = option_fields()
-    given = named_values({str(key): value for key, value in content.items()}, f"{named}: {path}", warn)
+    given = named_values({str(key): value for key, value in content.items()}, f"{named}: {path}", told or warn)
     return {name: _yaml_value(fields[name], value) for name, value in given.items()}
 
 

@@ -36,7 +36,8 @@ class DyingServer:
 
 
 async def test_one_that_ends_behind_its_connections_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(base_url: str, _: float) -> None:
+    def look(base_url: str, _: float, own: bool) -> None:
+        assert own
         if base_url == "http://server-1":
             raise ServerError("nobody is there")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -36,8 +37,9 @@ async def well(response: web.StreamResponse, body: dict[str, Any]) -> None:
 class Fake:
     """`with Fake() as server:`; `behave` says what an answer consists of, `refuse` the status in place of one."""
 
-    def __init__(self, readiness: str = "/ready") -> None:
+    def __init__(self, readiness: str = "/ready", tls: ssl.SSLContext | None = None) -> None:
         self._readiness = readiness
+        self._tls = tls
         self.behave: Behaviour = well
         self.refuse: Callable[[int, dict[str, Any]], int | None] = lambda number, body: None
         self.unready = 0  # times that it says so
@@ -59,8 +61,8 @@ class Fake:
         app.router.add_post("/v1/chat/completions", self._complete)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         self._loop.run_until_complete(runner.setup())
-        self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-        self.base_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls).start())
+        self.base_url = f"{'https' if self._tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
         self._started.set()
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())

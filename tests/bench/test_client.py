@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,10 @@ from aiohttp import web
 
 from actorserve.actors.bench.load.client import Target
 from actorserve.actors.bench.load.prompts import Prompt
-from actorserve.actors.bench.load.session import counter, probe, run_load
+from actorserve.actors.bench.load.session import counter, first_model, probe, run_load
 from actorserve.actors.bench.results.metrics import figures
 from actorserve.actors.bench.server import ServerError, wait_ready
+from tests.support.certificates import OPENSSL, Certificates
 
 from .fake import Fake, event
 
@@ -179,6 +182,29 @@ def test_a_server_that_only_lists_its_models_is_ready() -> None:
     with Fake("/elsewhere") as fake:
         wait_ready(fake.base_url, 30)
         assert fake.asked_ready == 0 and fake.asked_models == 1
+
+
+def test_no_proxy_stands_before_a_server_that_was_started_here(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("urllib.request._opener", None)  # which has read the environment
+    with pytest.raises(ServerError, match="not ready"):
+        wait_ready(fake.base_url, 0.0)
+    wait_ready(fake.base_url, 30, own=True)
+    assert first_model(fake.base_url, {}, own=True) == "fake"
+    assert counter(Target(fake.base_url, "fake", own=True), None)[1] == "words"
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="there is no openssl command to make certificates with")
+def test_a_server_that_was_started_here_may_have_any_certificate(tmp_path: Path) -> None:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(*Certificates(tmp_path).server)
+    with Fake(tls=tls) as fake:
+        with pytest.raises(ServerError, match="not ready"):
+            wait_ready(fake.base_url, 0.0)
+        wait_ready(fake.base_url, 30, own=True)
+        assert load(fake, own=True)["completed"] == 1
 
 
 def test_a_server_that_is_not_ready_in_time(fake: Fake) -> None:

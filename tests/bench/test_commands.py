@@ -17,6 +17,8 @@ import psutil
 import pytest
 
 from actorserve.actors.bench import processes
+from actorserve.actors.bench.sweep import Combination
+from actorserve.actors.bench.tune import combinations
 from actorserve.actors.cli import main
 from tests.support.server import Server
 
@@ -106,6 +108,13 @@ def test_tune_starts_its_servers_and_ends_them(tmp_path: Path, capsys: pytest.Ca
     assert {one.pid for one in psutil.Process().children(recursive=True)} <= before
 
 
+def test_false_turns_off_what_is_on_by_default() -> None:
+    on, off = "--enable-prefix-caching", "--no-enable-prefix-caching"
+    assert list(combinations({on: ["true", "false"]})) == [[on], [off]]
+    assert list(combinations({off: ["false"]})) == [[on]]
+    assert Combination({"enable_prefix_caching": False, "max_num_seqs": 2}).words == [off, "--max-num-seqs", "2"]
+
+
 def test_a_sweep_goes_on_where_it_was(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each point is a file; what is there, and whole, is not measured again."""
     (tmp_path / "loads.yaml").write_text("max_concurrency: [1, 4]\nrandom_output_len: [3, 5]\n")
@@ -170,6 +179,9 @@ def test_failures_are_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixt
         (["sweep", "--bench-params", "no.yaml"], "--bench-params no.yaml"),
         (["sweep", "--base-url", "http://127.0.0.1:9", "--", "--x"], "--base-url names a server that runs"),
         (["sweep", "--num-runs", "0"], "--num-runs"),
+        (["serve", "--burstiness", "0"], "--burstiness"),
+        (["serve", "--save-result", "--result-dir", "/dev/null/x"], "/dev/null/x/bench-serve.json cannot be written"),
+        (["sweep", "--output-dir", "/dev/null/x"], "/dev/null/x/sweep.json cannot be written"),
         (["compare", "no.json", "no.json"], "no.json"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from actorserve.actors.bench.load.record import RequestRecord
 from actorserve.actors.bench.results.compare import verdict
 from actorserve.actors.bench.results.metrics import figures, is_good, spread
 from actorserve.actors.bench.results.pareto import frontier, per_user
+from actorserve.actors.bench.results.report import document, load, save
+from actorserve.actors.options.config import ConfigError
 
 
 def record(*, sizes: list[int] | None = None, usage: int | None = None, error: str = "") -> RequestRecord:
@@ -104,6 +108,14 @@ def test_only_what_exceeds_the_noise_is_called_a_difference(
     a: list[float], b: list[float], more: bool, said: str
 ) -> None:
     assert verdict(a, b, more) == said
+
+
+def test_what_json_has_no_number_for_is_null(tmp_path: Path) -> None:
+    save(tmp_path / "a.json", document("serve", {"options": {"ready_timeout": math.inf}}, [{"p99": [math.nan, 1.0]}]))
+    found = load(str(tmp_path / "a.json"))
+    assert found["options"] == {"ready_timeout": None} and found["points"] == [{"p99": [None, 1.0]}]
+    with pytest.raises(ConfigError, match="cannot be written"):
+        save(Path("/dev/null/a.json"), {})
 
 
 def test_the_frontier_is_what_nothing_else_is_better_than() -> None:

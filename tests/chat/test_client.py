@@ -99,7 +99,7 @@ def test_nobody_there() -> None:
             Client(f"http://127.0.0.1:{taken.getsockname()[1]}", None).models()
 
 
-@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:99999", "://"])
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:99999", "://", "http://[::1:8000"])
 def test_no_address(url: str) -> None:
     with pytest.raises(ChatError, match=r"is no address|no number from"):
         Client(url, None)

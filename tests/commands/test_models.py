@@ -69,7 +69,9 @@ def test_one_is_removed_and_the_others_stay(cache: Path, capfd: pytest.CaptureFi
     assert not gone.exists()
     assert (kept / "blobs" / "one").exists()
     assert main(["models", "rm", "org/a"]) == 2
-    assert "org/a is not in the cache" in capfd.readouterr().err
+    assert "org/a is not in the cache;" in capfd.readouterr().err
+    assert main(["models", "remove", "org/b:Q4_K_M"]) == 2
+    assert "a type is not removed alone, but with all of org/b;" in capfd.readouterr().err
 
 
 def test_what_is_no_name_of_the_hub_is_told(cache: Path, capfd: pytest.CaptureFixture[str]) -> None:

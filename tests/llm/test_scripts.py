@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from tests.llm.scripts import LONG, SCRIPTED, WAIT_S, left, processes, start
+from tests.support.plugins import logits_processors
 from tests.support.server import left_segments, segments
 
 UNGUARDED = """
@@ -63,6 +64,18 @@ def test_a_script_needs_no_guard_and_may_come_from_standard_input(tmp_path: Path
         assert process.returncode == 0 and said == b"[4, 4]\n", errors.decode()
         assert b"Processed prompts: 100%" in errors
     assert left(tmp_path) == [] and not left_segments(before)
+
+
+def test_a_plugin_may_lie_beside_the_script(tmp_path: Path) -> None:
+    """In another folder than the one that is worked in."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "beside.py").write_text(Path(logits_processors.__file__).read_text())
+    script = folder / "script.py"
+    script.write_text(UNGUARDED.replace('worker="scripted"', 'logits_processors=["beside:Never"]'))
+    process = start([str(script)], tmp_path)
+    said, errors = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0 and said == b"[4, 4]\n", errors.decode()
 
 
 def test_ctrl_c_ends_the_call_and_nothing_else(tmp_path: Path) -> None:

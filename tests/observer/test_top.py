@@ -18,6 +18,7 @@ import pytest
 import requests
 
 from tests.support.server import Server
+from tests.support.warm import server_environment
 
 from .commands import DEADLINE_S, HEADERS, port_of, run
 
@@ -109,6 +110,14 @@ def test_once_under_load(server: Server) -> None:
             "template-worker",
         )
     ]
+
+
+def test_bars_on_a_terminal_that_has_none(server: Server) -> None:
+    command = [sys.executable, "-m", "actorserve", "top", "--once", "--interval", "0.1", "--server", port_of(server)]
+    ascii_only = server_environment() | {"PYTHONIOENCODING": "ascii"}
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *command]  # nor anything to read, as of some schedulers
+    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0 and not done.stderr and "tokens/s" in done.stdout
 
 
 def test_live_until_q(server: Server) -> None:

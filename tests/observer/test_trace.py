@@ -149,5 +149,7 @@ def test_only_the_last_seconds(own: Server, tmp_path: Path) -> None:
 def test_what_cannot_be(own: Server, tmp_path: Path) -> None:
     done = run("trace", "-o", str(tmp_path / "no" / "folder"), "--server", port_of(own))
     assert done.returncode == 1 and "No such file" in done.stderr
-    assert run("trace", "--seconds", "0").returncode == 2
+    for seconds in ("0", "inf", "nan"):
+        done = run("trace", "--seconds", seconds)
+        assert done.returncode == 2 and "--seconds: a number over 0" in done.stderr
     assert run("trace", "--server", "1", "-o", "-").returncode == 1

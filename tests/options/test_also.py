@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from actorserve.actors.commands.places import Paths, given_words
 from actorserve.actors.options.also import MANY, OWN, model_configs, read_also
-from actorserve.actors.options.command_line import add_options, given_words
+from actorserve.actors.options.command_line import add_options
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.options.fields import flag
 from actorserve.actors.options.parser import Parser
@@ -110,9 +111,11 @@ def test_another_folder_finds_the_same_models(tmp_path: Path, monkeypatch: pytes
     parser = Parser()
     add_options(parser)
     arguments = parser.parse_args(["first", "--also", "second,dtype=half", "--also", "org/third"])
-    words, paths = given_words(arguments)
+    paths = Paths()
+    words = given_words(arguments, paths)
     assert words == ["first", f"--also={tmp_path}/second,dtype=half", "--also=org/third"]
-    assert paths == [tmp_path / "second"]
+    assert paths.read == [tmp_path / "second"]
+    assert given_words(arguments) == ["first", "--also=second,dtype=half", "--also=org/third"]
 
 
 def test_what_fits_one_model_alone_is_not_for_the_others() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from actorserve.actors.cli import main, make_parser
 from actorserve.actors.llm.settings import read_options
+from actorserve.actors.options.also import read_also
 from actorserve.actors.options.command_line import read_config
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.options.fields import option_fields
@@ -26,6 +27,7 @@ from actorserve.actors.options.other_servers import (
     VALUES,
     WITH_VALUE,
 )
+from actorserve.actors.options.sources import read_environment
 
 NO_CACHE = {"enable_prefix_caching": False}
 
@@ -93,11 +95,31 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--watchdog-timeout 30", {"step_timeout": 30.0}),
         ("--decode-context-parallel-size 1 -dp 1 --task generate", {}),
         ("--nnodes 1 --node-rank 0", {}),
+        ("--threads auto --worker-cls auto", {}),
         ("--no-enable-lora --no-enable-expert-parallel", {}),
     ],
 )
 def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None:
     assert read(*argv.split()) == Config(**expected)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ('--hf_overrides={"rope_theta": 1}', {"hf_overrides": '{"rope_theta": 1}'}),
+        ('--compilation-config={"cudagraph_mode": "NONE"}', {"enforce_eager": True}),
+        ('--chat-template-kwargs={"a": false}', {"default_chat_template_kwargs": '{"a": false}'}),
+    ],
+)
+def test_a_value_behind_an_equals_sign_may_have_spaces(word: str, expected: dict[str, Any]) -> None:
+    assert read(word) == Config(**expected)
+    assert read("folder", word) == Config(model="folder", **expected)
+
+
+@pytest.mark.parametrize("values", [{"ACTORSERVE_THREADS": "auto"}, {"ACTORSERVE_THREADS": "AUTO "}])
+def test_what_is_left_out_may_be_said(values: dict[str, str]) -> None:
+    assert read_environment(values) == {"threads": None}
+    assert read_also("org/second,threads=auto") == ("org/second", {"threads": None})
 
 
 @pytest.mark.parametrize(

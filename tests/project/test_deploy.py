@@ -111,7 +111,7 @@ def test_the_image_is_no_roots_and_starts_the_server() -> None:
     assert (
         said["USER"] == "10001" and said["STOPSIGNAL"] == "SIGTERM" and json.loads(said["ENTRYPOINT"]) == ["actorserve"]
     )
-    assert "/livez" in said["HEALTHCHECK"]
+    assert "/livez" in said["HEALTHCHECK"] and "ProxyHandler({})" in said["HEALTHCHECK"]
     assert parsed(json.loads(said["CMD"])).host == "0.0.0.0"
 
 

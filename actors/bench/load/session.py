@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import processes
-from ..server import ServerError
+from ..server import ServerError, ask
 from .client import Target, open_session, send
 from .prompts import Count, Prompt, words_counted
 from .record import RequestRecord
@@ -30,11 +30,11 @@ class Run:
     usage: dict[str, Any]  # CPU and memory, of the server and of this process
 
 
-def first_model(base_url: str, headers: dict[str, str]) -> str:
-    """The model that the server names first."""
+def first_model(base_url: str, headers: dict[str, str], own: bool = False) -> str:
+    """The model that the server names first. `own`: as in `ask`."""
     try:
         request = urllib.request.Request(base_url + "/v1/models", headers=headers)
-        with urllib.request.urlopen(request, timeout=30.0) as response:
+        with ask(request, 30.0, own) as response:
             return str(json.load(response)["data"][0]["id"])
     except (OSError, ValueError, LookupError) as error:
         raise ServerError(f"{base_url}/v1/models names no model ({error}); --model does") from None
@@ -61,7 +61,7 @@ def _tokenize(target: Target, text: str) -> int:
     body = json.dumps({"model": target.model, "prompt": text}).encode()
     headers = {"Content-Type": "application/json", **target.headers}
     request = urllib.request.Request(target.base_url + "/tokenize", data=body, headers=headers)
-    with urllib.request.urlopen(request, timeout=60.0) as response:
+    with ask(request, 60.0, target.own) as response:
         return int(json.load(response)["count"])
 
 

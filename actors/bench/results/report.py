@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,10 +25,35 @@ def document(kind: str, facts: dict[str, Any], points: list[dict[str, Any]]) -> 
     return {"schema": SCHEMA, "kind": kind, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts, "points": points}
 
 
+def check_writable(path: Path) -> None:
+    """ConfigError if it cannot be written, before anything is measured for it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{path} cannot be written")
+
+
 def save(path: Path, found: dict[str, Any]) -> None:
-    """Write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    """Write it; ConfigError says why not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_finite(found), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _finite(value: Any) -> Any:
+    """With null for numbers that JSON does not have."""
+    match value:
+        case dict():
+            return {name: _finite(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_finite(one) for one in value]
+        case float() if not isfinite(value):
+            return None
+    return value
 
 
 def load(path: str) -> dict[str, Any]:

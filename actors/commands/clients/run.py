@@ -7,7 +7,8 @@ import os
 import sys
 
 from ...chat.options import FAILED, add_chat, key_of, talk
-from ...options.command_line import add_options, given_words, read_config
+from ...options.command_line import add_options, read_config
+from ..places import given_words
 
 DESCRIPTION = """Start a server, chat with it in the terminal, and stop it; `actorserve chat` talks to one that runs.
 
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...bench.server import ServerError, StartedServer
     from ...chat.client import Client
 
-    words, _ = given_words(arguments)
+    words = given_words(arguments)
     key = config.api_key[0] if config.api_key else key_of(dict(os.environ), named=False)
     beside = Console(stderr=True, highlight=False, emoji=False, markup=False)
     server = StartedServer(words, READY_S, own_group=True)

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...options.command_line import add_options, given_words, read_config
+from ...options.command_line import add_options, read_config
 from ...options.config import ConfigError
+from ..places import given_words
 
 if TYPE_CHECKING:
     from ...batch.files import Answers
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ...batch.files import Answers, BatchError, names
     from ...bench.server import ServerError
 
-    words = given_words(arguments)[0]
+    words = given_words(arguments)
     if arguments.base_url is not None and words:
         raise ConfigError("--base-url names a server that runs: options of the server to start do not go with it")
     if arguments.batch_concurrency < 1 or arguments.batch_retries < 0:

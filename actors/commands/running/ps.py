@@ -26,10 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print it; 1 if there is no server."""
+    from ...chat.options import let_any_text_pass
     from ...observer.attach import AttachError, attach
 
     try:
         server = attach(arguments.server)
+        let_any_text_pass()
         snapshot = server.look()
     except AttachError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)

@@ -86,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """By field name, as the supervisor takes them; files are named as seen from here."""
-    from ...options.command_line import PLACES
     from ...options.sources import read_yaml
+    from ..places import READ, Paths
 
     given = read_yaml(arguments.config) if arguments.config is not None else {}
     texts: dict[str, list[str]] = {}
@@ -97,11 +97,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ConfigError(f"--set: {word} is not of the form OPTION=VALUE")
         texts.setdefault(name.lstrip("-").replace("-", "_"), []).append(text)
     given |= {name: _value(name, values) for name, values in texts.items()}
-    for name in given.keys() & set(PLACES):
-        path = Path(str(given[name])).expanduser()
-        if given[name] and len(str(given[name])) < 4096 and path.exists():  # the text of a template may be one as well
-            given[name] = str(path.absolute())
-    return given
+    paths = Paths()
+    return given | {name: paths.placed(name, given[name]) for name in given.keys() & set(READ)}
 
 
 def _value(name: str, texts: list[str]) -> Any:

@@ -32,10 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--interval: between 0.05 and 3600 seconds")
     if not arguments.once and not sys.stdout.isatty():
         raise ConfigError("top: the output is no terminal; --once prints one interval")
+    from ...chat.options import let_any_text_pass
     from ...observer.attach import AttachError, attach
 
     try:
         server = attach(arguments.server)
+        let_any_text_pass()
         if arguments.once:
             _once(server, arguments.interval)
         else:

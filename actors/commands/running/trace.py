@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 
 from ...observer.options import add_server
@@ -34,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ...observer.attach import AttachError, attach
     from ...observer.trace import make_trace
 
-    if not arguments.seconds > 0:
-        raise ConfigError("--seconds: more than 0")
+    if not 0 < arguments.seconds < math.inf:
+        raise ConfigError("--seconds: a number over 0")
     since_ns = time.monotonic_ns() - int(arguments.seconds * 1e9)
     try:
         made = make_trace(attach(arguments.server), since_ns)

@@ -1,13 +1,14 @@
 """The units of a server that systemd runs: a service, and a socket that outlives it. Text only; nothing is installed.
 
-The service may read what it needs and write to its own cache. What lies in a home, or in /tmp, which it does not see,
-is bound there read-only. MemoryDenyWriteExecute is not set: torch makes machine code as it runs (oneDNN, Triton).
+The service may read what it needs, and write to its own cache and to folders that options have the server write in.
+What lies in a home, or in /tmp, which it does not see, is bound there. MemoryDenyWriteExecute is not set: torch makes
+machine code as it runs (oneDNN, Triton).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, isinf
 from pathlib import Path
 
 import msgspec
@@ -62,6 +63,7 @@ class UnitOptions(msgspec.Struct, frozen=True, kw_only=True):
     command: Sequence[str]
     config: Config
     needs: Sequence[Path]  # that the command line names, or the interpreter lies in
+    writes: Sequence[Path]  # folders that the server makes files in
     environment_file: Path
     user: str | None = None  # a fresh one for each start, if None
     addresses: Sequence[str] = ()  # that a socket unit listens on; none: there is no such unit
@@ -69,7 +71,8 @@ class UnitOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def service_unit(plan: UnitOptions) -> str:
     """NAME.service."""
-    stop_s = ceil(stop_seconds(plan.config.shutdown_timeout)) + MARGIN_S
+    seconds = stop_seconds(plan.config.shutdown_timeout)
+    stop_s = "infinity" if isinf(seconds) else ceil(seconds) + MARGIN_S
     socket = f"Requires={plan.name}.socket\nAfter={plan.name}.socket\n" if plan.addresses else ""
     return f"""\
 [Unit]
@@ -127,7 +130,17 @@ def _user(plan: UnitOptions) -> str:
 
 
 def _binds(plan: UnitOptions) -> str:
-    """What the service would not see otherwise, each folder once."""
-    hidden = sorted({need for need in plan.needs if any(need.is_relative_to(home) for home in HIDDEN)})
-    tops = [one for one in hidden if not any(one != other and one.is_relative_to(other) for other in hidden)]
-    return "".join(f"BindReadOnlyPaths={path(str(one))}\n" for one in tops)
+    """What the service would not see otherwise, or could not write, each folder once."""
+    writes = _tops(plan.writes)
+    needs = _tops([need for need in plan.needs if _is_hidden(need) and not any(map(need.is_relative_to, writes))])
+    written = (f"{'BindPaths' if _is_hidden(one) else 'ReadWritePaths'}={path(str(one))}\n" for one in writes)
+    return "".join((*(f"BindReadOnlyPaths={path(str(one))}\n" for one in needs), *written))
+
+
+def _is_hidden(place: Path) -> bool:
+    return any(place.is_relative_to(home) for home in HIDDEN)
+
+
+def _tops(places: Sequence[Path]) -> list[Path]:
+    """Those that lie in no other one."""
+    return [one for one in sorted({*places}) if not any(one != other and one.is_relative_to(other) for other in places)]

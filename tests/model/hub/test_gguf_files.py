@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.cli import main
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.gguf.hub import FIRST
 from actorserve.actors.options.config import make_config
@@ -58,6 +59,14 @@ def test_the_only_gguf_file_needs_no_type(hub: Hub, here: Path, monkeypatch: pyt
     gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "mmproj-F16.gguf")
     assert find_model(make_config({"model": NAME, "device": "cpu"})).vocab_size == 8
     assert make_config({"model": f"{NAME}:Q4_K_M"}).served_names() == [f"{NAME}:Q4_K_M"]
+
+
+def test_models_pull_fetches_the_file_that_launch_would_serve(
+    hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "mmproj-F16.gguf")
+    assert main(["models", "pull", NAME]) == 0
+    assert Path(capsys.readouterr().out.strip()).name == "m-Q4_K_M.gguf"
 
 
 def test_without_the_hub_its_cache_has_the_file(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

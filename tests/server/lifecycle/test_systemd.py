@@ -69,6 +69,36 @@ def test_the_command_says_the_same_in_another_folder(
     assert {f'"{tmp_path}/my model"', f"{tmp_path}/keys", f"{tmp_path}/options.yaml"} <= set(bound)
 
 
+def test_paths_in_a_file_of_options_are_said_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(MODEL, "mine")
+    Path("options.yaml").write_text(f"model: mine\nport: 1234\nweights_folder: [mine, {tmp_path}]\nrecord: a\n")
+    text = unit(capsys, "--config", "options.yaml", "--record", "b")
+    assert settings(text, "ExecStart")[0].endswith(
+        f"--config={tmp_path}/options.yaml --record={tmp_path}/b {tmp_path}/mine "
+        f"--weights-folder={tmp_path}/mine --weights-folder={tmp_path}"
+    )
+
+
+def test_what_the_server_writes_is_bound_to_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("dumps", "kv", "kv/model"):
+        Path(folder).mkdir()
+    shutil.copytree(MODEL, "kv/model", dirs_exist_ok=True)
+    given = ("--dump-dir", "dumps", "--kv-offload", "folder:kv:1Gi", "--profile-dir", "/var/lib", "--user", "llm")
+    text = unit(capsys, "kv/model", *given)
+    assert f"--dump-dir={tmp_path}/dumps" in text and f"--kv-offload=folder:{tmp_path}/kv:1Gi" in text
+    assert settings(text, "BindPaths") == [f"{tmp_path}/dumps", f"{tmp_path}/kv"]
+    assert settings(text, "ReadWritePaths") == ["/var/lib"]
+    assert not [one for one in settings(text, "BindReadOnlyPaths") if one.startswith(str(tmp_path))]
+    assert main(["systemd-unit", "--uds", "own.sock"]) == 0
+    assert f"has to be able to write in {tmp_path}" in capsys.readouterr().err
+
+
 def test_how_words_are_quoted() -> None:
     assert [argument(text) for text in ("a", "", "a b", "50%", "$x", "'", ";", "\\", '"', "a\nb", "é")] == [
         *("a", '""', '"a b"', '"50%%"', '"$$x"', '"\'"', '";"', r'"\\"', r'"\""', r'"a\nb"', '"é"')
@@ -80,6 +110,7 @@ def test_times_follow_from_the_options(capsys: pytest.CaptureFixture[str]) -> No
     (short,) = settings(unit(capsys, "--shutdown-timeout", "0"), "TimeoutStopSec")
     (long,) = settings(unit(capsys, "--shutdown-timeout", "600"), "TimeoutStopSec")
     assert int(long) == int(short) + 600
+    assert settings(unit(capsys, "--shutdown-timeout", "inf"), "TimeoutStopSec") == ["infinity"]
 
 
 def test_devices_are_only_those_that_compute(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +143,9 @@ def test_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["--user", "a b"], "--user: a b"),
         (["--into", "/none"], "--into: /none/actorserve.service cannot be written"),
         (["--block-size", "12"], "--block-size"),
+        (["--record", "/none/a"], "--record: there is no folder /none"),
+        (["--dump-dir", "/tmp/no such"], "--dump-dir: there is no folder /tmp/no such, and the service cannot make it"),
+        (["--uds", "/tmp/a.sock"], "--uds: /tmp/a.sock: the service has a /tmp of its own"),
     ],
 )
 def test_what_is_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
