@@ -245,6 +245,19 @@ def _model_length(config: Config, text: Values, sentences: int | None) -> int:
         if wanted is None:
             raise ConfigError(f"--max-model-len: {text.file} does not say how long a text the model takes; set it")
         return wanted
-    if wanted is not None and wanted > own:
-        raise ConfigError(f"--max-model-len: {wanted} is more than the {own} positions of the model")
+    longest = max(own, _stretched_length(text))
+    if wanted is not None and wanted > longest:
+        raise ConfigError(f"--max-model-len: {wanted} is more than the {longest} positions of the model")
     return wanted or own
+
+
+def _stretched_length(text: Values) -> int:
+    """How long texts can be where config.json has a rope for longer ones beside the positions that were trained, as the
+    cards of Qwen2.5 and Qwen3 say to write yarn; 0 where it says nothing more."""
+    rope = text.object("rope_parameters") or text.object("rope_scaling")
+    if rope is None:
+        return 0
+    kind = rope.text("rope_type") or rope.text("type")
+    original, factor = (rope.real(name, 1, LARGEST) for name in ("original_max_position_embeddings", "factor"))
+    yarn = int(original * factor) if kind == "yarn" and original and factor else 0
+    return max(yarn, (text.whole("max_sequence_length", 1, LARGEST) or 0) if kind == "linear" else 0)

@@ -71,6 +71,10 @@ def read_rope(given: Values, names: Mapping[str, str], head_dim: int, partial: b
     name = rope.text("rope_type") or rope.text("type") or "default"
     if name not in names:
         raise Unsupported(f"model: the rope type {name} is not supported; these are: {', '.join(names)} ({rope.file})")
+    if name == "dynamic" and rope["alpha"] is not None:
+        raise Unsupported(
+            f"model: the rope type dynamic with alpha, which turns all texts, is not supported ({rope.file})"
+        )
     kind, rotary_dim = names[name], _rotary_dim(rope, given, head_dim, partial)
     long = _long_rope(rope, given, (rotary_dim or head_dim) // 2) if kind == "longrope" else None
     numbers = _numbers(kind, rope, given) | (_yarn(rope) if kind == "yarn" else {})
@@ -132,9 +136,11 @@ def _yarn(rope: Values) -> dict[str, float]:
     def longer(by: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
 
-    given = rope.real("attention_factor", 0, FARTHEST)
+    given, times = rope.real("attention_factor", 0, FARTHEST), rope.real("attn_factor", 0, FARTHEST) or 1.0
     computed = longer(own) / longer(whole) if own and whole else longer(1.0)
-    return {**found, "attention_factor": computed if given is None else given}
+    # DeepSeek-R1-0528-Qwen3-8B's attn_factor takes back what yarn's own adds, and vLLM multiplies with it as well;
+    # transformers does not read it.
+    return {**found, "attention_factor": computed * times if given is None else given}
 
 
 def _numbers(kind: str, rope: Values, given: Values) -> dict[str, float]:

@@ -91,6 +91,16 @@ def test_the_length_has_many_names(folder: Path, name: str) -> None:
     assert "128 is more than the 99 positions of the model" in refusal(folder)
 
 
+def test_yarn_as_the_cards_of_qwen_say_it_takes_longer_texts(folder: Path) -> None:
+    """Beside the positions that were trained, which stay the length of who says nothing."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    write(folder, CONFIG, max_position_embeddings=32, rope_parameters=..., rope_scaling=rope)
+    assert find(folder, max_model_len=None).max_model_len == 32
+    assert find(folder, max_model_len=128).max_model_len == 128
+    write(folder, CONFIG, rope_scaling={**rope, "factor": 3.0})
+    assert "128 is more than the 96 positions of the model" in refusal(folder)
+
+
 def test_an_encoder_is_told_at_once(folder: Path) -> None:
     """Not that a length is missing, which would do nothing."""
     values = {"architectures": ["T5ForQuestionAnswering"], "is_encoder_decoder": True}

@@ -12,7 +12,10 @@ from ..shapes import MoeShape
 from ..values import Values
 
 Windows = tuple[int | None, ...]  # by layer: how many tokens back it sees, itself included; None: all
-ROPES = {"default": "default", "linear": "linear", "llama3": "llama3", "longrope": "longrope", "yarn": "yarn"}
+ROPES = {
+    **{kind: kind for kind in ("default", "linear", "llama3", "longrope", "yarn")},
+    "dynamic": "default",  # it turns otherwise only beyond max_position_embeddings, which no text is
+}
 LAYER_TYPES = ("full_attention", "sliding_attention")
 
 

@@ -83,7 +83,8 @@ def more(given: Values) -> dict[str, Any]:
     if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
         raise given.wrong("layer_types", f"a list of {layers} times {' or '.join(KINDS)}")
     growth = None
-    if given.flag("attn_temperature_tuning", absent=True):
+    tuning = given["attn_temperature_tuning"]  # a number, 4, at first
+    if tuning != 0 if type(tuning) is int else given.flag("attn_temperature_tuning", absent=True):
         scale, floor = (given.real(name, 0, FARTHEST, above=True) for name in ("attn_scale", "floor_scale"))
         growth = Growth(0.1 if scale is None else scale, 8192 if floor is None else floor)
     return {

@@ -32,6 +32,8 @@ from .stored import (
 )
 from .torchao import read_torchao
 
+PATTERN = re.compile(r"[*+?^$()\[\]{}|\\]")  # in a name that is none: auto-round names layers by both
+
 
 def read_stored_weights(given: Values) -> StoredWeights:
     """How the weights lie in the checkpoint. ConfigError names what is not supported."""
@@ -63,7 +65,7 @@ def _gptq(given: Values) -> StoredWeights:
         if "layers." not in name and not given.flag("lm_head"):
             return None
         for pattern, changed in rules:
-            if pattern.match(name):
+            if any(pattern.match(one) for one in as_part(name)):
                 return changed
         if only and "layers." in name and not any(name.endswith(f".{part}") for part in only):
             return None
@@ -101,13 +103,21 @@ def _auto_round(given: Values) -> StoredWeights:
     others = given.object("extra_config")
     rules = {name: others.object(name) or Values(others.file, {}) for name in others.values} if others else {}
     changed = {name: _other_bits(base, bits, change) for name, change in rules.items()}
+    patterns = [(compiled(given, "extra_config", name), own) for name, own in changed.items() if PATTERN.search(name)]
     blocks = given["block_name_to_quantize"]
     only = tuple(blocks.split(",")) if isinstance(blocks, str) else given.texts("block_name_to_quantize")
 
     def of(name: str) -> WeightFormat | None:
-        if name in changed:
-            return changed[name]
-        inside = any(name.startswith(f"{part.strip()}.") for part in only) if only else "layers." in name
+        names = list(as_part(name))
+        for one in names:
+            if one in changed:
+                return changed[one]
+        for pattern, own in patterns:
+            if pattern.search(name):
+                return own
+        inside = (
+            any(one.startswith(f"{part.strip()}.") for part in only for one in names) if only else "layers." in name
+        )
         return base if inside else None
 
     return StoredWeights(name="auto-round", of=of)

@@ -12,12 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from actorserve.actors.cli import main
+from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.adapter.checkpoint.model_class import check_class, read_config
 from tests.support.models.census import write_tiny
+from tests.worker.driver import config_for
 
 from .loaded import Checkpoints, load, logits_of
 
@@ -91,6 +95,17 @@ def test_what_is_no_such_model_is_refused(
     with pytest.raises(ConfigError, match=said) as caught:
         load(changed(checkpoints("llama"), tmp_path / "other", **values))
     assert "\n" not in str(caught.value) and values["architectures"][0] in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("mpt", "MPTForCausalLM"), ("internlm3", "InternLM3ForCausalLM")])
+def test_names_that_publishers_have(tmp_path: Path, kind: str, name: str) -> None:
+    """In other letters, or the kind's own where transformers computes it by another's class."""
+    write_tiny(kind, tmp_path / "tiny")
+    info = resolve_model(config_for(changed(tmp_path / "tiny", tmp_path / "other", architectures=[name])))
+    check_class(read_config(info, False), info, False)
+    other = msgspec.structs.replace(info, architecture="OtherForCausalLM")
+    with pytest.raises(ConfigError, match="OtherForCausalLM cannot be served"):
+        check_class(read_config(other, False), other, False)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,34 @@ def test_a_longrope_that_cannot_be_names_the_field(values: dict[str, Any], said:
     assert said in str(caught.value)
 
 
+def test_dynamic_is_the_default_within_the_models_positions() -> None:
+    assert read(rope_scaling={"type": "dynamic", "rope_type": "dynamic", "factor": 2.0}).rope == Rope()
+    with pytest.raises(ConfigError, match="dynamic with"):
+        read(rope_scaling={"type": "dynamic", "alpha": 1000.0})
+
+
+def test_what_takes_back_yarns_own_factor() -> None:
+    """As DeepSeek-R1-0528-Qwen3-8B has it."""
+    given = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "attn_factor": 0.8782488562869419,
+    }
+    assert read("Qwen3ForCausalLM", rope_scaling=given).rope.numbers["attention_factor"] == pytest.approx(1.0)
+
+
+def test_llama4s_growth_was_a_number_at_first() -> None:
+    fields = {
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 8,
+        "interleave_moe_layer_step": 1,
+        "num_experts_per_tok": 1,
+    }
+    grown = [read("Llama4ForCausalLM", **fields, attn_temperature_tuning=given).growth for given in (4, True, 0, False)]
+    assert grown[0] == grown[1] is not None and grown[2] is grown[3] is None
+
+
 def test_experts_without_an_mlp_for_all_tokens() -> None:
     """As Qwen3-Coder says it."""
     given = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}

@@ -15,9 +15,12 @@ from torch import Tensor
 from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
+from actorserve.actors.model.formats.configs import read_stored_weights
+from actorserve.actors.model.formats.stored import GptqWeight
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.memory.machine import architecture_on_gpu, check_quantization, weight_bytes
 from actorserve.actors.model.quantization import NONE
+from actorserve.actors.model.values import Values as FileValues
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.runner import CpuRunner
@@ -165,6 +168,23 @@ def test_devices_and_types(source: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="for --dtype bfloat16 set --quantization none"):
         load(packed, dtype="bfloat16")
     assert load(packed, dtype="bfloat16", quantization="none").dtype == torch.bfloat16
+
+
+def test_names_that_lists_of_larger_models_have() -> None:
+    """auto-round's blocks, layers and patterns, and gptqmodel's patterns, of a model that sees."""
+    inner = "model.language_model.layers"
+    given = {
+        "block_name_to_quantize": inner,
+        "extra_config": {f"{inner}.0.mlp.up_proj": {"bits": 16}, ".*mlp.down_proj": {"bits": 8}},
+    }
+    of = read_stored_weights(FileValues("config.json", FORMATS["auto_round"].config | given)).of
+    bits = {name: getattr(of(f"model.layers.{name}"), "bits", None) for name in ("0.mlp.up_proj", "1.mlp.up_proj")}
+    assert bits == {"0.mlp.up_proj": None, "1.mlp.up_proj": 4} and of("lm_head") is None
+    down = of("model.layers.3.mlp.down_proj")
+    assert isinstance(down, GptqWeight) and down.bits == 8
+    given = {"dynamic": {rf"-:{inner}\.0\.": {}}}
+    of = read_stored_weights(FileValues("config.json", FORMATS["gptq"].config | given)).of
+    assert of("model.layers.0.mlp.up_proj") is None and of("model.layers.1.mlp.up_proj") is not None
 
 
 Values = dict[str, Any]

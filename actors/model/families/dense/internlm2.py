@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...layers import EMBEDDINGS, HEAD, Axis, LayerSpec, LinearSpec
-from ..family import ROPES, Family
+from ..family import Family
 
 NAMES = (("model.tok_embeddings.", f"{EMBEDDINGS}."), ("output.", f"{HEAD}."))
 
@@ -21,7 +21,6 @@ INTERNLM2 = Family(
         down=LinearSpec("feed_forward.w2", (Axis.HIDDEN,), Axis.INTERMEDIATE),
     ),
     absent={"bias": True, "max_position_embeddings": 2048},
-    ropes={**ROPES, "dynamic": "default"},  # which turns otherwise only beyond max_position_embeddings
     names=NAMES,
     more=lambda given: {"grouped_qkv": True},
 )

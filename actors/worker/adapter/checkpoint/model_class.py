@@ -76,7 +76,9 @@ def check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
         raise refused_model(info, f"{VERSION} has no model of this kind that goes on with texts{_parts(whole, known)}")
     classes: Any = known[type(whole)]
     names = [one.__name__ for one in (classes if isinstance(classes, tuple | list) else [classes])]
-    if not {info.architecture, TEXTS_BY_TRANSFORMERS.get(info.architecture)} & {*names}:
+    own = f"{type(whole).__name__.removesuffix('Config')}ForCausalLM"  # of a kind that has another's class there
+    known_names = {one.lower() for one in (*names, own)}  # publishers' letters differ in case
+    if not {one.lower() for one in (info.architecture, TEXTS_BY_TRANSFORMERS.get(info.architecture, ""))} & known_names:
         said = f"of its kind transformers goes on with texts by {' or '.join(names)} alone"
         raise refused_model(info, f"{said}; a checkpoint of that class can be served")
 
