@@ -20,6 +20,7 @@ import torch
 from actorserve.actors.keeper.actor import Memories
 from actorserve.actors.keeper.driver import Driver, DriverError
 from actorserve.actors.model.info import DEMO_FOLDER
+from actorserve.actors.model.memory.kv import KVSpec, LayerAttention
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.protocol.sockets import keeper_wire as wire
 from actorserve.actors.worker.kept_memory.device import DeviceMemory, drop, needed
@@ -262,3 +263,4 @@ class Shape:
     """As much of an architecture as pools need."""
 
     layers, kv_heads, head_dim = 3, 2, 16
+    kv = KVSpec(layers=(LayerAttention(heads=2, kv_heads=2, key_dim=16, value_dim=16, scale=0.25),) * 3)

@@ -77,7 +77,7 @@ def resized(name: str, *sizes: int) -> Edit:
         (None, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 4]}}, "layers of the model, which has 4"),
         (None, {"eagle_aux_hidden_state_layer_ids": "all"}, "eagle_aux_hidden_state_layer_ids = 'all'; a list of"),
         (None, {"eagle_aux_hidden_state_layer_ids": [1]}, "has the shape of fc.weight [256, 768] in place of [256, 25"),
-        (None, {"rope_parameters": None, "rope_scaling": {"rope_type": "dynamic"}}, "the rope type dynamic is not"),
+        (None, {"rope_parameters": None, "rope_scaling": {"rope_type": "spiral"}}, "the rope type spiral is not"),
         (without("d2t"), {"draft_vocab_size": 500}, "it lacks d2t"),
         (without("midlayer.mlp.up_proj.weight"), {}, "it lacks layers.0.mlp.up_proj.weight"),
         (without("midlayer.hidden_norm.weight"), {}, "holds a head of EAGLE-1: for it, method is eagle"),
