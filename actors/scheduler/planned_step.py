@@ -42,6 +42,33 @@ class PlannedStep:
     room: int = 0
 
 
+class Untold:
+    """Rows and blocks that were given out by plans which came to no step: the worker hears of them with the next."""
+
+    def __init__(self, batch: RunningBatch) -> None:
+        self._batch = batch
+        self._rows: list[tuple[NewRow, int]] = []  # each with the ticket of the row that it is of
+        self._blocks: list[tuple[tuple[int, int, int], int]] = []
+
+    def rows(self) -> list[NewRow]:
+        """Those that still have the same sequences."""
+        return [new for new, was in self._rows if self._batch.ticket[new.row] == was]
+
+    def tell(self, step: PlannedStep) -> None:
+        """Put what still holds in front of what this step tells."""
+        if self._rows or self._blocks:
+            step.new = self.rows() + step.new
+            kept = [block for block, was in self._blocks if self._batch.ticket[block[0]] == was]
+            step.new_blocks = kept + step.new_blocks
+            self._rows, self._blocks = [], []
+
+    def keep(self, step: PlannedStep) -> None:
+        """The worker is not told of this step. What has lost its row in this plan needs no word."""
+        ticket = self._batch.ticket
+        self._rows = [(new, int(ticket[new.row])) for new in step.new if ticket[new.row]]
+        self._blocks = [(block, int(ticket[block[0]])) for block in step.new_blocks if ticket[block[0]]]
+
+
 class SteadyPlan:
     """A step of all rows of a batch that can be planned again as it is."""
 

@@ -20,7 +20,7 @@ from .lora.adapters import Adapters
 from .memory.allocation import Allocation
 from .memory.blocks import BlockPool
 from .memory.prefix_cache import PrefixCache
-from .planned_step import PlannedStep, SteadyPlan
+from .planned_step import PlannedStep, SteadyPlan, Untold
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.micro_batches import MicroBatches
 from .policy.pictures import EncoderBudget
@@ -66,6 +66,7 @@ class Planner:
             self.micro_batches = MicroBatches(limits.stages, batch, chunk_size.decoding)
         self._starved = False  # in the last plan a prompt found no block for its windows
         self._steady: SteadyPlan | None = None
+        self._untold = Untold(batch)
         self._room = budget  # for prompts in this plan, before any was given some
         self._turn = 0  # the row that decodes first where the budget is too small for all
 
@@ -102,7 +103,7 @@ class Planner:
     def _plan_once(self) -> PlannedStep | None:
         self._starved, memory = False, self.memory
         preempted, memory.new_blocks = memory.preemptions, []
-        new = self.adopted.announce(self.adapters)
+        new = [] if self._untold.rows() else self.adopted.announce(self.adapters)  # of so many a step tells
         decode = memory.rows_with_room(self._decode_rows())
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
         left = self._room = min(self.budget - len(decode), self.chunk_size(self._num_decoding(decode)))
@@ -188,11 +189,13 @@ class Planner:
         return True
 
     def _account(self, step: PlannedStep) -> PlannedStep | None:
+        step.new_blocks = self.memory.new_blocks
+        self._untold.tell(step)
         if not len(step.rows):
+            self._untold.keep(step)
             return None
         if not len(step.num_draft_tokens):
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
-        step.new_blocks = self.memory.new_blocks
         step.tickets = self.batch.ticket[step.rows]
         step.decoding = int(np.count_nonzero(step.counts - step.num_draft_tokens == 1))
         step.saves = self.snapshots.plan(self.batch, step.rows, step.counts)
@@ -275,6 +278,8 @@ class Planner:
             count = self.encoder.reach(sequence.pictures, computed, count, budget)
         if count:
             count = self.memory.reach(row, count)
+            if sequence.pictures.whole:  # of one that has only a part of its room nothing is computed
+                count = max(0, sequence.pictures.before(computed + count) - computed)
             self._starved |= not count
         if sequence.pictures.all and self.encoder is not None:
             progress = sequence.encoded, sequence.looked

@@ -100,10 +100,11 @@ class Recovery:
 
     def _is_a_request_to_blame(self, child: Child, death: Death) -> bool:
         """Its successor gives the request up at once, or after some deaths, of which the first alone counts here: a few
-        deadly requests must not end the server.
+        deadly requests must not end the server. One that this life has only found there, and did not come to try again,
+        is not what it died of: each death at a start counts.
         """
-        what, tries = self._supervisor.memory.board.in_flight(child.spec.position)
-        return bool(what) and (tries > 1 or (bool(death.hung) and death.was_busy))
+        what, tries = now = self._supervisor.memory.board.in_flight(child.spec.position)
+        return bool(what) and now != child.found and (tries > 1 or (bool(death.hung) and death.was_busy))
 
     def _end_others(self, child: Child) -> None:
         """Kill those that are started again together with this one."""

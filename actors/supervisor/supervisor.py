@@ -177,6 +177,7 @@ class Supervisor:
             self._is_gone(child)
             return
         self.memory.order(child.spec, Order.END if child.stopping else Order.NONE)
+        child.found = self.memory.board.in_flight(child.spec.position)
         channel = None
         try:
             if child.traits.has_clients:

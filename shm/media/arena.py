@@ -133,10 +133,13 @@ class MediaArena:
         load_fence()
         held = self.holds(slot, generation)
         same = all(self.words[self.entry_word(entry) + SEQUENCE] == sequence for entry, sequence in held)
+        load_fence()
         return same and self._is_latest(slot, generation)
 
     def _is_latest(self, slot: int, generation: int) -> bool:
-        return self.words[self.slot_word(slot) + ITEMS] >> 32 == generation
+        """Of the next use, HELD may be stored long before ITEMS; and where it is, `holds` has found nothing."""
+        start = self.slot_word(slot)
+        return all(self.words[start + word] >> 32 == generation for word in (HELD, ITEMS))
 
     def holds(self, slot: int, generation: int) -> list[tuple[int, int]]:
         """(entry, its sequence) of all that this use of a slot holds."""
@@ -176,8 +179,12 @@ class MediaArena:
         return self.words[self.slot_word(slot_of(ref)) + DONE] >> 32 == generation_of(ref)
 
     def write_holds(self, ref: int, holds: list[tuple[int, int]]) -> None:
-        """The media actor: (entry, its sequence) of all that this use of a slot has."""
+        """The media actor: (entry, its sequence) of all that this use of a slot has. What a predecessor has stored is
+        left as it is: somebody may be reading.
+        """
         start = self.slot_word(slot_of(ref))
+        if holds and self.holds(slot_of(ref), generation_of(ref)) == holds:
+            return
         self.words[start + HELD] = 0
         store_fence()
         for index, (entry, sequence) in enumerate(holds):

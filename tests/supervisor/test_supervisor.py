@@ -208,6 +208,15 @@ def test_a_few_deadly_requests_do_not_end_the_server(launch: Launch) -> None:
         assert server.wait() == 1
 
 
+def test_deaths_before_a_deadly_request_is_tried_again_count(launch: Launch) -> None:
+    """Two lives have tried it; those that fail as they start do so for another reason, and not for ever."""
+    lives = {"renderer-0": ["serve", "deadly", "deadly", "kill"]}
+    with launch("--max-restarts", "3", lives=lives) as server:
+        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        server.wait_for(r"renderer-0 ended .* 5 restarts before\); it has died too often", since_start=True)
+        assert server.wait() == 1
+
+
 def test_one_slow_crash_after_the_other_never_escalates() -> None:
     from actorserve.actors.supervisor.restart_policy import Intensity
 

@@ -56,6 +56,7 @@ class Child:
         self.group: list[Child] = [self]  # those that are started again together, itself included
         self.hung = ""  # why it is being killed, if its loop stood still
         self.was_busy = self.was_stopped = False  # while its loop stood still
+        self.found = 0, 0  # of this life, what was in flight when it began, and how many lives had begun that
         self.restarts = -1
         self.renewals = 0  # of them, those of lives that ended to be replaced, as they do to fall asleep
         self.config: Config | None = None  # of its next lives, where that is not the server's

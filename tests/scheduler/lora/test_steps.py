@@ -12,6 +12,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.adapters import AdapterRead, DropAdapter, ReadAdapter
 from actorserve.actors.scheduler.lora.adapters import Adapters
 from actorserve.actors.scheduler.lora.worker_memory import AdapterLimits
+from actorserve.actors.scheduler.policy.micro_batches import TRIAL
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL, MARGIN
 from actorserve.actors.scheduler.recovery.takeover import Takeover
 from actorserve.actors.scheduler.scheduler import Scheduler
@@ -28,11 +29,11 @@ NAMES = "abc"
 class AdaptedBench(Bench):
     """Its worker has the adapters that it was told to read, and runs no row without its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: int = 1) -> None:
         self.there: set[int] = set()
         self.registers = Segment.create(registry_bytes(1), "test")
         self.registry = AdapterRegistryWriter(self.registers, 0, 1, 0)
-        super().__init__()
+        super().__init__(stages=stages)
 
     def birth(self) -> None:
         self.adapters = Adapters(self.registry, LIMITS, self.table, [(name, f"/{name}") for name in NAMES])
@@ -92,8 +93,8 @@ class AdaptedBench(Bench):
 
 
 @pytest.fixture
-def bench() -> Iterator[AdaptedBench]:
-    made = AdaptedBench()
+def bench(request: pytest.FixtureRequest) -> Iterator[AdaptedBench]:
+    made = AdaptedBench(getattr(request, "param", 1))
     yield made
     made.segment.close()
     made.registers.close()
@@ -159,6 +160,30 @@ def test_a_row_ends_whose_adapter_is_not_to_be_read_again(bench: AdaptedBench) -
     bench.turns()
     assert bench.table.finish(refs[gone]) == Finish.ADAPTER and bench.is_right(refs[other], other)
     assert not len(bench.scheduler.batch)
+
+
+@pytest.mark.parametrize("bench", [2], indirect=True)
+def test_a_row_whose_adapter_is_read_while_a_pipeline_waits_for_tokens_is_told_later(bench: AdaptedBench) -> None:
+    """The plan that would have told the worker of it comes to no step."""
+    plain = bench.submit(prompt_of(20, 4), 100, ignore_eos=True)
+    begun = bench.ask("a", 0)
+    bench.turns(8)
+    bench.successor()
+    for _ in range(TRIAL):
+        while bench.plan():
+            pass
+        bench.work()
+    while bench.plan():
+        pass
+    for message in bench.adapters.outbox:
+        assert isinstance(message, ReadAdapter)
+        bench.there.add(message.adapter)
+        bench.adapters.has_read(AdapterRead(bench.workers, 0, message.adapter))
+    bench.adapters.outbox.clear()
+    assert not bench.plan() and bench.scheduler.batch.is_announced[bench.scheduler.sequences[begun].row]
+    bench.turns()
+    assert bench.is_right(begun, 0)
+    assert bench.answer(plain) == expected_answer(prompt_of(20, 4), 100, ignore_eos=True)
 
 
 def test_who_is_tried_alone_in_kept_kv_memory_waits_for_its_adapter(bench: AdaptedBench) -> None:

@@ -12,7 +12,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.step import KVLayout, StepDone
 from actorserve.actors.scheduler.policy.chunk_size import LEAST, ChunkSizePolicy
 from actorserve.actors.scheduler.policy.pictures import EncoderBudget, Picture, Pictures
-from tests.scheduler.engine_model import BLOCK, PLAIN, Bench, expected_answer, prompt_of
+from tests.scheduler.engine_model import BLOCK, MAX_TOKENS, PLAIN, Bench, expected_answer, prompt_of
 
 PLACE = 49
 CUT = VisionSpec(kind="qwen3_vl", placeholders=(PLACE,), hidden=8)
@@ -88,6 +88,48 @@ def test_no_step_cuts_a_picture_whose_tokens_see_one_another(blocks: int, layout
     bench = SeeingBench(vision=WHOLE, layout=layout, num_blocks=blocks * (3 if layout.window_tables else 1))
     run_many(bench, seed=blocks, deaths=deaths)
     assert bench.scheduler.hits + bench.scheduler.prefix.hits
+
+
+def test_pictures_that_fit_only_one_at_a_time_into_tables_of_windows_stop_nobody() -> None:
+    """Both prompts come to their picture and have a part of the blocks that it needs. One of them has to give way, and
+    the worker hears of the other's blocks, though the plan that gave them out was no step.
+    """
+    layout = KVLayout(window=60, window_tables=1)
+    bench = SeeingBench(vision=WHOLE, layout=layout, num_blocks=66, max_num_batched_tokens=128, prefix_caching=False)
+    asked: dict[int, list[int]] = {}
+    for length, item in ((180, picture(40, 120)), (170, picture(30, 80))):
+        prompt = with_pictures(length, item, seed=len(asked))
+        asked[bench.submit(prompt, 4, [item], ignore_eos=True)] = prompt
+    bench.run()
+    assert bench.scheduler.planner.memory.preemptions
+    for ref, prompt in asked.items():
+        assert bench.answer(ref) == expected_answer(prompt, 4, ignore_eos=True)
+    assert bench.scheduler.pool.free == bench.num_blocks
+
+
+@pytest.mark.slow
+def test_many_pictures_and_few_blocks_for_windows_stop_nobody() -> None:
+    for seed in range(400):
+        dice = random.Random(seed)
+        layout = KVLayout(window=dice.choice([40, 60, 100, 130]), window_tables=dice.choice([1, 2, 3, 5]))
+        blocks = MAX_TOKENS // BLOCK * (1 + layout.window_tables) + dice.randrange(8)
+        budget, caching = dice.choice([128, 200]), dice.random() < 0.3
+        bench = SeeingBench(
+            vision=WHOLE, layout=layout, num_blocks=blocks, max_num_batched_tokens=budget, prefix_caching=caching
+        )
+        asked: dict[int, list[int]] = {}
+        for number in range(dice.randrange(2, 9)):
+            items: list[MediaItem] = []
+            length, at = dice.randrange(120, 240), dice.randrange(60)
+            while at + 120 < length:
+                items.append(picture(at, dice.choice([50, 60, 100, 120]), bytes([number, len(items)]) * 8))
+                at += 120 + dice.randrange(1, 20)
+            prompt = with_pictures(length, *items, seed=100 * seed + number)
+            asked[bench.submit(prompt, 4, items, ignore_eos=True)] = prompt
+        bench.run(2000)
+        for ref, prompt in asked.items():
+            assert bench.answer(ref) == expected_answer(prompt, 4, ignore_eos=True), f"seed {seed}"
+        assert bench.scheduler.pool.free == bench.num_blocks
 
 
 def test_one_step_makes_embeddings_of_so_many_tokens() -> None:

@@ -117,6 +117,37 @@ def test_whoever_reads_too_late_is_told(scene: Scene) -> None:
     assert not scene.arena.intact(1, 4)
 
 
+def test_whoever_reads_while_the_next_use_of_the_slot_has_entries_and_no_items_yet_is_told(scene: Scene) -> None:
+    scene.live.add(OLD)
+    scene.entries.hold([OLD], [made(scene, 1, 6)])
+    scene.arena.write_items(OLD, [])
+    scene.live.clear()
+    scene.live.add(NEW)
+    scene.entries.hold([NEW], [made(scene, 2, 6)])
+    assert not scene.arena.intact(1, 4)
+
+
+def test_whoever_reads_while_a_successor_does_again_what_was_held_is_not_disturbed() -> None:
+    """The media actor had died before it said that it was done."""
+
+    def make() -> Scene:
+        scene = Scene()
+        scene.live.add(OLD)
+        scene.entries.hold([OLD], [made(scene, 1, 2)])
+        scene.arena.write_items(OLD, [])
+        return scene
+
+    def acting(scene: Scene) -> Callable[[], object]:
+        after = scene.successor()
+        found = after.find(digest(1), 9)
+        assert found is not None
+        return lambda: after.hold([OLD], [found])
+
+    for scene, _ in every_state(make, acting, (entries, arena), Scene.survives, 0):
+        assert scene.arena.intact(1, 4)
+        scene.close()
+
+
 def test_reset_forgets_what_nobody_has_and_hides_the_rest(scene: Scene) -> None:
     kept, idle = made(scene, 1, 2), made(scene, 2, 2)
     scene.live.add(OTHER)
