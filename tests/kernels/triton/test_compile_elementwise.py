@@ -35,7 +35,7 @@ TYPES = {
     torch.int8: "*i8",
 }
 SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}  # bytes that a program may take
-FEW = 32  # bytes of a thread that Triton's code for sm_120 may spill: it is that for sm_80, with other instructions
+FEW = 32  # bytes of a thread that may be spilled on sm_86 and sm_120, for which Triton's code is that for sm_80
 REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
 QUICK = 90
 KERNELS = [
@@ -82,7 +82,7 @@ def compiled(architecture: int, kernels: list[str], every: bool) -> list[dict[st
 def check(reports: list[dict[str, Any]], kernels: list[str]) -> None:
     assert {report["module"] for report in reports} == set(kernels)
     for report in reports:
-        spare = FEW if report["architecture"] == 120 else 0
+        spare = FEW if SHARED[report["architecture"]] == SHARED[86] else 0
         assert report["spilled"] <= spare and report["stack"] <= spare, report
         assert 0 < report["registers"] <= 255, report
         assert report["shared"] <= SHARED[report["architecture"]], report
