@@ -69,6 +69,19 @@ class GpuBatch(NamedTuple):
         return GpuBatch(self.inputs, 0, starts, self.scratch, fixed=True)
 
 
+def attend(q: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_head: ByHead) -> Tensor:
+    """What heads of all tokens of a step see, [tokens, heads, value_dim]: those of rows that decode come first."""
+    inputs, decoding = batch.inputs, batch.decoding
+    out = torch.empty(*q.shape[:2], pools.values.shape[3], dtype=q.dtype, device=q.device)
+    if decoding:
+        pages = Pages(pools.keys, pools.values, inputs.blocks[:decoding], inputs.lengths[:decoding], pools.scales)
+        paged_decode(q[:decoding], pages, scoring, batch.scratch, out[:decoding], by_head)
+    if batch.starts is not None:
+        pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
+        paged_prefill(q, batch.starts, pages, scoring, out, batch.chunk_scratch, by_head, batch.fixed)
+    return out
+
+
 class GpuBuilder:
     """Makes the parts of a model of a checkpoint's tensors, on the device, one after the other."""
 
@@ -189,16 +202,7 @@ class GpuLayer:
         return self._attend(q, pools, batch).view(len(merged), -1)
 
     def _attend(self, q: Tensor, pools: Pools, batch: GpuBatch) -> Tensor:
-        inputs, decoding = batch.inputs, batch.decoding
-        out = torch.empty(*q.shape[:2], pools.values.shape[3], dtype=q.dtype, device=q.device)
-        if decoding:
-            pages = Pages(pools.keys, pools.values, inputs.blocks[:decoding], inputs.lengths[:decoding], pools.scales)
-            paged_decode(q[:decoding], pages, self.scoring, batch.scratch, out[:decoding], self.by_head)
-        if batch.starts is not None:
-            pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
-            beside = batch.chunk_scratch, self.by_head, batch.fixed
-            paged_prefill(q, batch.starts, pages, self.scoring, out, *beside)
-        return out
+        return attend(q, pools, batch, self.scoring, self.by_head)
 
     def _sum(self, x: Tensor) -> Tensor:
         """Of a group each member has a part."""

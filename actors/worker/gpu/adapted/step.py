@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from actorserve.kernels.pages import ByHead, Pages, Scoring
-from actorserve.kernels.triton.paged_decode import paged_decode
-from actorserve.kernels.triton.paged_prefill import paged_prefill
+from actorserve.kernels.pages import ByHead, Scoring
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 
 from ...adapter.hooks import Call, Unfit
 from ...adapter.probe import AttentionCall
-from ..executor import GpuBatch
+from ..executor import GpuBatch, attend
 
 
 class DeviceStep:
@@ -66,19 +64,6 @@ class DeviceStep:
         by_head = ByHead() if sinks is None else ByHead(sinks.float().contiguous())
         seen = attend(queries, pools, batch, self.scorings[asked.layer], by_head)
         return seen[None, :, :, : values.shape[3]]
-
-
-def attend(queries: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_head: ByHead) -> Tensor:
-    """What all tokens of a step see: those of rows that decode come first."""
-    inputs, decoding = batch.inputs, batch.decoding
-    out = torch.empty(*queries.shape[:2], pools.values.shape[3], dtype=queries.dtype, device=queries.device)
-    if decoding:
-        pages = Pages(pools.keys, pools.values, inputs.blocks[:decoding], inputs.lengths[:decoding], pools.scales)
-        paged_decode(queries[:decoding], pages, scoring, batch.scratch, out[:decoding], by_head)
-    if batch.starts is not None:
-        pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
-        paged_prefill(queries, batch.starts, pages, scoring, out, batch.chunk_scratch, by_head)
-    return out
 
 
 def _flat(heads: Tensor, width: int) -> Tensor:

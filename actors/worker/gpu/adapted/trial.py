@@ -23,7 +23,7 @@ from ...adapter.probe import TOKENS, Recorder, Traits, probe
 from ...adapter.verify import Schedule, Verdict, compare, failure_words, reference_logits, texts_for
 from ..compilations import writable_cache
 from ..executor import GpuBatch
-from ..memory import make_pools
+from ..memory import is_out_of_memory, make_pools
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape, check_traits, shape_of
 
@@ -47,9 +47,9 @@ def verify_on_device(twin: Any, device: torch.device) -> Verdict:
             with writable_cache(log):
                 found = DeviceTrial(model).run(texts)
             compare(expected, [logits.float().cpu() for logits in found])
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise Unfit(f"is not right on this GPU ({OTHER_WAYS}): {failure_words(error)}") from None
     return Verdict(Tier.FLAT, traits, {}, time.perf_counter() - begun, improved=False)
 
