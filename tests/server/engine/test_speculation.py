@@ -203,9 +203,13 @@ def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...
         need_compiler()
     repeats = {"temperature": 0, "ignore_eos": True, "max_tokens": 100}
     bodies = [*KINDS, repeats, {**repeats, "logprobs": 2}, {**repeats, "n": 2, "temperature": 0.3, "seed": 3}]
-    said = []
+    said: list[list[tuple[Any, ...]]] = []
+    looped: list[int] = []  # a text that has come to repeat itself: its first draft is tried, and is right
     for options in (("--speculative-config", "none"), ()):
         with Server(*ONE, *how, *options) as server:
+            if looped:
+                ask(server, **{**repeats, "prompt": looped, "max_tokens": 20})
+                assert gauges(server)[Gauge.ACCEPTED_TOKENS] > 0, "later ones go by what steps take, so by the machine"
             answers = [ask(server, **body) for body in bodies]
             with ThreadPoolExecutor(1) as pool:
                 running = pool.submit(ask, server, **{**repeats, "max_tokens": 400})
@@ -213,8 +217,8 @@ def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...
                     server.replace(actor)
                 answers.append(running.result())
             said.append([(one["token_ids"], one["text"], one["finish_reason"], one["logprobs"]) for one in answers])
+            looped = [*answers[-1]["prompt_token_ids"], *answers[-1]["token_ids"]]
             assert (drafted_tokens(server) > 0) == (not options)
-            assert bool(gauges(server)[Gauge.ACCEPTED_TOKENS]) == (not options)
     assert said[0] == said[1]
 
 
