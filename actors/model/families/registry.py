@@ -17,7 +17,7 @@ from .dense.smollm3 import SMOLLM3
 from .family import Family
 from .gpt_oss import GPT_OSS
 from .llama4 import LLAMA4
-from .mistral import MISTRAL, MIXTRAL
+from .mistral import MINISTRAL3, MISTRAL, MIXTRAL
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .routed import BAILING, BAILING_V2, GLM4_MOE
 
@@ -26,6 +26,7 @@ FAMILIES = (
     LLAMA4,
     MIMO,
     MISTRAL,
+    MINISTRAL3,
     MIXTRAL,
     PHI3,
     QWEN2,

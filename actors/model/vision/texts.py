@@ -51,6 +51,8 @@ QWEN_VL = {**_sizes(152064, 8192, 29568, 80, 64, 8, 32768), "rms_norm_eps": 1e-5
 TEXT_PARTS = {
     "llama": TextPart("LlamaForCausalLM", _sizes(32000, 4096, 11008, 32, 32, 32, 2048)),
     "mistral": TextPart("MistralForCausalLM", _sizes(32000, 4096, 14336, 32, 32, 8, 131072)),
+    "ministral3": TextPart("Ministral3ForCausalLM", _sizes(131072, 4096, 14336, 34, 32, 8, 262144)),
+    "granite": TextPart("GraniteForCausalLM", _sizes(32000, 4096, 11008, 32, 32, 32, 2048)),
     "qwen2": TextPart("Qwen2ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),
     "qwen3": TextPart("Qwen3ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),
     "qwen2_vl_text": TextPart("Qwen2ForCausalLM", QWEN_VL),

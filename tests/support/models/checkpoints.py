@@ -42,6 +42,10 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+MINISTRAL3_ROPE = {  # queries grow within texts of tests
+    **{**YARN_ROPE, "factor": 8.0, "original_max_position_embeddings": 16},
+    **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
+}
 MLA_ROPE = {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 1.3}
 MLA: dict[str, Any] = {
     "q_lora_rank": 40,
@@ -165,6 +169,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
     ),
     "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "mistral": ("mistral", {"sliding_window": 24}),
+    "ministral3": ("ministral3", {"head_dim": 32, "pad_token_id": 0, "rope_parameters": MINISTRAL3_ROPE}),
     "phi3": ("phi3", {"sliding_window": 24, "pad_token_id": 0}),
     "phi3_short": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1024}),  # longer than texts of tests
     "phi3_long": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1}),  # all texts are long

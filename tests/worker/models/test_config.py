@@ -10,7 +10,7 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from actorserve.actors.model.config_json import find_architecture, read_architecture
-from actorserve.actors.model.rope import Rope, long_texts, read_rope
+from actorserve.actors.model.rope import Growth, Rope, long_texts, read_rope
 from actorserve.actors.model.values import Values
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.layers.rotation import rotation_table
@@ -175,6 +175,18 @@ def test_llama4s_growth_was_a_number_at_first() -> None:
     assert grown[0] == grown[1] is not None and grown[2] is grown[3] is None
 
 
+def test_queries_grow_as_the_rotation_says() -> None:
+    """Ministral 3: nothing where there is no such number, and a field by name where the length is missing."""
+    absent = read("Ministral3ForCausalLM")
+    assert absent.growth == Growth(0.1, 16384.0, first=0, turning=True)
+    assert absent.rope.kind == "yarn" and absent.rope.attention_factor == 1
+    assert absent.grows(0) and absent.growth_within(16385) == absent.growth and absent.growth_within(16384) is None
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 64}
+    assert read("Ministral3ForCausalLM", rope_parameters=rope).growth is None
+    with pytest.raises(ConfigError, match="original_max_position_embeddings"):
+        read("Ministral3ForCausalLM", rope_parameters={"rope_type": "default", "llama_4_scaling_beta": 0.1})
+
+
 def test_experts_without_an_mlp_for_all_tokens() -> None:
     """As Qwen3-Coder says it."""
     given = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
@@ -208,7 +220,10 @@ def test_what_is_absent_is_as_in_transformers() -> None:
     assert long is not None and (long.original_length, long.attention_factor) == (4096.0, (1 + 1 / 12) ** 0.5)
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smollm3"])
+NEWER = ("gemma2", "gemma3_text", "glm4", "granite", "ministral3", "olmo2", "olmo3", "seed_oss", "smollm3")
+
+
+@pytest.mark.parametrize("kind", NEWER)
 def test_what_newer_families_leave_out_is_as_in_transformers(kind: str) -> None:
     config: Any = AutoConfig.for_model(kind, **{**VALUES, "num_hidden_layers": 9})
     ours = read(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], num_hidden_layers=9)
