@@ -254,6 +254,14 @@ def test_older_files_of_gemma3_and_olmo3_say_ropes_otherwise() -> None:
     assert [rope.kind for layer in range(4) if (rope := olmo.rope_of(layer))] == ["default"] * 3 + ["linear"]
 
 
+def test_ropes_that_are_not_by_kind_are_stretched_in_layers_without_windows() -> None:
+    scaling = {"rope_type": "linear", "factor": 8.0, "rope_theta": 9.0}
+    olmo = read("Olmo3ForCausalLM", num_hidden_layers=4, rope_parameters=scaling)
+    assert olmo.ropes == (Rope(theta=9.0),) * 3 + (Rope(kind="linear", theta=9.0, numbers={"factor": 8.0}),)
+    gemma = read("Gemma3ForCausalLM", rope_parameters=scaling, sliding_window_pattern=2)
+    assert gemma.ropes is not None and [rope.theta for rope in gemma.ropes if rope] == [10_000.0, 9.0, 10_000.0]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
