@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from .dense.gemma import GEMMA2, GEMMA3
 from .dense.glm4 import GLM4
 from .dense.granite import GRANITE
@@ -39,6 +39,7 @@ FAMILIES = (
     GEMMA3,
     GLM4,
     GLM4_MOE,
+    GLM4_MOE_LITE,
     BAILING,
     BAILING_V2,
     GPT_OSS,

@@ -188,6 +188,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             **{"routed_scaling_factor": 2.5, "num_mtp_layers": 0, "pad_token_id": 0},
         },
     ),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        {
+            **{**MLA, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "routed_scaling_factor": 1.8},
+            **{"mlp_layer_types": ["dense", "sparse", "sparse"], "pad_token_id": 0},
+        },
+    ),
     "granite": (
         "granite",
         {

@@ -194,6 +194,20 @@ def test_experts_without_an_mlp_for_all_tokens() -> None:
     assert moe is not None and moe.shared_intermediate_size == 0
 
 
+def test_layers_of_glm_that_have_experts() -> None:
+    """As GLM-4.7-Flash is published, and as transformers writes it."""
+    sizes = {"n_routed_experts": 8, "moe_intermediate_size": 8}
+    published, listed = (
+        read("Glm4MoeLiteForCausalLM", **sizes, **more)
+        for more in ({"first_k_dense_replace": 1}, {"mlp_layer_types": ["sparse", "dense", "sparse"]})
+    )
+    assert [own.moe and own.moe.layers for own in (published, listed)] == [(False, True, True), (True, False, True)]
+    assert published.beside == ("model.layers.3.",) and published.latent is not None
+    assert (published.head_dim, published.latent.q_rank, published.moe and published.moe.factor) == (256, 768, 1.8)
+    with pytest.raises(ConfigError, match="mlp_layer_types"):
+        read("Glm4MoeLiteForCausalLM", **sizes, mlp_layer_types=["sparse"])
+
+
 def test_windows_of_each_family() -> None:
     assert read(sliding_window=8).windows == (None, None, None)
     assert read("MistralForCausalLM", sliding_window=8).windows == (8, 8, 8)
