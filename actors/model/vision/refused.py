@@ -18,7 +18,7 @@ REASONS = {
         *("AyaVision", "Cohere2Vision", "Granite4Vision", "Ovis2", "PerceptionLM", "FastVlm"),
     ),
     "tokens turn by three positions, in layers that are not this server's, or with experts": (
-        *("Glm4v", "Glm4vMoe", "Ernie4_5_VLMoe", "PaddleOCRVL", "Qwen2_5Omni", "Qwen3OmniMoe", "Qwen3VLMoe"),
+        *("Glm4v", "Glm4vMoe", "Ernie4_5_VLMoe", "PaddleOCRVL", "Qwen2_5Omni", "Qwen3OmniMoe"),
     ),
     "layers have states": ("Lfm2Vl",),
     "layers look at pictures by cross attention, or through another encoder": (

@@ -211,6 +211,11 @@ FAMILIES: dict[str, Family] = {
         film="<video>",
     ),
 }
+QWEN3_VL = FAMILIES["qwen3_vl"]
+FAMILIES["qwen3_vl_moe"] = QWEN3_VL._replace(
+    config={"model_type": "qwen3_vl_moe"},
+    text={**QWEN3_VL.text, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+)
 FAMILIES["ministral3"] = FAMILIES["mistral3"]._replace(
     text={**TEXT, "model_type": "ministral3", "head_dim": 16, "rope_parameters": MINISTRAL3_ROPE}
 )
