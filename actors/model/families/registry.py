@@ -5,7 +5,7 @@ from __future__ import annotations
 from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from .dense.gemma import GEMMA2, GEMMA3
 from .dense.glm4 import GLM4
-from .dense.granite import GRANITE
+from .dense.granite import GRANITE, GRANITE4
 from .dense.internlm2 import INTERNLM2
 from .dense.llama import LLAMA
 from .dense.mimo import MIMO
@@ -44,6 +44,7 @@ FAMILIES = (
     BAILING_V2,
     GPT_OSS,
     GRANITE,
+    GRANITE4,
     INTERNLM2,
     OLMO2,
     OLMO3,

@@ -72,6 +72,11 @@ GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "rope_theta": 100_000.0, "factor": 4.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1_000.0},
 }
+GRANITE4: dict[str, Any] = {
+    **{"layer_types": ["full_attention"] * 3, "num_local_experts": 0, "num_experts_per_tok": 0, "mamba_n_heads": 4},
+    **{"shared_intermediate_size": 80, "embedding_multiplier": 3.0, "residual_multiplier": 0.6},
+    **{"attention_multiplier": 0.11, "logits_scaling": 0.7, "tie_word_embeddings": True},
+}
 OLMO3: dict[str, Any] = {"pad_token_id": 0, "rope_scaling": YARN_ROPE, "rope_theta": 10_000.0}
 PHI4_MINI: dict[str, Any] = {
     "pad_token_id": 0,
@@ -205,6 +210,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             "tie_word_embeddings": True,
         },
     ),
+    "granite4": ("granitemoehybrid", {**GRANITE4, "position_embedding_type": "rope"}),
+    "granite4_unturned": ("granitemoehybrid", GRANITE4),
     "olmo2": ("olmo2", {"pad_token_id": 0}),
     "olmo3": ("olmo3", {**OLMO3, "num_hidden_layers": 4, "sliding_window": 24}),
     "seed_oss": ("seed_oss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "pad_token_id": 0}),

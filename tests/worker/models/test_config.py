@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from actorserve.actors.model.config_json import find_architecture, read_architecture
 from actorserve.actors.model.rope import Growth, Rope, long_texts, read_rope
-from actorserve.actors.model.values import Values
+from actorserve.actors.model.values import Unsupported, Values
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.layers.rotation import rotation_table
 from actorserve.actors.worker.models.rope import cosines_and_sines, inverse_frequencies
@@ -206,6 +206,23 @@ def test_layers_of_glm_that_have_experts() -> None:
     assert (published.head_dim, published.latent.q_rank, published.moe and published.moe.factor) == (256, 768, 1.8)
     with pytest.raises(ConfigError, match="mlp_layer_types"):
         read("Glm4MoeLiteForCausalLM", **sizes, mlp_layer_types=["sparse"])
+
+
+def test_granite_4_with_states_or_experts_is_left_to_transformers() -> None:
+    """As it was published: layers and positions by the names of that time."""
+    dense = {"layer_types": ["attention"] * 3, "num_local_experts": 0, "shared_intermediate_size": 24}
+    own = read("GraniteMoeHybridForCausalLM", **dense, position_embedding_type="rope")
+    assert own.intermediate_size == 24 and own.ropes is None
+    assert read("GraniteMoeHybridForCausalLM", **dense, position_embedding_type="nope").rope_of(0) is None
+    for other in (
+        {"layer_types": ["attention", "mamba", "attention"]},
+        {"num_local_experts": 4},
+        {"layer_types": None},
+    ):
+        values = {**VALUES, "architectures": ["GraniteMoeHybridForCausalLM"], **dense, **other}
+        assert find_architecture(values, "auto") is None
+        with pytest.raises(Unsupported, match=next(iter(other))):
+            find_architecture(values, "native")
 
 
 def test_windows_of_each_family() -> None:
