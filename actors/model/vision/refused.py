@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...options.config import ConfigError
-from .texts import KINDS
+from .texts import KINDS, TEXT_PARTS
 
 END = "ForConditionalGeneration"
 OTHER_ENDS = ("ForVisionText2Text", "ForProteinText2Text")
@@ -66,3 +66,8 @@ def check_kind(values: dict[str, Any], trust_remote_code: bool) -> None:
 def instead() -> str:
     """What of models that see or hear is served."""
     return f"of models that see or hear these are served: {', '.join(name.removesuffix(END) for name in KINDS)}"
+
+
+def text_parts() -> str:
+    """What is said of a model of those whose text part is none that is served."""
+    return f"with its pictures or sounds text parts of these kinds are served: {', '.join(TEXT_PARTS)}"

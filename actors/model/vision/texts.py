@@ -55,6 +55,8 @@ TEXT_PARTS = {
     "granite": TextPart("GraniteForCausalLM", _sizes(32000, 4096, 11008, 32, 32, 32, 2048)),
     "qwen2": TextPart("Qwen2ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),
     "qwen3": TextPart("Qwen3ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),
+    "qwen3_moe": TextPart("Qwen3MoeForCausalLM", _sizes(151936, 2048, 6144, 24, 32, 4, 32768)),
+    "gpt_oss": TextPart("GptOssForCausalLM", _sizes(201088, 2880, 2880, 36, 64, 8, 131072)),
     "qwen2_vl_text": TextPart("Qwen2ForCausalLM", QWEN_VL),
     "qwen2_5_vl_text": TextPart("Qwen2ForCausalLM", QWEN_VL),
     "qwen3_vl_text": TextPart(

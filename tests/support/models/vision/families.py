@@ -211,6 +211,15 @@ FAMILIES: dict[str, Family] = {
         film="<video>",
     ),
 }
+INTERNVL = FAMILIES["internvl"]
+MOE = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True}
+FAMILIES["internvl_qwen3_moe"] = INTERNVL._replace(text={**TEXT, **MOE, "model_type": "qwen3_moe", "head_dim": 16})
+FAMILIES["internvl_gpt_oss"] = INTERNVL._replace(
+    text={
+        **{**TEXT, "model_type": "gpt_oss", "num_local_experts": 6, "num_experts_per_tok": 3, "head_dim": 32},
+        **{"sliding_window": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
+    }
+)
 QWEN3_VL = FAMILIES["qwen3_vl"]
 FAMILIES["qwen3_vl_moe"] = QWEN3_VL._replace(
     config={"model_type": "qwen3_vl_moe"},
