@@ -59,7 +59,7 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
     value: object = text
     try:
         if isinstance(kind, inspect.ListType):
-            value = [_scalar(plain_type(kind.item_type), item) for item in _items(field.name, text)]
+            value = [_scalar(plain_type(kind.item_type), item) for item in items_of(field.name, text)]
         elif (value := canonical(field.name, text)) is not None:  # else it is said to be left out
             value = canonical(field.name, _scalar(kind, text))
         return msgspec.convert(value, get_type_hints(Config, include_extras=True)[field.name])
@@ -69,8 +69,8 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
         raise ConfigError(f"{name}: {text} is {error}") from None
 
 
-def _items(name: str, text: str) -> list[str]:
-    """A list is written with commas, or as JSON."""
+def items_of(name: str, text: str) -> list[str]:
+    """A list is written with commas, or as JSON; ValueError if it is none."""
     if name in WHOLE or (name in MAY_BE_WHOLE and not text.startswith("[")):
         return [text]
     if text.startswith("["):

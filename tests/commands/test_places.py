@@ -23,6 +23,16 @@ from actorserve.actors.options.fields import option_fields
         ("logits_processors", ["there.py:One", "json:Two"], ["HERE-there.py:One", "json:Two"]),
         ("worker_cls", "there.py:One", "HERE-there.py:One"),
         ("also", ["there,dtype=half"], ["HERE-there,dtype=half"]),
+        ("model", "folder/*.gguf", "HERE-folder/*.gguf"),
+        ("model", "none/*.gguf", "none/*.gguf"),
+        ("also", ["folder/*.gguf,seed=1"], ["HERE-folder/*.gguf,seed=1"]),
+        ("also", ["a/b,tokenizer-path= there,dtype=half"], ["a/b,tokenizer-path=HERE-there,dtype=half"]),
+        ("also", ["a/b,logits-processors=m:A,there.py:B,seed=1"], ["a/b,logits-processors=m:A,HERE-there.py:B,seed=1"]),
+        ("also", ['a,logits_processors=["there.py:B"]'], ['a,logits_processors=["HERE-there.py:B"]']),
+        ("also", ['a,speculative_config={"model":"there"}'], ['a,speculative_config={"model":"HERE-there"}']),
+        ("also", ["a,speculative-draft-model-path=there,x"], ["a,speculative-draft-model-path=there,x"]),
+        ("also", ["a,speculative-draft-model-path=there"], ["a,speculative-draft-model-path=HERE-there"]),
+        ("also", ["a,no-such=there,served-model-name=there"], ["a,no-such=there,served-model-name=there"]),
         ("kv_offload", "host:1Gi,plugin:there.py:One:x", "host:1Gi,plugin:HERE-there.py:One:x"),
         ("served_model_name", ["there"], ["there"]),
         ("max_num_seqs", 4, 4),
@@ -34,6 +44,7 @@ def test_what_is_there_is_absolute(
     monkeypatch.chdir(tmp_path)
     for file in ("there", "there.json", "there.py"):
         Path(file).touch()
+    Path("folder").mkdir()
     paths = Paths()
     assert json.dumps(paths.placed(name, value)) == json.dumps(placed).replace("HERE-", f"{tmp_path}/")
     assert [one.parent for one in paths.read] == [tmp_path] * ("HERE-" in str(placed)) and not paths.written
