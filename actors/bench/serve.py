@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from ..options.config import ConfigError
 from . import options, processes
+from .client_tls import ClientTls, client_tls
 from .load.arrivals import arrivals
 from .load.client import Target
 from .load.prompts import DatasetError, Prompt, PromptOptions, make_prompts
@@ -43,29 +44,31 @@ def opened(arguments: argparse.Namespace, engine: Sequence[str] | None = None) -
         if given:
             raise ConfigError(f"{given[0]}: --base-url names a server that runs already")
         base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
-        wait_ready(base_url, arguments.ready_timeout)
-        yield bench_of(arguments, base_url, arguments.server_pid or processes.listener(base_url))
+        tls = client_tls(arguments, own=False)
+        wait_ready(base_url, arguments.ready_timeout, tls)
+        yield bench_of(arguments, base_url, arguments.server_pid or processes.listener(base_url), tls)
         return
     model = [arguments.model] if arguments.model else []
-    with StartedServer([*model, *given], arguments.ready_timeout) as server:
-        yield bench_of(arguments, server.base_url, server.pid, started=True)
+    tls = client_tls(arguments, own=True)
+    with StartedServer([*model, *given], arguments.ready_timeout, tls=tls) as server:
+        yield bench_of(arguments, server.base_url, server.pid, tls)
 
 
-def bench_of(arguments: argparse.Namespace, base_url: str, pid: int | None, started: bool = False) -> Bench:
+def bench_of(arguments: argparse.Namespace, base_url: str, pid: int | None, tls: ClientTls) -> Bench:
     """A server that is ready, tried once."""
     headers = options.headers_of(arguments)
-    given = None if started else arguments.model
+    given = None if tls.own else arguments.model
     ignore = arguments.ignore_eos
     target = Target(
         base_url=base_url,
-        model=given or first_model(base_url, headers, started),
+        model=given or first_model(base_url, headers, tls),
         chat=arguments.backend == "openai-chat",
         endpoint=arguments.endpoint,
         headers=headers,
         extra_body=options.extra_body_of(arguments),
         ignore_eos=arguments.dataset in ("random", "fixed", "shared-prefix") if ignore is None else ignore,
         timeout_s=arguments.request_timeout,
-        own=started,
+        tls=tls,
     )
     count, counted_by = counter(target, arguments.tokenizer)
     some = wanted(arguments)

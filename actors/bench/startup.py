@@ -24,6 +24,7 @@ from rich.table import Table
 import actorserve
 
 from ..options.config import ConfigError
+from .client_tls import OWN, ClientTls, client_tls
 from .results.report import check_writable
 from .server import ServerError, StartedServer, ask
 
@@ -50,7 +51,8 @@ def startup(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.output_json:
         check_writable(Path(arguments.output_json))
     words = [*([arguments.model] if arguments.model else []), *arguments.engine]
-    starts = measure(lambda caches: start(words, caches, arguments.ready_timeout), **counts)
+    tls = client_tls(arguments, own=True)
+    starts = measure(lambda caches: start(words, caches, arguments.ready_timeout, tls), **counts)
     show(console, starts)
     if arguments.output_json:
         path = Path(arguments.output_json)
@@ -74,18 +76,19 @@ def measure(begin: Callable[[Path], Start], cold: int, warmup: int, warm: int) -
     return starts
 
 
-def start(words: Sequence[str], caches: Path, ready_s: float) -> Start:
+def start(words: Sequence[str], caches: Path, ready_s: float, tls: ClientTls = OWN) -> Start:
     """Of a server with these options, which is stopped again."""
     hub = os.environ.get(HUB) or str(Path(os.environ.get(CACHES) or "~/.cache").expanduser() / "huggingface")
     begun = time.monotonic()
-    with StartedServer(words, ready_s, env={**os.environ, CACHES: str(caches), HUB: hub}) as server:
+    env = {**os.environ, CACHES: str(caches), HUB: hub}
+    with StartedServer(words, ready_s, env=env, tls=tls) as server:
         taken = time.monotonic() - begun
-        return Start(taken, phases_of(_metrics(f"{server.base_url}/metrics")))
+        return Start(taken, phases_of(_metrics(f"{server.base_url}/metrics", tls)))
 
 
-def _metrics(url: str) -> str:
+def _metrics(url: str, tls: ClientTls) -> str:
     try:
-        with ask(url, ANSWER_S, own=True) as response:
+        with ask(url, ANSWER_S, tls) as response:
             text: bytes = response.read()
     except OSError as error:
         raise ServerError(f"{url}: {error}") from None

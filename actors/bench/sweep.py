@@ -23,6 +23,7 @@ from rich.table import Table
 
 from ..options.config import ConfigError
 from . import options
+from .client_tls import client_tls
 from .results.pareto import frontier, per_user
 from .results.plot import plot_pareto
 from .results.report import check_writable, document, load, mean_of, number, save
@@ -151,7 +152,7 @@ def _measure(
         for path, (one, given) in missing:
             _keep(path, _points(given, server, one, base_url, None))
         return
-    with StartedServer(words, arguments.ready_timeout) as started:
+    with StartedServer(words, arguments.ready_timeout, tls=client_tls(arguments, own=True)) as started:
         for path, (one, given) in missing:
             _keep(path, _points(given, server, one, started.base_url, started.pid))
 
@@ -159,7 +160,7 @@ def _measure(
 def _points(
     given: argparse.Namespace, server: Combination, load: Combination, base_url: str, pid: int | None
 ) -> list[Values]:
-    bench = bench_of(given, base_url, pid, started=pid is not None)
+    bench = bench_of(given, base_url, pid, client_tls(given, own=pid is not None))
     name = "; ".join(one.name for one in (server, load) if one.given) or "as it is"
     about = {"engine": server.words, "load": load.words}
     return [point | {"name": f"{name} ({point['name']})", **about} for point in sweep(bench, given)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
+from ..bench.client_tls import PERHAPS_WANTED, WANTED, ClientTls, may_want_certificate, wants_certificate
 from ..bench.load.sse import EventReader
 
 CONNECT_S = 10.0
@@ -18,6 +18,7 @@ SILENCE_S = 600.0  # in which nothing comes of an answer: a long queue, a long p
 DONE = b"[DONE]"
 READ = 1 << 16
 UNAUTHORIZED = 401
+NO_OWN = ClientTls()
 MOST_ERROR = 500  # characters of an error of no known form
 
 
@@ -53,9 +54,9 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class Client:
-    """One server and one of its models. `verify`: its certificate must be one that this machine trusts."""
+    """One server and one of its models."""
 
-    def __init__(self, url: str, key: str | None, verify: bool = True) -> None:
+    def __init__(self, url: str, key: str | None, tls: ClientTls = NO_OWN) -> None:
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
         except ValueError as error:
@@ -68,7 +69,7 @@ class Client:
             raise ChatError(f"{url}: the port is no number from 0 to 65535") from None
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
-        self._context = None if parts.scheme == "http" else _context(verify)
+        self._context = None if parts.scheme == "http" else tls.context()
         self._headers = {"Content-Type": "application/json"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -163,16 +164,12 @@ class Client:
     def _lost(self, error: Exception) -> ChatError:
         if isinstance(error, TimeoutError):
             return ChatError(f"{self.url} does not answer")
+        if wants_certificate(error):
+            return ChatError(f"{self.url}: {WANTED}")
+        if may_want_certificate(error, self.url):
+            return ChatError(f"{self.url}: {PERHAPS_WANTED}")
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ChatError(f"{self.url} cannot be reached: {reason}")
-
-
-def _context(verify: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _error_of(response: http.client.HTTPResponse) -> str:

@@ -17,13 +17,14 @@ WHOLE_INPUT = "-"
 FAILED = 1
 
 
-def add_chat(parser: argparse.ArgumentParser) -> None:
-    """What is said, and how it is answered."""
+def add_chat(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
+    """What is said, and how it is answered; its group of options."""
     group = parser.add_argument_group("chat")
     said = "one message, whose answer is all; - is all of standard input. More of them are its parts"
     group.add_argument("--message", "-q", "--quick", metavar="TEXT", action="append", help=said)
     group.add_argument("--system", metavar="TEXT", help="an instruction for the model")
     add_drawing(group)
+    return group
 
 
 def add_drawing(group: argparse._ActionsContainer, max_tokens: int | None = None) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...bench.client_tls import add_client_certificate, client_tls, own_tls
 from ...options.command_line import add_options, read_config
 from ...options.config import ConfigError
 from ..places import given_words
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ready-timeout", type=float, default=7200.0, metavar="SECONDS", help="for a server that is away (7200)"
     )
+    add_client_certificate(group)
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     add_options(parser)
 
@@ -80,12 +82,17 @@ def _run(arguments: argparse.Namespace, words: list[str], answers: Answers, tota
     if arguments.base_url is None:
         config = read_config(arguments)
         key = config.api_key[0] if config.api_key else None
+        tls = own_tls(arguments, config)
+    else:
+        tls = client_tls(arguments, own=False)
     settings = Settings(arguments.batch_concurrency, arguments.batch_retries, arguments.batch_timeout, key)
     if len(answers.done) == total:
         return _tell(arguments, 0, 0, total)
     if arguments.base_url is not None:
-        return _send(arguments, RunningServer(arguments.base_url, arguments.ready_timeout), settings, answers, total)
-    server = OwnServer(words, arguments.ready_timeout)
+        return _send(
+            arguments, RunningServer(arguments.base_url, arguments.ready_timeout, tls), settings, answers, total
+        )
+    server = OwnServer(words, arguments.ready_timeout, tls)
     server.start()
     try:
         return _send(arguments, server, settings, answers, total)
