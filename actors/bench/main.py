@@ -19,7 +19,7 @@ from . import options
 from .mm import mm
 from .results.compare import compare
 from .results.plot import plot
-from .results.report import check_writable, document, load, save, show
+from .results.report import UnwrittenError, check_writable, document, load, save, show
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
 from .startup import startup
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
             if arguments.bench == "startup":
                 return startup(arguments, console)
             return _measure(arguments, console)
-    except ServerError as error:
+    except (ServerError, UnwrittenError) as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

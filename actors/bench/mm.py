@@ -30,7 +30,7 @@ import actorserve
 from ..options.config import ConfigError
 from . import options
 from .client_tls import ClientTls, client_tls
-from .results.report import check_writable
+from .results.report import check_writable, save
 from .server import ServerError, StartedServer, ask, wait_ready
 
 RESET = "/reset_encoder_cache"
@@ -61,7 +61,7 @@ def mm(arguments: argparse.Namespace, console: Console) -> int:
     show(console, found)
     if arguments.output_json:
         about = {"schema": "actorserve-bench-mm/1", "version": actorserve.__version__}
-        Path(arguments.output_json).write_text(json.dumps({**about, "sizes": found}, indent=2) + "\n")
+        save(Path(arguments.output_json), {**about, "sizes": found})
         console.print(f"written to {arguments.output_json}", markup=False)
     return 0
 

@@ -8,7 +8,6 @@ system's page cache either way.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import statistics
@@ -16,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +24,7 @@ import actorserve
 
 from ..options.config import ConfigError
 from .client_tls import OWN, ClientTls, client_tls
-from .results.report import check_writable
+from .results.report import check_writable, save
 from .server import ServerError, StartedServer, ask
 
 PHASE = re.compile(r'^actorserve:startup_seconds\{actor="([^"]+)",phase="([^"]+)"\} (\S+)', re.MULTILINE)
@@ -55,9 +54,8 @@ def startup(arguments: argparse.Namespace, console: Console) -> int:
     starts = measure(lambda caches: start(words, caches, arguments.ready_timeout, tls), **counts)
     show(console, starts)
     if arguments.output_json:
-        path = Path(arguments.output_json)
-        path.write_text(json.dumps(document(starts), indent=2) + "\n")
-        console.print(f"written to {path}", markup=False)
+        save(Path(arguments.output_json), document(starts))
+        console.print(f"written to {arguments.output_json}", markup=False)
     return 0
 
 
@@ -100,7 +98,7 @@ def phases_of(metrics: str) -> dict[str, float]:
     return {f"{actor}: {phase}": float(seconds) for actor, phase, seconds in PHASE.findall(metrics)}
 
 
-def document(starts: dict[str, list[Start]]) -> dict[str, object]:
+def document(starts: dict[str, list[Start]]) -> dict[str, Any]:
     """All of it, as JSON has it."""
     kinds = {
         kind: {"ready_s": [one.ready_s for one in those], "phases_s": [one.phases for one in those]}

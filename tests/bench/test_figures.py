@@ -13,8 +13,7 @@ from actorserve.actors.bench.load.record import RequestRecord
 from actorserve.actors.bench.results.compare import verdict
 from actorserve.actors.bench.results.metrics import figures, is_good, spread
 from actorserve.actors.bench.results.pareto import frontier, per_user
-from actorserve.actors.bench.results.report import document, load, save
-from actorserve.actors.options.config import ConfigError
+from actorserve.actors.bench.results.report import UnwrittenError, document, load, save
 
 
 def record(*, sizes: list[int] | None = None, usage: int | None = None, error: str = "") -> RequestRecord:
@@ -114,7 +113,7 @@ def test_what_json_has_no_number_for_is_null(tmp_path: Path) -> None:
     save(tmp_path / "a.json", document("serve", {"options": {"ready_timeout": math.inf}}, [{"p99": [math.nan, 1.0]}]))
     found = load(str(tmp_path / "a.json"))
     assert found["options"] == {"ready_timeout": None} and found["points"] == [{"p99": [None, 1.0]}]
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(UnwrittenError, match="cannot be written"):
         save(Path("/dev/null/a.json"), {})
 
 
