@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ..bench.client_tls import OWN, ClientTls
 from ..bench.server import NotLetInError, ServerError, StartedServer, wait_ready
+from ..bench.target import address_of
 
 PAUSE_S = 0.2  # between two looks at a server that is not ready
 
@@ -64,7 +65,7 @@ class RunningServer(BatchServer):
 
     def __init__(self, base_url: str, ready_s: float, tls: ClientTls) -> None:
         super().__init__(ready_s, tls)
-        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._base_url = address_of("--base-url", base_url)
         self._ready = False
 
     @property

@@ -24,6 +24,7 @@ from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
 from .startup import startup
 from .sweep import run_sweep, shown
+from .target import address_of
 from .termination import heard
 from .tune import tune
 
@@ -68,6 +69,10 @@ def _check(arguments: argparse.Namespace) -> list[str]:
         if getattr(arguments, name, 1) < 1:
             raise ConfigError(f"--{name.replace('_', '-')}: at least 1")
     wanted(arguments)
+    if arguments.base_url:
+        address_of("--base-url", arguments.base_url)
+    if arguments.tokenizer and not (path := Path(arguments.tokenizer) / "tokenizer.json").is_file():
+        raise ConfigError(f"--tokenizer: there is no file {path}")
     return options.metrics_of(arguments.percentile_metrics)
 
 

@@ -32,6 +32,7 @@ from . import options
 from .client_tls import ClientTls, client_tls
 from .results.report import check_writable, save
 from .server import ServerError, StartedServer, ask, wait_ready
+from .target import address_of
 
 RESET = "/reset_encoder_cache"
 STEPS = ("new", "processed", "known")
@@ -55,7 +56,7 @@ def mm(arguments: argparse.Namespace, console: Console) -> int:
         with StartedServer(words, arguments.ready_timeout, tls=tls) as server:
             found = measure(Client(server.base_url, arguments, key, tls), sizes, arguments)
     else:
-        base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
+        base_url = address_of("--base-url", arguments.base_url)
         wait_ready(base_url, arguments.ready_timeout, tls)
         found = measure(Client(base_url, arguments, arguments.admin_api_key, tls), sizes, arguments)
     show(console, found)

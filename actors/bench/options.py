@@ -10,6 +10,7 @@ from typing import Any
 
 from ..options.config import ConfigError
 from .client_tls import add_client_certificate
+from .target import check_headers
 
 DATASETS = ("random", "fixed", "shared-prefix", "file")  # as in bench/load/prompts.py, which a parser need not import
 ARRIVALS = ("gamma", "poisson", "fixed")
@@ -195,6 +196,7 @@ def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
         if not equals:
             raise ConfigError(f"--header {header}: NAME=VALUE")
         found[name] = value
+    check_headers(found, "--header, or the key")
     return found
 
 

@@ -23,6 +23,7 @@ from .load.record import RequestRecord
 from .load.session import Run, counter, first_model, measured, probe
 from .results.metrics import figures
 from .server import StartedServer, wait_ready
+from .target import address_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def opened(arguments: argparse.Namespace, engine: Sequence[str] | None = None) -
     if arguments.base_url:
         if given:
             raise ConfigError(f"{given[0]}: --base-url names a server that runs already")
-        base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
+        base_url = address_of("--base-url", arguments.base_url)
         tls = client_tls(arguments, own=False)
         wait_ready(base_url, arguments.ready_timeout, tls)
         yield bench_of(arguments, base_url, arguments.server_pid or processes.listener(base_url), tls)

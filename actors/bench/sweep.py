@@ -30,6 +30,7 @@ from .results.plot import plot_pareto
 from .results.report import UnwrittenError, check_writable, document, load, mean_of, number, save
 from .serve import bench_of, sweep, wanted
 from .server import ServerError, StartedServer
+from .target import address_of
 
 PARETO, WHOLE = "pareto.svg", "sweep.json"
 FOLDER = "points"
@@ -157,7 +158,7 @@ def _of_server(
 def _running(arguments: argparse.Namespace, words: list[str]) -> Iterator[tuple[str, int | None]]:
     """The address of the server that is measured, and the process of one that was started for it."""
     if arguments.base_url:
-        yield arguments.base_url.rstrip("/").removesuffix("/v1"), None
+        yield address_of("--base-url", arguments.base_url), None
         return
     with StartedServer(words, arguments.ready_timeout, tls=client_tls(arguments, own=True)) as started:
         yield started.base_url, started.pid

@@ -6,12 +6,13 @@ import http.client
 import json
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from ..bench.client_tls import PERHAPS_WANTED, WANTED, ClientTls, may_want_certificate, wants_certificate
 from ..bench.load.sse import EventReader
+from ..bench.target import is_sendable
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0  # in which nothing comes of an answer: a long queue, a long prompt
@@ -64,13 +65,17 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ChatError(f"{url} is no address of a server, such as http://127.0.0.1:8000")
         try:
-            self._address = parts.hostname, parts.port
+            self._address = parts.hostname.encode("idna").decode(), parts.port
+        except UnicodeError:
+            raise ChatError(f"{url}: {parts.hostname} is no name of a host") from None
         except ValueError:
             raise ChatError(f"{url}: the port is no number from 0 to 65535") from None
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self._prefix = parts.path.rstrip("/").removesuffix("/v1")
+        self._prefix = quote(parts.path.rstrip("/").removesuffix("/v1"), safe="/%:@!$&'()*+,;=~")
         self._context = None if parts.scheme == "http" else tls.context()
         self._headers = {"Content-Type": "application/json"}
+        if key and not is_sendable(key):
+            raise ChatError("the key has characters that no key can have: a line's end, or others than ASCII's")
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self.finish_reason = ""  # of the last answer that came to its end

@@ -102,11 +102,11 @@ def read_yaml(path: Path, named: str = "--config", told: Callable[[str], None] |
     """The file's options by field name; `max-num-seqs` and `max_num_seqs` are the same. `named` names the file; `told`
     gets the warnings, if not whoever starts a command.
     """
-    import yaml
+    from .yaml_file import load_yaml  # which hardly anybody needs
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = load_yaml(path)
+    except ValueError as error:
         raise ConfigError(f"{named}: {path} cannot be read: {error}") from None
     if content is None:
         return {}
@@ -129,7 +129,9 @@ def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], 
     troubles: list[str] = []
     for key, value in given.items():
         name = key.replace("-", "_")
-        if name in fields:
+        if name in values and name in fields:
+            troubles.append(f"{key}: it is there twice, or by two of its names")
+        elif name in fields:
             values[name] = value
             continue
         meaning = meaning_of(flag(name))

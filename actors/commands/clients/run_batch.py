@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...bench.client_tls import add_client_certificate, client_tls, own_tls
+from ...bench.target import check_headers
 from ...options.command_line import add_options, read_config
 from ...options.config import ConfigError
 from ..places import given_words
@@ -85,6 +86,8 @@ def _run(arguments: argparse.Namespace, words: list[str], answers: Answers, tota
         tls = own_tls(arguments, config)
     else:
         tls = client_tls(arguments, own=False)
+    if key is not None:
+        check_headers({"Authorization": key}, "the API key")
     settings = Settings(arguments.batch_concurrency, arguments.batch_retries, arguments.batch_timeout, key)
     if len(answers.done) == total:
         return _tell(arguments, 0, 0, total)
