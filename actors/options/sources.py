@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import inspect
@@ -102,10 +102,8 @@ def read_yaml(path: Path, named: str = "--config", told: Callable[[str], None] |
     """The file's options by field name; `max-num-seqs` and `max_num_seqs` are the same. `named` names the file; `told`
     gets the warnings, if not whoever starts a command.
     """
-    from .yaml_file import load_yaml  # which hardly anybody needs
-
     try:
-        content = load_yaml(path)
+        content = _load_yaml(path)
     except ValueError as error:
         raise ConfigError(f"{named}: {path} cannot be read: {error}") from None
     if content is None:
@@ -115,6 +113,30 @@ def read_yaml(path: Path, named: str = "--config", told: Callable[[str], None] |
     fields = option_fields()
     given = named_values({str(key): value for key, value in content.items()}, f"{named}: {path}", told or warn)
     return {name: _yaml_value(fields[name], value) for name, value in given.items()}
+
+
+def _load_yaml(path: Path) -> Any:
+    """What is in it; ValueError says in one line why it cannot be read, also if a name is there twice."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        seen = set()
+        for name, _ in root.value if isinstance(root, yaml.MappingNode) else ():
+            if isinstance(name, yaml.ScalarNode) and name.value in seen:  # PyYAML takes the last, and says nothing
+                raise ValueError(f"{name.value} is there twice (line {name.start_mark.line + 1})")
+            seen.add(str(name.value))
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        where = "" if error.problem_mark is None else f" (line {error.problem_mark.line + 1})"
+        raise ValueError(f"{error.problem}{where}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def warn(text: str) -> None:
