@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if not word.startswith("-")), None)
-    arguments = make_parser(command).parse_args(words)
     try:
+        arguments = make_parser(command).parse_args(words)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
     except ConfigError as error:

@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from actorserve.__main__ import start
 from actorserve.actors.cli import main, make_parser
 from actorserve.actors.options.command_line import GROUPS, describe_options, integer, read_config
 from actorserve.actors.options.config import Config, ConfigError
@@ -340,6 +342,18 @@ def test_a_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert done.returncode == 2
     assert done.stderr.strip() == f"actorserve: error: model: there is no folder {tmp_path / 'none'}"
     assert done.stdout == ""
+
+
+def test_an_interrupt_while_something_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("actorserve.actors.cli.make_parser", interrupted)
+    assert main(["check"]) == 130
+    monkeypatch.setattr("actorserve.actors.cli.main", interrupted)
+    assert start() == 130 and capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
