@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import os
 import ssl
 from functools import cache
 from typing import NamedTuple
@@ -44,7 +45,8 @@ def add_client_certificate(group: argparse._ActionsContainer) -> None:
 
 def client_tls(arguments: argparse.Namespace, own: bool) -> ClientTls:
     """What these options say; ConfigError if the files will not do."""
-    tls = ClientTls(own, arguments.client_certfile, arguments.client_keyfile)
+    files = (given and os.path.expanduser(given) for given in (arguments.client_certfile, arguments.client_keyfile))
+    tls = ClientTls(own, *files)
     if tls.certificate is not None:
         tls.context()
     elif tls.key is not None:

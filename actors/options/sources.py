@@ -120,7 +120,7 @@ def _load_yaml(path: Path) -> Any:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.expanduser().read_text(encoding="utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         seen = set()
         for name, _ in root.value if isinstance(root, yaml.MappingNode) else ():

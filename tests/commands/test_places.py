@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.commands.places import FILES, FOLDERS, READ, Paths
-from actorserve.actors.options.fields import option_fields
+from actorserve.actors.commands.places import CODE, FILES, FOLDERS, READ, Paths
+from actorserve.actors.options.fields import canonical, option_fields
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,19 @@ def test_what_is_written_is_absolute_and_told(tmp_path: Path, monkeypatch: pytes
     assert paths.placed("kv_offload", "folder:new:4Gi,nixl") == f"folder:{tmp_path}/new:4Gi,nixl"
     assert paths.placed("dump_dir", "none") == "none"
     assert paths.written == [(name, tmp_path / "new") for name in (*FILES, *FOLDERS, "kv_offload")]
+
+
+def test_a_home_is_known_wherever_a_path_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those whose readers know it themselves."""
+    monkeypatch.setenv("HOME", "/home/me")
+    own = {"model", "tokenizer", "chat_template", "download_dir"} | {
+        name for name in READ if name.startswith("engine_")
+    }
+    for name in {*READ, *FILES, *FOLDERS, *CODE} - own - {"node_secret_file"}:
+        assert canonical(name, "~/a") == "/home/me/a", name
+        assert canonical(name, ["~/a", "b~"]) == ["/home/me/a", "b~"]
+    assert canonical("tool_server", ["demo,~/a.json"]) == ["demo,/home/me/a.json"]
+    assert canonical("served_model_name", ["~"]) == ["~"]
 
 
 def test_options_that_are_called_files_or_folders_are_known() -> None:
