@@ -91,6 +91,9 @@ def wanted(arguments: argparse.Namespace) -> PromptOptions:
         raise ConfigError("--num-prompts: at least 1")
     if not 0 <= arguments.random_range_ratio < 1:
         raise ConfigError("--random-range-ratio: at least 0 and under 1")
+    for name, least in (("random_input_len", 1), ("random_output_len", 1), ("prefix_len", 0), ("num_prefixes", 1)):
+        if (value := getattr(arguments, name)) is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')}: at least {least}")
     output = arguments.random_output_len
     return PromptOptions(
         dataset=dataset,

@@ -67,9 +67,14 @@ def load(path: str) -> dict[str, Any]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not _has_points(found):
         raise ConfigError(f"{path}: no result of actorserve bench ({SCHEMA})")
     return found
+
+
+def _has_points(found: dict[str, Any]) -> bool:
+    points = found.get("points")
+    return isinstance(points, list) and all(isinstance(one, dict) for one in points)
 
 
 def mean_of(point: dict[str, Any], *names: str) -> float | None:

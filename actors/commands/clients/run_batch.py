@@ -61,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--base-url names a server that runs: options of the server to start do not go with it")
     if arguments.batch_concurrency < 1 or arguments.batch_retries < 0:
         raise ConfigError("--batch-concurrency must be at least 1, and --batch-retries at least 0")
+    if arguments.output_file.exists() and arguments.output_file.samefile(arguments.input_file):
+        raise ConfigError(f"--output-file: {arguments.output_file} is the input: name a new file")
     expected = names(arguments.input_file)
     with Answers(arguments.output_file, expected) as answers:
         try:
