@@ -71,7 +71,7 @@ class ResponsesApi:
         owner = self._owner(body, given)
         if owner is not None:
             await self._generator.give_to(request, owner)
-        await self._engine.want_adapter(body.model)
+        await self._generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
         if servers:
@@ -135,7 +135,7 @@ class ResponsesApi:
         body = read(ResponsesRequest, raw)
         if body.previous_response_id is not None:
             await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
-        await self._engine.want_adapter(body.model)
+        await self._generator.want_adapter(request, body.model)
         chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
         check_model_of(request.get(ACCOUNT), check_model(chat.model, *self._settings.names))
         try:

@@ -40,7 +40,7 @@ class CohereApi:
         body = read(CohereChatRequest, raw)
         try:
             given = seeded(request, chat_request(chat_of(body, self._settings.reasoning_parser is not None)))
-            await self._generator.engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
-from ...generation.adapter import chat_request
+from ...generation.adapter import chat_request, with_names
 from ...generation.fields.decoding import check_model
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
@@ -71,7 +71,7 @@ class OllamaApi:
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
         given = seeded(request, completion_of(body))
         try:
-            await self._engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
@@ -79,7 +79,7 @@ class OllamaApi:
 
     async def _wanted(self, request: web.Request, model: str | None) -> str:
         """Whoever asks for nothing of it wants it to be loaded: an adapter of --lora-folder is."""
-        await self._engine.want_adapter(model)
+        await self._generator.want_adapter(request, model)
         return self._model(request, model)
 
     def _model(self, request: web.Request, asked: str | None) -> str:
@@ -97,10 +97,10 @@ class OllamaApi:
     ) -> web.StreamResponse:
         try:
             given = seeded(request, chat_request(make()))
-            await self._engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
-            raise renamed(error) from None
+            raise renamed(error, chats) from None
         return await self._answer(request, raw, given, asked, chats)
 
     async def _answer(
@@ -113,7 +113,10 @@ class OllamaApi:
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> OllamaRecords:
             return OllamaRecords(answer, job, self._engine.times, chats)
 
-        return await self._generator.answer(request, raw, given, asked, form)
+        try:
+            return await self._generator.answer(request, raw, given, asked, form)
+        except ApiError as error:
+            raise renamed(error, chats) from None
 
     # --- vectors -------------------------------------------------------------------------------------------------
 
@@ -140,7 +143,10 @@ class OllamaApi:
             raise bad_request("prompt is missing.", "prompt")
         model = model_of(body.model, self._settings.served)
         asked = EmbeddingRequest(model=model, input=body.prompt, truncate_prompt_tokens=-1)
-        _, job = await self._pooling.vectors(request, asked)
+        try:
+            _, job = await self._pooling.vectors(request, asked)
+        except ApiError as error:
+            raise with_names(error, {"input": "prompt"}) from None
         return json_response({"embedding": numbers(job.choices[0])})
 
     # --- the model -----------------------------------------------------------------------------------------------

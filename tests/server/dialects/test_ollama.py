@@ -127,12 +127,23 @@ def test_errors(client: ollama.Client, streamed: bool) -> None:
         ({"options": {"temperature": 9}}, 400, r"options\.temperature"),
         ({"options": {"repeat_penalty": 1.2, "repeat_last_n": 64}}, 400, "repeat_last_n"),
         ({"options": {"num_predict": "many"}}, 400, r"options\.num_predict"),
-        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, 400, "image"),
+        (
+            {"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]},
+            400,
+            r"^messages\[0\].images\[0\]",
+        ),
+        ({"format": {"type": "x"}}, 400, "^format: the grammar cannot be used"),
     ]
     for fields, status, text in wrong:
         with pytest.raises(ollama.ResponseError, match=text) as raised:
             list(client.chat(**{"model": "tiny", "messages": say("none"), "stream": streamed, **fields}))
         assert raised.value.status_code == status
+
+
+def test_a_picture_of_one_text_is_named_so(client: ollama.Client) -> None:
+    with pytest.raises(ollama.ResponseError, match=r"^images\[0\]: this model takes text only") as raised:
+        client.generate("tiny", "a", images=["iVBORw0KGgo="])
+    assert raised.value.status_code == 400
 
 
 def test_an_unknown_format(scripted_server: Server) -> None:

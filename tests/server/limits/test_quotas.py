@@ -239,6 +239,9 @@ def test_tokens_a_minute_and_what_else_a_key_says(server: Server, client: httpx.
     refused = complete(client, "elsewhere", model="actorserve-demo")
     assert refused.status_code == 404 and refused.json()["error"]["code"] == "model_not_found"
     assert client.get("/v1/models", headers=bearer("elsewhere")).json()["data"] == []
+    for path in ("/props", "/slots", "/model_info", "/get_model_info", "/get_server_info", "/tokenizer_info"):
+        told = [client.get(path, headers=bearer(name)).status_code for name in ("counted", "elsewhere")]
+        assert told == [200, 404], path
 
 
 def test_usage_is_a_keys_own_or_the_admins(server: Server, client: httpx.Client) -> None:
