@@ -115,10 +115,26 @@ class RerankResult(Said):
     document: RerankText | UnsetType = UNSET
 
 
+class RerankVersion(Said):
+    version: str
+
+
+class RerankUnits(Said):
+    search_units: int
+
+
+class RerankMeta(Said):
+    """As Cohere has it."""
+
+    api_version: RerankVersion
+    billed_units: RerankUnits
+
+
 class Ranking(Said):
     """The best first."""
 
     id: str
     model: str
     usage: RerankUsage
+    meta: RerankMeta
     results: list[RerankResult]

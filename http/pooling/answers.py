@@ -18,6 +18,8 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import Answer
 
+COHERE_UNIT = 100  # documents, as Cohere counts what a ranking costs
+
 
 def head(answer: Answer, kind: str) -> dict[str, Any]:
     """What all begin with."""
@@ -112,7 +114,9 @@ def ranking(
     ]
     about = head(answer, "rerank")
     tokens = {"total_tokens": job.prompt_tokens, "prompt_tokens": job.prompt_tokens}
-    return {"id": about["id"], "model": answer.model, "usage": tokens, "results": results}
+    units = -(-len(made) // COHERE_UNIT)
+    meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": units}}  # Cohere's, which AI SDK needs
+    return {"id": about["id"], "model": answer.model, "usage": tokens, "meta": meta, "results": results}
 
 
 def pair_scores(job: Job, pairs: Sequence[tuple[str, str]], spec: PoolingSpec) -> list[float]:

@@ -279,6 +279,8 @@ def test_coheres_client(pooling_server: Server, expected: np.ndarray) -> None:
         client.embed(model="embedder", texts=["a"], input_type="search_query", embedding_types=["int8"])
     ranked = client.rerank(model="embedder", query=SENTENCES[0], documents=SENTENCES, top_n=2)
     assert ranked.results[0].index == 0 and len(ranked.results) == 2
+    units = None if ranked.meta is None else ranked.meta.billed_units
+    assert units is not None and units.search_units == 1
 
 
 def test_what_is_cut_for_coheres_client(pooling_server: Server) -> None:
