@@ -109,6 +109,14 @@ class RerankText(Said):
     text: str
 
 
+class TextRank(Said):
+    """Of one of `texts`."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
 class RerankResult(Said):
     index: int
     relevance_score: float
