@@ -25,16 +25,20 @@ from ...ollama.schemas import (
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaModel,
+    OllamaPullRequest,
 )
 from ...openai.schemas import GenerationFields
-from ...output.answer import Answer
+from ...output.answer import NDJSON, Answer, encode
 from ...pooling.answers import numbers
 from ...pooling.prepare import check_generates
 from ...pooling.schemas import EmbeddingRequest
+from ...settings import printable
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
+
+PULLED = ({"status": "pulling manifest"}, {"status": "success"})  # what Ollama says of a model that it has
 
 
 class OllamaApi:
@@ -165,11 +169,29 @@ class OllamaApi:
     async def version(self, request: web.Request) -> web.Response:
         return json_response({"version": about.SPOKEN})
 
+    async def pull(self, request: web.Request) -> web.Response:
+        """POST /api/pull: what is served is there. No other model is fetched."""
+        body = read(OllamaPullRequest, await self._read_body(request))
+        asked = model_of(body.model or body.name, self._settings.served)
+        if not asked:
+            raise bad_request("model is missing.", "model")
+        try:
+            self._model(request, asked)
+        except ApiError:
+            raise _unmade(request) from None
+        if body.stream is False:
+            return json_response(PULLED[-1])
+        return web.Response(body=b"".join(encode(one) + b"\n" for one in PULLED), content_type=NDJSON)
+
     async def refuse(self, request: web.Request) -> web.Response:
         """Models are not made or fetched by clients. The body is read, so that the connection stays as it was."""
         await self._read_body(request)
-        text = f"{request.path} is not supported: the server has the model that it was started with."
-        raise ApiError(400, text, code="not_supported")
+        raise _unmade(request)
+
+
+def _unmade(request: web.Request) -> ApiError:
+    text = f"{printable(request.path)} is not supported: the server has the model that it was started with."
+    return ApiError(400, text, code="not_supported")
 
 
 def _shown(request: web.Request, told: Object) -> Object:

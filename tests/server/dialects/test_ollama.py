@@ -167,6 +167,20 @@ def test_what_is_not_here(client: ollama.Client) -> None:
         assert raised.value.status_code == 400
 
 
+def test_what_is_served_need_not_be_fetched(client: ollama.Client, scripted_server: Server) -> None:
+    for name in ("tiny", "tiny:latest"):
+        assert client.pull(name).status == "success"
+        assert [part.status for part in client.pull(name, stream=True)] == ["pulling manifest", "success"]
+    for body, words in ({}, "model is missing"), ({"model": "a", "stream": False}, "/api/pull is not supported"):
+        answer = requests.post(f"{scripted_server.base_url}/api/pull", json=body, timeout=60)
+        assert answer.status_code == 400 and words in answer.json()["error"]
+
+
+def test_errors_below_a_path_are_ollama_s(scripted_server: Server) -> None:
+    answer = requests.post(f"{scripted_server.base_url}/api/blobs/sha256:12", data=b"a", timeout=60)
+    assert answer.status_code == 400 and "/api/blobs/sha256:12 is not supported" in answer.json()["error"]
+
+
 async def test_async(scripted_server: Server) -> None:
     client = ollama.AsyncClient(host=scripted_server.base_url)
 
