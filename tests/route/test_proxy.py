@@ -81,7 +81,7 @@ async def test_after_errors_in_a_row_a_replica_is_left_alone() -> None:
 
 
 async def test_a_frozen_replica_is_seen_and_its_whole_answers_are_had_elsewhere() -> None:
-    async with routed(detection_limit=1.0) as made:
+    async with routed(detection_limit=3.0) as made:
         gate = asyncio.Event()
         for replica in made.replicas:
             replica.answer = stuck(replica, gate)

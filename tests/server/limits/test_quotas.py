@@ -19,6 +19,7 @@ import pytest
 from tests.support.client import http_client, http_session
 from tests.support.server import Server
 from tests.support.streams.pieces import Pieces, post
+from tests.support.until import until
 
 FRONTENDS = 3
 BUDGET = 2500
@@ -128,11 +129,8 @@ class Crowd:
 
 def settled(client: httpx.Client, name: str) -> dict[str, Any]:
     """What it has used when nothing of it runs any more; what a client has left ends a little later."""
-    for _ in range(1000):
-        found = usage(client, name)
-        if not found["running"]:
-            return found
-    raise AssertionError(f"something runs still: {found}")
+    until(lambda: not usage(client, name)["running"])
+    return usage(client, name)
 
 
 def check_exact(server: Server, client: httpx.Client, name: str, count: tuple[int, int, int], seed: int) -> Crowd:
