@@ -10,16 +10,11 @@
 
 #define SIDE LANES
 
-#define AHEAD 4096 /* bytes */
 #if defined(__AVX512F__)
 #define SOON 1 /* rows of x with which weights of 8 bits are multiplied as soon as they come */
 #else
 #define SOON 0
 #endif
-
-/* Asks for weights so long before they are needed: where a byte of them makes much work, a processor has few under way at
- * once, and by itself it asks no further than a page. */
-INLINE void ask_ahead(const void *weight) { __builtin_prefetch((const char *)weight + AHEAD, 0, 2); }
 
 /* Whole sides of them. */
 static inline int64_t side_outputs(const linear *own) { return (own->outputs + SIDE - 1) / SIDE * SIDE; }
