@@ -46,6 +46,8 @@ INLINE void tile(
         for (int o = 0; o < outputs; o++) {
             if (ahead)
                 __builtin_prefetch(weight + (o + OUTPUTS) * by->stride + i * size, 0, 2);
+            else if (outputs == 1)
+                ask_ahead(weight + i * size);
             vec left = numbers(weight + o * by->stride, i, kind);
             for (int r = 0; r < rows; r++)
                 sums[o][r] = v_fma(v_load(x[r] + i), left, sums[o][r]);

@@ -52,7 +52,10 @@ INLINE void tile(const product *own, int64_t output, int64_t row, const int side
             sums[o][r] = s_set(((const int8_header *)(ready + r * row_bytes))->begin);
     for (int64_t i = 0; i < by->stride; i += 4)
         for (int o = 0; o < sides; o++) {
-            s_numbers numbers = s_bytes(weight + o * SIDE * by->stride + i * SIDE);
+            const uint8_t *at = weight + o * SIDE * by->stride + i * SIDE;
+            s_numbers numbers = s_bytes(at);
+            if (rows > SOON)
+                ask_ahead(at);
             for (int r = 0; r < rows; r++)
                 sums[o][r] = s_dot_bytes(sums[o][r], numbers, (const int8_t *)ready + r * row_bytes + HEADER + i);
         }

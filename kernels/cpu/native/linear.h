@@ -65,6 +65,12 @@ void float_outputs(const product *own, int64_t first, int64_t last);
 #define PACKED 16 /* rows that are made ready by one task, and multiplied by matrix instructions together */
 #define HEADER 64 /* bytes before a row that is ready: what it was divided by */
 
+#define AHEAD 4096 /* bytes */
+
+/* Asks for weights so long before they are needed: where a byte of them makes much work, a processor has few under way at
+ * once, and by itself it asks no further than a page. */
+static inline void ask_ahead(const void *weight) { __builtin_prefetch((const char *)weight + AHEAD, 0, 2); }
+
 static inline const char *ready_row(const product *own, int64_t row, int64_t bytes) { return own->ready + row * bytes; }
 
 #endif

@@ -10,6 +10,12 @@
 
 #define SIDE LANES
 
+#if defined(__AVX512F__)
+#define SOON 1 /* rows of x with which weights of 8 bits are multiplied as soon as they come */
+#else
+#define SOON 0
+#endif
+
 /* Whole sides of them. */
 static inline int64_t side_outputs(const linear *own) { return (own->outputs + SIDE - 1) / SIDE * SIDE; }
 
