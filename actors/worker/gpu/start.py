@@ -91,15 +91,16 @@ def start(context: Context) -> GpuWorkerActor:
     model: GpuModel | None = None
     try:
         torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
         context.phase_ends(StartPhase.IMPORTS)
         begin_to_read_triton()
-        check_launcher()
-        await_freed_memory(context.config, device)
-        group = join_group(context, device)
-        context.phase_ends(StartPhase.GROUP)
-        model, draft = _load_all(context, device, group)
-        runner = make_runner(context, model, draft)
         with writable_cache(context.log):
+            check_launcher()
+            await_freed_memory(context.config, device)
+            group = join_group(context, device)
+            context.phase_ends(StartPhase.GROUP)
+            model, draft = _load_all(context, device, group)
+            runner = make_runner(context, model, draft)
             blocks, plan = _give_memory(context, runner, group)
             context.phase_ends(StartPhase.KV_MEMORY)
             if not is_eager(context.config, model):
