@@ -2,9 +2,9 @@
 
 Triton compiles a kernel where it is launched with arguments of a kind that were not met before, which takes up to some
 seconds, and whoever launches waits for it. So at the start all is launched once without being run, and what has to be
-compiled for that is compiled by threads, as many as there are cores: nearly all of it is outside Python's lock. Later
-it would be all streams that stand still; so what is compiled then is counted and named instead of being taken for a
-slow device.
+compiled for that is compiled by threads, as many as the worker has cores: nearly all of it is outside Python's lock.
+Later it would be all streams that stand still; so what is compiled then is counted and named instead of being taken for
+a slow device.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ...model.gguf.folder import is_gguf
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
-from ...model.memory.machine import architecture_on_gpu, check_quantization
+from ...model.memory.machine import architecture_on_gpu, check_quantization, usable_cores
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     DraftModelOptions,
@@ -133,12 +133,14 @@ def _load_all(
     return model, draft
 
 
-def _compile(context: Context, runner: GpuRunner) -> None:
+def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> None:
     """All kernels, side by side, before any is run. Where that fails, each is compiled when it is launched first, which
-    says itself what it lacks."""
-    begun = time.perf_counter()
+    says itself what it lacks. A group's members share the cores, and begin together: their sums are run."""
+    if group is not None:
+        group.wait_for_all()
+    begun, threads = time.perf_counter(), max(1, usable_cores() // context.config.local_workers)
     try:
-        count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
+        count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs, threads=threads)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -300,7 +302,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     windows = plan_tables(config, model.shape, length)
     beside = _make_pools(config, runner, 1, windows)
     plan = plan_memory(config, model.shape, length, kind, beside)
-    _compile(context, runner)
+    _compile(context, runner, group)
     kept = KeptOnDevice(context, model.device, is_plain(plan, bool(beside)), model.shape.kv, plan, kind)
     if found := kept.found(group):
         _make_pools(config, runner, found, windows, kept.take)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from actorserve.actors.model.shapes import MoeShape
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.gpu import compilations
 from actorserve.actors.worker.gpu import memory as gpu_memory
+from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.graphs import Graphs, StepSize, capture_sizes, mixed_sizes, size_for, smallest
 from actorserve.actors.worker.gpu.memory import (
     RESERVE,
@@ -245,6 +247,24 @@ def test_gpus_that_kernels_do_not_run_on(
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5) if index else (8, 0))
     assert uses_gpu(make_config({})), "the other one is not used"
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(16, 4), (3, 1)])
+def test_members_of_a_group_share_cores_to_compile(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
+    """Behind the last one's weights, since their sums are run then."""
+    done: list[object] = []
+
+    def compile_ahead(*given: object, threads: int) -> int:
+        done.append(threads)
+        return 0
+
+    monkeypatch.setattr(gpu_start, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(gpu_start, "usable_cores", lambda: cores)
+    config, log = make_config({"tensor_parallel_size": 4}), logging.Logger("worker")
+    runner: Any = SimpleNamespace(device=None, profile_steps=None, try_graphs=None)
+    group: Any = SimpleNamespace(wait_for_all=lambda: done.append("all are there"))
+    gpu_start._compile(cast(Any, SimpleNamespace(config=config, log=log)), runner, group)
+    assert done == ["all are there", threads]
 
 
 def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
