@@ -23,7 +23,16 @@ import triton.language as tl
 from torch import Tensor
 
 from ..pages import ByHead, Pages, Scoring, bytes_of, check, check_by_head, check_out, new_out, strides
-from .decode_launch import MOST_SPLITS, QUERIES, QUERIES_OF_LATENTS, TABLE, DecodeLaunch, kind_of
+from .decode_launch import (
+    MOST_SPLITS,
+    QUERIES,
+    QUERIES_OF_A_PLACE,
+    QUERIES_OF_LATENTS,
+    TABLE,
+    DecodeLaunch,
+    is_narrow,
+    kind_of,
+)
 from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
@@ -102,7 +111,8 @@ def paged_decode(
     if not rows:
         return out
     launch = TABLE[kind_of_keys(queries.dtype, pages.keys, pages.values)] if launch is None else launch
-    options, launched = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head, launch)
+    given = queries.dtype, pages.keys, heads, scoring, pages.values, by_head, launch, is_narrow(queries.device)
+    options, launched = configuration(*given)
     options["DIVIDED"] = splits > 1
     least = launch.worth(rows)
     kv_heads = pages.keys.shape[1]
@@ -128,11 +138,17 @@ def configuration(
     values: Tensor | None = None,
     by_head: ByHead = PLAIN,
     launch: DecodeLaunch | None = None,
+    narrow: bool = False,
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys."""
+    """(what the kernel is compiled for, by shape and type; how it is launched). Without `values` they are as keys.
+
+    `narrow`: for a device whose programs have 99 KB of shared memory.
+    """
     launch = TABLE[kind_of_keys(dtype, keys, values)] if launch is None else launch
     options = constants(dtype, keys, heads, scoring, launch.tile_bytes, values, by_head)
-    most = QUERIES_OF_LATENTS if options["REST"] and dtype != torch.float32 else QUERIES
+    most = QUERIES
+    if options["REST"] and dtype != torch.float32:
+        most = QUERIES_OF_A_PLACE if narrow else QUERIES_OF_LATENTS
     options["QUERIES"] = min(most, max(QUERIES, triton.next_power_of_2(options["GROUP"])))
     options["PARTS"] = triton.cdiv(options["GROUP"], options["QUERIES"])
     options["UNITED"] = options["SCALED"] and dtype != torch.float32
