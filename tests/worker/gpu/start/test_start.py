@@ -92,19 +92,37 @@ def test_sizes_of_graphs_for_prompts() -> None:
     assert len(mixed_sizes(4096, 1 << 20)) <= 24
 
 
-def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is captured three times, since the first of all sets things up, and others may take memory meanwhile."""
-    for taken in ([500, 30, 30], [500, 4000, 30], [500, 30, 4000]):
-        left = [10000]
-        graphs = Graphs([2, 4, 8], lambda size: None, torch.device("cpu"))
+@pytest.mark.parametrize(
+    ("taken", "each"),
+    [
+        ([30] * 8, 30),
+        ([30, 4000, *[30] * 6], 30),  # somebody else's
+        ([*[30] * 6, 4000, 30], 30),
+        ([0, 32 << 20] * 4, 16 << 20),  # in pieces that have room for two
+        ([-5] * 8, 0),
+    ],
+)
+def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch, taken: list[int], each: int) -> None:
+    """The first of all sets things up, and others may take memory meanwhile."""
+    graphs, left, still = Graphs([2, 4, 8], lambda size: None, torch.device("cpu")), [1 << 40], [500, *taken]
 
-        def captured(size: int, pool: object, left: list[int] = left, taken: list[int] = taken) -> object:
-            left[0] -= taken.pop(0)
-            return object()
+    def captured(size: int, pool: object) -> object:
+        left[0] -= still.pop(0)
+        return object()
 
-        monkeypatch.setattr(graphs, "_captured", captured)
-        assert graphs.own_bytes(None, lambda left=left: left[0]) == 3 * 30  # type: ignore[misc]
+    monkeypatch.setattr(graphs, "_captured", captured)
+    assert graphs.own_bytes(None, lambda: left[0]) == 3 * each and not still
     assert Graphs[int]([], print, torch.device("cpu")).own_bytes(None, lambda: 5) == 0
+
+
+def test_graphs_are_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them goes: it would take the others' workspace along."""
+    graphs = Graphs([2, 4], lambda size: None, torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(graphs, "_captured", lambda size, pool: size)
+    assert graphs.capture(None, "decoding") == 2
+    with pytest.raises(RuntimeError, match="CUDA graphs, decoding: they are captured"):
+        graphs.capture(None, "decoding")
 
 
 def test_kv_memory_is_what_is_left() -> None:
