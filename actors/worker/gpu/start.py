@@ -53,7 +53,7 @@ from .drafts.recurrent import RecurrentDraftingRunner, RecurrentHead
 from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
-from .kept import KeptOnDevice, is_plain
+from .kept import KeptOnDevice, held_bytes, is_plain
 from .layers.fused import FUSED
 from .layers.moe import check_experts
 from .layers.scratch import attention_of
@@ -96,7 +96,7 @@ def start(context: Context) -> GpuWorkerActor:
         begin_to_read_triton()
         with writable_cache(context.log):
             check_launcher()
-            await_freed_memory(context.config, device)
+            await_freed_memory(context.config, device, held_bytes(context))
             group = join_group(context, device)
             context.phase_ends(StartPhase.GROUP)
             model, draft = _load_all(context, device, group)

@@ -214,7 +214,8 @@ def start() -> dict[str, Any]:
     triton.knobs.cache.dir = "/dev/null/cache"
     precisions = [torch.get_float32_matmul_precision()]
     system = SimpleNamespace(first_device=lambda engine: 0)
-    context: Any = SimpleNamespace(spec=SimpleNamespace(engine=0, index=0), system=system, config=None)
+    context: Any = SimpleNamespace(spec=SimpleNamespace(engine=0, index=0), system=system)
+    context.config = SimpleNamespace(keep_kv=False)
     context.log, context.phase_ends = logging.Logger("worker"), lambda phase: None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "set_device", lambda device: None)

@@ -19,7 +19,7 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.adapter.hooks import register
 from actorserve.actors.worker.adapter.probe import probe
-from actorserve.actors.worker.gpu import sampler
+from actorserve.actors.worker.gpu import graphs, sampler
 from actorserve.actors.worker.gpu.adapted.model import AdaptedGpuModel
 from actorserve.actors.worker.gpu.adapted.trial import seen_shape, verify_on_device
 from actorserve.actors.worker.gpu.graphs import no_collection
@@ -58,6 +58,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
     with pretended() as found:
         for module in (test_runner, test_recurrent, test_medusa, test_blocks):
             monkeypatch.setattr(module, "DEVICE", pretended_device.DEVICE)
+        monkeypatch.setattr(graphs, "MEASURED", 1)  # in the interpreter each takes seconds
         yield found
 
 

@@ -166,20 +166,24 @@ def test_layers_of_windows_share_memory(kind: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "looks"),
+    ("free", "held", "looks"),
     [
-        ([79], 1),  # nobody else is there
-        ([10, 30, 60, 79, 79], 4),  # a predecessor's memory comes back
-        ([10, 30, 30, 30, 30, 30, 30], 7),  # the rest is somebody's who stays
-        ([look // 2 for look in range(200)], 101),  # whoever gives back so slowly is not waited for
+        ([79], 0, 1),  # nobody else is there
+        ([10, 30, 60, 79, 79], 0, 4),  # a predecessor's memory comes back
+        ([10, 30, 30, 30, 30, 30, 30], 0, 7),  # the rest is somebody's who stays
+        ([look // 2 for look in range(200)], 0, 101),  # whoever gives back so slowly is not waited for
+        ([19, 19, 19, 19, 19, 19], 60, 1),  # the rest is kept for this worker
+        ([9, 19], 60, 2),
     ],
 )
-def test_memory_that_is_still_being_freed(monkeypatch: pytest.MonkeyPatch, free: list[int], looks: int) -> None:
+def test_memory_that_is_still_being_freed(
+    monkeypatch: pytest.MonkeyPatch, free: list[int], held: int, looks: int
+) -> None:
     seen, waited = iter(free), list[float]()
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(seen) * GIB, 1000 * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     config = make_config({"gpu_memory_utilization": 0.079})
-    found = await_freed_memory(config, torch.device("cuda", 0), waited.append)
+    found = await_freed_memory(config, torch.device("cuda", 0), held * GIB, waited.append)
     assert found == free[looks - 1] * GIB and len(waited) == looks - 1 and sum(waited) <= 10.01
 
 
