@@ -7,6 +7,7 @@ ConfigError from it is a mistake in the command line.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import select
@@ -48,7 +49,9 @@ FOLDERS = {  # of those modules of commands that have one
     "clients": ("run", "chat", "complete", "run-batch"),  # what sends requests to one
 }
 UNREAD_STATUS = 1
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of a disk, or a terminal that has gone
 INTERRUPTED_STATUS = 130  # as of who dies by SIGINT
+SERVERS = ("launch", "serve", "engine", "route")  # which write more than what they print
 OTHER_NAMES = {"serve": "launch"}  # as other servers have them
 
 
@@ -78,10 +81,11 @@ def _module_of(command: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
+    _open_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if not word.startswith("-")), None)
-    arguments = make_parser(command).parse_args(words)
     try:
+        arguments = make_parser(command).parse_args(words)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
     except ConfigError as error:
@@ -92,9 +96,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _nobody_reads():
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written at the exit
+        _write_nowhere()
+        return UNREAD_STATUS
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None or command in SERVERS:
+            raise
+        _write_nowhere()
+        print(f"actorserve: error: the output cannot be written: {error.strerror}", file=sys.stderr)
         return UNREAD_STATUS
     return status
+
+
+def _open_streams() -> None:
+    """Those that whoever started this has closed (`>&-`): files that are opened later would take their numbers, and
+    get what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+def _write_nowhere() -> None:
+    """What is still to be written at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _nobody_reads() -> bool:

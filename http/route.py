@@ -46,7 +46,7 @@ class Route:
     refuses: bool = False  # what others have here is answered with the reason why it is not
     page: bool = False  # of the page: it is none of the API's
     listed: bool = True  # in documents; False: it is another one by a name of its own
-    lists: bool = False  # to several inputs it answers with a list
+    lists: bool | type = False  # to several inputs, or to a body of another form, it answers with a list (of these)
     head: bool = True  # HEAD goes where GET does: not where an answer has no end
     repeatable: bool = False  # takes an Idempotency-Key
     upgrades: bool = False  # it is a WebSocket from its answer on

@@ -47,7 +47,7 @@ PAGE_PATHS = OPEN_PATHS - PROBE_PATHS  # the page's files
 ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
 UNBUILT_PATHS = frozenset(route.path for route in ROUTES if not route.handler)
 GENERATING = {route.path: route.generates for route in ROUTES if route.generates is not None}
-ERRORS = {route.path: route.error for route in ROUTES if route.error is not answers.Error}
+ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if route.error is not answers.Error}
 
 
 def error_of(path: str) -> type:

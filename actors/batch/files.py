@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,8 @@ from typing import Any
 import msgspec
 
 from ..options.config import ConfigError
+
+BEGINNING = b'{"'  # of each answer
 
 
 class BatchError(Exception):
@@ -89,6 +92,8 @@ class Answers:
         except OSError as error:
             raise ConfigError(f"--output-file: {error}") from None
         try:
+            if not stat.S_ISREG(os.fstat(self._file).st_mode):
+                raise ConfigError(f"--output-file: {self._path} is no file that can be gone on with")
             self._lock()
             self._read()
         except BaseException:
@@ -108,10 +113,24 @@ class Answers:
         with os.fdopen(os.dup(self._file), "rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):  # it was killed here
+                    self._check_torn(line, number)
                     break
                 end += len(line)
                 self._take(line, number)
         os.ftruncate(self._file, end)
+
+    def _check_torn(self, line: bytes, number: int) -> None:
+        """What is dropped must be of an answer: another file may end without a line's end."""
+        try:
+            _decode_answer(line)
+            return  # whole, but for its end
+        except msgspec.ValidationError:
+            is_answer = False
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            is_answer = line.startswith(BEGINNING[: len(line)])
+        if not is_answer:
+            where = f"--output-file: {self._path}, line {number}"
+            raise ConfigError(f"{where} is no answer of a batch: name a new file")
 
     def _take(self, line: bytes, number: int) -> None:
         where = f"--output-file: {self._path}, line {number}"

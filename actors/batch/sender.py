@@ -60,7 +60,7 @@ class Sender:
         if self._settings.key:
             headers["Authorization"] = f"Bearer {self._settings.key}"
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s, sock_connect=CONNECT_S)
-        connector = aiohttp.TCPConnector(limit=0, ssl=False)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._server.tls.context())
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
             await self._all(session, waiting)
 

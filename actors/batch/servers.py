@@ -9,7 +9,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from ..bench.server import ServerError, StartedServer, wait_ready
+from ..bench.client_tls import OWN, ClientTls
+from ..bench.server import NotLetInError, ServerError, StartedServer, wait_ready
+from ..bench.target import address_of
 
 PAUSE_S = 0.2  # between two looks at a server that is not ready
 
@@ -17,10 +19,9 @@ PAUSE_S = 0.2  # between two looks at a server that is not ready
 class BatchServer(ABC):
     """`address()` waits for a server that is ready; `lost()` says that a request got no answer there."""
 
-    _own = False  # it was started here
-
-    def __init__(self, ready_s: float) -> None:
+    def __init__(self, ready_s: float, tls: ClientTls) -> None:
         self._ready_s = ready_s
+        self.tls = tls
         self._ready = True
         self._looking = asyncio.Lock()
 
@@ -46,7 +47,9 @@ class BatchServer(ABC):
         while True:
             await self._revive()
             try:
-                return await asyncio.to_thread(wait_ready, self.base_url, 0.0, self._own)
+                return await asyncio.to_thread(wait_ready, self.base_url, 0.0, self.tls)
+            except NotLetInError:
+                raise
             except ServerError:
                 if time.monotonic() > deadline:
                     raise ServerError(f"{self.base_url} was not ready within {self._ready_s:g} s") from None
@@ -60,9 +63,9 @@ class BatchServer(ABC):
 class RunningServer(BatchServer):
     """One that is there."""
 
-    def __init__(self, base_url: str, ready_s: float) -> None:
-        super().__init__(ready_s)
-        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+    def __init__(self, base_url: str, ready_s: float, tls: ClientTls) -> None:
+        super().__init__(ready_s, tls)
+        self._base_url = address_of("--base-url", base_url)
         self._ready = False
 
     @property
@@ -77,12 +80,10 @@ class RunningServer(BatchServer):
 class OwnServer(BatchServer):
     """One that is started here, from words of the command line. `start` and `stop` are for the main thread."""
 
-    _own = True
-
-    def __init__(self, words: Sequence[str], ready_s: float) -> None:
-        super().__init__(ready_s)
+    def __init__(self, words: Sequence[str], ready_s: float, tls: ClientTls = OWN) -> None:
+        super().__init__(ready_s, tls)
         self._words = words
-        self._server = StartedServer(words, ready_s, own_group=True)
+        self._server = StartedServer(words, ready_s, own_group=True, tls=self.tls)
 
     @property
     def base_url(self) -> str:
@@ -100,5 +101,5 @@ class OwnServer(BatchServer):
     async def _revive(self) -> None:
         if self._server.ended:
             self.stop()
-            self._server = StartedServer(self._words, self._ready_s, own_group=True)
+            self._server = StartedServer(self._words, self._ready_s, own_group=True, tls=self.tls)
             await asyncio.to_thread(self.start)

@@ -19,11 +19,12 @@ from . import options
 from .mm import mm
 from .results.compare import compare
 from .results.plot import plot
-from .results.report import check_writable, document, load, save, show
+from .results.report import UnwrittenError, check_writable, document, load, save, show
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
 from .startup import startup
 from .sweep import run_sweep, shown
+from .target import address_of
 from .termination import heard
 from .tune import tune
 
@@ -48,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
             if arguments.bench == "startup":
                 return startup(arguments, console)
             return _measure(arguments, console)
-    except ServerError as error:
+    except (ServerError, UnwrittenError) as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
@@ -68,6 +69,10 @@ def _check(arguments: argparse.Namespace) -> list[str]:
         if getattr(arguments, name, 1) < 1:
             raise ConfigError(f"--{name.replace('_', '-')}: at least 1")
     wanted(arguments)
+    if arguments.base_url:
+        address_of("--base-url", arguments.base_url)
+    if arguments.tokenizer and not (path := Path(arguments.tokenizer) / "tokenizer.json").is_file():
+        raise ConfigError(f"--tokenizer: there is no file {path}")
     return options.metrics_of(arguments.percentile_metrics)
 
 

@@ -29,8 +29,10 @@ import actorserve
 
 from ..options.config import ConfigError
 from . import options
-from .results.report import check_writable
+from .client_tls import ClientTls, client_tls
+from .results.report import check_writable, save
 from .server import ServerError, StartedServer, ask, wait_ready
+from .target import address_of
 
 RESET = "/reset_encoder_cache"
 STEPS = ("new", "processed", "known")
@@ -47,19 +49,20 @@ def mm(arguments: argparse.Namespace, console: Console) -> int:
         raise ConfigError("--num-prompts: at least 1")
     if arguments.base_url and arguments.engine:
         raise ConfigError(f"{arguments.engine[0]}: --base-url names a server that runs already")
+    tls = client_tls(arguments, own=not arguments.base_url)
     if not arguments.base_url:
         key = arguments.admin_api_key or secrets.token_hex(16)
         words = [*([arguments.model] if arguments.model else []), *arguments.engine, "--admin-api-key", key]
-        with StartedServer(words, arguments.ready_timeout) as server:
-            found = measure(Client(server.base_url, arguments, key), sizes, arguments)
+        with StartedServer(words, arguments.ready_timeout, tls=tls) as server:
+            found = measure(Client(server.base_url, arguments, key, tls), sizes, arguments)
     else:
-        base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
-        wait_ready(base_url, arguments.ready_timeout)
-        found = measure(Client(base_url, arguments, arguments.admin_api_key), sizes, arguments)
+        base_url = address_of("--base-url", arguments.base_url)
+        wait_ready(base_url, arguments.ready_timeout, tls)
+        found = measure(Client(base_url, arguments, arguments.admin_api_key, tls), sizes, arguments)
     show(console, found)
     if arguments.output_json:
         about = {"schema": "actorserve-bench-mm/1", "version": actorserve.__version__}
-        Path(arguments.output_json).write_text(json.dumps({**about, "sizes": found}, indent=2) + "\n")
+        save(Path(arguments.output_json), {**about, "sizes": found})
         console.print(f"written to {arguments.output_json}", markup=False)
     return 0
 
@@ -90,9 +93,9 @@ def picture(width: int, height: int, draw: random.Random) -> str:
 class Client:
     """One server, asked one thing after the other. Without the key of administration nothing is forgotten."""
 
-    def __init__(self, base_url: str, arguments: argparse.Namespace, admin_key: str | None) -> None:
+    def __init__(self, base_url: str, arguments: argparse.Namespace, admin_key: str | None, tls: ClientTls) -> None:
         self._base_url, self._limit = base_url, arguments.request_timeout
-        self._own = not arguments.base_url  # it was started here
+        self._tls = tls
         self._headers = {"Content-Type": "application/json", **options.headers_of(arguments)}
         self._admin_key = admin_key
         self._texts = itertools.count()
@@ -118,7 +121,7 @@ class Client:
         data = b"" if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._base_url + path, data, headers, method="POST")
         try:
-            with ask(request, self._limit, self._own) as response:
+            with ask(request, self._limit, self._tls) as response:
                 return json.loads(response.read())
         except urllib.error.HTTPError as error:
             raise ServerError(f"{path}: {error.code}: {error.read().decode(errors='replace')[:500]}") from None

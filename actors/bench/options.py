@@ -9,6 +9,8 @@ import os
 from typing import Any
 
 from ..options.config import ConfigError
+from .client_tls import add_client_certificate
+from .target import check_headers
 
 DATASETS = ("random", "fixed", "shared-prefix", "file")  # as in bench/load/prompts.py, which a parser need not import
 ARRIVALS = ("gamma", "poisson", "fixed")
@@ -26,6 +28,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="more headers")
     group.add_argument("--request-timeout", type=float, default=3600.0, metavar="SECONDS")
     group.add_argument("--ready-timeout", type=float, default=600.0, metavar="SECONDS")
+    add_client_certificate(group)
     group.add_argument("--server-pid", type=int, help="whose CPU and memory to take, with those of its children")
     group.add_argument("--tokenizer", metavar="FOLDER", help="to count prompts with; otherwise the server's /tokenize")
     group.add_argument("--seed", type=int, default=0)
@@ -61,6 +64,7 @@ def add_mm(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key", help="also from OPENAI_API_KEY")
     parser.add_argument("--admin-api-key", metavar="KEY", help="of the server: tells processor and encoder apart")
     parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="more headers")
+    add_client_certificate(parser)
     parser.add_argument("--image-sizes", default="224x224,640x480,1280x960", metavar="WxH,…", help="of pictures")
     parser.add_argument("--num-prompts", type=int, default=8, metavar="N", help="pictures of each size (8)")
     parser.add_argument("--seed", type=int, default=0)
@@ -77,6 +81,7 @@ def add_startup(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-iters-warmup", type=int, default=1, metavar="N", help="starts that fill caches, uncounted"
     )
+    add_client_certificate(parser)
     parser.add_argument("--num-iters-warm", type=int, default=3, metavar="N", help="starts with caches that are full")
     parser.add_argument("--ready-timeout", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--output-json", metavar="FILE", help="write all figures as JSON")
@@ -191,6 +196,7 @@ def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
         if not equals:
             raise ConfigError(f"--header {header}: NAME=VALUE")
         found[name] = value
+    check_headers(found, "--header, or the key")
     return found
 
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from ..options.config import ConfigError
 from . import options, processes
+from .client_tls import ClientTls, client_tls
 from .load.arrivals import arrivals
 from .load.client import Target
 from .load.prompts import DatasetError, Prompt, PromptOptions, make_prompts
@@ -22,6 +23,7 @@ from .load.record import RequestRecord
 from .load.session import Run, counter, first_model, measured, probe
 from .results.metrics import figures
 from .server import StartedServer, wait_ready
+from .target import address_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +44,32 @@ def opened(arguments: argparse.Namespace, engine: Sequence[str] | None = None) -
     if arguments.base_url:
         if given:
             raise ConfigError(f"{given[0]}: --base-url names a server that runs already")
-        base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
-        wait_ready(base_url, arguments.ready_timeout)
-        yield bench_of(arguments, base_url, arguments.server_pid or processes.listener(base_url))
+        base_url = address_of("--base-url", arguments.base_url)
+        tls = client_tls(arguments, own=False)
+        wait_ready(base_url, arguments.ready_timeout, tls)
+        yield bench_of(arguments, base_url, arguments.server_pid or processes.listener(base_url), tls)
         return
     model = [arguments.model] if arguments.model else []
-    with StartedServer([*model, *given], arguments.ready_timeout) as server:
-        yield bench_of(arguments, server.base_url, server.pid, started=True)
+    tls = client_tls(arguments, own=True)
+    with StartedServer([*model, *given], arguments.ready_timeout, tls=tls) as server:
+        yield bench_of(arguments, server.base_url, server.pid, tls)
 
 
-def bench_of(arguments: argparse.Namespace, base_url: str, pid: int | None, started: bool = False) -> Bench:
+def bench_of(arguments: argparse.Namespace, base_url: str, pid: int | None, tls: ClientTls) -> Bench:
     """A server that is ready, tried once."""
     headers = options.headers_of(arguments)
-    given = None if started else arguments.model
+    given = None if tls.own else arguments.model
     ignore = arguments.ignore_eos
     target = Target(
         base_url=base_url,
-        model=given or first_model(base_url, headers, started),
+        model=given or first_model(base_url, headers, tls),
         chat=arguments.backend == "openai-chat",
         endpoint=arguments.endpoint,
         headers=headers,
         extra_body=options.extra_body_of(arguments),
         ignore_eos=arguments.dataset in ("random", "fixed", "shared-prefix") if ignore is None else ignore,
         timeout_s=arguments.request_timeout,
-        own=started,
+        tls=tls,
     )
     count, counted_by = counter(target, arguments.tokenizer)
     some = wanted(arguments)
@@ -87,6 +91,9 @@ def wanted(arguments: argparse.Namespace) -> PromptOptions:
         raise ConfigError("--num-prompts: at least 1")
     if not 0 <= arguments.random_range_ratio < 1:
         raise ConfigError("--random-range-ratio: at least 0 and under 1")
+    for name, least in (("random_input_len", 1), ("random_output_len", 1), ("prefix_len", 0), ("num_prefixes", 1)):
+        if (value := getattr(arguments, name)) is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')}: at least {least}")
     output = arguments.random_output_len
     return PromptOptions(
         dataset=dataset,

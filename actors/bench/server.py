@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -13,20 +12,27 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cache
 from types import TracebackType
 from typing import Any
 
 from ..runtime.signals import die_with_parent
+from .client_tls import OWN, PERHAPS_WANTED, WANTED, ClientTls, may_want_certificate, wants_certificate
 
 READY = re.compile(rb"ready at (https?://[^\s]+)")
 STOP_S = 60.0
 MISSING = (404, 405)
+NO_OWN = ClientTls()
+CLOSED = -1
+CLOSED_AT_MOST = 10  # times by a server that said that it is ready
 LINES = 40  # of its output that are kept, to be shown if it fails
 
 
 class ServerError(Exception):
     """It did not start, or cannot be reached."""
+
+
+class NotLetInError(ServerError):
+    """It is there, and waiting changes nothing: it wants to see a certificate."""
 
 
 def _die_with_parent() -> None:
@@ -43,8 +49,10 @@ class StartedServer:
         timeout_s: float,
         own_group: bool = False,
         env: Mapping[str, str] | None = None,
+        tls: ClientTls = OWN,
     ) -> None:
         """`own_group`: a Ctrl-C at the terminal is not for it. `env`: its environment, where it is not ours."""
+        self._tls = tls
         self._env = env
         self.arguments = list(arguments)
         self._group = 0 if own_group else None
@@ -98,7 +106,7 @@ class StartedServer:
             raise ServerError(f"the server was not ready within {self._timeout_s:g} s:\n{self.said()}")
         if not self.base_url:
             raise ServerError(f"the server ended with status {self._process.wait()} at its start:\n{self.said()}")
-        wait_ready(self.base_url, max(1.0, deadline - time.monotonic()), own=True)
+        wait_ready(self.base_url, max(1.0, deadline - time.monotonic()), self._tls)
 
     def said(self) -> str:
         """The end of its output."""
@@ -122,44 +130,46 @@ class StartedServer:
         self._stop()
 
 
-def wait_ready(base_url: str, timeout_s: float, own: bool = False) -> None:
-    """Until /ready answers 200; where there is none, until /health does, or the model list. `own`: as in `ask`."""
+def wait_ready(base_url: str, timeout_s: float, tls: ClientTls = NO_OWN) -> None:
+    """Until /ready answers 200; where there is none, until /health does, or the model list."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
+    closed = 0  # times on end
     while True:
         status = 0
         for path in ("/ready", "/health", "/v1/models"):
-            status = _status(base_url + path, own)
+            status = _status(base_url + path, tls)
             if status not in MISSING:
                 break
         if status == 200 or (path == "/v1/models" and status in (401, 403)):
             return
+        closed = closed + 1 if status == CLOSED else 0
+        if closed == CLOSED_AT_MOST and tls.own:
+            raise NotLetInError(f"{base_url}: {PERHAPS_WANTED}")
         if time.monotonic() > deadline:
-            raise ServerError(f"{base_url} was not ready within {timeout_s:g} s ({status or 'no answer'})")
+            words = {0: "no answer", CLOSED: PERHAPS_WANTED}.get(status, status)
+            raise ServerError(f"{base_url} was not ready within {timeout_s:g} s ({words})")
         pause.wait(0.1)  # somebody else's server has no other way to tell us
 
 
-def ask(request: str | urllib.request.Request, timeout_s: float, own: bool) -> Any:
-    """The response, as of urlopen. `own`: the server was started here, so that no proxy stands before it, and no
-    authority that this machine knows need have signed its certificate.
-    """
-    return (_direct().open if own else urllib.request.urlopen)(request, timeout=timeout_s)
+def ask(request: str | urllib.request.Request, timeout_s: float, tls: ClientTls) -> Any:
+    """The response, as of urlopen."""
+    return _opener(tls).open(request, timeout=timeout_s)
 
 
-@cache
-def _direct() -> urllib.request.OpenerDirector:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+def _opener(tls: ClientTls) -> urllib.request.OpenerDirector:
+    proxies = [urllib.request.ProxyHandler({})] if tls.own else []
+    return urllib.request.build_opener(*proxies, urllib.request.HTTPSHandler(context=tls.context()))
 
 
-def _status(url: str, own: bool) -> int:
-    """The status of a GET; 0 if nobody answers."""
+def _status(url: str, tls: ClientTls) -> int:
+    """The status of a GET; 0 if nobody answers, and CLOSED if TLS is spoken, and nothing said."""
     try:
-        with ask(url, 10.0, own) as response:
+        with ask(url, 10.0, tls) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
-    except OSError:
-        return 0
+    except OSError as error:
+        if wants_certificate(error):
+            raise NotLetInError(f"{url}: {WANTED}") from None
+        return CLOSED if may_want_certificate(error, url) else 0

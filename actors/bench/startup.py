@@ -8,7 +8,6 @@ system's page cache either way.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import statistics
@@ -16,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +23,8 @@ from rich.table import Table
 import actorserve
 
 from ..options.config import ConfigError
-from .results.report import check_writable
+from .client_tls import OWN, ClientTls, client_tls
+from .results.report import check_writable, save
 from .server import ServerError, StartedServer, ask
 
 PHASE = re.compile(r'^actorserve:startup_seconds\{actor="([^"]+)",phase="([^"]+)"\} (\S+)', re.MULTILINE)
@@ -50,12 +50,12 @@ def startup(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.output_json:
         check_writable(Path(arguments.output_json))
     words = [*([arguments.model] if arguments.model else []), *arguments.engine]
-    starts = measure(lambda caches: start(words, caches, arguments.ready_timeout), **counts)
+    tls = client_tls(arguments, own=True)
+    starts = measure(lambda caches: start(words, caches, arguments.ready_timeout, tls), **counts)
     show(console, starts)
     if arguments.output_json:
-        path = Path(arguments.output_json)
-        path.write_text(json.dumps(document(starts), indent=2) + "\n")
-        console.print(f"written to {path}", markup=False)
+        save(Path(arguments.output_json), document(starts))
+        console.print(f"written to {arguments.output_json}", markup=False)
     return 0
 
 
@@ -74,18 +74,19 @@ def measure(begin: Callable[[Path], Start], cold: int, warmup: int, warm: int) -
     return starts
 
 
-def start(words: Sequence[str], caches: Path, ready_s: float) -> Start:
+def start(words: Sequence[str], caches: Path, ready_s: float, tls: ClientTls = OWN) -> Start:
     """Of a server with these options, which is stopped again."""
     hub = os.environ.get(HUB) or str(Path(os.environ.get(CACHES) or "~/.cache").expanduser() / "huggingface")
     begun = time.monotonic()
-    with StartedServer(words, ready_s, env={**os.environ, CACHES: str(caches), HUB: hub}) as server:
+    env = {**os.environ, CACHES: str(caches), HUB: hub}
+    with StartedServer(words, ready_s, env=env, tls=tls) as server:
         taken = time.monotonic() - begun
-        return Start(taken, phases_of(_metrics(f"{server.base_url}/metrics")))
+        return Start(taken, phases_of(_metrics(f"{server.base_url}/metrics", tls)))
 
 
-def _metrics(url: str) -> str:
+def _metrics(url: str, tls: ClientTls) -> str:
     try:
-        with ask(url, ANSWER_S, own=True) as response:
+        with ask(url, ANSWER_S, tls) as response:
             text: bytes = response.read()
     except OSError as error:
         raise ServerError(f"{url}: {error}") from None
@@ -97,7 +98,7 @@ def phases_of(metrics: str) -> dict[str, float]:
     return {f"{actor}: {phase}": float(seconds) for actor, phase, seconds in PHASE.findall(metrics)}
 
 
-def document(starts: dict[str, list[Start]]) -> dict[str, object]:
+def document(starts: dict[str, list[Start]]) -> dict[str, Any]:
     """All of it, as JSON has it."""
     kinds = {
         kind: {"ready_s": [one.ready_s for one in those], "phases_s": [one.phases for one in those]}

@@ -7,13 +7,14 @@ combinations are taken. A point that is kept in the folder is not measured again
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import hashlib
 import itertools
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +24,13 @@ from rich.table import Table
 
 from ..options.config import ConfigError
 from . import options
+from .client_tls import client_tls
 from .results.pareto import frontier, per_user
 from .results.plot import plot_pareto
-from .results.report import check_writable, document, load, mean_of, number, save
+from .results.report import UnwrittenError, check_writable, document, load, mean_of, number, save
 from .serve import bench_of, sweep, wanted
 from .server import ServerError, StartedServer
+from .target import address_of
 
 PARETO, WHOLE = "pareto.svg", "sweep.json"
 FOLDER = "points"
@@ -63,13 +66,16 @@ def _word(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
+Loads = Sequence[tuple[Combination, argparse.Namespace]]
+
+
 def read_combinations(path: str | None, name: str) -> list[Combination]:
     """Of a YAML or JSON file; without one there is one combination of nothing."""
     if path is None:
         return [Combination({})]
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{name} {path}: {error}") from None
     if isinstance(found, dict) and found and all(isinstance(values, list) and values for values in found.values()):
         return [Combination(dict(zip(found, each, strict=True))) for each in itertools.product(*found.values())]
@@ -88,11 +94,16 @@ def run_sweep(arguments: argparse.Namespace, console: Console) -> list[Values]:
     loads = [(one, with_load(arguments, one)) for one in read_combinations(arguments.bench_params, "--bench-params")]
     folder = Path(arguments.output_dir)
     check_writable(folder / WHOLE)
-    points: list[Values] = []
-    for server in servers:
-        points += _of_server(arguments, server, loads, folder / FOLDER, console)
+    found: dict[tuple[int, int], list[Values]] = {}  # by the numbers of server and load
+    try:
+        for place, server in enumerate(servers):
+            for load, points in _of_server(arguments, server, loads, folder / FOLDER, console):
+                found[place, load] = points
+    finally:
+        points = [point for _, row in sorted(found.items()) for point in row]
+        if points:
+            _show(console, points)
     save(folder / WHOLE, document("sweep", {"options": {"engine": shown(arguments.engine)}}, points))
-    _show(console, points)
     if plot_pareto(points, str(folder / PARETO)):
         console.print(f"written to {folder / PARETO}", markup=False)
     else:
@@ -118,48 +129,45 @@ def with_load(arguments: argparse.Namespace, combination: Combination) -> argpar
 
 
 def _of_server(
-    arguments: argparse.Namespace,
-    server: Combination,
-    loads: Sequence[tuple[Combination, argparse.Namespace]],
-    folder: Path,
-    console: Console,
-) -> list[Values]:
-    """The points of one server, which is started only if some of them are not kept."""
+    arguments: argparse.Namespace, server: Combination, loads: Loads, folder: Path, console: Console
+) -> Iterator[tuple[int, list[Values]]]:
+    """The points of one server by the number of their load. It is started only if some of them are not kept."""
     words = [*([arguments.model] if arguments.model else []), *arguments.engine, *server.words]
-    paths = [folder / f"{digest(words, one, given)}.json" for one, given in loads]
-    kept = {path: found for path in paths if (found := _kept(path)) is not None}
-    if len(kept) < len(paths):
-        console.print(f"measuring {server.name}: {len(paths) - len(kept)} of {len(paths)} loads", markup=False)
-        try:
-            _measure(arguments, words, server, [row for row in zip(paths, loads, strict=True) if row[0] not in kept])
-        except ServerError as error:
-            console.print(f"not measured: {server.name}: {error}", markup=False)
-            failed = {"name": server.name, "engine": server.words, "runs": [], "error": str(error)}
-            return [point for found in kept.values() for point in found] + [failed]
-    return [point for path in paths for point in _kept(path) or []]
-
-
-def _measure(
-    arguments: argparse.Namespace,
-    words: list[str],
-    server: Combination,
-    missing: Sequence[tuple[Path, tuple[Combination, argparse.Namespace]]],
-) -> None:
-    """What one server makes of loads, each written when it is done."""
-    if arguments.base_url:
-        base_url = arguments.base_url.rstrip("/").removesuffix("/v1")
-        for path, (one, given) in missing:
-            _keep(path, _points(given, server, one, base_url, None))
+    missing: dict[int, Path] = {}
+    for place, (one, given) in enumerate(loads):
+        path = folder / f"{digest(words, one, given)}.json"
+        if (kept := _kept(path)) is None:
+            missing[place] = path
+        else:
+            yield place, kept
+    if not missing:
         return
-    with StartedServer(words, arguments.ready_timeout) as started:
-        for path, (one, given) in missing:
-            _keep(path, _points(given, server, one, started.base_url, started.pid))
+    console.print(f"measuring {server.name}: {len(missing)} of {len(loads)} loads", markup=False)
+    try:
+        with _running(arguments, words) as (base_url, pid):
+            for place, path in missing.items():
+                points = _points(loads[place][1], server, loads[place][0], base_url, pid)
+                yield place, points
+                _keep(path, points)
+    except ServerError as error:
+        console.print(f"not measured: {server.name}: {error}", markup=False)
+        yield len(loads), [{"name": server.name, "engine": server.words, "runs": [], "error": str(error)}]
+
+
+@contextlib.contextmanager
+def _running(arguments: argparse.Namespace, words: list[str]) -> Iterator[tuple[str, int | None]]:
+    """The address of the server that is measured, and the process of one that was started for it."""
+    if arguments.base_url:
+        yield address_of("--base-url", arguments.base_url), None
+        return
+    with StartedServer(words, arguments.ready_timeout, tls=client_tls(arguments, own=True)) as started:
+        yield started.base_url, started.pid
 
 
 def _points(
     given: argparse.Namespace, server: Combination, load: Combination, base_url: str, pid: int | None
 ) -> list[Values]:
-    bench = bench_of(given, base_url, pid, started=pid is not None)
+    bench = bench_of(given, base_url, pid, client_tls(given, own=pid is not None))
     name = "; ".join(one.name for one in (server, load) if one.given) or "as it is"
     about = {"engine": server.words, "load": load.words}
     return [point | {"name": f"{name} ({point['name']})", **about} for point in sweep(bench, given)]
@@ -184,7 +192,10 @@ def _keep(path: Path, points: list[Values]) -> None:
     """Whole or not at all."""
     beside = path.with_suffix(".writing")
     save(beside, document("sweep", {}, points))
-    os.replace(beside, path)
+    try:
+        os.replace(beside, path)
+    except OSError as error:
+        raise UnwrittenError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def shown(words: Sequence[str]) -> list[str]:

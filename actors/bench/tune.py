@@ -44,7 +44,7 @@ def read_grid(path: str) -> Grid:
     """A YAML file: option: [values]."""
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--grid {path}: {error}") from None
     if not isinstance(found, dict) or not all(isinstance(values, list) and values for values in found.values()):
         raise ConfigError(f"--grid {path}: options, each with a list of values")

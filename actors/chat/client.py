@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from ..bench.client_tls import PERHAPS_WANTED, WANTED, ClientTls, may_want_certificate, wants_certificate
 from ..bench.load.sse import EventReader
+from ..bench.target import is_sendable
 
 CONNECT_S = 10.0
 SILENCE_S = 600.0  # in which nothing comes of an answer: a long queue, a long prompt
 DONE = b"[DONE]"
 READ = 1 << 16
 UNAUTHORIZED = 401
+NO_OWN = ClientTls()
 MOST_ERROR = 500  # characters of an error of no known form
 
 
@@ -53,9 +55,9 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class Client:
-    """One server and one of its models. `verify`: its certificate must be one that this machine trusts."""
+    """One server and one of its models."""
 
-    def __init__(self, url: str, key: str | None, verify: bool = True) -> None:
+    def __init__(self, url: str, key: str | None, tls: ClientTls = NO_OWN) -> None:
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
         except ValueError as error:
@@ -63,13 +65,17 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ChatError(f"{url} is no address of a server, such as http://127.0.0.1:8000")
         try:
-            self._address = parts.hostname, parts.port
+            self._address = parts.hostname.encode("idna").decode(), parts.port
+        except UnicodeError:
+            raise ChatError(f"{url}: {parts.hostname} is no name of a host") from None
         except ValueError:
             raise ChatError(f"{url}: the port is no number from 0 to 65535") from None
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self._prefix = parts.path.rstrip("/").removesuffix("/v1")
-        self._context = None if parts.scheme == "http" else _context(verify)
+        self._prefix = quote(parts.path.rstrip("/").removesuffix("/v1"), safe="/%:@!$&'()*+,;=~")
+        self._context = None if parts.scheme == "http" else tls.context()
         self._headers = {"Content-Type": "application/json"}
+        if key and not is_sendable(key):
+            raise ChatError("the key has characters that no key can have: a line's end, or others than ASCII's")
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self.finish_reason = ""  # of the last answer that came to its end
@@ -163,16 +169,12 @@ class Client:
     def _lost(self, error: Exception) -> ChatError:
         if isinstance(error, TimeoutError):
             return ChatError(f"{self.url} does not answer")
+        if wants_certificate(error):
+            return ChatError(f"{self.url}: {WANTED}")
+        if may_want_certificate(error, self.url):
+            return ChatError(f"{self.url}: {PERHAPS_WANTED}")
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ChatError(f"{self.url} cannot be reached: {reason}")
-
-
-def _context(verify: bool) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _error_of(response: http.client.HTTPResponse) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from ..options.config import ConfigError
@@ -17,20 +18,28 @@ WHOLE_INPUT = "-"
 FAILED = 1
 
 
-def add_chat(parser: argparse.ArgumentParser) -> None:
-    """What is said, and how it is answered."""
+def add_chat(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
+    """What is said, and how it is answered; its group of options."""
     group = parser.add_argument_group("chat")
     said = "one message, whose answer is all; - is all of standard input. More of them are its parts"
     group.add_argument("--message", "-q", "--quick", metavar="TEXT", action="append", help=said)
     group.add_argument("--system", metavar="TEXT", help="an instruction for the model")
     add_drawing(group)
+    return group
 
 
 def add_drawing(group: argparse._ActionsContainer, max_tokens: int | None = None) -> None:
     """How tokens are drawn, and how many; `max_tokens`: how many if nothing is said."""
     default = "" if max_tokens is None else " (default: %(default)s)"
-    group.add_argument("--temperature", type=float, metavar="N", help="0: always the likeliest word")
+    group.add_argument("--temperature", type=_finite, metavar="N", help="0: always the likeliest word")
     group.add_argument("--max-tokens", type=int, metavar="TOKENS", default=max_tokens, help=f"of an answer{default}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError
+    return value
 
 
 def key_of(environ: dict[str, str], named: bool) -> str | None:

@@ -5,24 +5,32 @@ another folder, which has to find the same, and for a service, which sees and ch
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from msgspec import inspect
 
+from ..options.also import NEXT
 from ..options.checks import PLUGINS
 from ..options.command_line import POSITIONAL
-from ..options.fields import flag, option_fields
-from ..options.sources import read_yaml
+from ..options.fields import LEFT_OUT, SECRETS, flag, option_fields, plain_type
+from ..options.other_servers import meaning_of
+from ..options.sources import CONFIG_VARIABLE, items_of, read_environment, read_yaml
+from .links import folder_for_elsewhere, what_it_needs
 
 READ = (  # one path each, or several, where there is such a file or folder: it may be another thing's name
     *("model", "tokenizer", "chat_template", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs"),
-    *("allowed_local_media_path", "node_secret_file", "engine_secret_file", "engine_certfile", "engine_ca_certs"),
-    *("lora_folder", "weights_folder"),
+    *("node_secret_file", "engine_secret_file", "engine_certfile", "engine_ca_certs"),
+    *("allowed_local_media_path", "lora_folder", "weights_folder"),
 )
+ALONE = "allowed_local_media_path"  # of these: links that lead out of it are not followed
+PATTERN = "*.gguf"  # in the place of a file's name: the one model of a folder
 FILES = ("record", "uds")  # that the server makes
 FOLDERS = ("profile_dir", "dump_dir", "download_dir")  # in which it makes files
 CODE = ("logits_processors", *PLUGINS)  # FILE.py:name
+LISTS = [name for name, field in option_fields().items() if isinstance(plain_type(field.type), inspect.ListType)]
 NOWHERE = "none"  # of dump_dir
 
 
@@ -42,6 +50,7 @@ class Paths:
         self.written: list[tuple[str, Path]] = []  # the field that names it, and a file or a folder
         self._ways: dict[str, Callable[[str], str]] = {
             **dict.fromkeys(READ, self.there),
+            ALONE: self._alone,
             **dict.fromkeys(CODE, self._code),
             "also": self._further_model,
             "tool_server": self._tool_servers,
@@ -65,6 +74,14 @@ class Paths:
     def there(self, text: str) -> str:
         """A path, if there is something."""
         if not is_there(text):
+            pattern = Path(text)
+            return str(Path(self.there(str(pattern.parent))) / PATTERN) if pattern.name == PATTERN else text
+        path = folder_for_elsewhere(Path(text).expanduser().absolute())
+        self.read += what_it_needs(path)
+        return str(path)
+
+    def _alone(self, text: str) -> str:
+        if not is_there(text):
             return text
         self.read.append(Path(text).expanduser().absolute())
         return str(self.read[-1])
@@ -79,8 +96,25 @@ class Paths:
         return self.there(file + ".py") + f":{rest}" if suffix else text
 
     def _further_model(self, text: str) -> str:
-        model, mark, rest = text.partition(",")
-        return self.there(model) + mark + rest
+        model, *options = NEXT.split(text.strip())
+        return ",".join((self.there(model), *map(self._option_of_further, options)))
+
+    def _option_of_further(self, text: str) -> str:
+        """`name=value` behind a model, by whichever name; what is none is told by whoever reads it."""
+        given, _, value = text.partition("=")
+        name = given.strip().replace("-", "_")
+        if name not in option_fields() and (meaning := meaning_of(flag(name))) is not None:
+            name = "model" if meaning.key == "model" else meaning.field
+        value = value.strip()
+        if name not in self._ways:
+            return text
+        if name not in LISTS:
+            return f"{given}={self.placed(name, value)}"
+        try:
+            items = [str(self.placed(name, one)) for one in items_of(name, value)]
+        except ValueError:
+            return text
+        return f"{given}={msgspec.json.encode(items).decode() if value.startswith('[') else ','.join(items)}"
 
     def _tool_servers(self, text: str) -> str:
         parts = (part.strip() for part in text.split(","))
@@ -112,26 +146,31 @@ class Paths:
 
 
 def given_words(arguments: argparse.Namespace, paths: Paths | None = None) -> list[str]:
-    """The words that say the same to another process; with `paths` to one in another folder, and what they name there
-    is in it. Of the file of --config that is said again which names paths, but for those that are absolute: it stands
-    above the environment then.
+    """The words that say the same to another process; with `paths` to one in another folder and with another
+    environment, and what they name there is in it. Of the file of --config that is said again which names paths, but
+    for those that are absolute: it stands above the environment then.
     """
     given = {name: value for name, value in vars(arguments).items() if name in option_fields()}
-    words: list[str] = []
-    if arguments.config is not None:
-        file = str(arguments.config)
-        words.append(f"--config={file if paths is None else paths.there(file)}")
+    file = arguments.config
     if paths is not None:
-        given = {name: paths.placed(name, value) for name, value in given.items()}
-        if arguments.config is not None:
-            for name, value in read_yaml(arguments.config, told=lambda _: None).items():
+        given = read_environment(os.environ) | given
+        file = file or os.environ.get(CONFIG_VARIABLE)
+    words = [] if not file else [f"--config={file if paths is None else paths.there(str(file))}"]
+    if paths is not None:
+        given = {name: paths.placed(name, value) for name, value in given.items() if name not in SECRETS}
+        if file:
+            for name, value in read_yaml(Path(file), told=lambda _: None).items():
                 if name not in given and (placed := paths.placed(name, value)) != value:
                     given[name] = placed
-    for name, value in given.items():
-        if isinstance(value, bool):
-            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
-        elif name == POSITIONAL:
-            words.append(str(value))
-        else:
-            words += [f"{flag(name)}={item}" for item in (value if isinstance(value, list) else [value])]
-    return words
+    return [*words, *(word for name, value in given.items() for word in _words(name, value))]
+
+
+def _words(name: str, value: object) -> list[str]:
+    """Of one option."""
+    if isinstance(value, bool):
+        return [flag(name) if value else f"--no-{flag(name)[2:]}"]
+    if value is None:  # it was said to be left out
+        return [f"{flag(name)}={LEFT_OUT[name][0]}"]
+    if name == POSITIONAL:
+        return [str(value)]
+    return [f"{flag(name)}={item}" for item in (value if isinstance(value, list) else [value])]

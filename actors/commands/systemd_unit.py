@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..options.command_line import add_options, read_config
 from ..options.config import ConfigError
-from ..options.fields import flag
-from ..options.sources import warn
+from ..options.fields import SECRETS, flag
+from ..options.sources import SECRET_VARIABLE, variable, warn
+from .links import hops
 from .places import FILES, Paths, given_words
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ The service is ready once a token was generated, is restarted when it fails or h
 sees no more of the machine than it needs. With --socket the port survives a restart: clients wait meanwhile.
 Keys belong into the environment file (ACTORSERVE_API_KEY=…), which only root need be able to read."""
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-SECRET = ("api_key", "admin_api_key")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,15 +70,19 @@ def _plan(arguments: argparse.Namespace) -> UnitOptions:
     for option, value in (("--name", arguments.name), ("--user", arguments.user)):
         if value is not None and not NAME.fullmatch(value):
             raise ConfigError(f"{option}: {value} may have letters, digits, and _ . - behind the first")
-    for name in SECRET:
+    for name in SECRETS:
         if hasattr(arguments, name):
             raise ConfigError(
-                f"--{name.replace('_', '-')}: everybody can read a unit; put ACTORSERVE_{name.upper()} into its "
-                f"environment file, or use --api-key-file"
+                f"{flag(name)}: everybody can read a unit; put {variable(name)} into its environment file, "
+                f"or use --api-key-file"
             )
+    for secret in filter(os.environ.get, (*map(variable, SECRETS), SECRET_VARIABLE)):
+        warn(f"{secret}: it is not in the unit, which everybody can read: put it into the environment file")
     config = read_config(arguments)
     paths = Paths()
     words = given_words(arguments, paths)
+    if arguments.user is None:
+        _warn_of_unreadable(paths)
     file = arguments.environment_file or Path("/etc/actorserve") / f"{arguments.name}.env"
     return UnitOptions(
         name=arguments.name,
@@ -107,14 +113,23 @@ def _written_folders(paths: Paths, user: str | None) -> list[Path]:
     return folders
 
 
+def _warn_of_unreadable(paths: Paths) -> None:
+    """A user that is made at each start is neither the owner of files nor of their group."""
+    for place in dict.fromkeys(paths.read):
+        needed = stat.S_IROTH | (stat.S_IXOTH if place.is_dir() else 0)
+        if place.stat().st_mode & needed != needed:
+            warn(f"{place}: only its owner may read it, or a group, but not the service's user; --user names another")
+
+
 def _interpreter() -> list[Path]:
-    """Where Python lies, and this package, also when it is installed as links."""
+    """Where Python lies, and on the way of links to it, and this package, also when it is installed as links."""
     import actorserve
 
     package = Path(next(iter(actorserve.__path__)))
     places = {package.parent, *(entry.resolve().parent for entry in package.iterdir() if entry.is_dir())}
     base = Path(sys.executable).resolve().parent.parent
-    return [Path(sys.prefix), Path(sys.base_prefix), base, *places]
+    on_the_way = (*hops(Path(sys.prefix)), *hops(Path(sys.executable)))
+    return [Path(sys.prefix), Path(sys.base_prefix), base, *on_the_way, *places]
 
 
 def _addresses(host: str, port: int) -> list[str]:

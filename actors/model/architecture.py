@@ -44,7 +44,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     soft_cap: float | None = None  # of the same
     chunks: tuple[int | None, ...] = ()  # by layer: a query sees only those of its chunk of so many; empty: no chunks
     unit_norms: bool = False  # heads of q and k that turn are then made as long as their width's root
-    growth: Growth | None = None  # of queries in layers that do not turn
+    growth: Growth | None = None  # of queries
     logits_scale: float = 1.0
     logits_cap: float | None = None  # cap · tanh(logits / cap)
     layer: LayerSpec = LLAMA.layer.with_biases(lambda field: False)
@@ -94,6 +94,17 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     def rope_of(self, layer: int) -> Rope | None:
         """How it turns queries and keys; None: not."""
         return self.rope if self.ropes is None else self.ropes[layer]
+
+    def grows(self, layer: int) -> bool:
+        """Whether its queries grow with the position."""
+        return self.growth is not None and self.growth.turning == (self.rope_of(layer) is not None)
+
+    def growth_within(self, length: int) -> Growth | None:
+        """How queries of some layers do, in texts of up to so many tokens."""
+        growth = self.growth
+        if growth is None or length <= growth.start or not any(self.grows(layer) for layer in range(self.layers)):
+            return None
+        return growth
 
     @property
     def turning(self) -> int:

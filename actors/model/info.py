@@ -43,6 +43,7 @@ COUNTED_FROM_PADDING = (  # their first position is behind that of the padding t
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "roberta-prelayernorm"),
     *("data2vec-text", "xmod", "luke"),
 )
+DUAL_CHUNKS = "dual_chunk_attention_config"
 TEXT_PARTS = ("text_config", "llm_config", "decoder")
 DEMO_FOLDER = Path(__file__).resolve().parent / "demo"
 
@@ -248,7 +249,22 @@ def _model_length(config: Config, text: Values, sentences: int | None) -> int:
     longest = max(own, _stretched_length(text))
     if wanted is not None and wanted > longest:
         raise ConfigError(f"--max-model-len: {wanted} is more than the {longest} positions of the model")
-    return wanted or own
+    plain = _plain_length(text) or longest
+    if wanted is not None and wanted > plain:
+        raise ConfigError(
+            f"--max-model-len: {wanted} is more than the {plain} positions up to which the model attends as others do: "
+            f"beyond, it was made for dual chunk attention ({text.file}), which there is none of here; "
+            f"""--hf-overrides '{{"{DUAL_CHUNKS}": null}}' serves longer texts all the same"""
+        )
+    return wanted or min(own, plain)
+
+
+def _plain_length(text: Values) -> int | None:
+    """Of a model that remaps positions of longer texts, chunk by chunk (Qwen2.5-1M); not of shorter ones."""
+    chunks = text.object(DUAL_CHUNKS)
+    if chunks is None:
+        return None
+    return chunks.whole("original_max_position_embeddings", 1, LARGEST) or chunks.whole("chunk_size", 1, LARGEST)
 
 
 def _stretched_length(text: Values) -> int:

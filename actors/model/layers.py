@@ -94,6 +94,7 @@ class StackedExperts(msgspec.Struct, frozen=True, kw_only=True):
     gate_up: str  # rows of gate and of up
     down: str
     transposed: bool = False  # weights of floats are [experts, columns, rows]
+    either: bool = False  # some checkpoints have them so, and some not: their shape tells
     interleaved: bool = False  # rows of gate and of up alternate; else those of up follow
     usual: bool = False  # a checkpoint is expected to have them so
 

@@ -39,10 +39,17 @@ class LongRope(msgspec.Struct, frozen=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """Queries at position p are multiplied with 1 + scale · ln(1 + ⌊(p + 1) / floor⌋)."""
+    """Queries at position p are multiplied with 1 + scale · ln(1 + ⌊(p + first) / floor⌋)."""
 
     scale: float
     floor: float
+    first: int = 1  # what the first position counts as
+    turning: bool = False  # those of layers that turn; else of the others
+
+    @property
+    def start(self) -> float:
+        """The position from which on they are longer."""
+        return self.floor - self.first
 
 
 class Rope(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,6 +116,8 @@ class _Once(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
+        if values == "":  # a variable that is not set, say: not the packaged model is meant
+            parser.error("MODEL: it is empty; without it the packaged demo model is served")
         before = getattr(namespace, self.dest, values)
         if before != values:
             parser.error(f"MODEL: there are two, {before} and {values}")

@@ -5,6 +5,7 @@ Leaf module beside config.py, which alone with its groups says what options ther
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -37,6 +38,12 @@ NOT_SERVED: dict[str, dict[str, str]] = {  # of options: values that others have
         **dict.fromkeys(("q8_0", "q5_0", "q5_1"), "int8 has 8 bits and a scale, on a CPU"),
     },
 }
+PATHS = (  # options that name a file or a folder, or several: there ~ is the home, as no shell has it behind a =
+    *("uds", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record", "tool_server"),
+    *("allowed_local_media_path", "lora_folder", "profile_dir", "dump_dir", "weights_folder"),
+    *("tool_parser_plugin", "reasoning_parser_plugin", "io_processor_plugin", "worker_cls", "worker_extension_cls"),
+    "logits_processors",
+)
 MOST_SHOWN = 80  # characters of a value in a message
 UNITS = {  # of numbers, by the end of their names; others are counts
     "_timeout": "SECONDS",
@@ -114,8 +121,12 @@ def integer(text: str) -> int:
 
 
 def canonical(name: str, value: object) -> object:
-    """The value itself, where another name of it is known: `half` is float16, `deepseek-r1` deepseek_r1, `4k` 4000."""
+    """The value itself, where another name of it is known: `half` is float16, `deepseek-r1` deepseek_r1, `4k` 4000, and
+    `~/a` /home/me/a.
+    """
     field = option_fields().get(name)
+    if name in PATHS:
+        value = _in_home(value)
     if field is None or not isinstance(value, str):
         return value
     kind = plain_type(field.type)
@@ -127,6 +138,13 @@ def canonical(name: str, value: object) -> object:
         return value
     plain = value.lower().replace("-", "_")
     return next((one for one in kind.values if one == plain), VALUES.get(name, {}).get(plain, value))
+
+
+def _in_home(value: object) -> object:
+    """With the home in the place of ~, where a path, or one of several with commas between them, begins so."""
+    if isinstance(value, list):
+        return [_in_home(one) for one in value]
+    return ",".join(map(os.path.expanduser, value.split(","))) if isinstance(value, str) else value
 
 
 def _integer_or_text(value: str) -> int | str:

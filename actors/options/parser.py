@@ -21,6 +21,7 @@ SWITCHES = ("true", "false", "on", "off", "auto")  # that may stand behind what 
 BOOLEANS = ("true", "false")
 OFF = ("false", "off")
 SHORT = 6  # letters of a name in which one wrong letter weighs more
+NUMBERS = {"int": "a whole number", "(?:float|_finite)": "a number"}  # as argparse has them, and people
 NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
@@ -142,6 +143,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line: the usage of a command with many options would hide it."""
+        for kind, words in NUMBERS.items():
+            message = re.sub(rf"invalid {kind} value: '(.*)'$", rf"\1 is not {words}", message)
         self.exit(USAGE_STATUS, f"{self.prog}: error: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
 
 

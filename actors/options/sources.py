@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import inspect
@@ -59,7 +59,7 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
     value: object = text
     try:
         if isinstance(kind, inspect.ListType):
-            value = [_scalar(plain_type(kind.item_type), item) for item in _items(field.name, text)]
+            value = [_scalar(plain_type(kind.item_type), item) for item in items_of(field.name, text)]
         elif (value := canonical(field.name, text)) is not None:  # else it is said to be left out
             value = canonical(field.name, _scalar(kind, text))
         return msgspec.convert(value, get_type_hints(Config, include_extras=True)[field.name])
@@ -69,8 +69,8 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
         raise ConfigError(f"{name}: {text} is {error}") from None
 
 
-def _items(name: str, text: str) -> list[str]:
-    """A list is written with commas, or as JSON."""
+def items_of(name: str, text: str) -> list[str]:
+    """A list is written with commas, or as JSON; ValueError if it is none."""
     if name in WHOLE or (name in MAY_BE_WHOLE and not text.startswith("[")):
         return [text]
     if text.startswith("["):
@@ -102,11 +102,9 @@ def read_yaml(path: Path, named: str = "--config", told: Callable[[str], None] |
     """The file's options by field name; `max-num-seqs` and `max_num_seqs` are the same. `named` names the file; `told`
     gets the warnings, if not whoever starts a command.
     """
-    import yaml
-
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = _load_yaml(path)
+    except ValueError as error:
         raise ConfigError(f"{named}: {path} cannot be read: {error}") from None
     if content is None:
         return {}
@@ -115,6 +113,30 @@ def read_yaml(path: Path, named: str = "--config", told: Callable[[str], None] |
     fields = option_fields()
     given = named_values({str(key): value for key, value in content.items()}, f"{named}: {path}", told or warn)
     return {name: _yaml_value(fields[name], value) for name, value in given.items()}
+
+
+def _load_yaml(path: Path) -> Any:
+    """What is in it; ValueError says in one line why it cannot be read, also if a name is there twice."""
+    import yaml
+
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        seen = set()
+        for name, _ in root.value if isinstance(root, yaml.MappingNode) else ():
+            if isinstance(name, yaml.ScalarNode) and name.value in seen:  # PyYAML takes the last, and says nothing
+                raise ValueError(f"{name.value} is there twice (line {name.start_mark.line + 1})")
+            seen.add(str(name.value))
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        where = "" if error.problem_mark is None else f" (line {error.problem_mark.line + 1})"
+        raise ValueError(f"{error.problem}{where}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
 
 
 def warn(text: str) -> None:
@@ -129,7 +151,9 @@ def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], 
     troubles: list[str] = []
     for key, value in given.items():
         name = key.replace("-", "_")
-        if name in fields:
+        if name in values and name in fields:
+            troubles.append(f"{key}: it is there twice, or by two of its names")
+        elif name in fields:
             values[name] = value
             continue
         meaning = meaning_of(flag(name))

@@ -31,6 +31,7 @@ from .upstream import GATEWAY, Failed, Upstream, Whole, read_whole, sent_headers
 
 STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")
 KNOWN_BY_ONE = ("/v1/responses/", "/responses/")  # what is kept is at the replica that made it
+NOT_HERE = b'"previous_response_not_found"'  # what a replica says that does not keep it
 log = logging.getLogger("route")
 
 
@@ -73,7 +74,7 @@ class Proxy:
             json = "json" in request.headers.get("Content-Type", "json")
             headers = sent_headers(request.headers, request.remote, self._settings.replica_api_key)
             asked = understand(request.method, request.path_qs, headers, body, json)
-            if request.path.startswith(KNOWN_BY_ONE):
+            if request.path.startswith(KNOWN_BY_ONE) or asked.goes_on:
                 return await self._find(request, asked)
             return await self._answer(request, asked)
         finally:
@@ -179,7 +180,7 @@ class Proxy:
         return passage.client.response
 
     async def _find(self, request: web.Request, asked: RoutedRequest) -> web.StreamResponse:
-        """What one replica keeps: all are asked, until one has it."""
+        """What one replica keeps, or what goes on from that: all are asked, until one has it."""
         found: Whole | None = None
         for replica in [one for one in self._fleet.replicas if one.is_up]:
             passage = Passage()
@@ -193,9 +194,10 @@ class Proxy:
                 continue
             except ClientGone:
                 raise ConnectionResetError from None
-            if answer.status != 404:
+            if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes):
+                return answer  # a stream
+            if answer.status != 404 and not (answer.status == 400 and NOT_HERE in answer.body):
                 return answer
-            assert isinstance(answer, web.Response) and isinstance(answer.body, bytes)
             found = Whole(answer.status, answer.headers, answer.body)
         if found is None:
             raise nobody()

@@ -33,6 +33,7 @@ MOVABLE = frozenset(
         "/api/generate",
     }
 )
+RESPONSES = frozenset({"/v1/responses", "/responses"})
 BY_ITSELF = frozenset({"/api/chat", "/api/generate"})  # streamed unless the body says that it is not to be
 
 
@@ -54,6 +55,7 @@ class Fields(msgspec.Struct):
     token_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     session_id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     session_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    previous_response_id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class SessionOf(msgspec.Struct):
@@ -62,7 +64,15 @@ class SessionOf(msgspec.Struct):
     id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
+class ItemOf(msgspec.Struct):
+    """An item of a response's input."""
+
+    type: str | None = None
+
+
 decode = msgspec.json.Decoder(Fields).decode
+items_of = msgspec.json.Decoder(list[ItemOf]).decode
+REFERENCE = "item_reference"
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,7 @@ class RoutedRequest:
     key: str = ""  # of requests that belong to one replica
     prefix: list[bytes] = field(default_factory=list)  # a hash for each block of its text and all before it
     size: int = 0  # bytes of its text
+    goes_on: bool = False  # from a response, which one replica keeps
 
 
 def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, json: bool) -> RoutedRequest:
@@ -106,7 +117,19 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
         key=session or _text(bytes(fields.session_id)) or key,
         prefix=blocks_of(bytes(fields.model) + b"\0" + text.rstrip(b"\0")),
         size=len(text),
+        goes_on=path.partition("?")[0] in RESPONSES and _goes_on(fields),
     )
+
+
+def _goes_on(fields: Fields) -> bool:
+    """Does it name a response, or an item of one?"""
+    if bytes(fields.previous_response_id) not in (b"", b"null"):
+        return True
+    given = bytes(fields.input)
+    try:
+        return REFERENCE.encode() in given and any(item.type == REFERENCE for item in items_of(given))
+    except msgspec.MsgspecError:
+        return False
 
 
 def _moves(path: str, stream: bytes) -> bool:

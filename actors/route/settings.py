@@ -12,6 +12,7 @@ from ..options.serving.tls import load_certificate
 from .names import PREFIX
 
 MIB = 1 << 20
+MOST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True)
@@ -86,16 +87,18 @@ def read_settings(arguments: argparse.Namespace) -> RouteSettings:
     if len(set(replicas)) < len(replicas):
         raise ConfigError(f"--replicas: each address once, not {' '.join(arguments.replicas)}")
     for name in ("probe_interval", "detection_limit", "connect_timeout"):
-        if getattr(arguments, name) <= 0:
+        if not getattr(arguments, name) > 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be more than 0")
     least = ("retries", "patience", "breaker_seconds", "shutdown_timeout", "port")
     for name in least:
-        if getattr(arguments, name) < 0:
+        if not getattr(arguments, name) >= 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 0")
+    if arguments.port > MOST_PORT:
+        raise ConfigError(f"--port must be at most {MOST_PORT}")
     for name in ("breaker_errors", "max_body_mib", "max_held_mib"):
         if getattr(arguments, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
-    if arguments.detection_limit <= arguments.probe_interval:
+    if not arguments.detection_limit > arguments.probe_interval:
         raise ConfigError("--detection-limit must be more than --probe-interval")
     if arguments.api_key and arguments.admin_api_key in arguments.api_key:
         raise ConfigError("--admin-api-key must be another key than those of --api-key")

@@ -40,7 +40,7 @@ class AnswerBlock:
         """Its JSON object when it begins."""
         match self.kind:
             case "text":
-                return {"type": "text", "text": "", "citations": None}
+                return {"type": "text", "text": "", "citations": []}  # a list: AI SDK takes no null for one
             case "thinking":
                 return {"type": "thinking", "thinking": "", "signature": ""}
         return {"type": "tool_use", "id": self.call_id, "name": self.name, "input": {}}

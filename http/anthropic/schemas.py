@@ -26,12 +26,13 @@ NAMES = {  # the chat request's fields that have another name here
 
 
 class MediaSourceBlock(msgspec.Struct):
-    """Where a picture is: all of it in base64, or its address."""
+    """Where a picture is: all of it in base64, or its address; or what a document says."""
 
     type: str
     media_type: str | None = None
     data: str | None = None
     url: str | None = None
+    content: str | list[Object] | None = None
 
 
 class ContentBlock(msgspec.Struct):
@@ -47,6 +48,9 @@ class ContentBlock(msgspec.Struct):
     content: str | list[Object] | None = None
     is_error: bool | None = None
     source: MediaSourceBlock | None = None
+    title: str | None = None  # of a document, and these two
+    context: str | None = None
+    citations: Any = None
 
 
 class AnthropicTurn(msgspec.Struct):

@@ -72,14 +72,14 @@ def _user(blocks: list[Placed]) -> list[Object]:
 
 
 def _result(path: str, block: ContentBlock) -> Object:
-    inner: str | list[ContentBlock] | None
-    if isinstance(block.content, list):
-        inner = checked(list[ContentBlock], block.content, f"{path}.content")
-    else:
-        inner = block.content
-    content = _text(_blocks(inner, f"{path}.content"))
+    content = _text(_contents(block.content, f"{path}.content"))
     message: Object = {"role": "tool", "tool_call_id": _given(path, block, "tool_use_id"), "content": content}
     return message | {"is_error": True} if block.is_error else message
+
+
+def _contents(given: str | list[Object] | None, path: str) -> list[Placed]:
+    """Blocks that stand inside another one."""
+    return _blocks(checked(list[ContentBlock], given, path) if isinstance(given, list) else given, path)
 
 
 def _assistant(blocks: list[Placed]) -> Object:
@@ -112,8 +112,8 @@ def _call(path: str, block: ContentBlock) -> Object:
 
 
 def _text(blocks: list[Placed]) -> str | list[Object]:
-    """One text is a string; several are parts, and so are pictures."""
-    parts = [_part(path, block) for path, block in blocks]
+    """One text is a string; several are parts, and so are pictures. Documents are what they say."""
+    parts = [_part(path, block) for outer in blocks for path, block in _inside(*outer)]
     if len(parts) < 2 and all("text" in part for part in parts):
         return "".join(part["text"] for part in parts)
     return parts
@@ -125,6 +125,27 @@ def _part(path: str, block: ContentBlock) -> Object:
     if block.type != "text":
         raise bad_request(f"{path}: content of type {block.type!r} is not supported here.", path)
     return {"type": "text", "text": _given(path, block, "text")}
+
+
+def _inside(path: str, block: ContentBlock) -> list[Placed]:
+    """Of a document of text its title, what is said of it, and what it says; all else as it is."""
+    source = block.source
+    if block.type != "document" or source is None:
+        return [(path, block)]
+    if isinstance(block.citations, dict) and block.citations.get("enabled"):
+        raise bad_request(f"{path}.citations are not supported: no citations are made.", f"{path}.citations")
+    match source.type:
+        case "text" if source.data is not None:
+            said = _blocks(source.data, f"{path}.source.data")
+        case "content" if source.content is not None:
+            said = _contents(source.content, f"{path}.source.content")
+        case "text" | "content" as kind:
+            name = f"{path}.source.{'data' if kind == 'text' else 'content'}"
+            raise bad_request(f"{name} is missing.", name)
+        case kind:
+            raise bad_request(f"{path}.source.type: documents of {kind!r} are not read.", f"{path}.source.type")
+    about = [given for given in (block.title, block.context) if given]
+    return [*(placed for given in about for placed in _blocks(given, path)), *said]
 
 
 def _picture(path: str, block: ContentBlock) -> Object:

@@ -164,7 +164,13 @@ def _event(kind: str, **fields: object) -> bytes:
 # --- vectors ---------------------------------------------------------------------------------------------------------
 
 
-def vectors(answer: Answer, job: Job, types: Iterable[str], texts: list[str]) -> Object:
+def floats(answer: Answer, job: Job, texts: list[str]) -> Object:
+    """POST /v1/embed, the older one, where no type is asked for."""
+    made = vectors(answer, job, ("float",), texts, "1")
+    return made | {"response_type": "embeddings_floats", "embeddings": made["embeddings"]["float"]}
+
+
+def vectors(answer: Answer, job: Job, types: Iterable[str], texts: list[str], version: str = "2") -> Object:
     """POST /v2/embed."""
     made: Object = {kind: [_vector(choice, kind) for choice in job.choices] for kind in types}
     return {
@@ -172,7 +178,7 @@ def vectors(answer: Answer, job: Job, types: Iterable[str], texts: list[str]) ->
         "response_type": "embeddings_by_type",
         "embeddings": made,
         "texts": texts,
-        "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": job.prompt_tokens}},
+        "meta": {"api_version": {"version": version}, "billed_units": {"input_tokens": job.prompt_tokens}},
     }
 
 

@@ -89,7 +89,7 @@ class CohereInput(msgspec.Struct):
 
 
 class CohereEmbedRequest(msgspec.Struct, kw_only=True):
-    """POST /v2/embed."""
+    """POST /v2/embed, and /v1/embed."""
 
     model: str | None = None
     texts: list[str] | None = None

@@ -35,6 +35,14 @@ def with_names(error: ApiError, names: Mapping[str, str]) -> ApiError:
     return ApiError(error.status, message, new + error.param[len(old) :], error.code, error.retry_after)
 
 
+def naming(error: ApiError) -> str:
+    """The message, with the field that is wrong where it does not say so: for bodies without a place for it."""
+    found = re.match(r"\w+", error.param or "")
+    if found is None or error.code is not None or re.search(rf"\b{found[0]}\b", error.message):
+        return error.message
+    return f"{error.param}: {error.message}"
+
+
 def encoded(value: object, path: str | None) -> bytes:
     """JSON of what came as JSON; a 400 for what can be decoded and not be encoded."""
     try:

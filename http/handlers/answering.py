@@ -61,6 +61,18 @@ class Answering:
         self.engine = engine
         self.settings = settings
 
+    async def want_adapter(self, request: web.Request, model: str | None) -> None:
+        """If it is one that has to be loaded, it is; 404 for one that is not for this key, which loads nothing."""
+        if model:
+            check_model_of(request.get(ACCOUNT), model)
+        await self.engine.want_adapter(model)
+
+    def told_model(self, request: web.Request) -> str:
+        """The model that a query asks of. 404 for one that is not there, or not for this key."""
+        model = check_model(request.query.get("model"), *self.settings.names)
+        check_model_of(request.get(ACCOUNT), model)
+        return model
+
     async def answer(
         self,
         request: web.Request,

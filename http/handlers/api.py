@@ -218,6 +218,7 @@ class Api:
         return json_response({"prompt": text, "content": text})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
+        self._generator.told_model(request)
         return json_response(self.settings.tokenizer_info)
 
     async def models(self, request: web.Request) -> web.Response:

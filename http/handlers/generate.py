@@ -52,7 +52,7 @@ class Generator(Answering):
         """POST /v1/chat/completions."""
         body = seeded(request, read(ChatRequest, raw))
         check_beams(body)
-        await self.engine.want_adapter(body.model)
+        await self.want_adapter(request, body.model)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
@@ -64,7 +64,7 @@ class Generator(Answering):
         if body.use_beam_search:
             raise bad_request("use_beam_search does not go with several conversations.", BEAMS)
         check_beams(body)
-        await self.engine.want_adapter(body.model)
+        await self.want_adapter(request, body.model)
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
         return await self.answer(request, raw, body, asked, ChatAnswer)
 
@@ -72,7 +72,7 @@ class Generator(Answering):
         """POST /v1/completions."""
         body = seeded(request, read(CompletionRequest, raw))
         check_beams(body)
-        await self.engine.want_adapter(body.model)
+        await self.want_adapter(request, body.model)
         if body.session_params not in (None, SessionParams()):
             return await self._turn(request, raw, body)
         asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
@@ -114,7 +114,7 @@ class Generator(Answering):
         body = read(GenerateRequest, raw)
         given = seeded(request, completion_of(body))
         check_beams(given)
-        await self.engine.want_adapter(given.model)
+        await self.want_adapter(request, given.model)
         asked = ask_completion(given, self.settings, name_request(request, given.request_id), request[CLIENT])
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
@@ -154,7 +154,7 @@ class Generator(Answering):
         try:
             asked_for = seeded(request, chat_request(chat))
             request_id = name_request(request, asked_for.request_id)
-            await self.engine.want_adapter(asked_for.model)
+            await self.want_adapter(request, asked_for.model)
             asked = ask_chat(asked_for, self.settings, request_id, request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None

@@ -24,7 +24,7 @@ from ..generation.job import Job
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, log_prompts, name_request
 from ..output.answer import Answer
 from ..pooling import answers
-from ..pooling.pairs import Pair, instruction_of, numbered, pair_prompts, pairs, places
+from ..pooling.pairs import Pair, documents_of, instruction_of, numbered, pair_prompts, pairs, places
 from ..pooling.plugin import PLUGIN, check_data, task_beside
 from ..pooling.prepare import (
     check_task,
@@ -121,12 +121,14 @@ class PoolingApi:
     async def rerank(self, request: web.Request) -> web.Response:
         """POST /rerank."""
         body = await self._read(RerankRequest, request)
-        texts = [one if isinstance(one, str) else one.text for one in body.documents]
-        names = "query", "documents"
+        field, texts = documents_of(body)
+        names = "query", field
         compared = pairs([body.query], texts, names), places(1, len(texts), names)
         if body.max_tokens_per_doc is not None and body.truncate_prompt_tokens is None:
             body.truncate_prompt_tokens = min(body.max_tokens_per_doc, self._settings.max_model_len)
-        answer, job, made = await self._scores(request, body, compared, "documents")
+        answer, job, made = await self._scores(request, body, compared, field)
+        if body.texts is not None:
+            return json_response(answers.ranking_of_texts(made, texts, body.top_n or 0, body.return_text is True))
         with_texts = body.return_documents is not False
         return json_response(answers.ranking(answer, job, made, texts, body.top_n or 0, with_texts))
 

@@ -24,6 +24,7 @@ from ..generation.trail import Given
 from ..middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
 from ..openai.responses.answers import ResponseAnswer
 from ..openai.responses.mcp.tools import McpServer, mcp_servers
+from ..openai.responses.references import owner_of_items, resolved
 from ..openai.responses.requests import can_move, echo, input_items, named, padded, renamed, to_chat
 from ..openai.responses.schemas import InputItemsQuery, Object, ResponsesRequest
 from ..openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
@@ -71,7 +72,8 @@ class ResponsesApi:
         owner = self._owner(body, given)
         if owner is not None:
             await self._generator.give_to(request, owner)
-        await self._engine.want_adapter(body.model)
+        body = resolved(body, self._keeping, request[CLIENT])
+        await self._generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
         if servers:
@@ -133,9 +135,11 @@ class ResponsesApi:
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
         body = read(ResponsesRequest, raw)
-        if body.previous_response_id is not None:
-            await self._generator.give_to(request, self._owner_of_previous(body.previous_response_id))
-        await self._engine.want_adapter(body.model)
+        owner = self._owner(body, None)
+        if owner is not None:
+            await self._generator.give_to(request, owner)
+        body = resolved(body, self._keeping, request[CLIENT])
+        await self._generator.want_adapter(request, body.model)
         chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
         check_model_of(request.get(ACCOUNT), check_model(chat.model, *self._settings.names))
         try:
@@ -148,7 +152,9 @@ class ResponsesApi:
         """The frontend that must answer, if there is one: it keeps what came before, or what is begun elsewhere."""
         if given is not None and given.origin.owner is not None:
             return given.origin.owner if given.origin.owner < self._engine.frontends else None
-        return None if body.previous_response_id is None else self._owner_of_previous(body.previous_response_id)
+        if body.previous_response_id is not None:
+            return self._owner_of_previous(body.previous_response_id)
+        return owner_of_items(body, self._engine.frontends)
 
     def _owner_of_previous(self, name: str) -> int:
         try:
@@ -232,7 +238,7 @@ class ResponsesApi:
 
     def _background_again(self, left: Background, client: str) -> RunningResponse:
         """What a predecessor had begun, from its request."""
-        body = read(ResponsesRequest, left.raw)
+        body = resolved(read(ResponsesRequest, left.raw), self._keeping, client)
         servers = mcp_servers(body, self._settings)
         if servers:
             return self._tools.again(self._asked(left.raw, body, servers, (left.request_id, client)), left)

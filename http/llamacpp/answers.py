@@ -104,7 +104,7 @@ class LlamaCompletion:
             "stop": True,
             "model": self._answer.model,
             "generation_settings": self._settings,
-            "prompt": self._prompts[choice.index],
+            "prompt": self._prompts[choice.index // len(self._job.params)],
             "has_new_line": self._has_line[choice.index],
             "truncated": False,
             "stop_type": kinds.get(choice.finish_reason or "", "none"),

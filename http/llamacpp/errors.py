@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ApiError
+from ..generation.adapter import naming
 
 TYPES = {
     401: "authentication_error",
@@ -21,4 +22,4 @@ def body_of(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
     kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     if error.code == TOO_LONG:
         kind = "exceed_context_size_error"
-    return {"error": {"code": error.status, "message": error.message, "type": kind}}
+    return {"error": {"code": error.status, "message": naming(error), "type": kind}}

@@ -16,7 +16,7 @@ SAME = (
     *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "stop", "presence_penalty"),
     *("frequency_penalty", "ignore_eos", "grammar", "json_schema"),
 )
-NAMES = {"max_tokens": "n_predict", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
+NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
 NEVER = -100  # a bias; what it is added to is far from it
 
 
@@ -73,8 +73,10 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
             raise bad_request(f"{field} is not supported; leave it out.", field)
     if body.n_predict == 0:
         raise bad_request("n_predict must be -1 or at least 1, not 0.", "n_predict")
-    given: Object = {name: value for name in SAME if (value := getattr(body, name)) not in (None, "", {})}
+    given: Object = {name: value for name in SAME if (value := getattr(body, name)) not in (None, "")}
     given |= {"prompt": body.prompt, "return_token_ids": True}
+    if body.n_cmpl is not None:
+        given["n"] = body.n_cmpl
     if body.n_predict is not None and body.n_predict > 0:
         given["max_tokens"] = body.n_predict
     if body.seed is not None and body.seed >= 0:

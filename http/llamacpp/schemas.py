@@ -41,6 +41,7 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
 
     prompt: Prompt  # ids, with texts between them or not, are one prompt; texts, lists and objects are several
     stream: bool | None = None
+    n_cmpl: int | None = None  # answers to each prompt
     n_predict: int | None = None  # below 0: up to the model's length
     temperature: float | None = None
     top_k: int | None = None
@@ -97,4 +98,5 @@ class LlamaInfillRequest(LlamaCompletionRequest, kw_only=True):
 class LlamaSlotsQuery(msgspec.Struct):
     """The query of /slots."""
 
+    model: str | None = None
     fail_on_no_slot: bool = False

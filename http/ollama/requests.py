@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -34,6 +35,7 @@ OURS = {  # chat's fields as this API names them
 }
 NOTHING: dict[str, tuple[float, ...]] = {"typical_p": (0, 1), "tfs_z": (0, 1), "mirostat": (0,)}
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
+PICTURE = re.compile(r"(messages\[\d+\])\.content(\[\d+\])")  # they stand before the text
 LATEST = ":latest"
 
 
@@ -74,8 +76,11 @@ def completion_of(body: OllamaGenerateRequest) -> TokensRequest:
     return decode(TokensRequest, encoded(given | {"prompt": body.prompt or "", "suffix": body.suffix}, None))
 
 
-def renamed(error: ApiError) -> ApiError:
-    """An error of the chat request that names the field as this API does."""
+def renamed(error: ApiError, of_turns: bool = True) -> ApiError:
+    """An error of the chat request that names the field as this API does. `of_turns`: it has messages of its own."""
+    if (picture := PICTURE.match(error.param or "")) is not None:
+        own = f"{picture[1]}.images{picture[2]}" if of_turns else f"images{picture[2]}"
+        error = ApiError(error.status, error.message.replace(picture[0], own), own, error.code, error.retry_after)
     return with_names(error, OURS)
 
 

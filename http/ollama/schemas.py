@@ -59,6 +59,15 @@ class OllamaModel(msgspec.Struct, kw_only=True):
     verbose: bool | None = None
 
 
+class OllamaPullRequest(msgspec.Struct, kw_only=True):
+    """POST /api/pull."""
+
+    model: str | None = None
+    name: str | None = None  # its older name
+    stream: bool | None = None  # true if left out
+    insecure: bool | None = None
+
+
 class OllamaFields(msgspec.Struct, kw_only=True):
     """What chat and generate have in common."""
 

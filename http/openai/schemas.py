@@ -214,6 +214,12 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     priority: Priority = None
 
 
+class ModelQuery(msgspec.Struct):
+    """The query of what tells of a model: of which one, if not the first."""
+
+    model: str | None = None
+
+
 class TokenizeRequest(msgspec.Struct, kw_only=True):
     """POST /tokenize."""
 

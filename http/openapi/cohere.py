@@ -33,6 +33,15 @@ class CohereEvent(msgspec.Struct):
     type: str
 
 
+class CohereFloats(msgspec.Struct):
+    """`embeddings` are by type where types are asked for."""
+
+    id: str
+    embeddings: list[list[float]] | dict[str, list[Any]]
+    texts: list[str]
+    meta: Object
+
+
 class CohereVectors(msgspec.Struct):
     id: str
     embeddings: dict[str, list[Any]]

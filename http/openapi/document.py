@@ -65,7 +65,8 @@ def _is_guarded(route: Route, settings: Settings) -> bool:
 def _structs(routes: Iterable[Route]) -> Iterator[type]:
     """Of all that is answered."""
     for route in routes:
-        kinds = (route.answer, route.event, route.error, *(kind for _, kind in route.others))
+        listed = route.lists if isinstance(route.lists, type) else None
+        kinds = (route.answer, route.event, route.error, listed, *(kind for _, kind in route.others))
         yield from (kind for kind in kinds if kind is not None and kind not in PLAIN)
 
 
@@ -102,7 +103,8 @@ def _success(route: Route, book: Book) -> Schema:
         return {"description": "OK", "content": {route.text: {"schema": {"type": "string"}}}}
     schema = {"type": PLAIN[route.answer]} if route.answer in PLAIN else book.ref(route.answer)
     if route.lists:
-        schema = {"anyOf": [schema, {"type": "array", "items": schema}]}
+        listed = book.ref(route.lists) if isinstance(route.lists, type) else schema
+        schema = {"anyOf": [schema, {"type": "array", "items": listed}]}
     answer = _answer(200, schema)
     if route.event is not None:
         kinds = [book.ref(route.event), book.ref(route.error)]

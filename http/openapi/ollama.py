@@ -71,5 +71,9 @@ class OllamaShown(msgspec.Struct):
     model_info: Object
 
 
+class OllamaStatus(Said):
+    status: str
+
+
 class OllamaVersion(Said):
     version: str

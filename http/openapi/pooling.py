@@ -109,10 +109,33 @@ class RerankText(Said):
     text: str
 
 
+class TextRank(Said):
+    """Of one of `texts`."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
 class RerankResult(Said):
     index: int
     relevance_score: float
     document: RerankText | UnsetType = UNSET
+
+
+class RerankVersion(Said):
+    version: str
+
+
+class RerankUnits(Said):
+    search_units: int
+
+
+class RerankMeta(Said):
+    """As Cohere has it."""
+
+    api_version: RerankVersion
+    billed_units: RerankUnits
 
 
 class Ranking(Said):
@@ -121,4 +144,5 @@ class Ranking(Said):
     id: str
     model: str
     usage: RerankUsage
+    meta: RerankMeta
     results: list[RerankResult]

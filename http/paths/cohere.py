@@ -41,6 +41,20 @@ COHERE: tuple[Route, ...] = (
         )
         for path in ("/v2/embed", "/cohere/v2/embed")
     ),
+    *(
+        Route(
+            "post",
+            path,
+            "cohere.embed_older",
+            "Vectors of texts, in the older form of Cohere's",
+            answers.CohereFloats,
+            CohereEmbedRequest,
+            statuses=ASKS,
+            pools=True,
+            error=answers.CohereError,
+        )
+        for path in ("/v1/embed", "/cohere/v1/embed")
+    ),
     Route(
         "post",
         "/cohere/v2/rerank",
@@ -50,6 +64,7 @@ COHERE: tuple[Route, ...] = (
         RerankRequest,
         statuses=ASKS,
         pools=True,
+        lists=pooling.TextRank,
         error=answers.CohereError,
     ),
 )

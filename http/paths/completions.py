@@ -11,6 +11,7 @@ from ..openai.schemas import (
     DetokenizeRequest,
     GenerateRequest,
     InvocationRequest,
+    ModelQuery,
     TokenizeRequest,
 )
 from ..openai.sessions import CloseSessionRequest, OpenSessionRequest
@@ -149,7 +150,9 @@ COMPLETIONS: tuple[Route, ...] = (
         CloseSessionRequest,
         statuses=(*TAKES_BODY, 404, 503),
     ),
-    Route("get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict),
+    Route(
+        "get", "/tokenizer_info", "tokenizer_info", "The tokenizer's settings", dict, query=ModelQuery, statuses=MODEL
+    ),
     Route("get", "/v1/models", "models", "The models by their names", answers.ModelList),
     Route("get", "/v1/models/{model:.+}", "model", "One model", answers.ModelCard, statuses=MODEL),
     Route(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
-from ..openai.schemas import TokenizeRequest
+from ..openai.schemas import ModelQuery, TokenizeRequest
 from ..openapi import llamacpp as answers
-from ..route import ASKS, TEXT, Route
+from ..route import ASKS, MODEL, TEXT, Route
 
 LLAMACPP: tuple[Route, ...] = (
     *(
@@ -31,7 +31,16 @@ LLAMACPP: tuple[Route, ...] = (
             ("/infill", "llamacpp.infill", "What stands between two texts", LlamaInfillRequest),
         )
     ),
-    Route("get", "/props", "llamacpp.props", "Model and settings", answers.LlamaProps, error=answers.LlamaError),
+    Route(
+        "get",
+        "/props",
+        "llamacpp.props",
+        "Model and settings",
+        answers.LlamaProps,
+        query=ModelQuery,
+        statuses=MODEL,
+        error=answers.LlamaError,
+    ),
     Route(
         "get",
         "/slots",
@@ -39,7 +48,7 @@ LLAMACPP: tuple[Route, ...] = (
         "Sequences that run, and that could",
         list,
         query=LlamaSlotsQuery,
-        statuses=(400, 503),
+        statuses=(400, *MODEL, 503),
         error=answers.LlamaError,
     ),
     Route(

@@ -8,6 +8,7 @@ from ..ollama.schemas import (
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaModel,
+    OllamaPullRequest,
 )
 from ..openapi import ollama as answers
 from ..output.answer import NDJSON
@@ -64,11 +65,23 @@ OLLAMA: tuple[Route, ...] = (
     _about("get", "/api/tags", "ollama.tags", "The models by their names", answers.OllamaModels),
     _about("get", "/api/ps", "ollama.running", "The models in memory", answers.OllamaModels),
     _about("post", "/api/show", "ollama.show", "What is known of a model", answers.OllamaShown, OllamaModel),
+    Route(
+        "post",
+        "/api/pull",
+        "ollama.pull",
+        "Fetch a model: one that is served is there, and no other is fetched",
+        answers.OllamaStatus,
+        OllamaPullRequest,
+        answers.OllamaStatus,
+        stream=NDJSON,
+        ends="",
+        statuses=(*TAKES_BODY, *MODEL),
+        error=answers.OllamaError,
+    ),
     _about("get", "/api/version", "ollama.version", "The version of this API", answers.OllamaVersion),
     *(
         Route(method, f"/api/{name}", "ollama.refuse", error=answers.OllamaError, refuses=True)
         for method, name in (
-            ("post", "pull"),
             ("post", "push"),
             ("post", "create"),
             ("post", "copy"),

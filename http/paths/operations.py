@@ -9,6 +9,7 @@ from .administration import ServerInfoOptions
 USAGE = "/v1/usage"
 OPERATIONS: tuple[Route, ...] = (
     Route("get", "/health", "operations.health", "Does the server live?", answers.Health, open=True),
+    Route("get", "/v1/health", "operations.health", "Does the server live?", answers.Health, open=True),
     Route("get", "/livez", "operations.health", "Does the server live?", answers.Health, open=True),
     Route("get", "/ping", "operations.health", "Does the server live?", answers.Health, open=True),
     Route("post", "/ping", "operations.health", "Does the server live?", answers.Health, open=True),

@@ -72,8 +72,9 @@ POOLING: tuple[Route, ...] = (
             RerankRequest,
             statuses=ASKS,
             pools=True,
+            lists=answers.TextRank,
         )
-        for path in ("/rerank", "/v1/rerank", "/v2/rerank")
+        for path in ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking")
     ),
     Route(
         "post",

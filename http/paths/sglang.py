@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..openai.schemas import ModelQuery
 from ..openapi import operations, sglang
-from ..route import ASKS, TAKES_BODY, TEXT, Route
+from ..route import ASKS, MODEL, TAKES_BODY, TEXT, Route
 from ..sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
 from .administration import AbortRequests, ResetOptions
 
@@ -34,10 +35,20 @@ SGLANG: tuple[Route, ...] = (
         lists=True,
     ),
     *(
-        Route("get", path, "sglang.model_info", "What the model is", sglang.SglangModel)
+        Route(
+            "get", path, "sglang.model_info", "What the model is", sglang.SglangModel, query=ModelQuery, statuses=MODEL
+        )
         for path in ("/model_info", "/get_model_info")
     ),
-    Route("get", "/get_server_info", "sglang.server_info", "What the server is", sglang.SglangServer),
+    Route(
+        "get",
+        "/get_server_info",
+        "sglang.server_info",
+        "What the server is",
+        sglang.SglangServer,
+        query=ModelQuery,
+        statuses=MODEL,
+    ),
     Route(
         "get",
         "/health_generate",

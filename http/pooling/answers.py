@@ -18,6 +18,8 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import Answer
 
+COHERE_UNIT = 100  # documents, as Cohere counts what a ranking costs
+
 
 def head(answer: Answer, kind: str) -> dict[str, Any]:
     """What all begin with."""
@@ -101,7 +103,7 @@ def ranking(
     answer: Answer, job: Job, made: Sequence[float], documents: Sequence[str], top: int, with_texts: bool
 ) -> dict[str, Any]:
     """POST /rerank: the best first."""
-    order = sorted(range(len(made)), key=lambda index: -made[index])[: top or len(made)]
+    order = _best(made, top)
     results = [
         {
             "index": index,
@@ -112,7 +114,21 @@ def ranking(
     ]
     about = head(answer, "rerank")
     tokens = {"total_tokens": job.prompt_tokens, "prompt_tokens": job.prompt_tokens}
-    return {"id": about["id"], "model": answer.model, "usage": tokens, "results": results}
+    units = -(-len(made) // COHERE_UNIT)
+    meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": units}}  # Cohere's, which AI SDK needs
+    return {"id": about["id"], "model": answer.model, "usage": tokens, "meta": meta, "results": results}
+
+
+def ranking_of_texts(made: Sequence[float], texts: Sequence[str], top: int, with_texts: bool) -> list[dict[str, Any]]:
+    """The same as TEI has it."""
+    return [
+        {"index": index, **({"text": texts[index]} if with_texts else {}), "score": made[index]}
+        for index in _best(made, top)
+    ]
+
+
+def _best(made: Sequence[float], top: int) -> list[int]:
+    return sorted(range(len(made)), key=lambda index: -made[index])[: top or len(made)]
 
 
 def pair_scores(job: Job, pairs: Sequence[tuple[str, str]], spec: PoolingSpec) -> list[float]:

@@ -8,7 +8,7 @@ from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.protocol.topics.prompts import PairPrompt, Prompt, TextPrompt
 
 from ..errors import bad_request
-from .schemas import PairFields
+from .schemas import PairFields, RerankRequest
 
 Pair = tuple[str, str]
 
@@ -35,6 +35,22 @@ def places(first: int, second: int, names: Pair) -> list[Pair]:
 def numbered(name: str, count: int) -> list[str]:
     """The fields of so many texts."""
     return [name] if count == 1 else [f"{name}[{index}]" for index in range(count)]
+
+
+def documents_of(body: RerankRequest) -> tuple[str, list[str]]:
+    """(their field, what a query is compared with). TEI's other fields are made those of the rest."""
+    if (body.documents is None) == (body.texts is None):
+        wrong = "is missing" if body.documents is None else "and texts are the same: one of them is needed"
+        raise bad_request(f"documents {wrong}.", "documents")
+    if body.documents is not None:
+        return "documents", [one if isinstance(one, str) else one.text for one in body.documents]
+    if body.truncate and body.truncate_prompt_tokens is None:
+        body.truncate_prompt_tokens = -1
+    if body.truncation_direction is not None:
+        body.truncation_side = "left" if body.truncation_direction.lower() == "left" else "right"
+    if body.raw_scores:
+        body.use_activation = False
+    return "texts", list(body.texts or ())
 
 
 def instruction_of(body: PairFields, spec: PoolingSpec) -> str:

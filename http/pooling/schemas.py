@@ -92,10 +92,17 @@ class RerankDocument(msgspec.Struct):
 
 
 class RerankRequest(PairFields, kw_only=True):
-    """POST /rerank: which of the documents answers the query best."""
+    """POST /rerank: which of the documents answers the query best. `texts` are those of TEI's clients and
+    llama.cpp's, who get a list.
+    """
 
     query: str
-    documents: list[str | RerankDocument]
+    documents: list[str | RerankDocument] | None = None
+    texts: list[str] | None = None
     top_n: Annotated[int | None, Range(0)] = None  # 0: all
     return_documents: bool | None = None
     max_tokens_per_doc: Annotated[int | None, Range(1)] = None  # of query and document together
+    return_text: bool | None = None  # these four go with `texts`
+    raw_scores: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "Left", "right", "Right"] | None = None

@@ -75,6 +75,8 @@ def completion_of(body: SglangGenerateRequest) -> TokensRequest:
         if value is not None and value not in nothing:
             raise bad_request(f"{INSIDE}.{field} is not supported; leave it out.", f"{INSIDE}.{field}")
     fields: Object = {name: value for name in SAME if (value := getattr(given, name)) not in (None, "", {}, [])}
+    if given.json_schema == {}:  # any JSON
+        fields["json_schema"] = {}
     for ours, theirs in OTHERS.items():
         if (value := getattr(given, theirs)) is not None:
             fields[ours] = value

@@ -31,6 +31,8 @@ LONGEST_SIZE_LINE = 256  # bytes of it that are looked at
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, by their names
 JSON = ("application/json", "text/json")
+FORM = "application/x-www-form-urlencoded"
+OF_BROWSERS = ("Origin", "Sec-Fetch-Site")  # a browser sends one of them with each POST of a page
 CUT = "The body is not what its Content-Encoding says: it is cut short, or something is behind it."
 WINDOW_LOG = 23  # of Zstandard: 8 MiB, which RFC 8878 recommends as the least to take, and no more
 
@@ -139,7 +141,7 @@ async def read_body(request: web.Request, limit: int, budget: BodyBudget, json: 
     another way, or is no JSON and should be, 503 if there are too many that do not come.
     """
     if json:
-        _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""))
+        _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""), any(name in request.headers for name in OF_BROWSERS))
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
     codings = (*WINDOWS, *(["zstd"] if zstd is not None else []))
     if encoding not in ("identity", *codings):
@@ -245,9 +247,13 @@ def _ask_for(request: web.Request) -> None:
         request.transport.write(CONTINUE)
 
 
-def _check_kind(given: str) -> None:
-    """What says of itself that it is something else. Forms and plain text are what any site's page may send unasked."""
+def _check_kind(given: str, of_page: bool) -> None:
+    """What says of itself that it is something else. Forms and plain text are what any site's page may send unasked;
+    `curl -d` calls JSON a form, too, and is no page.
+    """
     kind = given.partition(";")[0].strip().lower()
+    if kind == FORM and not of_page:
+        return
     if kind and kind not in JSON and not kind.endswith("+json"):
         text = f"Bodies are JSON: their Content-Type is application/json, not {printable(kind)[:100]}."
         raise ApiError(415, text, code="unsupported_content_type")

@@ -101,3 +101,14 @@ def test_a_full_disk_is_told_and_what_was_torn_is_dropped_later(tmp_path: Path) 
     assert path.stat().st_size == 100
     with Answers(path, {"a", "b"}) as answers:
         assert answers.done == {"a"}
+
+
+def test_the_end_of_another_file_is_not_dropped(tmp_path: Path) -> None:
+    """It may be without a line's end, as what was torn is."""
+    for text in ("notes", '{"id": 1}', "[1]", '{ "a'):
+        path = written(tmp_path / "out", text)
+        with pytest.raises(ConfigError, match="is no answer of a batch: name a new file"), Answers(path, {"a"}):
+            pass
+        assert path.read_text() == text
+    with pytest.raises(ConfigError, match="is no file"), Answers(Path("/dev/full"), {"a"}):
+        pass

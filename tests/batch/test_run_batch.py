@@ -163,6 +163,10 @@ def test_options_that_contradict_each_other_are_told(tmp_path: Path, capfd: pyte
     words = ["run-batch", "-i", str(write(tmp_path / "in", 1)), "-o", str(tmp_path / "out")]
     assert main([*words, "--base-url", "http://x", "--max-num-seqs", "4"]) == 2
     assert main([*words, "--batch-concurrency", "0"]) == 2
+    given = next(Path(word) for word in words if Path(word).is_file())
+    before = given.read_bytes()
+    assert main(["run-batch", "-i", str(given), "-o", str(given), "--base-url", "http://127.0.0.1:9"]) == 2
+    assert given.read_bytes() == before
     said = capfd.readouterr().err
     assert "--base-url names a server that runs" in said
     assert "--batch-concurrency must be at least 1" in said

@@ -8,6 +8,7 @@ import pytest
 
 from actorserve.actors.batch import servers
 from actorserve.actors.batch.servers import OwnServer
+from actorserve.actors.bench.client_tls import ClientTls
 from actorserve.actors.bench.server import ServerError
 
 
@@ -16,7 +17,8 @@ class DyingServer:
 
     made: list[DyingServer] = []
 
-    def __init__(self, words: Sequence[str], ready_s: float, own_group: bool) -> None:
+    def __init__(self, words: Sequence[str], ready_s: float, own_group: bool, tls: ClientTls) -> None:
+        assert own_group and tls.own
         self.made.append(self)
         self.base_url = f"http://server-{len(self.made)}"
         self.looks = 0
@@ -36,8 +38,8 @@ class DyingServer:
 
 
 async def test_one_that_ends_behind_its_connections_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(base_url: str, _: float, own: bool) -> None:
-        assert own
+    def look(base_url: str, _: float, tls: ClientTls) -> None:
+        assert tls.own
         if base_url == "http://server-1":
             raise ServerError("nobody is there")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from actorserve.actors.bench.client_tls import OWN
 from actorserve.actors.bench.load.client import Target
 from actorserve.actors.bench.load.prompts import Prompt
 from actorserve.actors.bench.load.session import counter, first_model, probe, run_load
@@ -191,9 +192,9 @@ def test_no_proxy_stands_before_a_server_that_was_started_here(fake: Fake, monke
     monkeypatch.setattr("urllib.request._opener", None)  # which has read the environment
     with pytest.raises(ServerError, match="not ready"):
         wait_ready(fake.base_url, 0.0)
-    wait_ready(fake.base_url, 30, own=True)
-    assert first_model(fake.base_url, {}, own=True) == "fake"
-    assert counter(Target(fake.base_url, "fake", own=True), None)[1] == "words"
+    wait_ready(fake.base_url, 30, OWN)
+    assert first_model(fake.base_url, {}, OWN) == "fake"
+    assert counter(Target(fake.base_url, "fake", tls=OWN), None)[1] == "words"
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="there is no openssl command to make certificates with")
@@ -203,8 +204,8 @@ def test_a_server_that_was_started_here_may_have_any_certificate(tmp_path: Path)
     with Fake(tls=tls) as fake:
         with pytest.raises(ServerError, match="not ready"):
             wait_ready(fake.base_url, 0.0)
-        wait_ready(fake.base_url, 30, own=True)
-        assert load(fake, own=True)["completed"] == 1
+        wait_ready(fake.base_url, 30, OWN)
+        assert load(fake, tls=OWN)["completed"] == 1
 
 
 def test_a_server_that_is_not_ready_in_time(fake: Fake) -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from actorserve.actors.bench import processes
+from actorserve.actors.bench.startup import Start
 from actorserve.actors.bench.sweep import Combination
 from actorserve.actors.bench.tune import combinations
 from actorserve.actors.cli import main
@@ -170,6 +171,36 @@ def test_failures_are_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["serve", *SMALL, "--result-filename", "/dev/full"], "bench serve"),
+        (["startup", "--num-iters-warm", "0", "--output-json", "/dev/full"], "cold"),
+        (["mm", "--num-prompts", "1", "--image-sizes", "8x8", "--output-json", "/dev/full"], "8x8"),
+    ],
+)
+def test_what_was_measured_is_shown_where_it_cannot_be_written(
+    words: list[str], shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("actorserve.actors.bench.startup.start", lambda *_: Start(1.5, {}))
+    monkeypatch.setattr("actorserve.actors.bench.mm.Client.ask", lambda *_: (1.0, 7))
+    with Fake() as fake:
+        address = [] if words[0] == "startup" else ["--base-url", fake.base_url]
+        assert main(["bench", *words, *address]) == 1
+    said = capsys.readouterr()
+    assert shown in said.out
+    assert said.err == "actorserve: error: /dev/full cannot be written: No space left on device\n"
+
+
+def test_a_sweep_shows_what_it_cannot_write(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "points").touch()  # in the place of the folder
+    words = ("--base-url", server.base_url, "--num-runs", "1", "-o", str(tmp_path))
+    assert main(["bench", "sweep", *SMALL, *words]) == 1
+    said = capsys.readouterr()
+    assert "as it is (rate inf)" in said.out and "output tok/s" in said.out
+    assert said.err.startswith("actorserve: error: ") and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (["serve", "--goodput", "speed:3"], "--goodput speed:3"),
@@ -177,9 +208,14 @@ def test_failures_are_the_exit_status(tmp_path: Path, capsys: pytest.CaptureFixt
         (["serve", "--base-url", "http://127.0.0.1:9", "--", "--x"], "--x: --base-url"),
         (["tune", "--goodput", "ttft:9"], "nothing varies"),
         (["sweep", "--bench-params", "no.yaml"], "--bench-params no.yaml"),
+        (["sweep", "--serve-params", sys.executable], f"--serve-params {sys.executable}"),
+        (["tune", "--grid", sys.executable], f"--grid {sys.executable}"),
         (["sweep", "--base-url", "http://127.0.0.1:9", "--", "--x"], "--base-url names a server that runs"),
         (["sweep", "--num-runs", "0"], "--num-runs"),
         (["serve", "--burstiness", "0"], "--burstiness"),
+        (["serve", "--num-prefixes", "0"], "--num-prefixes: at least 1"),
+        (["serve", "--input-len", "-1"], "--random-input-len: at least 1"),
+        (["serve", "--tokenizer", "/none"], "--tokenizer: there is no file /none/tokenizer.json"),
         (["serve", "--save-result", "--result-dir", "/dev/null/x"], "/dev/null/x/bench-serve.json cannot be written"),
         (["sweep", "--output-dir", "/dev/null/x"], "/dev/null/x/sweep.json cannot be written"),
         (["compare", "no.json", "no.json"], "no.json"),

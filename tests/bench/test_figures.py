@@ -13,7 +13,7 @@ from actorserve.actors.bench.load.record import RequestRecord
 from actorserve.actors.bench.results.compare import verdict
 from actorserve.actors.bench.results.metrics import figures, is_good, spread
 from actorserve.actors.bench.results.pareto import frontier, per_user
-from actorserve.actors.bench.results.report import document, load, save
+from actorserve.actors.bench.results.report import UnwrittenError, document, load, save
 from actorserve.actors.options.config import ConfigError
 
 
@@ -114,8 +114,17 @@ def test_what_json_has_no_number_for_is_null(tmp_path: Path) -> None:
     save(tmp_path / "a.json", document("serve", {"options": {"ready_timeout": math.inf}}, [{"p99": [math.nan, 1.0]}]))
     found = load(str(tmp_path / "a.json"))
     assert found["options"] == {"ready_timeout": None} and found["points"] == [{"p99": [None, 1.0]}]
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(UnwrittenError, match="cannot be written"):
         save(Path("/dev/null/a.json"), {})
+
+
+@pytest.mark.parametrize(
+    "text", ['{"schema": "actorserve-bench/1"}', '{"schema": "actorserve-bench/1", "points": [1]}']
+)
+def test_what_is_no_result(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ConfigError, match="no result of actorserve bench"):
+        load(str(tmp_path / "a.json"))
 
 
 def test_the_frontier_is_what_nothing_else_is_better_than() -> None:

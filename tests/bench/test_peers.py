@@ -16,10 +16,11 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from actorserve.actors.model.info import DEMO_FOLDER
+from tests.support.client import free_port
 from tools.bench.other_servers.cases import chosen
 from tools.bench.other_servers.checkpoint import WORDS, Checkpoint, quantise, write_folder, write_tokenizer
 from tools.bench.other_servers.gguf_file import USER_DEFINED, gguf_name, in_order, in_text, write_gguf
-from tools.bench.other_servers.process import NotStarted, Running, free_port
+from tools.bench.other_servers.process import NotStarted, Running
 from tools.bench.other_servers.report import Figures, complaints, rows, table
 from tools.bench.other_servers.results import Key, Results
 from tools.bench.other_servers.servers import Launch, Task, actorserve, beside, llama
@@ -126,15 +127,15 @@ def test_a_server_and_its_children_are_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "ready_s", "said"),
     [
-        (["/nowhere/at-all"], "No such file"),
-        ([sys.executable, "-c", "print('no model'); raise SystemExit(3)"], "status 3:\nno model"),
-        ([sys.executable, "-c", "import signal; signal.pause()"], "not ready within 0.5 s"),
+        (["/nowhere/at-all"], 60, "No such file"),
+        ([sys.executable, "-c", "print('no model'); raise SystemExit(3)"], 60, "status 3:\nno model"),
+        ([sys.executable, "-c", "import signal; signal.pause()"], 0.5, "not ready within 0.5 s"),
     ],
 )
-def test_a_server_that_does_not_start_says_why(tmp_path: Path, command: list[str], said: str) -> None:
-    with pytest.raises(NotStarted, match=said), Running(Launch(command), free_port(), tmp_path / "log", 0.5):
+def test_a_server_that_does_not_start_says_why(tmp_path: Path, command: list[str], ready_s: float, said: str) -> None:
+    with pytest.raises(NotStarted, match=said), Running(Launch(command), free_port(), tmp_path / "log", ready_s):
         pass
     if "pause" in command[-1]:
         there = psutil.process_iter(["cmdline", "ppid"])

@@ -103,3 +103,17 @@ def test_nobody_there() -> None:
 def test_no_address(url: str) -> None:
     with pytest.raises(ChatError, match=r"is no address|no number from"):
         Client(url, None)
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\n", "schlüssel"])
+def test_what_cannot_be_a_key_is_said_before_it_is_sent(key: str) -> None:
+    with pytest.raises(ChatError, match="the key has characters that no key can have"):
+        Client("http://127.0.0.1:9", key)
+
+
+def test_hosts_and_paths_with_other_letters(fake: Fake) -> None:
+    for host in ("a..b", f"{'a' * 64}.example"):
+        with pytest.raises(ChatError, match="is no name of a host"):
+            Client(f"http://{host}", None)
+    with pytest.raises(ChatError, match="404"):
+        list(Client(f"{fake.base_url}/ü b", None).answer("m", HELLO, {}))

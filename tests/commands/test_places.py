@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.commands.places import FILES, FOLDERS, READ, Paths
-from actorserve.actors.options.fields import option_fields
+from actorserve.actors.commands.places import CODE, FILES, FOLDERS, READ, Paths
+from actorserve.actors.options.fields import canonical, option_fields
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,16 @@ from actorserve.actors.options.fields import option_fields
         ("logits_processors", ["there.py:One", "json:Two"], ["HERE-there.py:One", "json:Two"]),
         ("worker_cls", "there.py:One", "HERE-there.py:One"),
         ("also", ["there,dtype=half"], ["HERE-there,dtype=half"]),
+        ("model", "folder/*.gguf", "HERE-folder/*.gguf"),
+        ("model", "none/*.gguf", "none/*.gguf"),
+        ("also", ["folder/*.gguf,seed=1"], ["HERE-folder/*.gguf,seed=1"]),
+        ("also", ["a/b,tokenizer-path= there,dtype=half"], ["a/b,tokenizer-path=HERE-there,dtype=half"]),
+        ("also", ["a/b,logits-processors=m:A,there.py:B,seed=1"], ["a/b,logits-processors=m:A,HERE-there.py:B,seed=1"]),
+        ("also", ['a,logits_processors=["there.py:B"]'], ['a,logits_processors=["HERE-there.py:B"]']),
+        ("also", ['a,speculative_config={"model":"there"}'], ['a,speculative_config={"model":"HERE-there"}']),
+        ("also", ["a,speculative-draft-model-path=there,x"], ["a,speculative-draft-model-path=there,x"]),
+        ("also", ["a,speculative-draft-model-path=there"], ["a,speculative-draft-model-path=HERE-there"]),
+        ("also", ["a,no-such=there,served-model-name=there"], ["a,no-such=there,served-model-name=there"]),
         ("kv_offload", "host:1Gi,plugin:there.py:One:x", "host:1Gi,plugin:HERE-there.py:One:x"),
         ("served_model_name", ["there"], ["there"]),
         ("max_num_seqs", 4, 4),
@@ -34,6 +44,7 @@ def test_what_is_there_is_absolute(
     monkeypatch.chdir(tmp_path)
     for file in ("there", "there.json", "there.py"):
         Path(file).touch()
+    Path("folder").mkdir()
     paths = Paths()
     assert json.dumps(paths.placed(name, value)) == json.dumps(placed).replace("HERE-", f"{tmp_path}/")
     assert [one.parent for one in paths.read] == [tmp_path] * ("HERE-" in str(placed)) and not paths.written
@@ -57,6 +68,19 @@ def test_what_is_written_is_absolute_and_told(tmp_path: Path, monkeypatch: pytes
     assert paths.placed("kv_offload", "folder:new:4Gi,nixl") == f"folder:{tmp_path}/new:4Gi,nixl"
     assert paths.placed("dump_dir", "none") == "none"
     assert paths.written == [(name, tmp_path / "new") for name in (*FILES, *FOLDERS, "kv_offload")]
+
+
+def test_a_home_is_known_wherever_a_path_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those whose readers know it themselves."""
+    monkeypatch.setenv("HOME", "/home/me")
+    own = {"model", "tokenizer", "chat_template", "download_dir"} | {
+        name for name in READ if name.startswith("engine_")
+    }
+    for name in {*READ, *FILES, *FOLDERS, *CODE} - own - {"node_secret_file"}:
+        assert canonical(name, "~/a") == "/home/me/a", name
+        assert canonical(name, ["~/a", "b~"]) == ["/home/me/a", "b~"]
+    assert canonical("tool_server", ["demo,~/a.json"]) == ["demo,/home/me/a.json"]
+    assert canonical("served_model_name", ["~"]) == ["~"]
 
 
 def test_options_that_are_called_files_or_folders_are_known() -> None:

@@ -101,6 +101,16 @@ def test_yarn_as_the_cards_of_qwen_say_it_takes_longer_texts(folder: Path) -> No
     assert "128 is more than the 96 positions of the model" in refusal(folder)
 
 
+def test_positions_of_dual_chunk_attention_are_not_served_in_silence(folder: Path) -> None:
+    """As Qwen2.5-1M has it."""
+    chunks = {"chunk_size": 96, "local_size": 8, "original_max_position_embeddings": 96}
+    write(folder, CONFIG, max_position_embeddings=512, dual_chunk_attention_config=chunks)
+    assert find(folder, max_model_len=None).max_model_len == 96
+    said = refusal(folder)
+    assert "128 is more than the 96 positions" in said and "dual chunk attention" in said
+    assert find(folder, hf_overrides='{"dual_chunk_attention_config": null}', max_model_len=None).max_model_len == 512
+
+
 def test_an_encoder_is_told_at_once(folder: Path) -> None:
     """Not that a length is missing, which would do nothing."""
     values = {"architectures": ["T5ForQuestionAnswering"], "is_encoder_decoder": True}

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from actorserve.actors.model.checks.model import find_model
-from actorserve.actors.model.info import DEMO_FOLDER
-from actorserve.actors.model.vision.refused import BY_NAME, END, REASONS, check_kind
+from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
+from actorserve.actors.model.vision.refused import BY_NAME, END, PUBLISHED_AGAIN, REASONS, check_kind
 from actorserve.actors.model.vision.texts import KINDS, TEXTS_ALONE
 from actorserve.actors.options.config import Config, ConfigError, make_config
 
@@ -66,6 +66,28 @@ def test_a_kind_is_refused_by_its_missing_part(name: str) -> None:
     said = str(refused.value)
     assert said.startswith(f"model: {name}{END} cannot be served: {BY_NAME[name + END]}; of models that see or hear")
     assert "Qwen2_5_VL" in said and "\n" not in said
+
+
+@pytest.mark.parametrize("trust", [False, True])
+@pytest.mark.parametrize("name", PUBLISHED_AGAIN)
+def test_one_that_is_published_again_says_where(
+    name: str, trust: bool, changed: Callable[[dict[str, Any]], Path]
+) -> None:
+    """Neither is taken for one that makes vectors, nor asked for what its config.json has by other names."""
+    folder = changed({"architectures": [name], "vocab_size": None, "auto_map": {"AutoModelForCausalLM": "code.Class"}})
+    said = refusal(folder, trust_remote_code=trust)
+    assert said.startswith(f"model: {name} cannot be served: ") and said.endswith(PUBLISHED_AGAIN[name])
+
+
+@pytest.mark.parametrize(
+    ("auto_map", "found"),
+    [({"AutoModel": "code.Class"}, True), ({"AutoModel": "code.Class", "AutoModelForCausalLM": "code.Class"}, False)],
+)
+def test_what_its_code_has_as_a_decoder_makes_no_vectors(
+    auto_map: dict[str, str], found: bool, changed: Callable[[dict[str, Any]], Path]
+) -> None:
+    folder = changed({"architectures": ["H2OVLChatModel"], "auto_map": auto_map})
+    assert (resolve_model(config_of(folder)).pooling is not None) == found
 
 
 def test_it_is_said_at_once_and_code_beside_weights_may_serve_it(changed: Callable[[dict[str, Any]], Path]) -> None:

@@ -25,6 +25,7 @@ from actorserve.actors.observer.attach import AttachError, RunningServer, attach
 from actorserve.actors.protocol.sockets.control_wire import STATUS, ControlCommand, NoArguments, ServerStatus
 from actorserve.actors.telemetry.snapshot import Snapshot
 from tests.support.server import Server
+from tests.support.until import until
 
 from .commands import DEADLINE_S, HEADERS, KEY, port_of, report, run
 
@@ -46,14 +47,6 @@ def stopped(pid: int) -> Iterator[None]:
 def processes(server: Server) -> dict[str, int]:
     """Its actors, without the process that gives birth to them."""
     return {name: pid for name, pid in server.pids().items() if name in KINDS}
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Look again and again."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline, "it has not come true"
-        time.sleep(0.01)  # an observer is told of nothing
 
 
 def look(server: Server) -> Snapshot:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from tests.support.server import Server
+from tests.support.until import until
 
 from .commands import port_of, run
-from .test_ps import look, stopped, until
+from .test_ps import look, stopped
 from .test_why import ask
 
 Entry = dict[str, Any]
@@ -85,7 +86,7 @@ def threads(entries: list[Entry]) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def own() -> Iterator[Server]:
     """Whose actors may be killed."""
-    with Server("--worker", "scripted", "--scripted-step-ms", "2", "--no-warm-up") as made:
+    with Server("--worker", "scripted", "--scripted-step-ms", "2", "--no-warm-up", "--hang-timeout", "300") as made:
         yield made
 
 
@@ -109,7 +110,7 @@ def test_the_way_of_one_request(own: Server) -> None:
 
 
 def test_after_a_death_both_lives_are_there(own: Server) -> None:
-    asks = threading.Thread(target=ask, args=(own, "killed"), kwargs={"max_tokens": 300})
+    asks = threading.Thread(target=ask, args=(own, "killed"), kwargs={"max_tokens": 450})
     before = look(own).actor("worker").gauges["steps"]
     asks.start()
     until(lambda: look(own).actor("worker").gauges["steps"] > before + 20)

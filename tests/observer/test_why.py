@@ -24,9 +24,10 @@ from actorserve.actors.observer.why.scene import take_scene
 from actorserve.actors.protocol.messages import Finish
 from actorserve.shm.table.stamps import Stamp
 from tests.support.server import Server
+from tests.support.until import until
 
 from .commands import HEADERS, port_of, run
-from .test_ps import stopped, until
+from .test_ps import stopped
 
 BODY: dict[str, Any] = {"model": "actorserve-demo", "prompt": "Hello there", "max_tokens": 8, "ignore_eos": True}
 ORDER = [

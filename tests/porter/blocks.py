@@ -1,9 +1,6 @@
-"""Blocks of KV that tests of the porter keep and fetch, and the wait for threads that do it."""
+"""Blocks of KV that tests of the porter keep and fetch."""
 
 from __future__ import annotations
-
-import time
-from collections.abc import Callable
 
 from actorserve.actors.porter.carrier import Kind
 
@@ -20,11 +17,3 @@ def keys(count: int) -> list[bytes]:
 def contents(key: bytes) -> bytes:
     """What is kept by a key."""
     return (key * SIZE)[:SIZE]
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Threads do it when they come to it."""
-    end = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < end, "it does not come"
-        time.sleep(0.002)

@@ -14,8 +14,9 @@ from actorserve.actors.porter.carrier import Kind
 from actorserve.actors.porter.files import HEAD, BadFile, place_of, read_block, write_block
 from actorserve.actors.porter.folder import FolderTier
 from actorserve.actors.porter.sweep import Swept, measure, sweep
+from tests.support.until import until
 
-from .blocks import WAIT_S, until
+from .blocks import WAIT_S
 
 PRINT, OTHER = bytes(range(32)), bytes(32)
 KEY, DATA = bytes(range(16)), bytes(range(256)) * 20

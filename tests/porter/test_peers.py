@@ -19,8 +19,9 @@ from actorserve.actors.porter.peers.serving import Serving
 from actorserve.actors.protocol.sockets import kv_wire as wire
 from actorserve.shm.kv_tier.arena import TierArena
 from actorserve.shm.kv_tier.layout import TierSizes, create_tier
+from tests.support.until import until
 
-from .blocks import KIND, PRINT, SIZE, WAIT_S, contents, keys, until
+from .blocks import KIND, PRINT, SIZE, WAIT_S, contents, keys
 
 KEYS = keys(8)
 SECRET = b"a secret of some length"

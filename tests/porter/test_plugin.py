@@ -12,8 +12,9 @@ from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.porter import plugin as module
 from actorserve.actors.porter.carrier import Kind, Reading
 from actorserve.actors.porter.plugin import PluginTier
+from tests.support.until import until
 
-from .blocks import KIND, PRINT, SIZE, WAIT_S, contents, keys, until
+from .blocks import KIND, PRINT, SIZE, WAIT_S, contents, keys
 
 KEYS = keys(4)
 LOG = logging.getLogger("porter")

@@ -81,7 +81,7 @@ async def test_after_errors_in_a_row_a_replica_is_left_alone() -> None:
 
 
 async def test_a_frozen_replica_is_seen_and_its_whole_answers_are_had_elsewhere() -> None:
-    async with routed(detection_limit=1.0) as made:
+    async with routed(detection_limit=3.0) as made:
         gate = asyncio.Event()
         for replica in made.replicas:
             replica.answer = stuck(replica, gate)
@@ -243,6 +243,35 @@ async def test_a_model_is_asked_for_where_it_is() -> None:
             await made.ask(model="other")
         assert asked_of(made) == [3, 0]
         assert (await made.ask(model="nobody"))[0] == 200  # that it is not there, a replica says
+
+
+FIRST = {"type": "item_reference", "id": "msg_1"}
+
+
+@pytest.mark.parametrize("more", [{"previous_response_id": "resp_1"}, {"input": [FIRST]}])
+@pytest.mark.parametrize(("code", "said"), [(404, "not_found"), (400, "previous_response_not_found")])
+async def test_what_goes_on_from_a_response_is_asked_where_that_is_kept(
+    more: dict[str, Any], code: int, said: str
+) -> None:
+    async with routed() as made:
+        made.replicas[0].answer = refusal(code, said)
+        for path in ("/v1/responses", "/responses"):
+            for _ in range(2):
+                async with made.session.post(path, json={"model": "m", "input": "a", **more}) as answer:
+                    assert (answer.status, await answer.json()) == (200, {"by": "b"})
+        made.replicas[1].answer = refusal(code, said)
+        async with made.session.post("/v1/responses", json={"model": "m", "input": "a", **more}) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (code, said)
+        made.replicas[0].answer = refusal(400, "else")  # which says no more than that it is wrong
+        async with made.session.post("/v1/responses", json={"model": "m", "input": "a", **more}) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (400, "else")
+
+
+def refusal(code: int, said: str) -> Answer:
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "no", "code": said}}, status=code)
+
+    return answer
 
 
 async def test_a_response_is_found_where_it_is_kept() -> None:

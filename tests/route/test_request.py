@@ -41,3 +41,18 @@ def test_a_conversation_is_hashed_as_it_grows() -> None:
     first = blocks("/v1/chat/completions", messages=turns)
     grown = blocks("/v1/chat/completions", messages=[*turns, {"role": "assistant", "content": "So it is."}])
     assert grown[: len(first) - 1] == first[:-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "goes_on"),
+    [
+        ("/v1/responses", {"previous_response_id": "resp_1"}, True),
+        ("/responses?a=b", {"input": [{"role": "user"}, {"type": "item_reference", "id": "a"}]}, True),
+        ("/v1/responses", {"previous_response_id": None, "input": "item_reference"}, False),
+        ("/v1/responses", {"input": [{"role": "user", "content": "item_reference"}]}, False),
+        ("/v1/responses", {"input": ["item_reference"]}, False),
+        ("/v1/chat/completions", {"previous_response_id": "resp_1"}, False),
+    ],
+)
+def test_what_goes_on_from_a_response(path: str, body: dict[str, Any], goes_on: bool) -> None:
+    assert understand("POST", path, {}, json.dumps(body).encode(), True).goes_on is goes_on

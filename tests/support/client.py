@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import secrets
 import socket
 import ssl
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import aiohttp
@@ -14,6 +16,7 @@ import httpx2 as httpx
 from tests.support.server import Server
 
 WAIT_S = 60.0
+LOWEST_PORT, PORTS = 10_000, 22_000
 CAPITAL: dict[str, Any] = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
 
 
@@ -22,10 +25,16 @@ def address(server: Server) -> tuple[str, int]:
     return host, int(port)
 
 
-def free_port() -> int:
-    """For a server's other port, which it does not pick by itself."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def free_port(count: int = 1) -> int:
+    """The first of so many in a row, for what a server does not pick by itself. It is none that the kernel gives to
+    who asks for any, as others may do before the server is there; tests' processes are copies, also of a random state.
+    """
+    while True:
+        first = LOWEST_PORT + secrets.randbelow(PORTS - count)
+        with suppress(OSError), ExitStack() as held:
+            for port in range(first, first + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
 
 
 def open_socket(server: Server) -> socket.socket:

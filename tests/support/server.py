@@ -234,7 +234,9 @@ def parent(pid: int) -> int:
 
 @contextmanager
 def stopped(server: Server, name: str) -> Iterator[None]:
-    """Meanwhile this actor stands still: nothing tells when it does, so its state is looked at."""
+    """Meanwhile this actor, or template, stands still: nothing tells when it does, so its state is looked at. It may be
+    killed for that, as a template is in seconds: then there is nobody to go on.
+    """
     process = psutil.Process(server.pids()[name])
     process.suspend()
     try:
@@ -242,9 +244,10 @@ def stopped(server: Server, name: str) -> Iterator[None]:
             time.sleep(0.001)
         yield
     finally:
-        process.resume()
-        while process.status() == psutil.STATUS_STOPPED:
-            time.sleep(0.001)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+            while process.status() == psutil.STATUS_STOPPED:
+                time.sleep(0.001)
 
 
 def segments() -> set[str]:

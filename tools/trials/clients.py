@@ -1,13 +1,14 @@
-"""Sessions of other projects' clients, in virtual environments of their own: chats, streams, tools, formats, errors.
+"""Sessions of other projects' clients, in environments of their own: chats, streams, tools, formats, errors.
 
 The model is a checkpoint: the word behind an @ in the last user's message says which script it follows. What a grammar
-forces it says in any case. Nothing but the package index is asked, and that only to install.
+forces it says in any case. Nothing but the packages' indexes are asked, and these only to install.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -57,12 +58,24 @@ def _environment(work: Path, **more: str) -> dict[str, str]:
 def _of_python(script: str) -> Session:
     """A session by the client's own Python: each step is a line."""
 
+    return _lines_of(lambda place: [str(place / "bin" / "python"), "-W", "ignore", str(SESSIONS / f"of_{script}.py")])
+
+
+def _of_node(script: str) -> Session:
+    """The same by node: the script stands beside its packages, where node looks for them."""
+
+    def command(place: Path) -> list[str]:
+        return ["node", shutil.copy(SESSIONS / f"of_{script}.mjs", place)]
+
+    return _lines_of(command)
+
+
+def _lines_of(command: Callable[[Path], list[str]]) -> Session:
     def session(place: Path, url: str, work: Path) -> Iterator[tuple[str, str | None]]:
-        command = [str(place / "bin" / "python"), "-W", "ignore", str(SESSIONS / f"of_{script}.py"), url]
         with (work / "told").open("w+") as told, (work / "errors").open("w+") as errors:
             try:
                 status: int | str = subprocess.run(
-                    command, env=_environment(work), stdout=told, stderr=errors, timeout=SESSION_S
+                    [*command(place), url], env=_environment(work), stdout=told, stderr=errors, timeout=SESSION_S
                 ).returncode
             except subprocess.TimeoutExpired:
                 status = "not within its time"
@@ -147,6 +160,7 @@ def _waited(url: str, body: Mapping[str, object]) -> str:
         time.sleep(0.5)  # between two tries: what is waited for is said nowhere else
 
 
+AI_SDK = ("ai", "zod", *(f"@ai-sdk/{name}" for name in ("openai", "openai-compatible", "anthropic", "cohere")))
 CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "langchain": (("langchain-openai", "langgraph"), _of_python("langchain")),
     "litellm": (("litellm", "mcp"), _of_python("litellm")),
@@ -155,6 +169,7 @@ CLIENTS: dict[str, tuple[tuple[str, ...], Session]] = {  # packages, session
     "openai_agents": (("openai-agents",), _of_python("openai_agents")),
     "llama_index": (("llama-index-llms-openai-like", "llama-index-embeddings-openai-like"), _of_python("llama_index")),
     "dspy": (("dspy", "numpy", "mcp"), _of_python("dspy")),
+    "ai_sdk": (AI_SDK, _of_node("ai_sdk")),
     "aider": (("aider-chat",), _aider),
     "open_webui": (("open-webui",), _open_webui),
 }
@@ -165,8 +180,12 @@ def install(place: Path, packages: tuple[str, ...]) -> None:
     done = place / ".installed"
     if done.exists() and done.read_text().split() == [*packages]:
         return
-    venv.create(place, with_pip=True)
-    command = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", *packages]
+    if packages == AI_SDK:
+        command = ["npm", "install", "--prefix", str(place), *packages]
+        place.mkdir(parents=True, exist_ok=True)
+    else:
+        venv.create(place, with_pip=True)
+        command = [str(place / "bin" / "python"), "-m", "pip", "install", "-q", *packages]
     subprocess.run(command, check=True, stdout=sys.stderr)
     done.write_text(" ".join(packages))
 

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from ..client_tls import ClientTls
 from .prompts import Prompt
 from .record import RequestRecord
 from .sse import EventReader
@@ -71,7 +72,7 @@ class Target:
     ignore_eos: bool = True
     continuous_usage: bool = True
     timeout_s: float = 3600.0
-    own: bool = False  # it was started here: nobody else need know who signed its certificate
+    tls: ClientTls = ClientTls()  # noqa: RUF009
 
     @property
     def url(self) -> str:
@@ -99,7 +100,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_note_kept)
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=not target.own),
+        connector=aiohttp.TCPConnector(limit=0, ssl=target.tls.context()),
         trace_configs=[trace],
         headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **target.headers},
         timeout=aiohttp.ClientTimeout(total=target.timeout_s, sock_connect=60.0),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import processes
+from ..client_tls import ClientTls
 from ..server import ServerError, ask
 from .client import Target, open_session, send
 from .prompts import Count, Prompt, words_counted
@@ -30,11 +31,11 @@ class Run:
     usage: dict[str, Any]  # CPU and memory, of the server and of this process
 
 
-def first_model(base_url: str, headers: dict[str, str], own: bool = False) -> str:
-    """The model that the server names first. `own`: as in `ask`."""
+def first_model(base_url: str, headers: dict[str, str], tls: ClientTls) -> str:
+    """The model that the server names first."""
     try:
         request = urllib.request.Request(base_url + "/v1/models", headers=headers)
-        with ask(request, 30.0, own) as response:
+        with ask(request, 30.0, tls) as response:
             return str(json.load(response)["data"][0]["id"])
     except (OSError, ValueError, LookupError) as error:
         raise ServerError(f"{base_url}/v1/models names no model ({error}); --model does") from None
@@ -61,7 +62,7 @@ def _tokenize(target: Target, text: str) -> int:
     body = json.dumps({"model": target.model, "prompt": text}).encode()
     headers = {"Content-Type": "application/json", **target.headers}
     request = urllib.request.Request(target.base_url + "/tokenize", data=body, headers=headers)
-    with ask(request, 60.0, target.own) as response:
+    with ask(request, 60.0, target.tls) as response:
         return int(json.load(response)["count"])
 
 

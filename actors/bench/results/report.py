@@ -20,6 +20,10 @@ from .metrics import METRICS
 SCHEMA = "actorserve-bench/1"
 
 
+class UnwrittenError(Exception):
+    """What was measured is not in its file: the disk is full, say, or the folder has gone meanwhile."""
+
+
 def document(kind: str, facts: dict[str, Any], points: list[dict[str, Any]]) -> dict[str, Any]:
     """The whole file."""
     return {"schema": SCHEMA, "kind": kind, "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **facts, "points": points}
@@ -36,12 +40,13 @@ def check_writable(path: Path) -> None:
 
 
 def save(path: Path, found: dict[str, Any]) -> None:
-    """Write it; ConfigError says why not."""
+    """Write it; UnwrittenError says why not."""
+    text = json.dumps(_finite(found), indent=1, allow_nan=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(_finite(found), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+        raise UnwrittenError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _finite(value: Any) -> Any:
@@ -62,9 +67,14 @@ def load(path: str) -> dict[str, Any]:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA or not _has_points(found):
         raise ConfigError(f"{path}: no result of actorserve bench ({SCHEMA})")
     return found
+
+
+def _has_points(found: dict[str, Any]) -> bool:
+    points = found.get("points")
+    return isinstance(points, list) and all(isinstance(one, dict) for one in points)
 
 
 def mean_of(point: dict[str, Any], *names: str) -> float | None:

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from ...bench.client_tls import add_client_certificate, client_tls
 from ...chat.options import FAILED, add_chat, key_of, talk
 from ...observer.options import add_server
 
@@ -34,6 +35,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", "--model-name", metavar="NAME", help="one of its models (default: its first)")
     key = "the server's key; in ACTORSERVE_API_KEY it is not seen by others of this machine"
     parser.add_argument("--api-key", metavar="KEY", help=key)
+    add_client_certificate(parser)
     add_server(parser)
 
 
@@ -62,12 +64,13 @@ def _client(arguments: argparse.Namespace) -> Client:
 
     key = arguments.api_key or key_of(dict(os.environ), arguments.url is not None)
     if arguments.url is not None:
-        return Client(arguments.url, key)
+        return Client(arguments.url, key, client_tls(arguments, own=False))
+    own = client_tls(arguments, own=True)
     if arguments.server is None and not find_servers():  # another user's, or in a container, it may be all the same
-        return Client(DEFAULT, key)
+        return Client(DEFAULT, key, own)
     server = attach(arguments.server)
     url = server.description.url
     server.close()
     if not url:
         raise AttachError(f"process {server.description.pid} is an LLM object, which speaks no HTTP")
-    return Client(url, key, verify=False)
+    return Client(url, key, own)

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from ...bench.client_tls import add_client_certificate, own_tls
 from ...chat.options import FAILED, add_chat, key_of, talk
 from ...options.command_line import add_options, read_config
 from ..places import given_words
@@ -21,7 +22,7 @@ INTERRUPTED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the server and those of the chat."""
     add_options(parser)
-    add_chat(parser)
+    add_client_certificate(add_chat(parser))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,10 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     from ...bench.server import ServerError, StartedServer
     from ...chat.client import Client
 
+    tls = own_tls(arguments, config)
     words = given_words(arguments)
     key = config.api_key[0] if config.api_key else key_of(dict(os.environ), named=False)
     beside = Console(stderr=True, highlight=False, emoji=False, markup=False)
-    server = StartedServer(words, READY_S, own_group=True)
+    server = StartedServer(words, READY_S, own_group=True, tls=tls)
     try:
         with beside.status(f"starting {config.served_names()[0]}"):
             server.__enter__()
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     try:
-        return talk(Client(server.base_url, key, verify=False), arguments)
+        return talk(Client(server.base_url, key, tls), arguments)
     finally:
         with beside.status("stopping"):
             server.__exit__(None, None, None)

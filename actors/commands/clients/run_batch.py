@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...bench.client_tls import add_client_certificate, client_tls, own_tls
+from ...bench.target import check_headers
 from ...options.command_line import add_options, read_config
 from ...options.config import ConfigError
 from ..places import given_words
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ready-timeout", type=float, default=7200.0, metavar="SECONDS", help="for a server that is away (7200)"
     )
+    add_client_certificate(group)
     group.add_argument("--disable-tqdm", action="store_true", help="no progress bar")
     add_options(parser)
 
@@ -58,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--base-url names a server that runs: options of the server to start do not go with it")
     if arguments.batch_concurrency < 1 or arguments.batch_retries < 0:
         raise ConfigError("--batch-concurrency must be at least 1, and --batch-retries at least 0")
+    if arguments.output_file.exists() and arguments.output_file.samefile(arguments.input_file):
+        raise ConfigError(f"--output-file: {arguments.output_file} is the input: name a new file")
     expected = names(arguments.input_file)
     with Answers(arguments.output_file, expected) as answers:
         try:
@@ -80,12 +85,19 @@ def _run(arguments: argparse.Namespace, words: list[str], answers: Answers, tota
     if arguments.base_url is None:
         config = read_config(arguments)
         key = config.api_key[0] if config.api_key else None
+        tls = own_tls(arguments, config)
+    else:
+        tls = client_tls(arguments, own=False)
+    if key is not None:
+        check_headers({"Authorization": key}, "the API key")
     settings = Settings(arguments.batch_concurrency, arguments.batch_retries, arguments.batch_timeout, key)
     if len(answers.done) == total:
         return _tell(arguments, 0, 0, total)
     if arguments.base_url is not None:
-        return _send(arguments, RunningServer(arguments.base_url, arguments.ready_timeout), settings, answers, total)
-    server = OwnServer(words, arguments.ready_timeout)
+        return _send(
+            arguments, RunningServer(arguments.base_url, arguments.ready_timeout, tls), settings, answers, total
+        )
+    server = OwnServer(words, arguments.ready_timeout, tls)
     server.start()
     try:
         return _send(arguments, server, settings, answers, total)

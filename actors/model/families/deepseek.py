@@ -1,4 +1,6 @@
-"""DeepSeek V2 and V3 (R1, V3.1): latent attention, and experts of some groups in all layers but the first ones."""
+"""DeepSeek V2 and V3 (R1, V3.1), and GLM-4.7-Flash, which is built as V3: latent attention, and experts of some groups
+in all layers but the first ones.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from .qwen_moe import EXPERTS, MOST_EXPERTS
 
 LARGEST = 1 << 24  # of a size
 FARTHEST = 1e9  # of a factor
+MLPS = ("dense", "sparse")
 LATENT_EPS = 1e-6  # of the norms of latents, whatever config.json says of the others
 KV = {
     "kv_down": LinearSpec("self_attn.kv_a_proj_with_mqa", (Axis.LATENT_ENTRY,), Axis.HIDDEN, "attention_bias"),
@@ -107,6 +110,16 @@ def v3_experts(given: Values, layers: int) -> MoeShape | None:
     return routed_experts(given, layers, Scoring.SIGMOID, given.flag("norm_topk_prob"), _groups(given, best=2))
 
 
+def listed_experts(given: Values, layers: int) -> MoeShape | None:
+    """As of V3, in the layers that `mlp_layer_types` names, where it is there."""
+    shape, kinds = v3_experts(given, layers), given["mlp_layer_types"]
+    if shape is None or kinds is None:
+        return shape
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in MLPS for kind in kinds):
+        raise given.wrong("mlp_layer_types", f"a list of {layers} times {' or '.join(MLPS)}")
+    return msgspec.structs.replace(shape, layers=tuple(kind == MLPS[1] for kind in kinds))
+
+
 def routed_experts(given: Values, layers: int, scoring: Scoring, normalised: bool, groups: Groups | None) -> MoeShape:
     """As config.json has them."""
     check_field(given, "moe_layer_freq", (1,))
@@ -189,6 +202,31 @@ DEEPSEEK_V3 = Family(
         "num_nextn_predict_layers": 1,
     },
     moe=v3_experts,
+    interleaved=True,
+    more=latent(V3_LAYER),
+)
+GLM4_MOE_LITE = Family(
+    architectures=("Glm4MoeLiteForCausalLM",),
+    layer=V3_LAYER,
+    absent={
+        "rms_norm_eps": 1e-5,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 256,
+        "n_routed_experts": 64,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 1536,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 4,
+        "first_k_dense_replace": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.8,
+        "num_nextn_predict_layers": 1,
+    },
+    moe=listed_experts,
     interleaved=True,
     more=latent(V3_LAYER),
 )

@@ -55,12 +55,17 @@ def check_layer_types(given: Values, kinds: object, layers: int) -> None:
 
 def ropes_by_type(local: Callable[[Values], dict[str, Any]]) -> Callable[[Values, Windows], list[Values | None]]:
     """Layers with windows turn otherwise than those without: as `rope_parameters` says of each kind of layers, or, as
-    older versions of transformers wrote it, `rope_scaling` is of those without alone, and `local` makes the others'."""
+    older versions of transformers wrote it, `rope_scaling` is of those without alone, and `local` makes the others'. So
+    does vLLM read `rope_parameters` that are not by kind, but for the base, which all layers have."""
 
     def ropes(given: Values, windows: Windows) -> list[Values | None]:
         nested = given.object("rope_parameters")
+        plain = {"rope_scaling": None, **local(given)}
+        if nested is not None and not any(kind in nested.values for kind in LAYER_TYPES):
+            base = nested["rope_theta"] or given["rope_theta"]
+            plain = {"rope_parameters": None, "rope_theta": base, **plain}
         kinds = []
-        for kind, older in zip(LAYER_TYPES, ({}, {"rope_scaling": None, **local(given)}), strict=True):
+        for kind, older in zip(LAYER_TYPES, ({}, plain), strict=True):
             own = None if nested is None else nested.object(kind)
             changed = older if own is None else {"rope_parameters": own.values, "rope_scaling": None}
             kinds.append(Values(given.file, {**given.values, **changed}))

@@ -1,10 +1,15 @@
-"""Mistral: Llama without biases, windows in all layers. Mixtral: the same with experts in place of the MLP."""
+"""Mistral: Llama without biases, windows in all layers. Ministral 3: queries grow with the position beyond the length
+that yarn stretches. Mixtral: Mistral with experts in place of the MLP.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
+from ..rope import FARTHEST, Growth
 from ..shapes import MoeShape
 from ..values import Values
 from .dense.llama import llama_layer
@@ -16,6 +21,40 @@ MISTRAL = Family(
     layer=llama_layer(),
     absent={"num_key_value_heads": 8, "sliding_window": 4096},
     windows=same_windows,
+)
+
+
+def stretched_growth(given: Values) -> dict[str, Any]:
+    """`llama_4_scaling_beta` stands among the numbers of the rotation, and by how much queries grow."""
+    rope = given.object("rope_scaling") or given.object("rope_parameters") or Values(given.file, {})
+    beta = rope.real("llama_4_scaling_beta", 0, FARTHEST)
+    if not beta:
+        return {}
+    floor = rope.real("original_max_position_embeddings", 1, FARTHEST)
+    if floor is None:
+        raise rope.wrong("original_max_position_embeddings", "the length beyond which queries grow,")
+    return {"growth": Growth(beta, floor, first=0, turning=True)}
+
+
+MINISTRAL3 = Family(
+    architectures=("Ministral3ForCausalLM",),
+    layer=llama_layer(),
+    absent={
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1_000_000.0,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16384,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+    windows=same_windows,
+    more=stretched_growth,
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from ..layers import Axis, LinearSpec, MoeSpec, StackedExperts
@@ -12,6 +14,7 @@ from .dense.qwen import FIRST_WINDOW, switched_windows
 from .family import Family, Windows, no_windows, same_windows
 
 MOST_EXPERTS = 1 << 16
+TRANSPOSED = "experts_transposed"  # what is said of a text part, and in no config.json
 
 EXPERTS = MoeSpec(
     router=LinearSpec("mlp.gate", (Axis.EXPERTS,), Axis.HIDDEN),
@@ -74,6 +77,18 @@ def experts(given: Values, layers: int) -> MoeShape | None:
     )
 
 
+def seeing_experts(given: Values) -> dict[str, Any]:
+    """Checkpoints of Qwen3-VL have the weights of all experts in one tensor, with columns before rows as they were
+    published; transformers writes both."""
+    if not given.flag(TRANSPOSED):
+        return {}
+    stacked = StackedExperts(
+        gate_up="mlp.experts.gate_up_proj", down="mlp.experts.down_proj", transposed=True, either=True, usual=True
+    )
+    layer = msgspec.structs.replace(QWEN3_LAYER, moe=msgspec.structs.replace(EXPERTS, stacked=stacked))
+    return {"layer": layer.with_biases(given.flag)}
+
+
 QWEN2_MOE = Family(
     architectures=("Qwen2MoeForCausalLM",),
     layer=msgspec.structs.replace(llama_layer(qkv_bias="qkv_bias"), moe=SHARED),
@@ -88,12 +103,14 @@ QWEN2_MOE = Family(
     windows=alternating_windows,
     moe=experts,
 )
+QWEN3_LAYER = msgspec.structs.replace(
+    llama_layer(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True), moe=EXPERTS
+)
 QWEN3_MOE = Family(
     architectures=("Qwen3MoeForCausalLM",),
-    layer=msgspec.structs.replace(
-        llama_layer(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm=True), moe=EXPERTS
-    ),
+    layer=QWEN3_LAYER,
     absent={"num_key_value_heads": 4, "sliding_window": 4096, "moe_intermediate_size": 768, "num_experts_per_tok": 8},
     windows=switched_everywhere,
     moe=experts,
+    more=seeing_experts,
 )

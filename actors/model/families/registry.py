@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3
+from .deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from .dense.gemma import GEMMA2, GEMMA3
 from .dense.glm4 import GLM4
-from .dense.granite import GRANITE
+from .dense.granite import GRANITE, GRANITE4
 from .dense.internlm2 import INTERNLM2
 from .dense.llama import LLAMA
 from .dense.mimo import MIMO
@@ -17,7 +17,7 @@ from .dense.smollm3 import SMOLLM3
 from .family import Family
 from .gpt_oss import GPT_OSS
 from .llama4 import LLAMA4
-from .mistral import MISTRAL, MIXTRAL
+from .mistral import MINISTRAL3, MISTRAL, MIXTRAL
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .routed import BAILING, BAILING_V2, GLM4_MOE
 
@@ -26,6 +26,7 @@ FAMILIES = (
     LLAMA4,
     MIMO,
     MISTRAL,
+    MINISTRAL3,
     MIXTRAL,
     PHI3,
     QWEN2,
@@ -38,10 +39,12 @@ FAMILIES = (
     GEMMA3,
     GLM4,
     GLM4_MOE,
+    GLM4_MOE_LITE,
     BAILING,
     BAILING_V2,
     GPT_OSS,
     GRANITE,
+    GRANITE4,
     INTERNLM2,
     OLMO2,
     OLMO3,

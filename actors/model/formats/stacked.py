@@ -24,6 +24,7 @@ class StackedPart(NamedTuple):
     linears: int
     transposed: bool
     interleaved: bool
+    either: bool  # or not transposed
 
     def rows(self, whole: int) -> slice:
         """Those of this linear, of all that the tensor has."""
@@ -37,7 +38,9 @@ class StackedPart(NamedTuple):
         assert own.shape is not None
         rows, *others = own.shape
         sizes = [self.linears * rows, *others]
-        return own._replace(shape=(self.experts, *(reversed(sizes) if self.transposed else sizes)))
+        as_named, turned = (self.experts, *sizes), (self.experts, *reversed(sizes))
+        also = (*own.also, as_named) if self.either else own.also
+        return own._replace(shape=turned if self.transposed else as_named, also=also)
 
 
 def stacked_parts(moe: MoeSpec, there: Container[str], names: Names) -> dict[str, StackedPart]:
@@ -57,7 +60,7 @@ def stacked_parts(moe: MoeSpec, there: Container[str], names: Names) -> dict[str
                     whole = _whole(name, own)
                     transposed = stacked.transposed and whole == name
                     place = expert, moe.experts, number, len(linears)
-                    found[own] = StackedPart(whole, *place, transposed, interleaved)
+                    found[own] = StackedPart(whole, *place, transposed, interleaved, transposed and stacked.either)
     return found
 
 

@@ -257,6 +257,13 @@ def granite_factors(fields: Fields, turns: bool = True) -> dict[str, Any]:
     }
 
 
+def _mistral3(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    """Where files say nothing of a rotation there is a plain one, and no query grows."""
+    if fields.factor("attention.temperature_scale") and fields.text(fields.own("rope.scaling.type")) != "yarn":
+        raise fields.wrong_own("rope.scaling.type", "yarn, of a model whose queries grow,")
+    return {"rope_parameters": None, "sliding_window": None}
+
+
 def _smollm3(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     """Files do not say which layers do not turn: each fourth, as llama.cpp has it."""
     return {"no_rope_layer_interval": 4}
@@ -277,6 +284,7 @@ RULES = {
     "gemma3": Rule(_gemma3, ("attention.sliding_window", "final_logit_softcapping")),
     "olmo2": Rule(_olmo2, ("attention.sliding_window",)),
     "granite": Rule(_granite, ("attention.scale", "logit_scale", "residual_scale", "embedding_scale")),
+    "mistral3": Rule(_mistral3, ("attention.temperature_scale", "rope.scaling.yarn_log_multiplier")),
     "smollm3": Rule(_smollm3),
     "seed_oss": Rule(_seed_oss),
 }

@@ -221,4 +221,17 @@ def _yarn(fields: Fields, original: int) -> dict[str, Any]:
         numbers["attention_factor"] = numbers["attention_factor"] or older
     elif older not in (None, 1.0):
         raise fields.wrong_own("rope.scaling.attn_factor", "1")
-    return kind | numbers | (stretched(fields) if fields.architecture in SPARSE else {})
+    if fields.architecture in SPARSE:
+        return kind | numbers | stretched(fields)
+    return kind | numbers | (_grown(fields) if fields.architecture == "mistral3" else {})
+
+
+def _grown(fields: Fields) -> dict[str, Any]:
+    """What yarn has beside what all have in models whose queries grow; queries and keys grow as if `mscale` was 1."""
+    names = {
+        "llama_4_scaling_beta": "attention.temperature_scale",
+        "mscale_all_dim": "rope.scaling.yarn_log_multiplier",
+    }
+    numbers = {ours: fields.factor(name) for ours, name in names.items()}
+    found = {ours: float(f"{number:.6g}") for ours, number in numbers.items() if number is not None}  # of float32
+    return found | ({"mscale": 1.0} if "mscale_all_dim" in found else {})

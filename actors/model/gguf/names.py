@@ -14,6 +14,7 @@ from .layouts import LAYOUTS, TWO_NORMS
 
 ARCHITECTURES = {  # general.architecture, and the name in config.json
     "llama": "LlamaForCausalLM",
+    "mistral3": "Ministral3ForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -112,7 +113,7 @@ WHOLE = {  # parts of layers whose names at the hub, or here, end otherwise than
     "gpt-oss": {"attn_sinks.weight": "self_attn.sinks"},
     "deepseek2": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
 }
-PAIRED = ("llama", "granite", "smollm3")
+PAIRED = ("llama", "mistral3", "granite", "smollm3")
 ONE_ROW = (".moe_statics.e_score_correction_bias", ".token_type_embeddings.weight", "classifier.weight")  # likewise
 ROW = ("ffn_gate_inp_shexp",)  # of one row, which files leave out of the shape
 EXPERT = "{expert}"

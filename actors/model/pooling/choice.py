@@ -2,8 +2,8 @@
 
 An architecture is a stem and an ending: what ends with ForCausalLM or LMHeadModel goes on with texts, unless
 sentence-transformers' files say that it embeds; ForSequenceClassification and ForTokenClassification have a head; all
-others embed. Hidden states are computed by this server's own layers where it has those of the stem's ForCausalLM and
-the model is causal, and else by transformers.
+others embed, but those that the code beside their weights has as a decoder. Hidden states are computed by this server's
+own layers where it has those of the stem's ForCausalLM and the model is causal, and else by transformers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,15 @@ def pools(config: Config, whole: Values, folder: Path) -> bool:
     name = architecture_name(whole)
     if is_reranker(config, whole, name) or whole["classifier_from_token"]:
         return True
-    return has_modules(folder) or (not name.endswith(TEXTS) and name.endswith((*HEADS, *EMBEDS)))
+    if has_modules(folder) or name.endswith(tuple(HEADS)):
+        return True
+    return name.endswith(EMBEDS) and not name.endswith(TEXTS) and not _writes_by_its_code(whole)
+
+
+def _writes_by_its_code(whole: Values) -> bool:
+    """InternVLChatModel, ChatGLMModel."""
+    classes = whole.object("auto_map")
+    return classes is not None and classes["AutoModelForCausalLM"] is not None
 
 
 def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> tuple[PoolingSpec, int | None]:

@@ -1,6 +1,7 @@
-"""Models that see or hear and cannot be served: what of each is missing, and what can be served in their place.
+"""Models that cannot be served, most of which see or hear: what of each is missing, and what can be served in their
+place.
 
-Names are those of architectures without their end. tools/docs/models.md has the same table.
+Names are those of architectures without their end. tools/docs/models.md has the same tables.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...options.config import ConfigError
-from .texts import KINDS
+from .texts import KINDS, TEXT_PARTS
 
 END = "ForConditionalGeneration"
 OTHER_ENDS = ("ForVisionText2Text", "ForProteinText2Text")
@@ -17,7 +18,7 @@ REASONS = {
         *("AyaVision", "Cohere2Vision", "Granite4Vision", "Ovis2", "PerceptionLM", "FastVlm"),
     ),
     "tokens turn by three positions, in layers that are not this server's, or with experts": (
-        *("Glm4v", "Glm4vMoe", "Ernie4_5_VLMoe", "PaddleOCRVL", "Qwen2_5Omni", "Qwen3OmniMoe", "Qwen3VLMoe"),
+        *("Glm4v", "Glm4vMoe", "Ernie4_5_VLMoe", "PaddleOCRVL", "Qwen2_5Omni", "Qwen3OmniMoe"),
     ),
     "layers have states": ("Lfm2Vl",),
     "layers look at pictures by cross attention, or through another encoder": (
@@ -33,6 +34,12 @@ REASONS = {
     "layers look at proteins by cross attention, through an encoder": ("Evolla",),
     "it writes movements of a robot, and no texts": ("PI0",),
 }
+OF_GLM = "zai-org/glm-4-9b-chat-hf and its kin, and GLM-4-9B-0414 and newer ones"
+PUBLISHED_AGAIN = {  # under whole names, which do not tell what they are; what is served
+    "InternVLChatModel": "OpenGVLab/InternVL3-8B-hf, OpenGVLab/InternVL3_5-8B-HF and their kin",
+    "ChatGLMModel": OF_GLM,
+    "ChatGLMForConditionalGeneration": OF_GLM,
+}
 # transformers has a class of their text part that reads their checkpoints: it alone is served
 TEXTS_BY_TRANSFORMERS = {
     f"Gemma3n{END}": "Gemma3nForCausalLM",
@@ -46,6 +53,11 @@ def check_kind(values: dict[str, Any], trust_remote_code: bool) -> None:
     """ConfigError if config.json is of one of these, and no code beside its weights may compute it."""
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
+    if isinstance(name, str) and (served := PUBLISHED_AGAIN.get(name)) is not None:
+        raise ConfigError(
+            f"model: {name} cannot be served: only the Python code beside its weights knows it; what its publisher has "
+            f"for transformers is: {served}"
+        )
     reason = BY_NAME.get(name) if isinstance(name, str) else None
     if reason is not None and not (trust_remote_code and "auto_map" in values):
         raise ConfigError(f"model: {name} cannot be served: {reason}; {instead()}")
@@ -54,3 +66,8 @@ def check_kind(values: dict[str, Any], trust_remote_code: bool) -> None:
 def instead() -> str:
     """What of models that see or hear is served."""
     return f"of models that see or hear these are served: {', '.join(name.removesuffix(END) for name in KINDS)}"
+
+
+def text_parts() -> str:
+    """What is said of a model of those whose text part is none that is served."""
+    return f"with its pictures or sounds text parts of these kinds are served: {', '.join(TEXT_PARTS)}"

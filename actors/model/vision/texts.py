@@ -51,22 +51,36 @@ QWEN_VL = {**_sizes(152064, 8192, 29568, 80, 64, 8, 32768), "rms_norm_eps": 1e-5
 TEXT_PARTS = {
     "llama": TextPart("LlamaForCausalLM", _sizes(32000, 4096, 11008, 32, 32, 32, 2048)),
     "mistral": TextPart("MistralForCausalLM", _sizes(32000, 4096, 14336, 32, 32, 8, 131072)),
+    "ministral3": TextPart("Ministral3ForCausalLM", _sizes(131072, 4096, 14336, 34, 32, 8, 262144)),
+    "granite": TextPart("GraniteForCausalLM", _sizes(32000, 4096, 11008, 32, 32, 32, 2048)),
     "qwen2": TextPart("Qwen2ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),
     "qwen3": TextPart("Qwen3ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),
+    "qwen3_moe": TextPart("Qwen3MoeForCausalLM", _sizes(151936, 2048, 6144, 24, 32, 4, 32768)),
+    "gpt_oss": TextPart("GptOssForCausalLM", _sizes(201088, 2880, 2880, 36, 64, 8, 131072)),
     "qwen2_vl_text": TextPart("Qwen2ForCausalLM", QWEN_VL),
     "qwen2_5_vl_text": TextPart("Qwen2ForCausalLM", QWEN_VL),
     "qwen3_vl_text": TextPart(
         "Qwen3ForCausalLM", {**_sizes(151936, 4096, 22016, 32, 32, 32, 128000), "rope_theta": 500_000.0}
     ),
+    "qwen3_vl_moe_text": TextPart(
+        "Qwen3MoeForCausalLM",
+        {
+            **_sizes(151936, 2048, 5632, 24, 16, 16, 128000),
+            **{"num_experts_per_tok": 4, "moe_intermediate_size": 1408, "norm_topk_prob": True},
+            **{"rope_theta": 500_000.0, "experts_transposed": True},
+        },
+    ),
     "llama4_text": TextPart("Llama4ForCausalLM", _sizes(202048, 5120, 8192, 48, 40, 8, 131072)),
     "gemma3_text": TextPart("Gemma3ForCausalLM", _sizes(262208, 2304, 9216, 26, 8, 4, 131072)),
 }
 VOXTRAL = {"rms_norm_eps": 1e-5, "rope_theta": 100_000_000.0, "head_dim": 128}
+DEEPSTACKS = ("qwen3_vl", "qwen3_vl_moe")
 QWEN_PLACES = {"image_token_id": 151655, "video_token_id": 151656}
 KINDS = {
     "Qwen2VLForConditionalGeneration": VisionKind(QWEN_PLACES, "qwen2_vl_text", (16, 24, 24)),
     "Qwen2_5_VLForConditionalGeneration": VisionKind(QWEN_PLACES, "qwen2_5_vl_text", (16, 24, 24)),
     "Qwen3VLForConditionalGeneration": VisionKind(QWEN_PLACES, "", (24, 20, 20), in_turns=True),
+    "Qwen3VLMoeForConditionalGeneration": VisionKind(QWEN_PLACES, "", (24, 20, 20), in_turns=True),
     "Gemma3ForConditionalGeneration": VisionKind({"image_token_index": 262144}),
     "LlavaForConditionalGeneration": VisionKind({"image_token_index": 32000}),
     "LlavaNextForConditionalGeneration": VisionKind({"image_token_index": 32000}),
@@ -148,7 +162,7 @@ def read_vision(values: dict[str, Any], file: Path | str = "config.json") -> Vis
     whole, text = Values(file, values), Values(file, found)
     name = whole.text("model_type") or ""
     hidden, heads = text.needed("hidden_size", LARGEST), text.needed("num_attention_heads", LARGEST)
-    deepstack = values["vision_config"].get("deepstack_visual_indexes", (8, 16, 24)) if name == "qwen3_vl" else ()
+    deepstack = values["vision_config"].get("deepstack_visual_indexes", (8, 16, 24)) if name in DEEPSTACKS else ()
     tower = whole.whole("mm_tokens_per_image", 1, LARGEST) or 256
     return VisionSpec(
         kind=name,

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from ..config import Config, ConfigError
 
+OF_SERVER = ("--ssl-certfile", "--ssl-keyfile")
+
 
 def make_context(config: Config, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext | None:
     """TLS 1.2 and newer, and within it the first of `protocols` that a client knows; None if no certificate is named.
@@ -31,17 +33,19 @@ def make_context(config: Config, protocols: Sequence[str] = ("http/1.1",)) -> ss
     return context
 
 
-def load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    """What --ssl-certfile and --ssl-keyfile name, for `context`; the key may be in the certificate's file."""
-    _check_certificates("--ssl-certfile", certificate)
-    _check_readable("--ssl-keyfile", key or certificate)
+def load_certificate(
+    context: ssl.SSLContext, certificate: str, key: str | None, options: tuple[str, str] = OF_SERVER
+) -> None:
+    """What the options name, for `context`; the key may be in the certificate's file."""
+    _check_certificates(options[0], certificate)
+    _check_readable(options[1], key or certificate)
     try:
         context.load_cert_chain(certificate, key, password="")  # with none OpenSSL would ask at the terminal
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"--ssl-keyfile: {key or certificate} is not the key of {certificate}") from None
+            raise ConfigError(f"{options[1]}: {key or certificate} is not the key of {certificate}") from None
         text = "holds no key that can be read without a password"
-        raise ConfigError(f"--ssl-keyfile: {key or certificate} {text}") from None
+        raise ConfigError(f"{options[1]}: {key or certificate} {text}") from None
 
 
 def _check_certificates(option: str, path: str) -> None:

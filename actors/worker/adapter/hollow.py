@@ -18,13 +18,15 @@ def hollow(make: Any) -> nn.Module:
     with torch.device("meta"):
         model: nn.Module = make()
     model.eval()
+    parameters: dict[int, nn.Parameter] = {}  # by those on `meta`: modules that share one go on to
     for module in model.modules():
         stores: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
         for tensors in stores:
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.device.type == "meta":
                     zeros = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-                    tensors[name] = nn.Parameter(zeros, requires_grad=False) if tensors is stores[0] else zeros
+                    own = nn.Parameter(zeros, requires_grad=False)
+                    tensors[name] = parameters.setdefault(id(tensor), own) if tensors is stores[0] else zeros
         if type(module).__name__.endswith("Experts") and "hidden_states" in signature(module.forward).parameters:
             module.forward = _nothing
         if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:

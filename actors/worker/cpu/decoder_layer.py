@@ -46,7 +46,7 @@ class CpuLayer:
         self.silu_mul = None if self.native is None or build.shape.activation != "silu" else self.native.silu_mul
         self.sum = None if group is None else group.sum_in_order if alike else group.all_reduce
         self.turns = build.shape.rope_of(index) is not None
-        self.grows = not self.turns and build.shape.growth is not None
+        self.grows = build.shape.grows(index)
         self.unit_norm = build.unit_norm() if self.turns and build.shape.unit_norms else None
         self.attention_norm = build.norm_if(spec.attention_norm)
         self.latent = None if spec.latent is None else LatentAttention(build, spec.latent, index)
@@ -71,16 +71,17 @@ class CpuLayer:
         kv: AnyKV,
         attention: Attention,
         seen: Tensor | None = None,
+        growth: Tensor | None = None,
     ) -> None:
         """Add this layer to x; `rotations` are those of the tokens' positions, `slots` where their KV goes.
 
-        `seen`: what q, k and v are made of, where it is not x.
+        `seen`: what q, k and v are made of, where it is not x. `growth`: of queries at these positions, [tokens, 1, 1].
         """
         if seen is None:
             seen = x
         if self.attention_norm is not None:
             seen = self.attention_norm(seen)
-        self._add(self.out, self.attention_post_norm, x, self._attend(seen, rotations, slots, kv, attention))
+        self._add(self.out, self.attention_post_norm, x, self._attend(seen, rotations, slots, kv, attention, growth))
         normed = x if self.mlp_norm is None else self.mlp_norm(x)
         if self.moe is not None:
             self._add(self.moe, self.mlp_post_norm, x, normed)
@@ -93,11 +94,13 @@ class CpuLayer:
         gate, up = gate_up.chunk(2, -1)
         return self.act(gate).mul_(up)
 
-    def mix(self, slots: Tensor, kv: AnyKV, attention: Attention, qkv: Tensor) -> Tensor:
+    def mix(self, slots: Tensor, kv: AnyKV, attention: Attention, qkv: Tensor, growth: Tensor | None = None) -> Tensor:
         """Attention of rows of q, k and v, whose keys and values go to `slots`."""
         assert not isinstance(attention, LatentStep)
-        heads = self._write(slots, kv, qkv)
-        return attention(self.index, heads[:, : self.shape.heads], self.sinks).view(len(qkv), -1)
+        queries = self._write(slots, kv, qkv)[:, : self.shape.heads]
+        if growth is not None and self.grows:
+            queries.mul_(growth)
+        return attention(self.index, queries, self.sinks).view(len(qkv), -1)
 
     def remember(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: AnyKV) -> None:
         """Keep keys and values that are made of `seen` as it is; nothing is attended to."""
@@ -110,12 +113,20 @@ class CpuLayer:
         kv.write_joined(self.index, slots, heads[:, shape.heads :].view(len(qkv), 2, shape.kv_heads, shape.head_dim))
         return heads
 
-    def _attend(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: AnyKV, attention: Attention) -> Tensor:
+    def _attend(
+        self,
+        seen: Tensor,
+        rotations: Tensor,
+        slots: Tensor,
+        kv: AnyKV,
+        attention: Attention,
+        growth: Tensor | None,
+    ) -> Tensor:
         """What heads see, [tokens, all their numbers]."""
         if self.latent is not None:
             assert isinstance(kv, PagedKV) and isinstance(attention, LatentStep)
             return self.latent(seen, rotations, slots, kv, attention)
-        return self.mix(slots, kv, attention, self._turned(seen, rotations))
+        return self.mix(slots, kv, attention, self._turned(seen, rotations), growth)
 
     def _turned(self, seen: Tensor, rotations: Tensor) -> Tensor:
         """Rows of q, k and v, of which q and k stand for their positions."""
@@ -127,8 +138,6 @@ class CpuLayer:
             self.rotate(qk, rotations)
         if self.unit_norm is not None:
             self.unit_norm.in_place(qk)
-        if self.grows:
-            qk[:, : self.shape.heads].mul_(rotations)
         return qkv
 
     def _add(self, linear: CpuLinear | CpuMoe, norm: RMSNorm | None, x: Tensor, inner: Tensor) -> None:

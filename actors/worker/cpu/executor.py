@@ -96,12 +96,9 @@ class CpuModel:
         self.norm = self.make_norm(build)
         self.head = self.make_head(build)
         kinds, self.rotation_of = shape.rope_kinds()
-        self.rotations = [
-            growth_table(shape.growth, max_length)
-            if rope is None and shape.growth is not None
-            else rotation_table(rope or shape.rope, shape.turning, max_length)
-            for rope in kinds
-        ]
+        self.rotations = [rotation_table(rope or shape.rope, shape.turning, max_length) for rope in kinds]
+        growth = shape.growth_within(max_length)
+        self.growth = None if growth is None else growth_table(growth, max_length)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
         self.fused = fused_layers(self)  # for steps of few tokens
         self.row_invariant = self.batch_invariant or has_native_rows(self)
@@ -139,11 +136,11 @@ class CpuModel:
         if fused is not None and (self.lora is None or self.lora.joins(fused)):
             self._forward_fused(fused, x, positions, slots, kv, attention)
             return x
-        rotations = [table[positions][:, None] for table in self.rotations]
+        rotations, growth = [table[positions][:, None] for table in self.rotations], self.grown(positions)
         for number, (layer, kind) in enumerate(zip(self.layers, self.rotation_of, strict=True)):
             if self.taps is not None:
                 self.taps.keep(number, x)
-            layer(x, rotations[kind], slots, kv, attention)
+            layer(x, rotations[kind], slots, kv, attention, growth=growth)
         if self.taps is not None:
             self.taps.keep(len(self.layers), x)
         return x
@@ -151,13 +148,23 @@ class CpuModel:
     def _forward_fused(
         self, fused: PlainLayers, x: Tensor, positions: Tensor, slots: Tensor, kv: AnyKV, attention: Attention
     ) -> None:
-        """A step of few tokens, at once where attention is so, too."""
+        """A step of few tokens, at once where attention is so, too, and no query grows."""
         of_all = None if isinstance(attention, TabledAttention | LatentStep) else attention.of_all_layers
-        lora = None if self.lora is None else self.lora.added(fused)
-        if of_all is not None and of_all.pool.joined:
+        lora, growth = None if self.lora is None else self.lora.added(fused), self.grown(positions)
+        if of_all is not None and of_all.pool.joined and growth is None:
             fused.forward_all(x, positions, slots, of_all, lora=lora)
-        else:
-            fused.forward(x, positions, lambda index, qkv: self.layers[index].mix(slots, kv, attention, qkv), lora)
+            return
+
+        def mix(index: int, qkv: Tensor) -> Tensor:
+            return self.layers[index].mix(slots, kv, attention, qkv, growth)
+
+        fused.forward(x, positions, mix, lora)
+
+    def grown(self, positions: Tensor) -> Tensor | None:
+        """What queries there are multiplied with, in layers whose queries grow; None: all with 1."""
+        if self.growth is None or self.shape.growth is None or int(positions.max()) < self.shape.growth.start:
+            return None
+        return self.growth[positions]
 
     def embedded(self, ids: Tensor) -> Tensor:
         """What the first layer is given in this step."""

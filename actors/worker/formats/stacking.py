@@ -13,15 +13,15 @@ from ...model.formats.stacked import StackedPart
 from ..models.sharding import Read
 
 
-def unstacked(read: Read, parts: Mapping[str, StackedPart]) -> Read:
-    """The same with the names of `parts` beside the others."""
+def unstacked(read: Read, parts: Mapping[str, StackedPart], shapes: Mapping[str, tuple[int, ...]]) -> Read:
+    """The same with the names of `parts` beside the others; `shapes` are those of an expert's own."""
 
     def get(name: str, rows: slice, columns: slice | None) -> Tensor:
         part = parts.get(name)
         if part is None:
             return read(name, rows, columns)
         whole = read(part.name, slice(part.expert, part.expert + 1), None)[0]
-        if part.transposed:
+        if part.transposed and len(whole) == shapes[name][1]:  # else it is a checkpoint that has rows before columns
             whole = whole.t()
         own = whole[part.rows(len(whole))][rows]
         return own if columns is None else own[:, columns]

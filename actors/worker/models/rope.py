@@ -20,7 +20,7 @@ def cosines_and_sines(rope: Rope, head_dim: int, length: int) -> tuple[Tensor, T
 
 def growths(growth: Growth, length: int) -> Tensor:
     """What queries at each position are multiplied with, float32 [length]."""
-    steps = torch.floor(torch.arange(1, length + 1, dtype=torch.float32) / growth.floor)
+    steps = torch.floor(torch.arange(growth.first, length + growth.first, dtype=torch.float32) / growth.floor)
     return torch.log1p(steps) * growth.scale + 1.0
 
 

@@ -162,7 +162,7 @@ def open_homes(folder: Path, shape: Architecture, homes: Homes) -> Read:
         return read_gguf
     files = read_parts(homes)
     if parts := shape.stacked(homes):
-        files = unstacked(files, parts)
+        files = unstacked(files, parts, shape.tensors())
     if shape.stored is not None:
         files = decoded(files, shape, homes.keys() | parts.keys())
     return regrouped(files, shape) if shape.grouped_qkv else files

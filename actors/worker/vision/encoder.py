@@ -26,7 +26,7 @@ DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_g
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
 LISTED = {"siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2}}  # patches, some of them none
 TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
-PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")  # a row of numbers each
+PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")  # a row of numbers each
 
 
 class MediaSource(Protocol):

@@ -45,11 +45,14 @@ class SeeingModel(CpuModel):
         x = self.embedded(ids)
         if step.at is not None:
             x[step.at] = step.rows.to(x.dtype)  # type: ignore[union-attr]
+            if self.shape.scales_inputs and self.embedding_scale != 1:
+                x[step.at] *= self.embedding_scale
         if step.runs:
             attention = PictureAttention(attention, step.runs)
         rotations = [self._rotations(index, turns)[:, None] for index in range(len(self.rotations))]
+        growth = self.grown(positions)
         for number, (layer, kind) in enumerate(zip(self.layers, self.rotation_of, strict=True)):
-            layer(x, rotations[kind], slots, kv, attention)
+            layer(x, rotations[kind], slots, kv, attention, growth=growth)
             if number < len(step.deepstack):
                 x[step.at] += step.deepstack[number].to(x.dtype)
         return x

@@ -55,6 +55,7 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "logits_processors": NOTHING,
     "media_io_kwargs": NOTHING,
     "mm_processor_kwargs": NOTHING,
+    "packed_top_logprobs": NOTHING,
     "previous_input_messages": NOTHING,
     "previous_response": NOTHING,
     "prompt_embeds": NOTHING,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from ...cohere.answers import CohereMessage, vectors
+from ...cohere.answers import CohereMessage, floats, vectors
 from ...cohere.requests import chat_of, embedding_of, renamed
 from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
 from ...errors import ApiError
@@ -40,7 +40,7 @@ class CohereApi:
         body = read(CohereChatRequest, raw)
         try:
             given = seeded(request, chat_request(chat_of(body, self._settings.reasoning_parser is not None)))
-            await self._generator.engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
@@ -54,6 +54,18 @@ class CohereApi:
 
     async def embed(self, request: web.Request) -> web.Response:
         """POST /v2/embed."""
+        answer, job, _, types, texts = await self._embedded(request)
+        return json_response(vectors(answer, job, types, texts))
+
+    async def embed_older(self, request: web.Request) -> web.Response:
+        """POST /v1/embed."""
+        answer, job, body, types, texts = await self._embedded(request)
+        if body.embedding_types is None:
+            return json_response(floats(answer, job, texts))
+        return json_response(vectors(answer, job, types, texts, "1"))
+
+    async def _embedded(self, request: web.Request) -> tuple[Answer, Job, CohereEmbedRequest, list[str], list[str]]:
+        """The job, its body, the types that vectors are wanted in, and the texts."""
         raw = await self._read_body(request)
         pooling_of(self._settings)
         body = read(CohereEmbedRequest, raw)
@@ -62,5 +74,4 @@ class CohereApi:
             answer, job = await self._pooling.vectors(request, asked)
         except ApiError as error:
             raise renamed(error) from None
-        texts = [part for part in asked.input or [] if isinstance(part, str)]
-        return json_response(vectors(answer, job, types, texts))
+        return answer, job, body, types, [part for part in asked.input or [] if isinstance(part, str)]

@@ -63,7 +63,7 @@ class LlamaApi:
         try:
             given = completion_of(body)
             drawn = seeded(request, given)  # `given` tells of its own seed alone
-            await self._engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_completion(drawn, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
@@ -75,7 +75,10 @@ class LlamaApi:
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> LlamaCompletion:
             return LlamaCompletion(answer, job, self._engine.times, body, settings, texts)
 
-        return await self._generator.answer(request, raw, drawn, asked, form)
+        try:
+            return await self._generator.answer(request, raw, drawn, asked, form)
+        except ApiError as error:
+            raise renamed(error) from None
 
     async def _tokens_of(self, text: str, begins: bool) -> list[int]:
         tokens, _ = await self._engine.tokenize(TextPrompt(text, begins), False)
@@ -90,14 +93,16 @@ class LlamaApi:
 
     async def props(self, request: web.Request) -> web.Response:
         """GET /props."""
+        name = self._generator.told_model(request)
         settings, about = self._settings, self._settings.tokenizer_info
+        media = () if settings.media is None else settings.media.most
         return json_response(
             {
                 "default_generation_settings": {"params": settings.sampling_defaults, "n_ctx": settings.max_model_len},
                 "total_slots": settings.max_num_seqs,
-                "model_alias": settings.served[0],
-                "model_path": settings.served[0],
-                "modalities": {"vision": False, "audio": False},
+                "model_alias": name,
+                "model_path": name,
+                "modalities": {"vision": "image" in media, "audio": "audio" in media},
                 "chat_template": about.get("chat_template", ""),
                 "bos_token": about.get("bos_token") or "",
                 "eos_token": about.get("eos_token") or "",
@@ -110,6 +115,7 @@ class LlamaApi:
 
     async def slots(self, request: web.Request) -> web.Response:
         """GET /slots: sequences that can run at once, and how many of them do; who waits has none."""
+        self._generator.told_model(request)
         query, running = decode_query(LlamaSlotsQuery, request.query), self._engine.page_figures().engine.running
         if query.fail_on_no_slot and running >= self._settings.max_num_seqs:
             raise overloaded("No slot is free.")

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from ...accounts import check_model_of
 from ...errors import ApiError, bad_request
-from ...generation.adapter import chat_request
+from ...generation.adapter import chat_request, with_names
 from ...generation.fields.decoding import check_model
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
@@ -25,16 +25,20 @@ from ...ollama.schemas import (
     OllamaEmbedRequest,
     OllamaGenerateRequest,
     OllamaModel,
+    OllamaPullRequest,
 )
 from ...openai.schemas import GenerationFields
-from ...output.answer import Answer
+from ...output.answer import NDJSON, Answer, encode
 from ...pooling.answers import numbers
 from ...pooling.prepare import check_generates
 from ...pooling.schemas import EmbeddingRequest
+from ...settings import printable
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
+
+PULLED = ({"status": "pulling manifest"}, {"status": "success"})  # what Ollama says of a model that it has
 
 
 class OllamaApi:
@@ -71,7 +75,7 @@ class OllamaApi:
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
         given = seeded(request, completion_of(body))
         try:
-            await self._engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_completion(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
@@ -79,7 +83,7 @@ class OllamaApi:
 
     async def _wanted(self, request: web.Request, model: str | None) -> str:
         """Whoever asks for nothing of it wants it to be loaded: an adapter of --lora-folder is."""
-        await self._engine.want_adapter(model)
+        await self._generator.want_adapter(request, model)
         return self._model(request, model)
 
     def _model(self, request: web.Request, asked: str | None) -> str:
@@ -97,10 +101,10 @@ class OllamaApi:
     ) -> web.StreamResponse:
         try:
             given = seeded(request, chat_request(make()))
-            await self._engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
-            raise renamed(error) from None
+            raise renamed(error, chats) from None
         return await self._answer(request, raw, given, asked, chats)
 
     async def _answer(
@@ -113,7 +117,10 @@ class OllamaApi:
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> OllamaRecords:
             return OllamaRecords(answer, job, self._engine.times, chats)
 
-        return await self._generator.answer(request, raw, given, asked, form)
+        try:
+            return await self._generator.answer(request, raw, given, asked, form)
+        except ApiError as error:
+            raise renamed(error, chats) from None
 
     # --- vectors -------------------------------------------------------------------------------------------------
 
@@ -140,7 +147,10 @@ class OllamaApi:
             raise bad_request("prompt is missing.", "prompt")
         model = model_of(body.model, self._settings.served)
         asked = EmbeddingRequest(model=model, input=body.prompt, truncate_prompt_tokens=-1)
-        _, job = await self._pooling.vectors(request, asked)
+        try:
+            _, job = await self._pooling.vectors(request, asked)
+        except ApiError as error:
+            raise with_names(error, {"input": "prompt"}) from None
         return json_response({"embedding": numbers(job.choices[0])})
 
     # --- the model -----------------------------------------------------------------------------------------------
@@ -159,11 +169,29 @@ class OllamaApi:
     async def version(self, request: web.Request) -> web.Response:
         return json_response({"version": about.SPOKEN})
 
+    async def pull(self, request: web.Request) -> web.Response:
+        """POST /api/pull: what is served is there. No other model is fetched."""
+        body = read(OllamaPullRequest, await self._read_body(request))
+        asked = model_of(body.model or body.name, self._settings.served)
+        if not asked:
+            raise bad_request("model is missing.", "model")
+        try:
+            self._model(request, asked)
+        except ApiError:
+            raise _unmade(request) from None
+        if body.stream is False:
+            return json_response(PULLED[-1])
+        return web.Response(body=b"".join(encode(one) + b"\n" for one in PULLED), content_type=NDJSON)
+
     async def refuse(self, request: web.Request) -> web.Response:
         """Models are not made or fetched by clients. The body is read, so that the connection stays as it was."""
         await self._read_body(request)
-        text = f"{request.path} is not supported: the server has the model that it was started with."
-        raise ApiError(400, text, code="not_supported")
+        raise _unmade(request)
+
+
+def _unmade(request: web.Request) -> ApiError:
+    text = f"{printable(request.path)} is not supported: the server has the model that it was started with."
+    return ApiError(400, text, code="not_supported")
 
 
 def _shown(request: web.Request, told: Object) -> Object:

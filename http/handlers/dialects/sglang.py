@@ -47,7 +47,7 @@ class SglangApi:
         try:
             given = completion_of(body)
             given = seeded(request, given) if moves else given
-            await self._engine.want_adapter(given.model)
+            await self._generator.want_adapter(request, given.model)
             asked = ask_completion(given, self._settings, name_request(request, given.request_id), request[CLIENT])
         except ApiError as error:
             raise renamed(error, body) from None
@@ -80,12 +80,12 @@ class SglangApi:
 
     async def model_info(self, request: web.Request) -> web.Response:
         """GET /model_info."""
-        settings = self._settings
+        settings, name = self._settings, self._generator.told_model(request)
         media = () if settings.media is None else settings.media.most
         return json_response(
             {
-                "model_path": settings.served[0],
-                "tokenizer_path": settings.served[0],
+                "model_path": name,
+                "tokenizer_path": name,
                 "is_generation": settings.generates,
                 "preferred_sampling_params": settings.sampling_defaults or None,
                 "weight_version": "default",
@@ -96,12 +96,13 @@ class SglangApi:
 
     async def server_info(self, request: web.Request) -> web.Response:
         """GET /get_server_info: what its load generators read."""
+        name = self._generator.told_model(request)
         settings, figures = self._settings, self._engine.page_figures().engine
         return json_response(
             {
                 "version": f"actorserve {actorserve.__version__}",
-                "model_path": settings.served[0],
-                "served_model_name": settings.served[0],
+                "model_path": name,
+                "served_model_name": name,
                 "context_length": settings.max_model_len,
                 "max_running_requests": settings.max_num_seqs,
                 "internal_states": [{"running_requests": figures.running}],

@@ -54,7 +54,7 @@ class ClientSecretsApi:
     ) -> tuple[str, int, Session]:
         """(the secret, until when it holds, a session as it will begin). 400 names what could not be of it."""
         account = request.get(ACCOUNT)
-        await self._generator.engine.want_adapter(fields.model)
+        await self._generator.want_adapter(request, fields.model)
         model = check_model(fields.model, *self._settings.names)
         check_model_of(account, model)
         now = int(time.time())

@@ -85,6 +85,8 @@ class Generations:
             check_model_of(self._request.get(ACCOUNT), check_model(model, *self._settings.names))
 
     async def want_adapter(self, model: str | None) -> None:
+        if model is not None:
+            check_model_of(self._request.get(ACCOUNT), model)
         await self._engine.want_adapter(model)
 
     def check(self, session: Session) -> None:

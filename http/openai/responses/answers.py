@@ -62,7 +62,9 @@ class ResponseAnswer:
     def output(self, pieces: Iterable[Piece] = (), tokens: Iterable[TokenLogprobs] = ()) -> OutputItems:
         """What the model said, as the client knows its tools."""
         tools = self.echo.get("tools", ())
-        return OutputItems(self.key, pieces, tokens, names_of(tools), customs_of(tools, self.echo.get("tool_choice")))
+        customs = customs_of(tools, self.echo.get("tool_choice"))
+        summarised = bool(self.echo.get("reasoning", {}).get("summary"))
+        return OutputItems(self.key, pieces, tokens, names_of(tools), customs, summarised)
 
     def ended(self, output: OutputItems, finish_reason: str, usage: Object, completed_at: int) -> Object:
         """The same, of items that were put together before."""

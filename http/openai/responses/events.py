@@ -23,6 +23,8 @@ DELTAS = {
     "custom_tool_call": "response.custom_tool_call_input.delta",
     "mcp_call": "response.mcp_call_arguments.delta",
 }
+THINKING, SUMMARY = "response.reasoning_text", "response.reasoning_summary_text"
+PART, SUMMARY_PART = "response.content_part", "response.reasoning_summary_part"
 ENDS = {"completed": "response.completed", "incomplete": "response.incomplete", "cancelled": "response.incomplete"}
 
 
@@ -123,13 +125,14 @@ class ResponseEvents:
         if item.kind == "mcp_call":
             yield self._of("response.mcp_call.in_progress", item)
         if not item.is_call:
-            yield self._of("response.content_part.added", item, part=item.part(begun=True))
+            yield self._of(f"{_part(item)}.added", item, part=item.part(begun=True))
 
     def _delta(self, item: Item, text: str) -> bytes:
         more: Object = {"logprobs": logprobs_of(self._output.last_tokens)} if item.kind == "message" else {}
         if self.answer.padded:
             more["obfuscation"] = padding(len(encode(text)))
-        return self._of(DELTAS[item.kind], item, delta=text, **more)
+        kind = f"{SUMMARY}.delta" if item.summarised else DELTAS[item.kind]
+        return self._of(kind, item, delta=text, **more)
 
     def _close(self, item: Item, status: str) -> Iterator[bytes]:
         if item.kind == "function_call":
@@ -144,18 +147,23 @@ class ResponseEvents:
             if item.kind == "message":
                 yield self._of("response.output_text.done", item, text=item.text, logprobs=item.logprobs)
             else:
-                yield self._of("response.reasoning_text.done", item, text=item.text)
-            yield self._of("response.content_part.done", item, part=item.part())
+                yield self._of(f"{SUMMARY if item.summarised else THINKING}.done", item, text=item.text)
+            yield self._of(f"{_part(item)}.done", item, part=item.part())
         yield self._event("response.output_item.done", output_index=item.index, item=item.object(status))
 
     def _of(self, kind: str, item: Item, **fields: object) -> bytes:
         """An event inside an item."""
         place: Object = {"item_id": item.id, "output_index": item.index}
         if not item.is_call and item.kind != "mcp_list_tools":
-            place["content_index"] = 0
+            place["summary_index" if item.summarised else "content_index"] = 0
         return self._event(kind, **place, **fields)
 
     def _event(self, kind: str, **fields: object) -> bytes:
         number, self.sequence = self.sequence, self.sequence + 1
         data = encode({"type": kind, "sequence_number": number, **fields})
         return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+
+
+def _part(item: Item) -> str:
+    """The name of events on its one part."""
+    return SUMMARY_PART if item.summarised else PART

@@ -48,6 +48,7 @@ class Item:
     texts: list[str] = field(default_factory=list)  # as they came
     tokens: list[TokenLogprobs] = field(default_factory=list)  # its tokens, where logprobs are wanted
     input: InputText | None = None  # reads the arguments of a custom tool's call
+    summarised: bool = False  # its client reads thinking in its summary
 
     @property
     def is_call(self) -> bool:
@@ -68,7 +69,8 @@ class Item:
         parts = [] if begun else [self.part()]
         match self.kind:
             case "reasoning":
-                return head | {"summary": [], "content": parts, "encrypted_content": None}
+                summary, content = (parts, []) if self.summarised else ([], parts)
+                return head | {"summary": summary, "content": content, "encrypted_content": None}
             case "message":
                 return head | {"role": "assistant", "content": parts}
         named = {"namespace": self.namespace} if self.namespace else {}
@@ -79,7 +81,7 @@ class Item:
         """Its one content part."""
         text = "" if begun else self.text
         if self.kind == "reasoning":
-            return {"type": "reasoning_text", "text": text}
+            return {"type": "summary_text" if self.summarised else "reasoning_text", "text": text}
         logprobs = [] if begun else self.logprobs
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
@@ -122,11 +124,15 @@ class OutputItems:
         tokens: Iterable[TokenLogprobs] = (),
         names: Mapping[str, NamespacedTool] | None = None,
         customs: Customs = NO_CUSTOMS,
+        summarised: bool = False,
     ) -> None:
-        """`names`: of tools that the model was offered under other names than the client's."""
+        """`names`: of tools that the model was offered under other names than the client's. `summarised`: thinking is
+        told as the summary that was asked for, which nobody else makes.
+        """
         self.key = key
         self._names = names or {}
         self._customs = customs
+        self._summarised = summarised
         self.mcp: Mapping[str, tuple[str, bool]] = {}  # by name: the server's label, and whether a call needs approval
         self.items: list[Item] = []
         self.last_tokens: list[TokenLogprobs] = []  # the tokens of what was added last
@@ -198,7 +204,7 @@ class OutputItems:
         return item
 
     def _new(self, kind: Kind) -> Item:
-        self.items.append(Item(kind, self.key, len(self.items)))
+        self.items.append(Item(kind, self.key, len(self.items), summarised=self._summarised and kind == "reasoning"))
         return self.items[-1]
 
     def objects(self, status: str) -> list[Object]:

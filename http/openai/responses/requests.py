@@ -116,7 +116,10 @@ def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
-        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "reasoning": {
+            "effort": reasoning.get("effort"),
+            "summary": reasoning.get("summary") or reasoning.get("generate_summary"),
+        },
         "safety_identifier": request.safety_identifier,
         "service_tier": "default",
         "store": request.store is not False,

@@ -31,7 +31,7 @@ NAMES = {  # the chat request's fields that have another name here
 
 class ReasoningConfig(msgspec.Struct):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None  # the thinking itself is given instead
+    summary: Literal["auto", "concise", "detailed"] | None = None  # the thinking itself is told as one
     generate_summary: Literal["auto", "concise", "detailed"] | None = None  # the older name of `summary`
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: str | None = None

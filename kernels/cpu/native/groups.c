@@ -26,6 +26,8 @@
 #define BLOCK 128 /* outputs whose weights stay in a near cache while all rows pass */
 #define MIDDLE 8 /* of numbers of 4 bits */
 #define MIDDLE_OF_SIX 32
+#define AHEAD 4096 /* bytes of weights that are asked for so long before they are needed, where few of them make much
+                    * work: processors ask for what follows by themselves, but no further than a page */
 
 #if defined(__AVX512F__)
 #define ROWS 8 /* of x that are multiplied together, as there are registers */
@@ -92,12 +94,14 @@ INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums *sum
     else if (bits == 6)
         for (int i = 0; i < GROUP / 8; i++) {
             s_numbers numbers = s_six(weight, i, half);
+            __builtin_prefetch(weight + 64 * i + AHEAD, 0, 2);
             for (int r = 0; r < rows; r++)
                 sums[r] = s_dot(sums[r], numbers, x[r] + 4 * i);
         }
     else
         for (int i = 0; i < GROUP / 8; i++) {
             s_numbers low = s_low(weight + 64 * i), high = s_high(weight + 64 * i);
+            __builtin_prefetch(weight + 64 * i + AHEAD, 0, 2);
             for (int r = 0; r < rows; r++) {
                 sums[r] = s_dot(sums[r], low, x[r] + 4 * i);
                 sums[r] = s_dot(sums[r], high, x[r] + GROUP / 2 + 4 * i);

@@ -60,13 +60,13 @@ void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
 }
 
 static void own_outputs(const product *own, int64_t first, int64_t last) {
-    const int grouped = own->own->kind == GROUPED;
-    if (!grouped && own->own->kind != INT_8)
-        float_outputs(own, first, last);
-    else if (matrix_pays(own->rows))
-        grouped ? matrix_groups(own, first, last) : matrix_int8(own, first, last);
+    const linear *by = own->own;
+    if (by->kind == GROUPED)
+        (by->scaled == EIGHT_BITS && matrix_pays(own->rows) ? matrix_groups : groups_outputs)(own, first, last);
+    else if (by->kind == INT_8)
+        (matrix_pays(own->rows) ? matrix_int8 : int8_outputs)(own, first, last);
     else
-        grouped ? groups_outputs(own, first, last) : int8_outputs(own, first, last);
+        float_outputs(own, first, last);
 }
 
 void linear_outputs(const product *own, int64_t first, int64_t last) {

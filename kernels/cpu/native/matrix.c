@@ -12,7 +12,7 @@
 #include "side.h"
 
 #define DEPTH 64 /* inputs of a tile */
-#define FEWEST 5 /* rows for which it pays */
+#define FEWEST 9 /* rows for which it pays: more than vectors multiply together */
 #define ALLOW 0x1023 /* arch_prctl: ARCH_REQ_XCOMP_PERM */
 #define TILES 18
 

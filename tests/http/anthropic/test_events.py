@@ -63,7 +63,7 @@ def test_thinking_then_text() -> None:
     assert [event["index"] for event in events[1:-2]] == [0] * 5 + [1] * 5
     assert whole([*THOUGHT, *SAID])["content"] == [
         {"type": "thinking", "thinking": "Let me see.", "signature": f"sig_{KEY}0000"},
-        {"type": "text", "text": "It is é\n2°.", "citations": None},
+        {"type": "text", "text": "It is é\n2°.", "citations": []},
     ]
 
 

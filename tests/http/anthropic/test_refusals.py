@@ -32,12 +32,20 @@ def said(*blocks: Any, role: str = "user") -> dict[str, Any]:
     return {"messages": [*HI, {"role": role, "content": list(blocks)}]}
 
 
+def document(kind: str, **source: Any) -> dict[str, Any]:
+    return {"type": "document", "source": {"type": kind, **source}}
+
+
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     (said(text("a"), IMAGE), "messages[1].content[1]"),
     (said({"type": "document"}), "messages[1].content[0]"),
+    (said(document("base64", data="AAAA")), "messages[1].content[0].source.type"),
+    (said(document("text")), "messages[1].content[0].source.data"),
+    (said(document("content", content=["a"])), "messages[1].content[0].source.content[0]"),
+    (said(document("text", data="a") | {"citations": {"enabled": True}}), "messages[1].content[0].citations"),
     (said({"type": "server_tool_use"}, role="assistant"), "messages[1].content[0]"),
     (said(use(1)), "messages[1].content[0]"),
     (said({"type": "thinking", "thinking": "a"}), "messages[1].content[0]"),

@@ -93,6 +93,19 @@ def test_what_is_not_for_the_model_is_left_out() -> None:
     assert messages(("user", bill)) == [{"role": "user", "content": bill}]
 
 
+def test_documents_of_text_are_what_they_say() -> None:
+    """AI SDK sends files of plain text so."""
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}}
+    assert messages(("user", [plain])) == [{"role": "user", "content": "x"}]
+    named = plain | {"title": "T", "context": "C", "citations": {"enabled": False}, "cache_control": None}
+    parts = [{"type": "text", "text": said} for said in ("T", "C", "x", "hi")]
+    assert messages(("user", [named, text("hi")]))[0]["content"] == parts
+    blocks = {"type": "document", "source": {"type": "content", "content": [text("a"), text("b")]}}
+    assert [part["text"] for part in messages(("user", [blocks]))[0]["content"]] == ["a", "b"]
+    answered = messages(("user", "hi"), ("assistant", [use(1)]), ("user", [result(1, [plain])]))[-1]
+    assert (answered["role"], answered["content"]) == ("tool", "x")
+
+
 def test_turns_of_text() -> None:
     said = messages(("user", [text("a")]), ("assistant", "b"), ("system", [text("c")]), ("user", [text("d")]))
     assert said == [

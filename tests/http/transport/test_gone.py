@@ -225,7 +225,7 @@ async def test_one_that_stalls_before_the_end_mark(served: Served, monkeypatch: 
 
 async def test_one_that_reads_slowly_is_not_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than STALL_S for what the transport holds, but it does take some."""
-    monkeypatch.setattr(streams, "STALL_S", 0.4)
+    monkeypatch.setattr(streams, "STALL_S", 1.0)
     client, job = await begin(served, receive_buffer=4096)
     say(job, 0, "")
     await client.head()
@@ -235,6 +235,6 @@ async def test_one_that_reads_slowly_is_not_cut_off(served: Served, monkeypatch:
         part = await client.reader.read(1 << 16)
         assert part, "cut off"
         body += part
-        await asyncio.sleep(0.04)  # the pace of this reader
+        await asyncio.sleep(0.1)  # the pace of this reader
     assert body.count(PART.encode()) == MANY
     assert asyncio.get_running_loop().time() - began > 2 * streams.STALL_S, "it was slow enough to tell"

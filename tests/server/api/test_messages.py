@@ -60,7 +60,7 @@ def _plain(block: Any) -> Any:
 def test_a_text(client: Anthropic) -> None:
     answer = ask(client, "none")
     assert [_plain(block) for block in answer.content] == [
-        {"type": "text", "text": QWEN.scripts["none"], "citations": None}
+        {"type": "text", "text": QWEN.scripts["none"], "citations": []}
     ]
     assert answer.stop_reason == "end_turn" and answer.id.startswith("msg_") and answer.usage.input_tokens == 1
 

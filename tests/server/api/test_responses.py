@@ -157,6 +157,24 @@ def test_a_conversation_goes_on_from_what_is_kept(client: OpenAI) -> None:
         client.responses.create(model="gpt", input="<none>", previous_response_id="resp_" + "0" * 26)
 
 
+def test_items_may_be_named_by_their_ids(client: OpenAI) -> None:
+    """Whichever frontend is asked: the one that keeps them answers."""
+    first = client.responses.create(model="gpt", input="<two>", tools=FUNCTIONS)
+    calls = [item for item in first.output if item.type == "function_call"]
+    named: list[Any] = [{"type": "item_reference", "id": item.id} for item in first.output]
+    named += [{"type": "function_call_output", "call_id": call.call_id, "output": "<none>"} for call in calls]
+    for _ in range(4):
+        with OpenAI(base_url=client.base_url, api_key="-", max_retries=0) as other:
+            second = other.responses.create(model="gpt", input=named, tools=FUNCTIONS)
+            assert second.output_text == QWEN.scripts["none"]
+            kept = other.responses.input_items.list(second.id, order="asc").data
+            assert [item.id for item in kept][: len(first.output)] == [item.id for item in first.output]
+            counted = other.responses.input_tokens.count(model="gpt", input=named, tools=FUNCTIONS)
+            assert counted.input_tokens == second.usage.input_tokens if second.usage else False
+    with pytest.raises(openai.NotFoundError, match=r"input\[0\].id"):
+        client.responses.create(model="gpt", input=[{"type": "item_reference", "id": "msg_" + "0" * 30}])
+
+
 def _is_not_there(stranger: OpenAI, name: str) -> None:
     """Whatever this client tries with the id."""
     responses: Any = stranger.responses

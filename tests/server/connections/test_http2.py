@@ -35,7 +35,7 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def server(port: int) -> Iterator[Server]:
-    options = ("--threads", "1", "--frontends", "2", "--hang-timeout", "2", "--max-restarts", "100")
+    options = ("--threads", "1", "--frontends", "2", "--hang-timeout", "4", "--max-restarts", "100")
     with Server(*options, "--max-header-count", "64", "--http2-port", str(port)) as made:
         made.wait_for("http2 is up", since_start=True)
         yield made

@@ -32,7 +32,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(path: Path) -> Iterator[Server]:
     """Where the socket of a server that was killed lies."""
     listen_unix(str(path), 0o600).close()
-    with Server("--threads", "1", "--hang-timeout", "2", "--uds", str(path), "--uds-mode", "606") as made:
+    with Server("--threads", "1", "--hang-timeout", "4", "--uds", str(path), "--uds-mode", "606") as made:
         yield made
         made.stop()
         assert not path.exists()

@@ -78,6 +78,15 @@ def test_several_prompts(client: httpx.Client) -> None:
             assert "".join(part["content"] for part in parts if part["index"] == index) == answer["content"]
 
 
+def test_several_answers_to_each_prompt(client: httpx.Client) -> None:
+    answers = whole(client, prompt=["<none>", "<long>"], n_cmpl=2, n_predict=3)
+    assert [(one["index"], one["prompt"]) for one in answers] == [
+        *((0, "<none>"), (1, "<none>"), (2, "<long>"), (3, "<long>"))
+    ]
+    assert answers[0]["content"] == answers[1]["content"] != answers[2]["content"]
+    assert {part["index"] for part in events(client, n_cmpl=2, n_predict=3)} == {0, 1}
+
+
 def test_texts_between_ids_and_objects(client: httpx.Client) -> None:
     """A text beside ids is what its tokens are; each way of asking is answered alike."""
     ids = client.post("/tokenize", json={"content": "<none>"}).json()["tokens"]
@@ -148,6 +157,8 @@ def test_no_filling_in_without_tokens(demo_server: Server) -> None:
 def test_the_server(client: httpx.Client) -> None:
     props = client.get("/props").json()
     assert props["total_slots"] == 64 and QWEN.mark in props["chat_template"] and props["model_alias"] == "tiny"
+    assert client.get("/props?model=tiny").json() == props and client.get("/props?model=nobody").status_code == 404
+    assert props["modalities"] == {"vision": False, "audio": False}
     slots = client.get("/slots?fail_on_no_slot=1").json()
     assert len(slots) == 64 and not any(slot["is_processing"] for slot in slots)
     assert client.get("/health").json() == {"status": "ok"}
@@ -177,6 +188,8 @@ def test_texts_and_tokens(client: httpx.Client) -> None:
         ({"prompt": [[1], 2]}, 400, "lists"),
         ({"prompt": [1, *["a"] * 65]}, 400, "64 texts"),
         ({"post_sampling_probs": True}, 400, "post_sampling_probs"),
+        ({"n_cmpl": 0}, 400, "n_cmpl"),
+        ({"json_schema": {"type": "x"}}, 400, "json_schema: the grammar cannot be used"),
     ],
 )
 def test_errors(client: httpx.Client, body: dict[str, Any], status: int, text: str) -> None:

@@ -127,12 +127,23 @@ def test_errors(client: ollama.Client, streamed: bool) -> None:
         ({"options": {"temperature": 9}}, 400, r"options\.temperature"),
         ({"options": {"repeat_penalty": 1.2, "repeat_last_n": 64}}, 400, "repeat_last_n"),
         ({"options": {"num_predict": "many"}}, 400, r"options\.num_predict"),
-        ({"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]}, 400, "image"),
+        (
+            {"messages": [{"role": "user", "content": "a", "images": ["iVBORw0KGgo="]}]},
+            400,
+            r"^messages\[0\].images\[0\]",
+        ),
+        ({"format": {"type": "x"}}, 400, "^format: the grammar cannot be used"),
     ]
     for fields, status, text in wrong:
         with pytest.raises(ollama.ResponseError, match=text) as raised:
             list(client.chat(**{"model": "tiny", "messages": say("none"), "stream": streamed, **fields}))
         assert raised.value.status_code == status
+
+
+def test_a_picture_of_one_text_is_named_so(client: ollama.Client) -> None:
+    with pytest.raises(ollama.ResponseError, match=r"^images\[0\]: this model takes text only") as raised:
+        client.generate("tiny", "a", images=["iVBORw0KGgo="])
+    assert raised.value.status_code == 400
 
 
 def test_an_unknown_format(scripted_server: Server) -> None:
@@ -154,6 +165,20 @@ def test_what_is_not_here(client: ollama.Client) -> None:
         with pytest.raises(ollama.ResponseError) as raised:
             call()
         assert raised.value.status_code == 400
+
+
+def test_what_is_served_need_not_be_fetched(client: ollama.Client, scripted_server: Server) -> None:
+    for name in ("tiny", "tiny:latest"):
+        assert client.pull(name).status == "success"
+        assert [part.status for part in client.pull(name, stream=True)] == ["pulling manifest", "success"]
+    for body, words in ({}, "model is missing"), ({"model": "a", "stream": False}, "/api/pull is not supported"):
+        answer = requests.post(f"{scripted_server.base_url}/api/pull", json=body, timeout=60)
+        assert answer.status_code == 400 and words in answer.json()["error"]
+
+
+def test_errors_below_a_path_are_ollama_s(scripted_server: Server) -> None:
+    answer = requests.post(f"{scripted_server.base_url}/api/blobs/sha256:12", data=b"a", timeout=60)
+    assert answer.status_code == 400 and "/api/blobs/sha256:12 is not supported" in answer.json()["error"]
 
 
 async def test_async(scripted_server: Server) -> None:

@@ -23,7 +23,7 @@ def server() -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(FILE.parents[3]))
         plugins = ("--logits-processors", f"{FILE}:Only", "tests.support.plugins.logits_processors:Never")
-        limits = ("--logits-processor-timeout", "0.5", "--threads", "1", "--log-level", "warning")
+        limits = ("--logits-processor-timeout", "2", "--threads", "1", "--log-level", "warning")
         with Server(*plugins, *limits, "--logits-processor-pattern", r"tests\.support\.[\w.]+") as running:
             yield running
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import psutil
 import pytest
 
 from actorserve.actors.model.info import resolve_model
@@ -22,7 +21,7 @@ from actorserve.shm.board.board import Board
 from actorserve.shm.segment import Segment
 from tests.support.client import http_session
 from tests.support.selection import slow
-from tests.support.server import Server
+from tests.support.server import Server, stopped
 
 SERVER_OPTIONS = ("--threads", "1", "--debug")
 STREAMS = 12
@@ -95,14 +94,13 @@ async def streams_with_a_new_scheduler(server: Server) -> tuple[list[tuple[str, 
         tasks = [asyncio.create_task(stream(session, number, begun)) for number in range(STREAMS)]
         while len(set(begun)) < STREAMS:
             await asyncio.sleep(0.001)  # as above
-        scheduler = psutil.Process(server.pids()["scheduler"])
-        scheduler.suspend()
-        while scheduler.status() != psutil.STATUS_STOPPED:
-            await asyncio.sleep(0.001)  # the signal is on its way
-        before = scheduler_gauges(server)
-        scheduler.kill()
-        # Its successor may say what it took before it is up.
-        await asyncio.to_thread(server.wait_for, "scheduler ended")
+        scheduler = server.pids()["scheduler"]
+        with stopped(server, "worker"):  # meanwhile none of them ends
+            with stopped(server, "scheduler"):
+                before = scheduler_gauges(server)
+                os.kill(scheduler, signal.SIGKILL)
+                # Its successor may say what it took before it is up.
+                await asyncio.to_thread(server.wait_for, rf"scheduler ended \(pid {scheduler}, ")
         return await asyncio.gather(*tasks), before
 
 

@@ -94,17 +94,18 @@ def test_a_frontend_that_is_told_to_end_while_it_is_born_drains() -> None:
 async def _die_in_a_drain(server: Server) -> list[Any]:
     begun: set[int] = set()
     async with http_session(server) as session:
-        streams = [asyncio.create_task(_one(session, number, 600, begun)) for number in range(8)]
+        streams = [asyncio.create_task(_one(session, number, 300, begun)) for number in range(8)]
         while len(begun) < len(streams):
             await asyncio.sleep(0.001)
         pids = server.pids()
-        server.signal(signal.SIGTERM)
-        os.kill(pids["frontend-0"], signal.SIGTERM)
-        await asyncio.to_thread(server.wait_for, "the server stops")
-        os.kill(pids["frontend-1"], signal.SIGKILL)
-        os.kill(pids["scheduler"], signal.SIGTERM)
-        await asyncio.to_thread(server.wait_for, r"frontend-1 is up")
-        os.kill(server.pids()["frontend-1"], signal.SIGKILL)
+        with stopped(server, "worker"):  # no stream ends before all of that has come
+            server.signal(signal.SIGTERM)
+            os.kill(pids["frontend-0"], signal.SIGTERM)
+            await asyncio.to_thread(server.wait_for, "the server stops")
+            os.kill(pids["frontend-1"], signal.SIGKILL)
+            os.kill(pids["scheduler"], signal.SIGTERM)
+            await asyncio.to_thread(server.wait_for, r"frontend-1 is up")
+            os.kill(server.pids()["frontend-1"], signal.SIGKILL)
         return await asyncio.gather(*streams, return_exceptions=True)
 
 

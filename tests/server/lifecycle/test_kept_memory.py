@@ -16,7 +16,7 @@ from tests.support.server import Server
 
 TAKEN = r"(\d+) requests go on, (\d+) of their (\d+) tokens of KV and (\d+) cached blocks are taken over"
 PREFIX = "".join(f"{number} and " for number in range(80))
-STREAM: dict[str, Any] = {"prompt": PREFIX + "then", "max_tokens": 200, "ignore_eos": True, "temperature": 1, "seed": 2}
+STREAM: dict[str, Any] = {"prompt": PREFIX + "then", "max_tokens": 400, "ignore_eos": True, "temperature": 1, "seed": 2}
 
 
 def ask(client: httpx.Client, prompt: str) -> int:

@@ -16,7 +16,7 @@ import pytest
 from tests.support.client import connect
 from tests.support.models.checkpoints import checkpoint
 from tests.support.selection import slow
-from tests.support.server import Server
+from tests.support.server import Server, stopped
 
 TEMPLATES = {"template", "template-worker"}
 NAMES = {*TEMPLATES, "worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
@@ -122,9 +122,11 @@ def test_the_start_is_told_by_phase_and_a_later_one_is_its_own(server: Server) -
 
 @pytest.mark.parametrize("name", ["worker", "renderer-0", *slow("scheduler", "detokenizer-0")])
 def test_ready_tells_the_truth_while_an_actor_is_replaced(lasting: Server, name: str) -> None:
-    os.kill(lasting.pids()[name], signal.SIGKILL)
-    lasting.wait_for(rf"{name} ended")
-    seen = [status(lasting, "/ready")]
+    pid = lasting.pids()[name]
+    with stopped(lasting, "template-worker" if name == "worker" else "template"):  # else it may be there too soon
+        os.kill(pid, signal.SIGKILL)
+        lasting.wait_for(rf"{name} ended \(pid {pid}, ")
+        seen = [status(lasting, "/ready")]
     deadline = time.monotonic() + WAIT_S
     while seen[-1] != 200 and time.monotonic() < deadline:
         seen.append(status(lasting, "/ready"))

@@ -99,6 +99,68 @@ def test_what_the_server_writes_is_bound_to_be_written(
     assert f"has to be able to write in {tmp_path}" in capsys.readouterr().err
 
 
+def test_an_interpreter_behind_links_is_bound_on_the_way(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As uv makes them: the python of a virtual environment is a link to a link to one."""
+    (real := tmp_path / "pythons" / "3" / "bin" / "python3").parent.mkdir(parents=True)
+    real.touch()
+    (between := tmp_path / "bin" / "python3").parent.mkdir()
+    between.symlink_to("../pythons/3/bin/python3")
+    (own := tmp_path / "venv" / "bin" / "python").parent.mkdir(parents=True)
+    own.symlink_to(between)
+    monkeypatch.setattr(sys, "executable", str(own))
+    bound = settings(unit(capsys), "BindReadOnlyPaths")
+    assert {str(between), f"{tmp_path}/pythons/3"} <= set(bound)
+
+
+def test_what_the_environment_says_is_in_the_unit_but_keys(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service has another one: its socket must be that of the options that were looked at."""
+    monkeypatch.chdir(tmp_path)
+    Path("options.yaml").write_text("port: 1234\nmax-num-seqs: 2\n")
+    for name, value in (("CONFIG", "options.yaml"), ("PORT", "81"), ("THREADS", "auto"), ("DEBUG", "0"), ("SEED", "1")):
+        monkeypatch.setenv(f"ACTORSERVE_{name}", value)
+    for name in ("API_KEY", "ENGINE_SECRET"):
+        monkeypatch.setenv(f"ACTORSERVE_{name}", "never told, of none")
+    assert main(["systemd-unit", "--seed", "2", "--socket"]) == 0
+    said = capsys.readouterr()
+    (command,) = settings(said.out, "ExecStart")
+    assert command.endswith(
+        f"launch --config={tmp_path}/options.yaml --no-debug --port=81 --seed=2 --threads=auto"
+    ) and settings(said.out, "ListenStream") == ["127.0.0.1:81"]
+    assert "never told" not in said.out + said.err
+    assert "ACTORSERVE_API_KEY: it is not in the unit" in said.err and "ACTORSERVE_ENGINE_SECRET: " in said.err
+
+
+def test_who_may_not_read_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (keys := tmp_path / "keys").write_text("k\n")
+    keys.chmod(0o600)
+    assert main(["systemd-unit", "--api-key-file", str(keys)]) == 0
+    assert f"{keys}: only its owner may read it" in capsys.readouterr().err
+    assert main(["systemd-unit", "--api-key-file", str(keys), "--user", "llm"]) == 0
+    keys.chmod(0o644)
+    assert main(["systemd-unit", "--api-key-file", str(keys)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_models_of_links_and_parts_are_bound_whole(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(MODEL, tmp_path / "hub" / "blobs")
+    (snapshot := tmp_path / "hub" / "snapshots" / "1").mkdir(parents=True)
+    for file in (tmp_path / "hub" / "blobs").iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    Path("model").symlink_to(snapshot)
+    Path("gguf").mkdir()
+    text = unit(capsys, "model", "--also", "gguf/*.gguf,tokenizer=model")
+    assert settings(text, "ExecStart")[0].endswith(f' {snapshot} "--also={tmp_path}/gguf/*.gguf,tokenizer={snapshot}"')
+    bound = {place for place in settings(text, "BindReadOnlyPaths") if str(tmp_path) in place}
+    assert bound == {str(snapshot), f"{tmp_path}/hub/blobs", f"{tmp_path}/gguf"}
+
+
 def test_how_words_are_quoted() -> None:
     assert [argument(text) for text in ("a", "", "a b", "50%", "$x", "'", ";", "\\", '"', "a\nb", "é")] == [
         *("a", '""', '"a b"', '"50%%"', '"$$x"', '"\'"', '";"', r'"\\"', r'"\""', r'"a\nb"', '"é"')

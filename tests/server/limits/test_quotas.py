@@ -19,6 +19,7 @@ import pytest
 from tests.support.client import http_client, http_session
 from tests.support.server import Server
 from tests.support.streams.pieces import Pieces, post
+from tests.support.until import until
 
 FRONTENDS = 3
 BUDGET = 2500
@@ -128,11 +129,8 @@ class Crowd:
 
 def settled(client: httpx.Client, name: str) -> dict[str, Any]:
     """What it has used when nothing of it runs any more; what a client has left ends a little later."""
-    for _ in range(1000):
-        found = usage(client, name)
-        if not found["running"]:
-            return found
-    raise AssertionError(f"something runs still: {found}")
+    until(lambda: not usage(client, name)["running"])
+    return usage(client, name)
 
 
 def check_exact(server: Server, client: httpx.Client, name: str, count: tuple[int, int, int], seed: int) -> Crowd:
@@ -239,6 +237,9 @@ def test_tokens_a_minute_and_what_else_a_key_says(server: Server, client: httpx.
     refused = complete(client, "elsewhere", model="actorserve-demo")
     assert refused.status_code == 404 and refused.json()["error"]["code"] == "model_not_found"
     assert client.get("/v1/models", headers=bearer("elsewhere")).json()["data"] == []
+    for path in ("/props", "/slots", "/model_info", "/get_model_info", "/get_server_info", "/tokenizer_info"):
+        told = [client.get(path, headers=bearer(name)).status_code for name in ("counted", "elsewhere")]
+        assert told == [200, 404], path
 
 
 def test_usage_is_a_keys_own_or_the_admins(server: Server, client: httpx.Client) -> None:

@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from actorserve.__main__ import start
 from actorserve.actors.cli import main, make_parser
 from actorserve.actors.options.command_line import GROUPS, describe_options, integer, read_config
 from actorserve.actors.options.config import Config, ConfigError
@@ -148,7 +150,9 @@ def test_yaml_and_the_command_line_wins(tmp_path: Path) -> None:
         ("frontends: 0", "--frontends"),
         ("dtype: 8", "--dtype"),
         ("- a\n- b", "no mapping"),
-        ("a: [", "cannot be read"),
+        ("a: [", r"cannot be read: expected [^\n]* \(line 1\)$"),
+        ("port: 1\nmodel: a\nport: 2", r"cannot be read: port is there twice \(line 3\)"),
+        ("max-num-seqs: 1\nmax_num_seqs: 2", "max_num_seqs: it is there twice"),
     ],
 )
 def test_yaml_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
@@ -159,8 +163,22 @@ def test_yaml_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_missing_yaml(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--config: .* cannot be read"):
+    with pytest.raises(ConfigError, match=r"--config: .*/none.yaml cannot be read: No such file or directory$"):
         read("--config", str(tmp_path / "none.yaml"))
+
+
+def test_yaml_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read: it is not UTF-8"):
+        read("--config", str(tmp_path / "options.yaml"))
+
+
+def test_an_empty_model_is_not_the_packaged_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable of a shell that is not set."""
+    for argv in ([""], ["--model", ""], ["--model-path", ""]):
+        with pytest.raises(SystemExit):
+            read(*argv)
+        assert "MODEL: it is empty" in capsys.readouterr().err
 
 
 def test_empty_yaml(tmp_path: Path) -> None:
@@ -324,6 +342,37 @@ def test_a_missing_model_is_refused_before_anything_starts(tmp_path: Path) -> No
     assert done.returncode == 2
     assert done.stderr.strip() == f"actorserve: error: model: there is no folder {tmp_path / 'none'}"
     assert done.stdout == ""
+
+
+def test_an_interrupt_while_something_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("actorserve.actors.cli.make_parser", interrupted)
+    assert main(["check"]) == 130
+    monkeypatch.setattr("actorserve.actors.cli.main", interrupted)
+    assert start() == 130 and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk(unbuffered: str) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "actorserve", "systemd-unit"]
+        env = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.stderr == "actorserve: error: the output cannot be written: No space left on device\n"
+    assert done.returncode == 1
+
+
+def test_streams_that_are_closed_are_taken_by_no_file(tmp_path: Path) -> None:
+    """What is opened first would be printed into."""
+    (tmp_path / "options.yaml").write_text("port: 1\n")
+    words = f"{sys.executable} -m actorserve systemd-unit --config {tmp_path}/options.yaml --into {tmp_path}"
+    done = subprocess.run(["sh", "-c", f"{words} <&- >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "actorserve.service").read_text().startswith("[Unit]")
 
 
 def test_nobody_reads() -> None:

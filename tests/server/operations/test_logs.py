@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.support.client import http_client
-from tests.support.server import Server
+from tests.support.server import Server, stopped
 from tests.support.warm import run_command
 
 PATIENCE_S = 30.0
@@ -275,8 +275,9 @@ def test_a_request_that_changes_its_frontend_is_told_once() -> None:
         waiting = pool.submit(client.post, CHAT, json=body(300, ignore_eos=True), headers=named("waits"))
         while not client.get("/load").json()["server_load"]:
             assert not waiting.done()
-        for name in ("frontend-0", "frontend-1"):
-            server.replace(name)
+        with stopped(server, "worker"):  # it waits for both
+            for name in ("frontend-0", "frontend-1"):
+                server.replace(name)
         assert waiting.result(PATIENCE_S).json()["usage"]["completion_tokens"] == 300
         server.stop()
         told = requests_of(objects(server))

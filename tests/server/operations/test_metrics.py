@@ -30,10 +30,12 @@ from actorserve.actors.telemetry.metrics import (
 from tests.support.client import http_client
 from tests.support.selection import slow
 from tests.support.server import Server, stopped
+from tests.support.until import until
 
 DASHBOARD = Path(__file__).resolve().parents[3] / "tools" / "grafana" / "actorserve.json"
 NAME = re.compile(r"\b(?:vllm|actorserve):[a-z_0-9]+")
 TOKENS = 12
+LONG = 700  # of what is to run on behind a scrape
 WAIT_S = 30.0
 SERVER_OPTIONS = ("--threads", "1", "--frontends", "2", "--hang-timeout", "20")
 
@@ -213,21 +215,21 @@ def test_every_actor_is_told_of(server: Server, client: httpx.Client) -> None:
 def test_nothing_that_is_counted_falls_at_a_death(name: str, server: Server, client: httpx.Client) -> None:
     complete(client)
     before = Scrape(client)
+    generated = before.sum("vllm:generation_tokens_total")
     with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(complete, client, 300, stream) for stream in (False, True, False, True)]
-        deadline = time.monotonic() + WAIT_S
-        while Scrape(client).sum("vllm:num_requests_running") < 4:
-            assert time.monotonic() < deadline
-        middle = Scrape(client)
-        server.replace(name)
-        assert [answer.result() for answer in answers] == [300] * 4
+        answers = [pool.submit(complete, client, LONG, stream) for stream in (False, True, False, True)]
+        until(lambda: Scrape(client).sum("vllm:num_requests_running") == 4)
+        with stopped(server, "worker"):  # none ends meanwhile
+            middle = Scrape(client)
+            server.replace(name)
+        assert [answer.result() for answer in answers] == [LONG] * 4
     after = settled(client, before.sum("vllm:request_success_total") + 4)
     last = before.counts()
     for now in (middle.counts(), after.counts()):
         assert now.keys() >= last.keys()
         assert not {key: (value, now[key]) for key, value in last.items() if now[key] < value}
         last = now
-    assert after.sum("vllm:generation_tokens_total") - before.sum("vllm:generation_tokens_total") >= 4 * 300 - 8
+    assert after.sum("vllm:generation_tokens_total") - generated >= 4 * LONG - 8
     assert (
         after.sum("vllm:time_to_first_token_seconds_count") - before.sum("vllm:time_to_first_token_seconds_count") == 4
     )

@@ -70,9 +70,11 @@ def wait_for_all(server: Server) -> None:
 
 def test_who_loses_its_worker_gives_away_before_there_is_another(server: Server, undisturbed: list[list[Any]]) -> None:
     """Without a template there is none for long, however short the last start was."""
-    before = len(server.output.splitlines())
+    before, pid = len(server.output.splitlines()), server.pids()["worker@1"]
     assert asyncio.run(all_answers(server, ("template-worker", "worker@1"))) == undisturbed
     wait_for_all(server)
+    server.wait_for(rf"worker@1 ended \(pid {pid}, ")  # lines of earlier deaths may not have been passed yet
+    server.wait_for("worker@1 is up")  # it serves before its line has come
     said = [line for line in server.output.splitlines()[before:] if "worker@1" in line or "scheduler@1" in line]
     given = next(at for at, line in enumerate(said) if "requests go on elsewhere" in line)
     assert given < next(at for at, line in enumerate(said) if "worker@1 is up" in line)

@@ -5,35 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.client import free_port
 from tests.support.server import LAUNCH, Server
 
 from .namespaces import Network, ip
 from .test_data_parallel import all_answers
 
 SECRET = "a secret of the two machines"
+NODE_PORTS = 3  # from --master-port on
 OPTIONS = ("--threads", "1", "--max-restarts", "100")
 pytestmark = pytest.mark.slow  # workers of the other side import torch in each life
-
-
-def free_port() -> int:
-    """The first of three that are free now."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            port: int = found.getsockname()[1]
-        try:
-            for offset in (1, 2):
-                socket.create_server(("127.0.0.1", port + offset)).close()
-        except OSError:
-            continue
-        if 1024 <= port <= 60_000:
-            return port
 
 
 def node_options(folder: Path, port: int, secret: str = SECRET, host: str = "127.0.0.1") -> tuple[str, ...]:
@@ -52,7 +39,7 @@ def expected() -> list[list[Any]]:
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     """(the server, the other machine)."""
-    options = node_options(tmp_path_factory.mktemp("nodes"), free_port())
+    options = node_options(tmp_path_factory.mktemp("nodes"), free_port(NODE_PORTS))
     with Server(*options, "--headless", "--node-rank", "1", wait=False) as other, Server(*options) as server:
         yield server, other
         server.stop()
@@ -103,7 +90,7 @@ def test_a_death_on_the_other_machine_changes_no_answer(
 
 def test_who_has_another_secret_or_model_is_refused_by_name(nodes: tuple[Server, Server], tmp_path: Path) -> None:
     """And told so on both sides; the server goes on waiting for the right one."""
-    port = free_port()
+    port = free_port(NODE_PORTS)
     right = node_options(tmp_path, port)
     with Server(*right, wait=False) as server:
         server.wait_for("waiting for node 1 at 127.0.0.1")
@@ -123,7 +110,7 @@ def test_who_has_another_secret_or_model_is_refused_by_name(nodes: tuple[Server,
 def test_a_link_that_is_cut_changes_no_answer(network: Network, expected: list[list[Any]], tmp_path: Path) -> None:
     """Nothing comes back, not even an end: both sides notice, and go on in their KV memory when it is mended."""
     name, link = network.name, network.link
-    options = node_options(tmp_path, free_port(), host=network.near)
+    options = node_options(tmp_path, free_port(NODE_PORTS), host=network.near)
     command = (*network.inside, *LAUNCH)
 
     async def cut() -> list[list[Any]]:

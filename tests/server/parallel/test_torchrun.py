@@ -12,7 +12,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from .test_pipeline_nodes import free_port
+from tests.support.client import free_port
+
+from .test_pipeline_nodes import NODE_PORTS
 
 pytestmark = pytest.mark.slow  # each of its processes imports torch, some of them several times
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
@@ -35,7 +37,7 @@ if __name__ == "__main__":
 def test_each_rank_of_a_script_has_the_text_of_one_worker(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    run = (*TORCHRUN, "2", "--master-port", str(free_port()), str(script))
+    run = (*TORCHRUN, "2", "--master-port", str(free_port(NODE_PORTS)), str(script))
     said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
     assert {f"RANK {rank}  Paris. France is" for rank in range(2)} <= {*said.splitlines()}
 
@@ -52,7 +54,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 def test_stages_on_two_machines_serve(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("a secret of the two machines")
-    master = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    master = ("--master-addr", "127.0.0.1", "--master-port", str(free_port(NODE_PORTS)))
     launch = ("-m", "actorserve", "launch", "--port", "0", "--threads", "1", "-pp", "2", *BACKEND)
     with ExitStack() as stack:
         for node in (1, 0):

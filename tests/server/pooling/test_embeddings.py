@@ -140,11 +140,14 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     wanted = expected[0] @ expected.T
     answer = client.post("/v1/score", json={"text_1": SENTENCES[0], "text_2": SENTENCES}).json()
     assert np.abs(np.array([one["score"] for one in answer["data"]]) - wanted).max() < 1e-5
-    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank", "/reranking", "/v1/reranking"):
         body = {"query": SENTENCES[0], "documents": SENTENCES[1:], "top_n": 2}
         results = client.post(path, json=body).json()["results"]
         assert [one["index"] for one in results] == (np.argsort(-wanted[1:])[:2]).tolist()
         assert results[0]["document"] == {"text": SENTENCES[1 + results[0]["index"]]}
+    listed = client.post("/rerank", json={"query": SENTENCES[0], "texts": SENTENCES[1:], "return_text": True}).json()
+    assert [one["index"] for one in listed] == np.argsort(-wanted[1:]).tolist()
+    assert all(one["text"] == SENTENCES[1 + one["index"]] for one in listed)
     body = {"queries": SENTENCES[:2], "documents": SENTENCES[1:3]}
     pairs = client.post("/score", json=body).json()["data"]
     assert abs(pairs[1]["score"] - expected[1] @ expected[2]) < 1e-5
@@ -152,6 +155,10 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     told = {"query": "a", "documents": ["b"], "instruct": "Find it"}
     refused(client, "/rerank", told, "instruct", "this model is not told by what it compares")
     refused(client, "/rerank", {"query": "a", "documents": []}, "documents", "empty")
+    refused(client, "/rerank", {"query": "a", "texts": []}, "texts", "empty")
+    refused(client, "/rerank", {"query": "a"}, "documents", "missing")
+    refused(client, "/rerank", {"query": "a", "documents": ["b"], "texts": ["b"]}, "documents", "one of them")
+    refused(client, "/rerank", {"query": "a", "texts": ["b", LONG]}, "texts[1]", "context length")
     too_long = "maximum context length is 130"
     refused(client, "/rerank", {"query": LONG, "documents": ["a", "b"]}, "query", too_long)
     refused(client, "/rerank", {"query": "a", "documents": ["b", LONG]}, "documents[1]", too_long)
@@ -279,6 +286,13 @@ def test_coheres_client(pooling_server: Server, expected: np.ndarray) -> None:
         client.embed(model="embedder", texts=["a"], input_type="search_query", embedding_types=["int8"])
     ranked = client.rerank(model="embedder", query=SENTENCES[0], documents=SENTENCES, top_n=2)
     assert ranked.results[0].index == 0 and len(ranked.results) == 2
+    older = cohere.Client(api_key="-", base_url=pooling_server.base_url)
+    plain = older.embed(model="embedder", texts=SENTENCES[:2], input_type="search_query")
+    typed = older.embed(model="embedder", texts=SENTENCES[:2], input_type="search_query", embedding_types=["float"])
+    assert plain.response_type == "embeddings_floats" and typed.response_type == "embeddings_by_type"
+    assert plain.embeddings == typed.embeddings.float_ and len(plain.embeddings) == 2
+    units = None if ranked.meta is None else ranked.meta.billed_units
+    assert units is not None and units.search_units == 1
 
 
 def test_what_is_cut_for_coheres_client(pooling_server: Server) -> None:

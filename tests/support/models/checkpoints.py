@@ -42,6 +42,10 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 YARN_ROPE = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+MINISTRAL3_ROPE = {  # queries grow within texts of tests
+    **{**YARN_ROPE, "factor": 8.0, "original_max_position_embeddings": 16},
+    **{"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4},
+}
 MLA_ROPE = {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 1.3}
 MLA: dict[str, Any] = {
     "q_lora_rank": 40,
@@ -67,6 +71,11 @@ GEMMA: dict[str, Any] = {
 GEMMA3_ROPES = {
     "full_attention": {"rope_type": "linear", "rope_theta": 100_000.0, "factor": 4.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1_000.0},
+}
+GRANITE4: dict[str, Any] = {
+    **{"layer_types": ["full_attention"] * 3, "num_local_experts": 0, "num_experts_per_tok": 0, "mamba_n_heads": 4},
+    **{"shared_intermediate_size": 80, "embedding_multiplier": 3.0, "residual_multiplier": 0.6},
+    **{"attention_multiplier": 0.11, "logits_scaling": 0.7, "tie_word_embeddings": True},
 }
 OLMO3: dict[str, Any] = {"pad_token_id": 0, "rope_scaling": YARN_ROPE, "rope_theta": 10_000.0}
 PHI4_MINI: dict[str, Any] = {
@@ -165,6 +174,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
     ),
     "mixtral": ("mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "mistral": ("mistral", {"sliding_window": 24}),
+    "ministral3": ("ministral3", {"head_dim": 32, "pad_token_id": 0, "rope_parameters": MINISTRAL3_ROPE}),
     "phi3": ("phi3", {"sliding_window": 24, "pad_token_id": 0}),
     "phi3_short": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1024}),  # longer than texts of tests
     "phi3_long": ("phi3", {**PHI4_MINI, "original_max_position_embeddings": 1}),  # all texts are long
@@ -183,6 +193,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             **{"routed_scaling_factor": 2.5, "num_mtp_layers": 0, "pad_token_id": 0},
         },
     ),
+    "glm4_moe_lite": (
+        "glm4_moe_lite",
+        {
+            **{**MLA, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "routed_scaling_factor": 1.8},
+            **{"mlp_layer_types": ["dense", "sparse", "sparse"], "pad_token_id": 0},
+        },
+    ),
     "granite": (
         "granite",
         {
@@ -193,6 +210,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
             "tie_word_embeddings": True,
         },
     ),
+    "granite4": ("granitemoehybrid", {**GRANITE4, "position_embedding_type": "rope"}),
+    "granite4_unturned": ("granitemoehybrid", GRANITE4),
     "olmo2": ("olmo2", {"pad_token_id": 0}),
     "olmo3": ("olmo3", {**OLMO3, "num_hidden_layers": 4, "sliding_window": 24}),
     "seed_oss": ("seed_oss", {"head_dim": 32, "attention_bias": True, "attention_out_bias": True, "pad_token_id": 0}),

@@ -59,6 +59,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"bos_token_id": 0, "eos_token_id": 0},
     },
     "qwen3": {**DECODER, "head_dim": 16},
+    "gemma3_text": {  # EmbeddingGemma
+        **{**DECODER, "head_dim": 16, "query_pre_attn_scalar": 16, "use_bidirectional_attention": True},
+        **{"sliding_window": 16, "num_hidden_layers": 6, "pad_token_id": 0},
+    },
     "mistral": DECODER,
     "qwen2": DECODER,
 }

@@ -15,7 +15,7 @@ from tests.support.server import Server
 
 ROOT = {"Authorization": "Bearer root"}
 SECRET = {"ACTORSERVE_ENGINE_SECRET": "this is what both know"}
-LONG = {"max_tokens": 100, "ignore_eos": True, "temperature": 1, "seed": 7}
+LONG = {"max_tokens": 300, "ignore_eos": True, "temperature": 1, "seed": 7}
 WORD = r"[a-z]{3,9}( [a-z]{1,9}){30,40}"
 STREAMS: list[dict[str, Any]] = [
     {"temperature": 1, "seed": 5},

@@ -19,7 +19,7 @@ OPTIONS = (
     *("--threads", "1", "--admin-api-key", "lock-and-key", "--hang-timeout", "30", "--max-restarts", "1000"),
     *("--frontends", "2"),
 )
-LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "seed": 7}
+LONG: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "seed": 7}
 SHORT: dict[str, Any] = {"prompt": "The fox", "max_tokens": 5, "ignore_eos": True}
 numbers = itertools.count()
 

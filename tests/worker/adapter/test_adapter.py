@@ -248,4 +248,17 @@ def test_sizes_of_weights_and_memory(checkpoints: Checkpoints) -> None:
     assert known["weights_bytes"] == 4 * known["parameters"] and abs(known["weights_bytes"] - size) < 8192
 
 
+def test_embeddings_that_make_logits_are_counted_once(checkpoints: Checkpoints) -> None:
+    """Though they are in memory twice."""
+    from safetensors.torch import load_file
+
+    folder = checkpoints("llama_tied")
+    config = config_for(folder, **BY_TRANSFORMERS)
+    known, *_ = facts(config, resolve_model(config))
+    tensors = load_file(folder / "model.safetensors")
+    assert known["parameters"] == sum(tensor.numel() for tensor in tensors.values())
+    twice = tensors["model.embed_tokens.weight"].numel()
+    assert known["weights_bytes"] == 4 * (known["parameters"] + twice)
+
+
 # --- who is refused ---------------------------------------------------------------------------------------------------

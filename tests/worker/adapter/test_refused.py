@@ -84,6 +84,13 @@ def changed(folder: Path, target: Path, **values: Any) -> Path:
             "cannot be served: of its kind transformers goes on with texts by LlamaForCausalLM alone",
         ),
         (
+            {
+                **{"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "vision_config": {}},
+                **{"text_config": {"model_type": "phi3", "vocab_size": 384}},
+            },
+            r"\(Phi3ForCausalLM\) can be served; its text part is phi3: .* of these kinds are served: llama, mistral,",
+        ),
+        (
             {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": "x"},
             r"does not read its config.json \(Validation error for field 'n_embd': TypeError: .* expected int, got str",
         ),

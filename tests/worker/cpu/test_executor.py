@@ -27,7 +27,7 @@ def prompts(lengths: tuple[int, ...], seed: int = 1) -> list[list[int]]:
 # In what is kept of a token, which of them are seen, and what goes where: these are driven as a server would.
 DIFFERENT = (
     "llama_biased", "qwen2_windows", "qwen3_moe", "deepseek_v2_groups", "deepseek_v3", "llama4", "gpt_oss", "phi3_long",
-    "gemma2", "gemma3", "olmo3",
+    "gemma2", "gemma3", "olmo3", "ministral3",
 )  # fmt: skip
 BY_TORCH = ("llama_biased", "deepseek_v3", "gpt_oss", "gemma3")  # of them, since blocks and chunks are the same code
 PACKED = ("llama", "llama_biased", "llama_tied", "phi3", "qwen3", "gemma3")  # the others have such products, too
@@ -137,7 +137,7 @@ def test_the_prefix_cache_is_read_from_the_blocks(kind: str, checkpoints: Folder
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8"])
-@pytest.mark.parametrize("kind", ["llama", "llama_biased", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "llama_biased", "qwen3", "ministral3"])
 @pytest.mark.usefixtures("native_kernels")
 def test_layers_at_once_have_the_bits_of_their_parts(kind: str, quantization: str, checkpoints: Folders) -> None:
     runner = make_runner(config_for(checkpoints(kind), block_size=16, quantization=quantization))
@@ -152,6 +152,13 @@ def test_layers_at_once_have_the_bits_of_their_parts(kind: str, quantization: st
     half = len(found) // 2
     for one, other in zip(found[:half], found[half:], strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("length", "grows"), [(16, False), (17, True)])
+def test_queries_grow_where_a_text_may_be_so_long(length: int, grows: bool, checkpoints: Folders) -> None:
+    model = make_runner(config_for(checkpoints("ministral3"), block_size=16, max_model_len=length)).model
+    assert isinstance(model, CpuModel) and (model.growth is not None) == grows
+    assert model.grown(torch.tensor([0, 15])) is None, "the first positions' queries stay"
 
 
 @pytest.mark.parametrize("kind", ["gemma3", "olmo2", "qwen3_moe"])

@@ -50,7 +50,7 @@ from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  
 
 Folders = Callable[..., Path]
 ROWS, BLOCKS, TOKENS = 6, 64, 96
-SLOW_LAYERS = ("gemma2", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smollm3")
+SLOW_LAYERS = ("gemma2", "glm4", "granite", "ministral3", "olmo2", "olmo3", "seed_oss", "smollm3")
 TYPES = {kind: {"layer_types": ["sliding_attention", "full_attention"]} for kind in ("gemma3", "gpt_oss", "olmo3")}
 
 

@@ -10,8 +10,8 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from actorserve.actors.model.config_json import find_architecture, read_architecture
-from actorserve.actors.model.rope import Rope, long_texts, read_rope
-from actorserve.actors.model.values import Values
+from actorserve.actors.model.rope import Growth, Rope, long_texts, read_rope
+from actorserve.actors.model.values import Unsupported, Values
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.layers.rotation import rotation_table
 from actorserve.actors.worker.models.rope import cosines_and_sines, inverse_frequencies
@@ -175,11 +175,54 @@ def test_llama4s_growth_was_a_number_at_first() -> None:
     assert grown[0] == grown[1] is not None and grown[2] is grown[3] is None
 
 
+def test_queries_grow_as_the_rotation_says() -> None:
+    """Ministral 3: nothing where there is no such number, and a field by name where the length is missing."""
+    absent = read("Ministral3ForCausalLM")
+    assert absent.growth == Growth(0.1, 16384.0, first=0, turning=True)
+    assert absent.rope.kind == "yarn" and absent.rope.attention_factor == 1
+    assert absent.grows(0) and absent.growth_within(16385) == absent.growth and absent.growth_within(16384) is None
+    rope = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 64}
+    assert read("Ministral3ForCausalLM", rope_parameters=rope).growth is None
+    with pytest.raises(ConfigError, match="original_max_position_embeddings"):
+        read("Ministral3ForCausalLM", rope_parameters={"rope_type": "default", "llama_4_scaling_beta": 0.1})
+
+
 def test_experts_without_an_mlp_for_all_tokens() -> None:
     """As Qwen3-Coder says it."""
     given = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
     moe = read("Qwen3MoeForCausalLM", **given, shared_expert_intermediate_size=0).moe
     assert moe is not None and moe.shared_intermediate_size == 0
+
+
+def test_layers_of_glm_that_have_experts() -> None:
+    """As GLM-4.7-Flash is published, and as transformers writes it."""
+    sizes = {"n_routed_experts": 8, "moe_intermediate_size": 8}
+    published, listed = (
+        read("Glm4MoeLiteForCausalLM", **sizes, **more)
+        for more in ({"first_k_dense_replace": 1}, {"mlp_layer_types": ["sparse", "dense", "sparse"]})
+    )
+    assert [own.moe and own.moe.layers for own in (published, listed)] == [(False, True, True), (True, False, True)]
+    assert published.beside == ("model.layers.3.",) and published.latent is not None
+    assert (published.head_dim, published.latent.q_rank, published.moe and published.moe.factor) == (256, 768, 1.8)
+    with pytest.raises(ConfigError, match="mlp_layer_types"):
+        read("Glm4MoeLiteForCausalLM", **sizes, mlp_layer_types=["sparse"])
+
+
+def test_granite_4_with_states_or_experts_is_left_to_transformers() -> None:
+    """As it was published: layers and positions by the names of that time."""
+    dense = {"layer_types": ["attention"] * 3, "num_local_experts": 0, "shared_intermediate_size": 24}
+    own = read("GraniteMoeHybridForCausalLM", **dense, position_embedding_type="rope")
+    assert own.intermediate_size == 24 and own.ropes is None
+    assert read("GraniteMoeHybridForCausalLM", **dense, position_embedding_type="nope").rope_of(0) is None
+    for other in (
+        {"layer_types": ["attention", "mamba", "attention"]},
+        {"num_local_experts": 4},
+        {"layer_types": None},
+    ):
+        values = {**VALUES, "architectures": ["GraniteMoeHybridForCausalLM"], **dense, **other}
+        assert find_architecture(values, "auto") is None
+        with pytest.raises(Unsupported, match=next(iter(other))):
+            find_architecture(values, "native")
 
 
 def test_windows_of_each_family() -> None:
@@ -208,7 +251,10 @@ def test_what_is_absent_is_as_in_transformers() -> None:
     assert long is not None and (long.original_length, long.attention_factor) == (4096.0, (1 + 1 / 12) ** 0.5)
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "glm4", "granite", "olmo2", "olmo3", "seed_oss", "smollm3"])
+NEWER = ("gemma2", "gemma3_text", "glm4", "granite", "ministral3", "olmo2", "olmo3", "seed_oss", "smollm3")
+
+
+@pytest.mark.parametrize("kind", NEWER)
 def test_what_newer_families_leave_out_is_as_in_transformers(kind: str) -> None:
     config: Any = AutoConfig.for_model(kind, **{**VALUES, "num_hidden_layers": 9})
     ours = read(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], num_hidden_layers=9)
@@ -237,6 +283,14 @@ def test_older_files_of_gemma3_and_olmo3_say_ropes_otherwise() -> None:
     assert pattern.rope_of(1) == pattern.rope == Rope(kind="linear", theta=1e6, numbers={"factor": 8.0})
     olmo = read("Olmo3ForCausalLM", num_hidden_layers=4, rope_theta=9.0, rope_scaling=scaling)
     assert [rope.kind for layer in range(4) if (rope := olmo.rope_of(layer))] == ["default"] * 3 + ["linear"]
+
+
+def test_ropes_that_are_not_by_kind_are_stretched_in_layers_without_windows() -> None:
+    scaling = {"rope_type": "linear", "factor": 8.0, "rope_theta": 9.0}
+    olmo = read("Olmo3ForCausalLM", num_hidden_layers=4, rope_parameters=scaling)
+    assert olmo.ropes == (Rope(theta=9.0),) * 3 + (Rope(kind="linear", theta=9.0, numbers={"factor": 8.0}),)
+    gemma = read("Gemma3ForCausalLM", rope_parameters=scaling, sliding_window_pattern=2)
+    assert gemma.ropes is not None and [rope.theta for rope in gemma.ropes if rope] == [10_000.0, 9.0, 10_000.0]
 
 
 @pytest.mark.parametrize(

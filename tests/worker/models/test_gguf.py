@@ -54,6 +54,7 @@ OTHERS: dict[str, dict[str, Any]] = {  # kinds whose names and fields differ mor
     "olmo3": {"rope_scaling": YARN_ROPE | {"rope_theta": 500_000.0, "attention_factor": 1.125}},
     "glm4": {},
     "granite": {},
+    "ministral3": {},
     "smollm3": {"num_hidden_layers": 4, "no_rope_layer_interval": 4, "use_sliding_window": False},
     "seed_oss": {},
 }

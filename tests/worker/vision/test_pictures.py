@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.vision.encoder import EmbeddingCache, Embeddings
@@ -102,6 +104,18 @@ def assert_same(reference: Reference, prompt: Prompt, tokens: list[int], logits:
     found = torch.stack([logits[at] for at in sorted(logits)])
     assert float((found - wanted).abs().max() / wanted.abs().max()) < 2e-5
     assert tokens == wanted[len(prompt.ids) - 1 :].argmax(-1).tolist()
+
+
+def test_experts_lie_as_they_were_published(made: Made, tmp_path: Path) -> None:
+    """Those of Qwen3-VL have columns before rows, which transformers turns when it reads them."""
+    reference, folder = made("qwen3_vl_moe")
+    turned = Path(shutil.copytree(folder, tmp_path / "turned"))
+    tensors = load_file(turned / "model.safetensors")
+    names = [name for name in tensors if ".mlp.experts." in name]
+    assert len(names) == 6
+    tensors |= {name: tensors[name].transpose(1, 2).contiguous() for name in names}
+    save_file(tensors, turned / "model.safetensors", {"format": "pt"})
+    run(lambda family: (reference, turned), "qwen3_vl_moe")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

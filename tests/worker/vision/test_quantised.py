@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from actorserve.actors.worker.cpu.executor import CpuModel
@@ -61,6 +62,21 @@ def test_logits_are_those_of_the_decoded_numbers(
 ) -> None:
     packed, plain = quantised(family, name, tmp_path, ignored, tower)
     run(lambda family: (Reference(family, plain), packed), family, quantization="none")
+
+
+def test_one_scale_a_weight_and_one_for_what_it_is_given(tmp_path: Path) -> None:
+    """As Mistral publishes Ministral 3 and Devstral Small 2."""
+    ignored = ["model.vision_tower", "model.multi_modal_projector", "lm_head"]
+    packed, plain = quantised("ministral3", "fp8_one_scale", tmp_path, ignored)
+    tensors = load_file(packed / "model.safetensors")
+    assert any(tensor.shape == () for tensor in tensors.values())
+    scales = [name for name in tensors if name.endswith(".weight_scale_inv")]
+    tensors |= {name.replace("weight_scale_inv", "activation_scale"): torch.tensor(0.5) for name in scales}
+    save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+    values = json.loads((packed / "config.json").read_text())
+    values["quantization_config"] |= {"activation_scheme": "static", "dequantize": False, "weight_block_size": None}
+    (packed / "config.json").write_text(json.dumps(values))
+    run(lambda family: (Reference(family, plain), packed), "ministral3", quantization="none")
 
 
 def test_texts_are_computed_with_8_bits(tmp_path: Path) -> None:

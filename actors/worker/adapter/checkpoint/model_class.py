@@ -16,7 +16,8 @@ import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from ....model.info import ModelInfo, read_json
-from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead
+from ....model.vision.refused import TEXTS_BY_TRANSFORMERS, instead, text_parts
+from ....model.vision.texts import KINDS
 from ....options.config import ConfigError
 
 log = logging.getLogger("worker")
@@ -73,7 +74,9 @@ def check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
         return
     known = AutoModelForCausalLM._model_mapping
     if type(whole) not in known:
-        raise refused_model(info, f"{VERSION} has no model of this kind that goes on with texts{_parts(whole, known)}")
+        raise refused_model(
+            info, f"{VERSION} has no model of this kind that goes on with texts{_parts(whole, info, known)}"
+        )
     classes: Any = known[type(whole)]
     names = [one.__name__ for one in (classes if isinstance(classes, tuple | list) else [classes])]
     own = f"{type(whole).__name__.removesuffix('Config')}ForCausalLM"  # of a kind that has another's class there
@@ -83,12 +86,14 @@ def check_class(whole: Any, info: ModelInfo, trust: bool) -> None:
         raise refused_model(info, f"{said}; a checkpoint of that class can be served")
 
 
-def _parts(whole: Any, known: Any) -> str:
+def _parts(whole: Any, info: ModelInfo, known: Any) -> str:
     """What to say beside it of a model that sees or hears, or has a text part of a kind that can be served."""
     text = whole.get_text_config(decoder=True)
     own = known[type(text)] if text is not whole and type(text) in known else None
     name = own[0].__name__ if isinstance(own, tuple | list) else getattr(own, "__name__", None)
     alone = "" if name is None else f"; a checkpoint of its text part alone ({name}) can be served"
+    if info.architecture in KINDS:
+        return f"{alone}; its text part is {text.model_type}: {text_parts()}"
     sees = [part for part in ("vision_config", "audio_config") if hasattr(whole, part)]
     return alone + (f"; what it sees or hears with ({', '.join(sees)}) is not known here: {instead()}" if sees else "")
 

@@ -57,7 +57,7 @@ def has_native_rows(model: CpuModel) -> bool:
 
 def _plain(layer: CpuLayer, rotations: Tensor | None) -> PlainLayer | None:
     others = (layer.latent, layer.unit_norm, layer.moe, layer.sum, layer.attention_post_norm, layer.mlp_post_norm)
-    if any(other is not None for other in others) or layer.grows or isinstance(layer.qk_norm, partial):
+    if any(other is not None for other in others) or isinstance(layer.qk_norm, partial):
         return None
     linears = [plain(linear) for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     own = [linear for linear in linears if isinstance(linear, NativeLinear)]

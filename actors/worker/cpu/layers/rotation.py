@@ -11,8 +11,8 @@ from ...models.rope import cosines_and_sines, growths
 
 
 def growth_table(growth: Growth, length: int) -> Tensor:
-    """What queries at each position are multiplied with, [length, 1]."""
-    return growths(growth, length)[:, None]
+    """What queries at each position are multiplied with, [length, 1, 1]."""
+    return growths(growth, length)[:, None, None]
 
 
 def rotation_table(rope: Rope, head_dim: int, length: int) -> Tensor:

@@ -1,6 +1,6 @@
 """The forward pass on a GPU of models whose layers are not Llama's: norms behind attention and MLP or none before them,
 norms of all heads together or without gains, attention over latents (latent.py), gates by GELU, rotations that differ
-by layer, queries that grow where layers do not turn, and factors.
+by layer, queries that grow with the position, and factors.
 
 More launches a layer than worker/gpu/executor.py has, which these models share all else with: each norm behind is one
 of its own.
@@ -46,7 +46,7 @@ class VariedBuilder(GpuBuilder):
 class VariedLayer(GpuLayer):
     """Attention and MLP of one layer."""
 
-    growth: Tensor | None = None  # of queries by position, where this layer does not turn; who has the table sets it
+    growth: Tensor | None = None  # of queries by position, where they grow; who has the table sets it
 
     def _make_norms(self, build: GpuBuilder, spec: LayerSpec) -> None:
         assert isinstance(build, VariedBuilder)
@@ -123,10 +123,10 @@ class VariedModel(GpuModel):
         kinds, kind_of = shape.rope_kinds()
         tables = [_tables(rope, shape.turning, max_length, device) for rope in kinds]
         self.turns_of = [tables[kind] for kind in kind_of]
-        if shape.growth is not None:
-            growth = growths(shape.growth, max_length).to(device)
-            for layer, kind in zip(self.varied, kind_of, strict=True):
-                layer.growth = growth if kinds[kind] is None else None
+        if (growth := shape.growth_within(max_length)) is not None:
+            table = growths(growth, max_length).to(device)
+            for index, layer in enumerate(self.varied):
+                layer.growth = table if shape.grows(index) else None
 
     def make_builder(
         self,
@@ -177,12 +177,12 @@ def _tables(rope: Rope | None, head_dim: int, length: int, device: torch.device)
     return RotaryTables(cos.to(device), sin.to(device))
 
 
-def is_plain(shape: Architecture) -> bool:
-    """Whether layers are those of worker/gpu/executor.py."""
+def is_plain(shape: Architecture, max_length: int) -> bool:
+    """Whether layers are those of worker/gpu/executor.py, for texts of up to `max_length` tokens."""
     layer = shape.layer
     if None in (layer.attention_norm, layer.mlp_norm) or layer.joint_norms or shape.activation != "silu":
         return False
-    if layer.latent is not None or shape.unit_norms or shape.growth is not None:
+    if layer.latent is not None or shape.unit_norms or shape.growth_within(max_length) is not None:
         return False
     if any((layer.attention_post_norm, layer.mlp_post_norm, shape.ropes, shape.rope.interleaved)):
         return False
@@ -203,6 +203,6 @@ def make_model(
     stored: StoredLinears | None = None,
 ) -> GpuModel:
     """The one for this shape; the rest as in GpuModel, `fused` where its layers can be."""
-    if is_plain(shape):
+    if is_plain(shape, max_length):
         return GpuModel(shape, get, dtype, max_length, device, group, fused, deterministic, lora, stored)
     return VariedModel(shape, get, dtype, max_length, device, group, deterministic, lora, stored)

@@ -118,6 +118,21 @@ def test_stream(client: OpenAI) -> None:
     assert events[-1].type == "response.completed" and same(events[-1].response, PLAYER.last)
 
 
+def test_thinking_as_a_summary(client: OpenAI) -> None:
+    """It is of the client's types, and is thinking again where the client sends it back."""
+    PLAYER.says(*THOUGHT, *SAID)
+    asked: dict[str, Any] = {"model": "m", "input": "hi", "reasoning": {"summary": "detailed"}}
+    thought, said = client.responses.create(**asked).output
+    assert thought.type == "reasoning" and [part.text for part in thought.summary] == ["Let me see."]
+    assert not thought.content
+    events = list(client.responses.create(**asked, stream=True))
+    for event in events:
+        EVENT.validate_python(event.to_dict(), strict=True)
+    assert events[-1].type == "response.completed" and same(events[-1].response, PLAYER.last)
+    client.responses.create(model="m", input=[thought.to_dict(), said.to_dict(), {"role": "user", "content": "b"}])
+    assert PLAYER.script.asked[-1]["messages"][0]["reasoning_content"] == "Let me see."
+
+
 @pytest.mark.parametrize("fields", [{}, {"text_format": Weather}])
 def test_the_stream_helper(client: OpenAI, fields: dict[str, Any]) -> None:
     PLAYER.says(*THOUGHT, Content('{"city":'), Content('"Oslo"}'))

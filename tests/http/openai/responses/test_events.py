@@ -51,6 +51,30 @@ def test_a_call_of_a_tool_in_a_namespace_has_both_names() -> None:
     assert [event["name"] for event in events if event["type"].endswith("arguments.done")] == ["b", "c", "mcp__a__c"]
 
 
+def test_thinking_is_told_as_the_summary_that_is_asked_for() -> None:
+    """Clients that ask for one look nowhere else. Whole and streamed, and by whoever goes on."""
+    answer = replace(ANSWER, echo={**ANSWER.echo, "reasoning": {"effort": None, "summary": "auto"}})
+    pieces = [*THOUGHT, *SAID]
+    writer, other = ResponseEvents(answer), ResponseEvents(answer)
+    data = writer.first() + writer.pieces(pieces[:1])
+    other.skip(pieces[:1])
+    other.sequence = writer.sequence
+    events = events_of(data + other.pieces(pieces[1:]) + other.last([], "stop", USAGE, END))
+    part = "reasoning_summary_part"
+    assert [kind for kind in kinds(events) if kind.startswith("reasoning")] == [
+        f"{part}.added",
+        *["reasoning_summary_text.delta"] * len(THOUGHT),
+        "reasoning_summary_text.done",
+        f"{part}.done",
+    ]
+    assert all(event["summary_index"] == 0 for event in events if "reasoning" in event["type"])
+    said = "".join(event["delta"] for event in events if event["type"] == "response.reasoning_summary_text.delta")
+    thought, answered = answer.whole(pieces, "stop", USAGE, END)["output"]
+    assert thought["summary"] == [{"type": "summary_text", "text": said}] and thought["content"] == []
+    assert events[-1]["response"]["output"] == [thought, answered] and answered["content"][0]["text"]
+    assert len(events) == len(written(pieces)), "whoever counts them need not know which they are"
+
+
 def test_the_length_of_a_delta_need_not_tell_that_of_its_text() -> None:
     texts = ["a", "bcd", "e" * 40]
     asked = decode(ResponsesRequest, b'{"input":"a","stream":true,"stream_options":{"include_obfuscation":true}}')

@@ -85,6 +85,7 @@ def heads_in_order(weight: Array, heads: int, back: bool = False) -> Array:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
 
 
+PAIRED = ("llama", "mistral3", "granite", "smollm3")  # numbers of heads that turn together are neighbours
 WINDOWED = ("llama", "phi3", "gemma2", "gemma3", "olmo2")
 EXPERT_FIELDS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 QWEN_FIELDS = {
@@ -99,6 +100,10 @@ OWN_FIELDS = {  # of an architecture, and what config.json calls them
     "gemma2": {
         "attn_logit_softcapping": "attn_logit_softcapping",
         "final_logit_softcapping": "final_logit_softcapping",
+    },
+    "mistral3": {
+        "attention.temperature_scale": "llama_4_scaling_beta",
+        "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
     },
     "granite": {
         "attention.scale": "attention_multiplier",
@@ -129,6 +134,7 @@ EXPERT_NAMES = {
 OF_EXPERT = re.compile(r"model\.layers\.(\d+)\.(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.weight")
 EXPERT_PARTS = {"w1": "gate", "w2": "down", "w3": "up", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "olmo3": "olmo2"}
+ARCHITECTURES |= {"ministral3": "mistral3"}
 ARCHITECTURES |= {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
 
 
@@ -171,10 +177,10 @@ def shape_fields(config: dict[str, Any], architecture: str) -> dict[str, Any]:
     if rope.get("rope_type") == "linear":
         found |= {f"{architecture}.rope.scaling.type": "linear", f"{architecture}.rope.scaling.factor": rope["factor"]}
     if rope.get("rope_type") == "yarn":
-        longer = {"type": "yarn", "factor": rope["factor"], "attn_factor": rope["attention_factor"]}
+        longer = {"type": "yarn", "factor": rope["factor"], "attn_factor": rope.get("attention_factor", 1.0)}
         found |= {f"{architecture}.rope.scaling.{name}": number for name, number in longer.items()}
         found[f"{architecture}.rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-    known = {"num_experts": config.get("num_local_experts")} | config
+    known = {"num_experts": config.get("num_local_experts")} | rope | config
     own = {name: known.get(ours) for name, ours in OWN_FIELDS.get(architecture, {}).items()}
     found |= {f"{architecture}.{name}": number for name, number in own.items() if number is not None}
     if architecture == "gemma3":
@@ -250,7 +256,7 @@ def parts_of(folder: Path, kind_of: Callable[[str], str]) -> tuple[dict[str, Any
         one_row = name.endswith("shared_expert_gate.weight")
         kind = kind_of(name) if weight.ndim == 2 and not one_row else "F32"
         turned = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
-        heads = config[turned] if turned and architecture in ("llama", "granite", "smollm3") else None
+        heads = config[turned] if turned and architecture in PAIRED else None
         plus = architecture in ("gemma2", "gemma3") and name.endswith("norm.weight")
         tensor = stored(kind, heads_in_order(weight, heads) if heads else weight + 1 if plus else weight)
         means[name] = decoded(kind, tensor) - plus

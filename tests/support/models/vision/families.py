@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..checkpoints import BASE, GEMMA, GEMMA3_ROPES, VOCABULARY, write_tokenizer
+from ..checkpoints import BASE, GEMMA, GEMMA3_ROPES, MINISTRAL3_ROPE, VOCABULARY, write_tokenizer
 
 WORDS = VOCABULARY + 32  # the text's vocabulary, with what the family adds to it
 QWEN_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -211,6 +211,33 @@ FAMILIES: dict[str, Family] = {
         film="<video>",
     ),
 }
+INTERNVL = FAMILIES["internvl"]
+MOE = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True}
+FAMILIES["internvl_qwen3_moe"] = INTERNVL._replace(text={**TEXT, **MOE, "model_type": "qwen3_moe", "head_dim": 16})
+FAMILIES["internvl_gpt_oss"] = INTERNVL._replace(
+    text={
+        **{**TEXT, "model_type": "gpt_oss", "num_local_experts": 6, "num_experts_per_tok": 3, "head_dim": 32},
+        **{"sliding_window": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
+    }
+)
+QWEN3_VL = FAMILIES["qwen3_vl"]
+FAMILIES["qwen3_vl_moe"] = QWEN3_VL._replace(
+    config={"model_type": "qwen3_vl_moe"},
+    text={**QWEN3_VL.text, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+)
+FAMILIES["ministral3"] = FAMILIES["mistral3"]._replace(
+    text={**TEXT, "model_type": "ministral3", "head_dim": 16, "rope_parameters": MINISTRAL3_ROPE}
+)
+LLAVA_NEXT = FAMILIES["llava_next"]
+FAMILIES["granite_vision"] = LLAVA_NEXT._replace(
+    config={**LLAVA_NEXT.config, "vision_feature_layer": [-3, -1], "vision_feature_select_strategy": "full"},
+    text={
+        **{**TEXT, "model_type": "granite", "embedding_multiplier": 3.0, "residual_multiplier": 0.6},
+        **{"attention_multiplier": 0.11, "logits_scaling": 0.7},
+    },
+    vision={**SIGLIP, "model_type": "siglip_vision_model", "image_size": 24, "patch_size": 8, "vision_use_head": False},
+    options={"patch_size": 8, "vision_feature_select_strategy": "full", "num_additional_image_tokens": 0},
+)
 IDEFICS3 = FAMILIES["smolvlm"]
 FAMILIES["idefics3"] = IDEFICS3._replace(
     config={"model_type": "idefics3", "scale_factor": 2},

@@ -74,7 +74,7 @@ class Reference:
         """The processor's tensors of them together."""
         nested = self.family in ("smolvlm", "idefics3")
         own: dict[str, Any] = {}
-        if self.family == "mistral3":  # as the family's processor asks for them: sides of whole merged patches
+        if self.family in ("mistral3", "ministral3"):  # as their processor asks for them: sides of whole merged patches
             own["patch_size"] = {"height": 8, "width": 8}
         found = self.processor(images=[[*pictures]] if nested else [*pictures], return_tensors="pt", **own)
         wanted = ("pixel_values", "image_grid_thw", "image_sizes", "pixel_attention_mask")
@@ -116,7 +116,8 @@ class Reference:
         return {"token_type_ids": kinds} if self.family == "gemma3" else {}
 
     def logits(self, prompt: Prompt, more: list[int]) -> Any:
-        """Of all positions, with tokens behind the prompt."""
+        """Of all positions, with tokens behind the prompt. Granite's are divided, as its text part alone has it; in
+        models that see, transformers forgets that since 4.52."""
         import torch
 
         inputs = {
@@ -124,7 +125,8 @@ class Reference:
             for name, value in prompt.inputs.items()
         }
         with torch.inference_mode():
-            return self.model(input_ids=torch.tensor([prompt.ids + more]), **inputs).logits[0]
+            found = self.model(input_ids=torch.tensor([prompt.ids + more]), **inputs).logits[0]
+        return found / getattr(self.model.config.text_config, "logits_scaling", 1.0)
 
     def generate(self, prompt: Prompt, count: int) -> list[int]:
         """Greedy."""

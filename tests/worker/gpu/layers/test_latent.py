@@ -24,7 +24,7 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.gpu.executor import GpuBuilder
 from actorserve.actors.worker.gpu.graphs import StepSize
 from actorserve.actors.worker.gpu.layers.latent import LatentAttention
-from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel
+from actorserve.actors.worker.gpu.layers.varied_layers import VariedModel, is_plain
 from actorserve.actors.worker.gpu.memory import make_pools, plan_memory, pool_bytes
 from actorserve.actors.worker.gpu.start import check_shape
 from actorserve.actors.worker.logprobs import LogprobsWriter
@@ -179,6 +179,15 @@ def test_layers_of_llama_4(checkpoints: Folders) -> None:
     assert [layer.unit_eps is not None for layer in model.varied] == [True, True, False, True]
     assert [layer.growth is not None for layer in model.varied] == [False, False, True, False]
     assert [layer.moe is not None and layer.moe.of_inputs for layer in model.varied] == [False, True, False, True]
+
+
+def test_queries_grow_in_layers_that_turn(checkpoints: Folders) -> None:
+    """Of texts that are never so long layers are plain ones."""
+    folder = checkpoints("ministral3")
+    model, shape = load_model(folder), read_architecture(read_json(folder / "config.json"))
+    assert isinstance(model, VariedModel)
+    assert all(layer.growth is not None and len(layer.growth.unique()) > 2 for layer in model.varied)
+    assert (is_plain(shape, 16), is_plain(shape, 17)) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""The address of a server, and what is sent to it in headers, as options give them: looked at before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from ..options.config import ConfigError
+
+
+def address_of(option: str, text: str) -> str:
+    """Without a slash at its end, and without the API's version. ConfigError if it cannot be one."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and text.isascii() and " " not in text
+        good = good and all(0 < len(label) < 64 for label in (parts.hostname or "").rstrip(".").split("."))
+        _ = parts.port
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(f"{option}: {text!r} is no address of a server, such as http://127.0.0.1:8000")
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def is_sendable(value: str) -> bool:
+    """May it be the value of a header?"""
+    return value.isascii() and value.isprintable()
+
+
+def check_headers(headers: Mapping[str, str], option: str) -> None:
+    """ConfigError if one of them cannot be sent; its value is not told: it may be a key."""
+    for name, value in headers.items():
+        if not (is_sendable(value) and name.isascii() and name.replace("-", "").replace("_", "").isalnum()):
+            raise ConfigError(f"{option}: {name!r} or its value is nothing that a header can have: ASCII, in one line")

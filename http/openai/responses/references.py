@@ -1,0 +1,88 @@
+"""Items of the input that are named by their ids alone: those of responses that are kept stand in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol
+
+import msgspec
+
+from ...errors import ApiError, bad_request
+from .schemas import Object, ResponsesRequest
+from .store import owner_of
+from .stored import StoredResponse
+
+REFERENCE = "item_reference"
+KEY_LENGTH = 26  # of a response's id, of which those of its items are made
+
+
+class Finder(Protocol):
+    """Where responses are kept."""
+
+    def find(self, name: str, client: str) -> StoredResponse | None:
+        """The response of this id, if it is this client's."""
+
+
+def owner_of_items(request: ResponsesRequest, frontends: int) -> int | None:
+    """The frontend that keeps the first item which is only named: it has to answer. None where there is none."""
+    names = (_response_of(item.get("id")) for item in _items(request) if _is_reference(item))
+    name = next((name for name in names if name is not None), "")
+    try:
+        owner = owner_of(name)
+    except ApiError:  # if it is named at all, `resolved` says that it is not there
+        return None
+    return owner if owner < frontends else None
+
+
+def resolved(request: ResponsesRequest, kept: Finder, client: str) -> ResponsesRequest:
+    """The request with the items themselves. ApiError where one is not kept, or is named twice.
+
+    An item is taken once, so that a body of names is never made longer than all that is kept.
+    """
+    if not any(map(_is_reference, _items(request))):
+        return request
+
+    @cache
+    def items_of(response: str) -> dict[str, Object]:
+        """Its items by their ids."""
+        stored = kept.find(response, client)
+        return {} if stored is None else {item["id"]: item for item in (*stored.input, *stored.response["output"])}
+
+    taken: set[str] = set()
+    items: list[Object] = []
+    for index, item in enumerate(_items(request)):
+        if _is_reference(item):
+            item = _found(item.get("id"), f"input[{index}].id", items_of)
+            if item["id"] in taken:
+                raise bad_request(f"input[{index}].id: the item {item['id']!r} is named twice.", f"input[{index}].id")
+            taken.add(item["id"])
+        items.append(item)
+    return msgspec.structs.replace(request, input=items)
+
+
+def _items(request: ResponsesRequest) -> list[Object]:
+    return request.input if isinstance(request.input, list) else []
+
+
+def _is_reference(item: Object) -> bool:
+    """`type` may be left out, as OpenAI has it."""
+    kind = item.get("type")
+    return kind == REFERENCE or (kind is None and "id" in item and not {"role", "content"} & item.keys())
+
+
+def _response_of(name: object) -> str | None:
+    """The id of the response that an item of this id stands in."""
+    _, _, rest = name.partition("_") if isinstance(name, str) else ("", "", "")
+    return f"resp_{rest[:KEY_LENGTH]}" if len(rest) > KEY_LENGTH else None
+
+
+def _found(name: object, path: str, items_of: Callable[[str], dict[str, Object]]) -> Object:
+    if not isinstance(name, str):
+        raise bad_request(f"{path} must be the id of an item.", path)
+    response = _response_of(name)
+    item = None if response is None else items_of(response).get(name)
+    if item is None:
+        kept = "Items are kept as long as their response is, and not where `store` was false."
+        raise ApiError(404, f"{path}: item with id {name[:64]!r} not found. {kept}", path, "not_found")
+    return item

@@ -1,0 +1,31 @@
+"""Addresses and headers are looked at before anything is sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from actorserve.actors.bench.target import address_of, check_headers
+from actorserve.actors.options.config import ConfigError
+
+
+def test_addresses() -> None:
+    for text in ("http://a:1", "http://a:1/", "http://a:1/v1/", "http://a:1/v1"):
+        assert address_of("--url", text) == "http://a:1"
+    assert address_of("--url", "https://[::1]:8000/llm/v1") == "https://[::1]:8000/llm"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a:1", "", "ftp://a", "http://", "http://a..b", "http://a:x", "http://a:99999", "http://[::1", "http://a/ b"],
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--url: .* is no address of a server"):
+        address_of("--url", text)
+
+
+@pytest.mark.parametrize(("name", "value"), [("X y", "a"), ("X", "a\nb"), ("X", "€"), ("", "a"), ("X:", "a")])
+def test_what_no_header_can_have(name: str, value: str) -> None:
+    check_headers({"X-Own_one": "a b"}, "--header")
+    with pytest.raises(ConfigError, match="--header: ") as raised:
+        check_headers({name: value}, "--header")
+    assert value == "a" or value not in str(raised.value), "it may be a key"

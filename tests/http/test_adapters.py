@@ -1,0 +1,33 @@
+"""An adapter that has to be loaded is not, for a key that may not ask for it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from actorserve.actors.accounts.account import Account
+from actorserve.http.errors import ApiError
+from actorserve.http.handlers.answering import Answering
+from actorserve.http.middleware.context import ACCOUNT
+
+
+class LoadingEngine:
+    def __init__(self) -> None:
+        self.wanted: list[str | None] = []
+
+    async def want_adapter(self, name: str | None) -> None:
+        self.wanted.append(name)
+
+
+async def test_what_a_key_may_not_ask_for_is_not_loaded() -> None:
+    engine = LoadingEngine()
+    answering = Answering(cast(Any, engine), cast(Any, None))
+    request = cast(Any, {ACCOUNT: Account(0, "a", b"", models=["mine"])})
+    with pytest.raises(ApiError, match="does not exist for this key") as refused:
+        await answering.want_adapter(request, "other")
+    assert refused.value.status == 404 and not engine.wanted
+    for name in ("mine", None):
+        await answering.want_adapter(request, name)
+    await answering.want_adapter(cast(Any, {}), "other")
+    assert engine.wanted == ["mine", None, "other"]
