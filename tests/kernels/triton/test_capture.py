@@ -19,8 +19,9 @@ os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # re
 
 from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
-from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
+from actorserve.kernels.triton import rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
+from actorserve.kernels.triton.attention import paged_decode, paged_prefill
 from tests.kernels.triton.capture import captured, replayable
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -23,8 +23,9 @@ from torch import Tensor
 from actorserve.actors.protocol.request import default_of
 from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
-from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
+from actorserve.kernels.triton import rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
+from actorserve.kernels.triton.attention import paged_decode, paged_prefill
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 
 Call = Callable[[], object]

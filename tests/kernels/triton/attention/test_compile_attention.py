@@ -178,7 +178,7 @@ def compile_one(job: dict[str, Any]) -> Result:
     from triton.compiler import ASTSource
 
     from actorserve.kernels.pages import ByHead, Scoring
-    from actorserve.kernels.triton import decode_launch, paged_decode, paged_prefill
+    from actorserve.kernels.triton.attention import decode_launch, paged_decode, paged_prefill
 
     block_size, window, soft_cap = job["shape"]
     given = job.get("given", {})  # what not all models ask for

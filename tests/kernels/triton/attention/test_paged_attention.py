@@ -14,11 +14,11 @@ import torch
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
 from actorserve.kernels.pages import ByHead, Pages, gathered
-from actorserve.kernels.triton import paged_decode as decode_module
-from actorserve.kernels.triton.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of, places_of
-from actorserve.kernels.triton.paged_decode import Scratch, are_latents, paged_decode, split_count
-from actorserve.kernels.triton.paged_prefill import paged_prefill
-from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
+from actorserve.kernels.triton.attention import paged_decode as decode_module
+from actorserve.kernels.triton.attention.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of, places_of
+from actorserve.kernels.triton.attention.paged_decode import Scratch, are_latents, paged_decode, split_count
+from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
+from actorserve.kernels.triton.attention.paged_prefill import split_count as prefill_splits
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.triton.attention.paged_cases import (
     DEVICE,

@@ -22,7 +22,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..pages import ByHead, Pages, Scoring, bytes_of, check, check_by_head, check_out, new_out, strides
+from ...pages import ByHead, Pages, Scoring, bytes_of, check, check_by_head, check_out, new_out, strides
+from ..quantised_kv import E4M3, ratio, scale_of, widen
 from .decode_launch import (
     MOST_SPLITS,
     QUERIES,
@@ -33,7 +34,6 @@ from .decode_launch import (
     is_narrow,
     kind_of,
 )
-from .quantised_kv import E4M3, ratio, scale_of, widen
 
 LOG2E = 1.4426950408889634
 INTERPRETED = bool(triton.knobs.runtime.interpret)

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..pages import (
+from ...pages import (
     FURTHEST,
     ByHead,
     Pages,
