@@ -3,7 +3,7 @@
 The tokens of row r are [starts[r], starts[r + 1]) of the flat batch, the last ones of its `lengths[r]` positions; their
 keys and values are in the pools already. A program takes a few tokens of one row for one head of keys: each token with
 each query of the group is a row of the product, so that all of them share the keys that are read. Of a group that is
-larger than a program it takes a part, for one token. Latents are as in paged_decode.py.
+larger than a program it takes a part, for one token.
 
 Which tokens, a program finds out itself: with T tokens a tile, row r has the tiles from starts[r] // T + r on, as many
 as it needs, or one more. So the grid depends on the sizes of `queries` and `starts` only, and a graph that
@@ -38,7 +38,7 @@ from ...pages import (
     strides,
 )
 from .decode_launch import is_narrow
-from .paged_decode import PLAIN, Scratch, attend, constants, factors, fetch, heads_of, place
+from .tiles import PLAIN, Scratch, attend, constants, factors, fetch, heads_of, place
 
 TILE_BYTES = 16384  # of a tile of keys
 LEAST = 512  # positions worth a split of their own

@@ -22,7 +22,8 @@ from ..report import TINY, say
 
 from actorserve.kernels.pages import Scoring  # isort: skip
 from actorserve.kernels.triton.attention.decode_launch import TABLE, DecodeLaunch, kind_of  # isort: skip
-from actorserve.kernels.triton.attention.paged_decode import Scratch, paged_decode  # isort: skip
+from actorserve.kernels.triton.attention.paged_decode import paged_decode  # isort: skip
+from actorserve.kernels.triton.attention.tiles import Scratch  # isort: skip
 from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: skip
 from . import cases  # isort: skip
 

@@ -16,9 +16,10 @@ os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # re
 from actorserve.kernels.pages import ByHead, Pages, gathered
 from actorserve.kernels.triton.attention import paged_decode as decode_module
 from actorserve.kernels.triton.attention.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of, places_of
-from actorserve.kernels.triton.attention.paged_decode import Scratch, are_latents, paged_decode, split_count
+from actorserve.kernels.triton.attention.paged_decode import paged_decode, split_count
 from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
 from actorserve.kernels.triton.attention.paged_prefill import split_count as prefill_splits
+from actorserve.kernels.triton.attention.tiles import Scratch, are_latents
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.triton.attention.paged_cases import (
     DEVICE,
