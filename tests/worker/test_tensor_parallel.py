@@ -50,6 +50,7 @@ class Member:
 
     def is_silent(self, seconds: float) -> bool:
         """For so long."""
+        assert self.process.stdout is not None
         return not select.select([self.process.stdout], [], [], seconds)[0]
 
     def go_on(self) -> None:
