@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..protocol.sockets.keeper_wire import KEEPER, Asked, Drop, Find, Kept, Make, answer, receive
+from ..protocol.sockets.keeper_wire import KEEPER, Asked, Drop, Find, Kept, Make, Weigh, answer, receive
 from ..runtime.process import Actor, Context, run
 from .driver import Driver, DriverError
 
@@ -64,6 +64,9 @@ class Memories:
             case Drop():
                 self._drop(question.worker)
                 return Kept(), None
+            case Weigh():
+                held = self._held.get(question.worker)
+                return Kept(0 if held is None else held.size), None
 
     def _make(self, wish: Make) -> WorkerMemory:
         least = self._driver.granularity(wish.device)

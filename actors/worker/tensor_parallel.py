@@ -8,15 +8,14 @@ name.
 All for one: whoever dies, the supervisor kills the others, so that none is waited for. What a member does by itself:
     waits in a sum for one that is dead       gloo sees the connection end, and raises; NCCL's kernel waits on the
                                               device until the supervisor kills this member
-    waits for one that stands still           after `step_s` it raises; of NCCL the watchdog ends the process
-    ends, or raises, with sums under way      it aborts its part of the group, waiting for nobody, and has LEAVE_S
+    waits for one that stands still           gloo raises after `step_s`; NCCL's watchdog knows no sums of graphs,
+                                              whose steps take too long: gpu/actor.py ends the process
+    ends, or raises, with sums under way      as any actor, at once (runtime/process.py), waiting for nobody
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import signal
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -29,7 +28,6 @@ from .symmetric_memory import SymmetricSum
 
 MEET_S = 600.0  # what the slowest gets to load its part; one that hangs is killed by its supervisor before
 MEET_AFAR_S = 3000.0  # the same on several machines, which somebody has to start
-LEAVE_S = 5  # what a member's end may take: whole seconds
 
 
 class MeetingPlace(NamedTuple):
@@ -99,7 +97,6 @@ class TensorParallelGroup:
         self._join(rank, size, step_s, None)
         if device is not None:
             self.symmetric = SymmetricSum.make(rank, size, device)
-            atexit.register(leave_at_once)
 
     @classmethod
     def among(cls, rank: int, size: int, step_s: float, group: dist.ProcessGroup) -> TensorParallelGroup:
@@ -113,6 +110,12 @@ class TensorParallelGroup:
         self.rank, self.size = rank, size
         self.symmetric = None
         self._step_s, self._group = step_s, group
+
+    def wait_for_all(self) -> None:
+        """Returns when all have come so far, however long they load: on the host, since a sum on a device keeps that
+        busy until the last one is there. Before `minimum`.
+        """
+        dist.all_reduce(torch.zeros(1), group=self._group)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """x becomes the sum of all members' x, bit for bit the same for all."""
@@ -150,16 +153,6 @@ class TensorParallelGroup:
         flat = parts.flatten(0, 1) if x.dim() > 1 else parts.view(-1)
         dist.all_gather_into_tensor(flat, x.contiguous(), group=self._group)
         return parts
-
-
-def leave_at_once() -> None:
-    """The end of a member of a group on GPUs: its sums are given up, since the others may not be there any more.
-
-    Python's own end would wait for the device, on which a sum waits for them. The kernel sees to it that this ends.
-    """
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(LEAVE_S)
-    dist.distributed_c10d._abort_process_group()
 
 
 def embed(ids: Tensor, table: Tensor, dtype: torch.dtype, group: TensorParallelGroup | None) -> Tensor:

@@ -8,7 +8,7 @@ of a number, does not depend on where below 448 numbers lie. So a scale is one b
 Microscaling formats), 0.8 % of a head of 128 where float32 would be 3 %, and scaling is exact. Numbers below 2^-14 of
 the head's largest lose precision, those below 2^-18 may become 0.
 
-Scales are not multiplied with keys and values but with scores and weights, of which there are fewer (paged_decode.py).
+Scales are not multiplied with keys and values but with scores and weights, of which there are fewer (attention).
 What is written is made of integers here, the same on each device; reading takes conversions, as Ada, Hopper and newer
 have. Compiled ahead of time and checked in the interpreter; not run on a GPU yet.
 NaN and infinity become NaN.

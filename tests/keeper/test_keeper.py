@@ -211,22 +211,26 @@ def context_of(keeper: Keeper, file: int, life: int, **options: Any) -> Any:
 def test_a_life_says_since_when_its_memory_is_the_same(keeper: Keeper, file: int) -> None:
     """Of other options, or with more than blocks, it begins anew; who sleeps gives it back."""
     pytest.importorskip("triton")
-    from actorserve.actors.worker.gpu.kept import KeptOnDevice
+    from actorserve.actors.worker.gpu.kept import KeptOnDevice, held_bytes
 
     first = context_of(keeper, file, 3)
+    assert not held_bytes(first)
     kept = KeptOnDevice(first, DEVICE, True, "what")
     assert not kept.found(None) and not first.kept_since
     take = kept.begin(7, SIZE)
     assert take is not None and first.kept_since == 3
     take(100).fill_(9)
     second = context_of(keeper, file, 4)
+    assert held_bytes(second) == keeper.memories.bytes >= SIZE
     kept = KeptOnDevice(second, DEVICE, True, "what")
     assert kept.found(None) == 7 and second.kept_since == 3 and bool((kept.take(100) == 9).all())
     third = context_of(keeper, file, 5, gpu_memory_utilization=0.5)
+    assert held_bytes(third), "be it of no use to it"
     kept = KeptOnDevice(third, DEVICE, True, "what")
     assert not kept.found(None) and not third.kept_since and not keeper.memories.bytes
     assert KeptOnDevice(third, DEVICE, False, "what").begin(7, SIZE) is None
     assert KeptOnDevice(context_of(keeper, file, 5, keep_kv=False), DEVICE, True).begin(7, SIZE) is None
+    assert not held_bytes(context_of(keeper, file, 5, keep_kv=False))
     assert kept.begin(7, SIZE) is not None
     drop(keeper.listener.fileno(), "worker", LOG)
     found = memory(keeper, file, 6)
@@ -237,12 +241,13 @@ def test_without_a_keeper_memory_goes_with_its_process(
     keeper: Keeper, file: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("triton")
-    from actorserve.actors.worker.gpu.kept import KeptOnDevice
+    from actorserve.actors.worker.gpu.kept import KeptOnDevice, held_bytes
 
     context = context_of(keeper, file, 3)
     with wire.listen_here() as nobody:
         nobody.shutdown(socket.SHUT_RDWR)
         context.files[wire.KEEPER] = nobody.fileno()
+        assert not held_bytes(context)
         kept = KeptOnDevice(context, DEVICE, True, "what")
     assert not kept.found(None) and kept.begin(7, SIZE) is None and not context.kept_since
     assert "KV memory is not kept" in caplog.text

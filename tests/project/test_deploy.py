@@ -113,6 +113,10 @@ def test_the_image_is_no_roots_and_starts_the_server() -> None:
     )
     assert "/livez" in said["HEALTHCHECK"] and "ProxyHandler({})" in said["HEALTHCHECK"]
     assert parsed(json.loads(said["CMD"])).host == "0.0.0.0"
+    variables = dict(line.removeprefix("ENV ").split("=", 1) for line in lines if line.startswith("ENV "))
+    caches = [Path(variables[name]) for name in ("HF_HOME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR")]
+    kept = json.loads(said["VOLUME"])
+    assert all(any(cache.is_relative_to(volume) for volume in kept) for cache in caches), "what is made lasts"
 
 
 @pytest.mark.slow

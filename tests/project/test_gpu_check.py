@@ -56,6 +56,15 @@ def test_where_there_is_no_git_and_no_gpu(check: dict[str, Any], monkeypatch: py
     assert check["head"]()[0].endswith("no GPU, commit unknown")
 
 
+def test_float32_is_compared_with_float32(
+    check: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")  # as in images of CUDA
+    environment = check["prepare"](options(wheels=None), tmp_path)
+    program = "import torch; assert torch.get_float32_matmul_precision() == 'highest'"
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
 def test_what_decides_comes_first_and_all_of_it_has_time(check: dict[str, Any]) -> None:
     names = [name for name, _, _ in check["PARTS"]]
     assert names.index("the server beside transformers") < names.index("kernels' times") < len(names) - 1

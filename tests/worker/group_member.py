@@ -19,6 +19,7 @@ from actorserve.actors.worker.tensor_parallel import TensorParallelGroup
 from actorserve.actors.worker.torch_import import generator
 
 SAID = "said: "
+LATE = "come when it is said"
 RUNNER = "runner with "  # so many drafts, of a folder
 
 
@@ -34,6 +35,11 @@ def main(rank: int, size: int, meeting: str, step_s: float, do: str, go: Path) -
     torch.set_num_threads(1)
     fd = os.open(meeting, os.O_RDWR)
     group = TensorParallelGroup(rank, size, fd, 1, step_s=step_s)
+    if do == LATE:
+        say("loads")
+        go.read_bytes()
+    group.wait_for_all()
+    say("loaded")
     say(group.minimum(10 + rank))
     if do == "sums":
         for found in (

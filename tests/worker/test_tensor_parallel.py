@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +17,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actorserve.actors.worker import symmetric_memory, tensor_parallel
+from actorserve.actors.worker import symmetric_memory
 from actorserve.actors.worker.symmetric_memory import BUFFER, ONE_SHOT, SymmetricSum
 from tests.support.warm import server_environment, start_warm
 
-from .group_member import RUNNER, SAID, own
+from .group_member import LATE, RUNNER, SAID, own
 
 PROGRAM = str(Path(__file__).with_name("group_member.py"))
 LONG_S = 100.0  # no test waits so long
@@ -47,6 +47,11 @@ class Member:
                 return json.loads(line.removeprefix(SAID))
             self.rest += line
         raise AssertionError(self.rest)
+
+    def is_silent(self, seconds: float) -> bool:
+        """For so long."""
+        assert self.process.stdout is not None
+        return not select.select([self.process.stdout], [], [], seconds)[0]
 
     def go_on(self) -> None:
         self._go.write_text("!")
@@ -77,6 +82,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         meeting = f"/proc/{os.getpid()}/fd/{fd}"
         for rank in range(size):
             members.append(Member(tmp_path, rank, str(size), meeting, str(step_s), do))
+        if do == LATE:
+            punctual, late = members
+            assert punctual.said() == late.said() == "loads", "they have met"
+            punctual.go_on()
+            assert punctual.is_silent(10 * step_s), "it waits for the other one, and does not give it up"
+            late.go_on()
+        assert [member.said() for member in members] == ["loaded"] * size
         assert [member.said() for member in members] == [10] * size, "the smallest number"
         return members
 
@@ -134,6 +146,15 @@ def sum_of(parts: Iterator[torch.Tensor]) -> torch.Tensor:
     return total
 
 
+def test_they_wait_for_the_one_that_loads_longest(start: Start) -> None:
+    """Longer than one is waited for in a step."""
+    members = start(2, LATE, 0.05)
+    assert [member.said() for member in members] == ["?"] * 2
+    for member in members:
+        member.go_on()
+    assert [member.wait() for member in members] == [0, 0]
+
+
 @pytest.mark.parametrize("fate", ["killed", "stopped"])
 def test_a_sum_that_one_does_not_come_to(start: Start, fate: str) -> None:
     """The other one waits in the middle of it, and ends: at once if it is dead, else when a step has taken too long."""
@@ -145,18 +166,6 @@ def test_a_sum_that_one_does_not_come_to(start: Start, fate: str) -> None:
         other.process.kill()
     assert waiting.wait() == 1
     assert "Traceback" in waiting.rest and "all_reduce" in waiting.rest and "summed" not in waiting.rest
-
-
-def test_the_end_of_a_member_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives its sums up; and if that takes too long, the kernel ends it."""
-    monkeypatch.setattr(tensor_parallel, "LEAVE_S", 1)
-    monkeypatch.setattr(torch.distributed.distributed_c10d, "_abort_process_group", lambda: threading.Event().wait())
-    child = os.fork()
-    if not child:
-        tensor_parallel.leave_at_once()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
 
 
 class Operators:

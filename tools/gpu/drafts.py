@@ -7,7 +7,6 @@ count for it to pay, and tokens have to be those of a run without drafts, whatev
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -50,6 +49,7 @@ LENGTH = CONTEXT + (1 + DRAFTS) * (WARM + STEPS + 4)
 GOALS = {"n-gram": 1.4, "EAGLE-3": 1.9}  # times as long as a step without, for up to 8 rows
 SHARED = "vocab_size hidden_size intermediate_size heads kv_heads head_dim norm_eps rope".split()
 KINDS = ("n-gram", "a model", "EAGLE-3", "DFlash")
+kept: list[Bench] = []  # graphs that went would take the others' workspace along (actors/worker/gpu/graphs.py)
 
 
 def head_of(target: Architecture) -> RecurrentShape:
@@ -157,6 +157,7 @@ def captured(bench: Bench) -> None:
     if torch.cuda.is_available():
         begun = time.perf_counter()
         count = bench.runner.capture()
+        kept.append(bench)
         say(f"{NAME}, {type(bench.runner).__name__}: {count} graphs captured in", time.perf_counter() - begun, "s")
 
 
@@ -176,8 +177,6 @@ def costs() -> None:
                     goal = GOALS.get(kind) if rows <= 8 else None
                     at_most(f"{label}: a step, times as long as without", with_drafts / without, "", goal)
                     say(f"{label}: so many have to count in each", max(0.0, with_drafts / without - 1))
-            del bench
-            gc.collect()
 
 
 def sameness() -> None:

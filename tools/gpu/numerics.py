@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tempfile
@@ -71,6 +72,7 @@ def make_runner(
     blocks = PROMPTS * LENGTH // BLOCK
     runner.pools = make_pools(shape, blocks, BLOCK, dtype, device())
     if graphs and torch.cuda.is_available():
+        gc.collect()  # graphs of another runner, which are not to go while these are used
         runner.capture()
     return runner
 

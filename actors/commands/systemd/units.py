@@ -78,7 +78,7 @@ def service_unit(plan: UnitOptions) -> str:
 [Unit]
 Description={line(plan.config.served_names()[0])} (actorserve)
 Wants=network-online.target
-After=network-online.target
+After=network-online.target nvidia-persistenced.service
 {socket}StartLimitIntervalSec=300
 StartLimitBurst=10
 

@@ -6,6 +6,8 @@ Make: memory of this size, for me       ->
                                         <-   Kept, likewise; or why not
 Drop: nothing is to be kept for me      ->
                                         <-   Kept, of nothing
+Weigh: what is held for me              ->
+                                        <-   Kept: how large it is, whatever it means; no descriptor
 """
 
 from __future__ import annotations
@@ -46,7 +48,13 @@ class Drop(msgspec.Struct, array_like=True, frozen=True, tag=3):
     worker: str
 
 
-Asked = Find | Make | Drop
+class Weigh(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    """What is kept for this worker."""
+
+    worker: str
+
+
+Asked = Find | Make | Drop | Weigh
 
 
 class Kept(msgspec.Struct, array_like=True, frozen=True):

@@ -2,9 +2,9 @@
 
 Triton compiles a kernel where it is launched with arguments of a kind that were not met before, which takes up to some
 seconds, and whoever launches waits for it. So at the start all is launched once without being run, and what has to be
-compiled for that is compiled by threads, as many as there are cores: nearly all of it is outside Python's lock. Later
-it would be all streams that stand still; so what is compiled then is counted and named instead of being taken for a
-slow device.
+compiled for that is compiled by threads, as many as the worker has cores: nearly all of it is outside Python's lock.
+Later it would be all streams that stand still; so what is compiled then is counted and named instead of being taken for
+a slow device.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime._async_compile import FutureKernel
 from triton.runtime.cache import triton_key
 from triton.runtime.jit import JITFunction
 
@@ -68,14 +69,17 @@ def compile_ahead(device: torch.device, *launch: Callable[[], None], threads: in
     if triton.knobs.runtime.interpret:
         return 0
     compilers = _Compilers(device, usable_cores() if threads is None else threads)
-    with compilers.pool, triton.AsyncCompileMode(cast(Any, compilers), ignore_errors=True) as mode:
-        with compilers.in_place_of_launches(), _NothingComputed():
-            for one in launch:
-                one()
-    for future in mode.raw_futures:
+    try:
+        with compilers.pool, triton.AsyncCompileMode(cast(Any, compilers), ignore_errors=True):
+            with compilers.in_place_of_launches(), _NothingComputed():
+                for one in launch:
+                    one()
+    finally:
+        compilers.forget_failed()
+    for future, name in compilers.names.items():
         if (error := future.exception()) is not None:
-            raise RuntimeError(f"kernel {compilers.names[future]} cannot be compiled: {error}") from error
-    return len(mode.raw_futures)
+            raise RuntimeError(f"kernel {name} cannot be compiled: {error}") from error
+    return len(compilers.names)
 
 
 class _Compilers:
@@ -85,6 +89,7 @@ class _Compilers:
         self.pool = ThreadPoolExecutor(threads, "compiler", initializer=_use, initargs=(device,))
         self.names: dict[Future[Any], str] = {}
         self._launched = ""
+        self._kernels: set[Any] = set()
 
     @contextmanager
     def in_place_of_launches(self) -> Iterator[None]:
@@ -94,6 +99,7 @@ class _Compilers:
         def compile_only(kernel: Any, *given: Any, grid: Any, warmup: bool, **named: Any) -> Any:
             if threading.get_ident() == own:
                 self._launched, warmup = kernel.fn.__name__, True
+                self._kernels.add(kernel)
             return run(kernel, *given, grid=grid, warmup=warmup, **named)
 
         JITFunction.run = compile_only
@@ -101,6 +107,14 @@ class _Compilers:
             yield
         finally:
             JITFunction.run = run
+
+    def forget_failed(self) -> None:
+        """What could not be compiled Triton would keep as it is, and raise its error again at each launch
+        (triton-lang/triton#10921)."""
+        for kernel in self._kernels:
+            for made, *_ in kernel.device_caches.values():
+                for key in [key for key, one in made.items() if isinstance(one, FutureKernel) and one.kernel is None]:
+                    del made[key]
 
     def submit(self, compile: Callable[[], Any]) -> Future[Any]:  # noqa: A002 (it is what it is)
         future = self.pool.submit(_compiled, compile)

@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.pages import ByHead, Pages, Scoring
+from actorserve.kernels.triton.attention.paged_decode import paged_decode
+from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
+from actorserve.kernels.triton.attention.tiles import Scratch
 from actorserve.kernels.triton.moe.weights import ExpertWeights
-from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
-from actorserve.kernels.triton.paged_prefill import paged_prefill
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write
 from actorserve.kernels.triton.silu_mul import GATES

@@ -29,6 +29,7 @@ USUAL = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32))
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 # Rows that are none are programs that leave at once, a few µs a layer for all of 256: so there are two classes.
 FEW_DECODING, FEW_CHUNKS, MOST_CHUNKS = 32, 8, 64
+MEASURED = 4  # graphs of which a mean is taken
 
 Size = TypeVar("Size")
 
@@ -97,7 +98,13 @@ class Graphs(Generic[Size]):
         return Graphs(self.sizes, run, self._device)
 
     def capture(self, pool: Any, name: str) -> int:
-        """Make the graphs in a pool of memory, over buffers of rows that are none; how many there are."""
+        """Make the graphs in a pool of memory, over buffers of rows that are none; how many there are.
+
+        Once: what cuBLAS works in is the capturing stream's, torch frees it when any graph of that stream goes
+        (pytorch#193402), and the others go on writing there. So none is to go that others outlive.
+        """
+        if self._graphs:
+            raise RuntimeError(f"CUDA graphs, {name}: they are captured, and none may go while others are used")
         bar = tqdm(
             reversed(self.sizes),
             f"capturing CUDA graphs, {name}",
@@ -112,17 +119,18 @@ class Graphs(Generic[Size]):
         return len(self._graphs)
 
     def own_bytes(self, pool: Any, free: Callable[[], int]) -> int:
-        """What the graphs will take, beside the memory in which they compute: as many times what one takes. Of two the
-        less: others may take memory of the device meanwhile, as a browser does.
+        """What the graphs will take, beside the memory in which they compute: as many times what one takes, which is a
+        mean, since a driver takes memory in pieces that have room for several. Of two means the less: others may take
+        memory of the device meanwhile, as a browser does.
         """
         if not self.sizes:
             return 0
         kept = [self._captured(self.sizes[0], pool)]  # the first of all also sets things up
         left = [free()]
         for _ in range(2):
-            kept.append(self._captured(self.sizes[0], pool))
+            kept += [self._captured(self.sizes[0], pool) for _ in range(MEASURED)]
             left.append(free())
-        return max(0, min(left[0] - left[1], left[1] - left[2])) * len(self.sizes)
+        return max(0, min(left[0] - left[1], left[1] - left[2])) * len(self.sizes) // MEASURED
 
     def _captured(self, size: Size, pool: Any) -> torch.cuda.CUDAGraph:
         """It is run before, since what compiles or sets itself up cannot be captured."""

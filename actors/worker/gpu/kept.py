@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from ...model.memory.kv_memory import KVMemory
-from ...protocol.sockets.keeper_wire import KEEPER
+from ...protocol.sockets.keeper_wire import KEEPER, Weigh, ask
 from ...runtime.process import Context
 from ..kept_memory.device import DeviceMemory, DriverError
 from ..kept_memory.file import KeptMemory, digest_of
@@ -81,6 +81,16 @@ class KeptOnDevice:
         """Of what was found."""
         assert self._memory is not None, "it was found"
         return self._memory.take
+
+
+def held_bytes(context: Context) -> int:
+    """Of the device, which the keeper has for this worker."""
+    if not context.config.keep_kv:
+        return 0
+    try:
+        return ask(context.files[KEEPER], Weigh(context.spec.name))[0].size
+    except OSError:  # it is gone, and the memory with it
+        return 0
 
 
 def is_plain(plan: KVMemory, drafts: bool) -> bool:

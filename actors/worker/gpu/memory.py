@@ -125,15 +125,18 @@ def device_memory(device: torch.device | int) -> tuple[int, int]:
     return min(total, max(free, available_bytes())), total
 
 
-def await_freed_memory(config: Config, device: torch.device, wait: Callable[[float], object] = time.sleep) -> int:
-    """Free bytes of the device, once they are as many as may be used, or as many as they become.
+def await_freed_memory(
+    config: Config, device: torch.device, held: int, wait: Callable[[float], object] = time.sleep
+) -> int:
+    """Free bytes of the device, once they are as many as may be used, or as many as they become; `held`: what is kept
+    for this worker, who waits for no part of that.
 
     The driver takes seconds to free what a killed predecessor had, which would be missing as KV memory ever after.
     """
     free, total = device_memory(device)
     still = 0
     for _ in range(LOOKS):
-        if free >= total * config.gpu_memory_utilization or still == STILL:
+        if free + held >= total * config.gpu_memory_utilization or still == STILL:
             break
         wait(LOOK_S)
         before, free = free, device_memory(device)[0]

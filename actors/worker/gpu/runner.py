@@ -290,8 +290,7 @@ class GpuRunner:
         two to compute chunks."""
         profiled = self._profiled()
         for size in profiled:
-            self._compute(size)
-            self.sampler.try_out(self._draws(size))
+            self.sampler.try_out(self._draws(size), self._compute(size))
         self.decoding.step(self.decoding.sizes[-1])
         if self.adapted is not None:  # there are two ways to add what adapters do
             for size in (profiled[0], *profiled[-2:]):

@@ -29,7 +29,7 @@ from actorserve.shm.table.logprobs import MOST, Logprobs
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition, Sampling
 from ..logits.processors import LogitsProcessors
-from ..logprobs import LogprobRecords, LogprobsWriter, pack_records
+from ..logprobs import CHUNK, LogprobRecords, LogprobsWriter, pack_records
 from ..transfer import to_device, to_host
 from .buffers import Sizes, StepBuffers, StepNumbers
 from .executor import GpuModel, Hidden
@@ -196,11 +196,14 @@ class Sampler:
         """Logprobs of prompts' tokens behind those of a step, which begin at `starts` and were made to `hidden`."""
 
         def logits(at: Ints) -> Tensor:
-            return self.model.logits(self.model.norm(hidden.of(to_device(at, self.device)))).float()
+            return self._logits_of(hidden.of(to_device(at, self.device)))
 
         rows, counts, firsts, *_ = pending.work
         for told in self.logprobs.of_prompts(rows, starts, counts, firsts, log, logits):
             pending.told.append(told._replace(records=to_host(told.records)))
+
+    def _logits_of(self, hidden: Hidden) -> Tensor:
+        return self.model.logits(self.model.norm(hidden)).float()
 
     def _fill_masks(self, pending: PendingStep, rows: Ints) -> Numbers:
         """Masks that depend on the text so far, made while the device computes; whose grammar has failed."""
@@ -254,10 +257,12 @@ class Sampler:
 
     # --- before the first step -----------------------------------------------------------------------------------
 
-    def try_out(self, size: int) -> None:
-        """As so many rows draw that are none, all of which ask for all that there is."""
+    def try_out(self, size: int, hidden: Hidden) -> None:
+        """As so many rows draw that are none, all of which ask for all that there is, behind a step that made `hidden`.
+        Of a prompt up to CHUNK tokens are told, whatever the number of rows."""
         self._plain(size)
         self._changing(size)
         if self.model.group is not None:
             self._greedily(size)
-        pack_records(self._logits[:size].float(), self._tokens[:size].long(), MOST)
+        told = torch.zeros(max(size, CHUNK), dtype=torch.int64, device=self.device)
+        pack_records(self._logits_of(hidden.of(told)), told, MOST)

@@ -20,7 +20,7 @@ from ...model.gguf.folder import is_gguf
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
-from ...model.memory.machine import architecture_on_gpu, check_quantization
+from ...model.memory.machine import architecture_on_gpu, check_quantization, usable_cores
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     DraftModelOptions,
@@ -53,7 +53,7 @@ from .drafts.recurrent import RecurrentDraftingRunner, RecurrentHead
 from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
 from .graphs import capture_sizes, mixed_sizes
-from .kept import KeptOnDevice, is_plain
+from .kept import KeptOnDevice, held_bytes, is_plain
 from .layers.fused import FUSED
 from .layers.moe import check_experts
 from .layers.scratch import attention_of
@@ -91,15 +91,16 @@ def start(context: Context) -> GpuWorkerActor:
     model: GpuModel | None = None
     try:
         torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
         context.phase_ends(StartPhase.IMPORTS)
         begin_to_read_triton()
-        check_launcher()
-        await_freed_memory(context.config, device)
-        group = join_group(context, device)
-        context.phase_ends(StartPhase.GROUP)
-        model, draft = _load_all(context, device, group)
-        runner = make_runner(context, model, draft)
         with writable_cache(context.log):
+            check_launcher()
+            await_freed_memory(context.config, device, held_bytes(context))
+            group = join_group(context, device)
+            context.phase_ends(StartPhase.GROUP)
+            model, draft = _load_all(context, device, group)
+            runner = make_runner(context, model, draft)
             blocks, plan = _give_memory(context, runner, group)
             context.phase_ends(StartPhase.KV_MEMORY)
             if not is_eager(context.config, model):
@@ -132,12 +133,14 @@ def _load_all(
     return model, draft
 
 
-def _compile(context: Context, runner: GpuRunner) -> None:
+def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> None:
     """All kernels, side by side, before any is run. Where that fails, each is compiled when it is launched first, which
-    says itself what it lacks."""
-    begun = time.perf_counter()
+    says itself what it lacks. A group's members share the cores, and begin together: their sums are run."""
+    if group is not None:
+        group.wait_for_all()
+    begun, threads = time.perf_counter(), max(1, usable_cores() // context.config.local_workers)
     try:
-        count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs)
+        count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs, threads=threads)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -299,7 +302,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     windows = plan_tables(config, model.shape, length)
     beside = _make_pools(config, runner, 1, windows)
     plan = plan_memory(config, model.shape, length, kind, beside)
-    _compile(context, runner)
+    _compile(context, runner, group)
     kept = KeptOnDevice(context, model.device, is_plain(plan, bool(beside)), model.shape.kv, plan, kind)
     if found := kept.found(group):
         _make_pools(config, runner, found, windows, kept.take)

@@ -19,8 +19,10 @@ os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # re
 
 from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
-from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
+from actorserve.kernels.triton import rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
+from actorserve.kernels.triton.attention import paged_decode, paged_prefill
+from actorserve.kernels.triton.attention.tiles import Scratch
 from tests.kernels.triton.capture import captured, replayable
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,7 +56,7 @@ def pages_of(memory: Memory) -> Pages:
 
 def decode(memory: Memory, splits: int = 1) -> None:
     queries, pages = memory["queries"][:ROWS], pages_of(memory)
-    scratch = paged_decode.Scratch.make(queries, splits)
+    scratch = Scratch.make(queries, splits)
     paged_decode.paged_decode(queries, pages, Scoring(0.1), scratch, memory["out"][:ROWS])
 
 

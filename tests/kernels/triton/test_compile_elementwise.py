@@ -34,8 +34,8 @@ TYPES = {
     torch.uint8: "*u8",
     torch.int8: "*i8",
 }
-SHARED = {80: 163 << 10, 86: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}  # bytes that a program may take
-FEW = 32  # bytes of a thread that may be spilled on sm_86 and sm_120, for which Triton's code is that for sm_80
+SHARED = dict.fromkeys((86, 89, 120), 99 << 10) | {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a program
+FEW = 32  # bytes of a thread that may be spilled on sm_86, 89 and 120, for which Triton's code is that for sm_80
 REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
 QUICK = 90
 KERNELS = [

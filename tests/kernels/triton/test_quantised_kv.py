@@ -14,8 +14,9 @@ import triton
 import triton.language as tl
 
 from actorserve.kernels.pages import Pages, Scoring
-from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
-from actorserve.kernels.triton.paged_prefill import paged_prefill
+from actorserve.kernels.triton.attention.paged_decode import paged_decode
+from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
+from actorserve.kernels.triton.attention.tiles import Scratch
 from actorserve.kernels.triton.quantised_kv import (
     E4M3,
     LARGEST,

@@ -179,6 +179,7 @@ def test_devices_are_only_those_that_compute(capsys: pytest.CaptureFixture[str])
     cpu, gpu = unit(capsys, "--device", "cpu"), unit(capsys, "--device", "cuda")
     assert settings(cpu, "PrivateDevices") == ["yes"] and not settings(cpu, "DeviceAllow")
     assert "char-nvidia-uvm rw" in settings(gpu, "DeviceAllow") and not settings(gpu, "PrivateDevices")
+    assert "nvidia-persistenced.service" in settings(gpu, "After")[0].split(), "which loads the driver"
 
 
 def test_what_lies_in_a_home_is_bound(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

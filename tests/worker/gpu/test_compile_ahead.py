@@ -1,5 +1,5 @@
 """Kernels that are compiled side by side before any is run: what becomes of those that cannot be, of a compiler that is
-killed, and of a cache that cannot be written.
+killed, of a cache that cannot be written, and of a start with such a one.
 
 Another process does it, because this one may have set TRITON_INTERPRET, under which nothing is compiled.
 """
@@ -15,22 +15,25 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from tests.support.gpu.no_device import compile_nothing
+from tests.support.gpu.no_device import NoDevice, compile_nothing
 from tests.support.warm import run_module
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 PATIENCE_S = 120
+LOWER = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}  # products of float32 are TF32, as in images of CUDA
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = run_module("tests.worker.gpu.test_compile_ahead", wait_s=280, TRITON_INTERPRET="0")
+    done = run_module("tests.worker.gpu.test_compile_ahead", wait_s=280, TRITON_INTERPRET="0", **LOWER)
     assert done.returncode == 0, done.stderr[-3000:]
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -49,22 +52,33 @@ def test_a_compiler_that_is_killed_is_started_again(found: dict[str, Any]) -> No
 
 
 def test_one_that_cannot_be_compiled_is_named(found: dict[str, Any]) -> None:
-    """The others are compiled all the same."""
+    """The others are compiled all the same, and it is where it is launched, if it can be by then."""
     assert found["impossible"] == {
         "said": "kernel silu_mul_kernel cannot be compiled: no such instruction",
         "others": 1,
+        "ran": 2,
+        "then": 1,
     }
 
 
 def test_kernels_are_launched_as_ever_afterwards(found: dict[str, Any]) -> None:
     """Also where what was to be launched has failed."""
-    assert found["failed"] == {"said": "no memory", "ran": 1}
+    assert found["failed"] == {"said": "no memory", "ran": 2}
 
 
 def test_a_cache_that_cannot_be_written(found: dict[str, Any]) -> None:
     """The worker starts with a folder of its own, which is gone afterwards."""
     said = "/dev/null/cache cannot be written: kernels are compiled anew at each start"
     assert found["cache"] == {"written": True, "left": False, "said": [said], "kept": True}
+
+
+def test_a_start_builds_what_launches_kernels_there(found: dict[str, Any]) -> None:
+    """That, too, is compiled into Triton's folder, and its error would be one about a compiler."""
+    assert found["start"]["built"] == [True]
+
+
+def test_a_start_computes_float32_as_such(found: dict[str, Any]) -> None:
+    assert found["start"]["precisions"] == ["high", "highest"]
 
 
 def main() -> None:
@@ -78,6 +92,7 @@ def main() -> None:
         "impossible": kernels.impossible(),
         "failed": kernels.failed(),
         "cache": cache(),
+        "start": start(),
         "imported": [name for name in sys.modules if name == "torch._dynamo"],
     }
     print(json.dumps(told))
@@ -136,17 +151,22 @@ class Kernels:
         self.kernel.compile = compiled
         with pytest.raises(RuntimeError) as raised:
             self.compile_ahead(self.launch(5, 6))
-        return {"said": str(raised.value), "others": len(others)}
+        told, before = {"said": str(raised.value), "others": len(others)}, len(self.ran)
+        again = self.kernel.compile = Mock(side_effect=self.nothing)
+        self.launch(5, 6)()
+        return told | {"ran": len(self.ran) - before, "then": again.call_count}
 
     def failed(self) -> dict[str, Any]:
-        def launch() -> None:
+        def without_memory(*given: Any, **named: Any) -> None:
             raise torch.OutOfMemoryError("no memory")
 
+        self.kernel.compile = without_memory
+
         with pytest.raises(torch.OutOfMemoryError) as raised:
-            self.compile_ahead(launch)
+            self.compile_ahead(self.launch(8), without_memory)
         before = len(self.ran)
         self.kernel.compile = self.nothing
-        self.launch(7)()
+        self.launch(7, 8)()
         return {"said": str(raised.value), "ran": len(self.ran) - before}
 
 
@@ -169,6 +189,41 @@ def cache() -> dict[str, Any]:
         with writable_cache(log):
             kept = triton.knobs.cache.dir == f"{folder}/new"
     return {"written": written, "left": left, "said": said, "kept": kept}
+
+
+def start() -> dict[str, Any]:
+    """The beginning of a worker's, where the folder cannot be written and launchers are to be built."""
+    import triton
+
+    from actorserve.actors.worker.gpu import start as gpu_start
+
+    built: list[bool] = []
+
+    def further(*given: object) -> None:
+        raise InterruptedError
+
+    class Driver(NoDevice):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "utils":
+                folder = Path(triton.knobs.cache.dir) / "key"
+                folder.mkdir(parents=True)
+                built.append(folder.exists())
+            return super().__getattribute__(name)
+
+    triton.runtime.driver.set_active(Driver())
+    triton.knobs.cache.dir = "/dev/null/cache"
+    precisions = [torch.get_float32_matmul_precision()]
+    system = SimpleNamespace(first_device=lambda engine: 0)
+    context: Any = SimpleNamespace(spec=SimpleNamespace(engine=0, index=0), system=system)
+    context.config = SimpleNamespace(keep_kv=False)
+    context.log, context.phase_ends = logging.Logger("worker"), lambda phase: None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "set_device", lambda device: None)
+        patch.setattr(gpu_start, "await_freed_memory", further)
+        with pytest.raises(InterruptedError):
+            gpu_start.start(context)
+    precisions.append(torch.get_float32_matmul_precision())
+    return {"built": built, "precisions": precisions}
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.adapter.hooks import register
 from actorserve.actors.worker.adapter.probe import probe
+from actorserve.actors.worker.gpu import graphs, sampler
 from actorserve.actors.worker.gpu.adapted.model import AdaptedGpuModel
 from actorserve.actors.worker.gpu.adapted.trial import seen_shape, verify_on_device
 from actorserve.actors.worker.gpu.graphs import no_collection
 from actorserve.actors.worker.gpu.layers.fused import FusedLayers
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites
 from actorserve.actors.worker.gpu.runner import GpuRunner
-from actorserve.actors.worker.logprobs import LogprobsWriter
+from actorserve.actors.worker.logprobs import CHUNK, LogprobsWriter, pack_records
 from actorserve.kernels.triton.quantised_kv import E4M3
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import make_ref
@@ -57,6 +58,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
     with pretended() as found:
         for module in (test_runner, test_recurrent, test_medusa, test_blocks):
             monkeypatch.setattr(module, "DEVICE", pretended_device.DEVICE)
+        monkeypatch.setattr(graphs, "MEASURED", 1)  # in the interpreter each takes seconds
         yield found
 
 
@@ -141,11 +143,20 @@ def test_steps_by_graphs(name: str, folders: Folders, device: PretendedDevice) -
     assert found == tokens_of_a_cpu(folder, own)
 
 
-def test_steps_without_graphs(folders: Folders, device: PretendedDevice) -> None:
-    """As --enforce-eager has them; keys and values of 8 bits."""
+def test_steps_without_graphs(folders: Folders, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As --enforce-eager has them; keys and values of 8 bits. Logprobs of a long prompt, which take more memory than
+    those of all rows where rows are few, are tried, too."""
+    told: list[int] = []
+
+    def packed(logits: torch.Tensor, *given: Any) -> torch.Tensor:
+        told.append(len(logits))
+        return pack_records(logits, *given)
+
+    monkeypatch.setattr(sampler, "pack_records", packed)
     config = config_for(folders("qwen3", **ONE_LAYER), block_size=16)
     runner = make_gpu_runner(config, graphs=False, kind=E4M3)
     runner.profile_steps()
+    assert set(told) == {CHUNK} and ROWS < CHUNK
     assert all(map(len, GpuDriver(hurried(runner, device), seed=6).run(sequences(2))))
 
 

@@ -34,8 +34,8 @@ from actorserve.actors.worker.gpu.memory import kv_block_bytes, make_pools  # no
 from actorserve.actors.worker.gpu.runner import GpuRunner  # noqa: E402
 from actorserve.actors.worker.logprobs import LOG_SUMS, LogprobsWriter  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
-from actorserve.kernels.triton import paged_prefill  # noqa: E402
-from actorserve.kernels.triton.decode_launch import TABLE  # noqa: E402
+from actorserve.kernels.triton.attention import paged_prefill  # noqa: E402
+from actorserve.kernels.triton.attention.decode_launch import TABLE  # noqa: E402
 from actorserve.kernels.triton.drafts import Lookup  # noqa: E402
 from actorserve.kernels.triton.linear.gemv import MOST_ROWS  # noqa: E402
 from actorserve.kernels.triton.logits import log_sums  # noqa: E402

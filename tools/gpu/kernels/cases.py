@@ -23,8 +23,10 @@ from torch import Tensor
 from actorserve.actors.protocol.request import default_of
 from actorserve.kernels.pages import Pages, Scoring
 from actorserve.kernels.triton import logits as gpu_logits
-from actorserve.kernels.triton import paged_decode, paged_prefill, rms_norm, rotary_kv, silu_mul
+from actorserve.kernels.triton import rms_norm, rotary_kv, silu_mul
 from actorserve.kernels.triton import sampling as gpu_sampling
+from actorserve.kernels.triton.attention import paged_decode, paged_prefill
+from actorserve.kernels.triton.attention.tiles import Scratch
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 
 Call = Callable[[], object]
@@ -124,7 +126,7 @@ def decode(device: torch.device, model: Model, batch: int, context: int, dtype: 
         queries = torch.randn(batch, model.heads, model.head_dim, device=device).to(dtype)
         out = torch.empty_like(queries)
         splits = paged_decode.split_count(batch, model.kv_heads, context, processors(device))
-        scratch = paged_decode.Scratch.make(queries, splits)
+        scratch = Scratch.make(queries, splits)
         scoring = Scoring(model.head_dim**-0.5)
         return lambda: paged_decode.paged_decode(queries, pages, scoring, scratch, out)
 

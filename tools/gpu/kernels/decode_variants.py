@@ -2,7 +2,7 @@
 
 Each line is a shape: what each variant takes, and how the quickest compares with the table's own entry. At the end
 stands for each type of keys and values the variant that is best over all shapes, by the mean of its times over the
-table's: it should stand in kernels/triton/decode_launch.py where it wins by more than the measure's own noise.
+table's: it should stand in kernels/triton/attention/decode_launch.py where it wins by more than the measure's noise.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from .. import ceilings
 from ..report import TINY, say
 
 from actorserve.kernels.pages import Scoring  # isort: skip
-from actorserve.kernels.triton.decode_launch import TABLE, DecodeLaunch, kind_of  # isort: skip
-from actorserve.kernels.triton.paged_decode import Scratch, paged_decode  # isort: skip
+from actorserve.kernels.triton.attention.decode_launch import TABLE, DecodeLaunch, kind_of  # isort: skip
+from actorserve.kernels.triton.attention.paged_decode import paged_decode  # isort: skip
+from actorserve.kernels.triton.attention.tiles import Scratch  # isort: skip
 from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: skip
 from . import cases  # isort: skip
 

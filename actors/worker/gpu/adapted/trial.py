@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from actorserve.kernels.triton.paged_decode import Scratch
+from actorserve.kernels.triton.attention.tiles import Scratch
 from actorserve.kernels.triton.step_inputs import StepInputs
 
 from ...adapter.hooks import NAME, Unfit, attending, use_attention

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.pages import LARGEST_GROUP, Pages
-from actorserve.kernels.triton.paged_decode import Scratch, paged_decode, split_count
+from actorserve.kernels.triton.attention.paged_decode import paged_decode, split_count
+from actorserve.kernels.triton.attention.tiles import Scratch
 from actorserve.kernels.triton.quantised_kv import E4M3
 from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorserve.kernels.triton.paged_decode import Scratch
+from actorserve.kernels.triton.attention.tiles import Scratch
 
 from ..executor import GpuBatch, GpuModel, Hidden
 from ..layers.scratch import attention_of, decode_splits

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from actorserve.kernels.triton import paged_prefill
-from actorserve.kernels.triton.decode_launch import places_of
-from actorserve.kernels.triton.paged_decode import Scratch, split_count
+from actorserve.kernels.triton.attention import paged_prefill
+from actorserve.kernels.triton.attention.decode_launch import places_of
+from actorserve.kernels.triton.attention.paged_decode import split_count
+from actorserve.kernels.triton.attention.tiles import Scratch
 
 from ....model.architecture import Architecture
 from ....model.memory.kv import LayerAttention

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from actorserve.kernels.pages import ByHead, Pages, Scoring
-from actorserve.kernels.triton.paged_decode import Scratch, paged_decode
-from actorserve.kernels.triton.paged_prefill import paged_prefill
+from actorserve.kernels.triton.attention.paged_decode import paged_decode
+from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
+from actorserve.kernels.triton.attention.tiles import Scratch
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.reference.quantised_kv import quantise

@@ -14,10 +14,12 @@ import torch
 os.environ["TRITON_INTERPRET"] = "0" if torch.cuda.is_available() else "1"  # read when kernels are imported
 
 from actorserve.kernels.pages import ByHead, Pages, gathered
-from actorserve.kernels.triton.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of, places_of
-from actorserve.kernels.triton.paged_decode import Scratch, are_latents, paged_decode, split_count
-from actorserve.kernels.triton.paged_prefill import paged_prefill
-from actorserve.kernels.triton.paged_prefill import split_count as prefill_splits
+from actorserve.kernels.triton.attention import paged_decode as decode_module
+from actorserve.kernels.triton.attention.decode_launch import MOST_SPLITS, TABLE, DecodeLaunch, kind_of, places_of
+from actorserve.kernels.triton.attention.paged_decode import paged_decode, split_count
+from actorserve.kernels.triton.attention.paged_prefill import paged_prefill
+from actorserve.kernels.triton.attention.paged_prefill import split_count as prefill_splits
+from actorserve.kernels.triton.attention.tiles import Scratch, are_latents
 from tests.kernels.reference.attention import reference_attention
 from tests.kernels.triton.attention.paged_cases import (
     DEVICE,
@@ -160,6 +162,27 @@ def test_values_may_be_a_part_of_the_keys(dtype: torch.dtype, group: int, width:
     for scratch in (None, Scratch.make(q, 2, width)):
         compare(case, paged_prefill(q, starts, pages, case.scoring, scratch=scratch), wanted)
         compare(case, paged_decode(q[1::3], pages, case.scoring, scratch), wanted[1::3])
+
+
+def test_latents_where_programs_have_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 33 heads a program has 32: the product is no larger than such a device has room for."""
+    sizes: list[int] = []
+
+    def configured(*given: Any) -> Any:
+        options, launched = configuration(*given)
+        sizes.append(options["QUERIES"])
+        return options, launched
+
+    configuration = decode_module.configuration
+    monkeypatch.setattr(decode_module, "configuration", configured)
+    case = Case(torch.float16, head_dim=80, group=33, kv_heads=1, block_size=16)
+    pages, q = filled(case, (50,), (1,)), random_queries(case, 1)
+    pages = pages._replace(values=pages.keys[..., :64])
+    wanted = reference_attention(q, [0, 1], clean(pages), case.scoring)
+    for narrow in (False, True):
+        monkeypatch.setattr(decode_module, "is_narrow", lambda device, narrow=narrow: narrow)
+        compare(case, paged_decode(q, pages, case.scoring), wanted)
+    assert sizes == [64, 32]
 
 
 @pytest.mark.parametrize("scaled", [False, True])

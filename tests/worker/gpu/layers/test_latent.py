@@ -30,8 +30,8 @@ from actorserve.actors.worker.gpu.start import check_shape
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import open_checkpoint
+from actorserve.kernels.triton.attention.tiles import are_latents
 from actorserve.kernels.triton.drafts import Lookup
-from actorserve.kernels.triton.paged_decode import are_latents
 from actorserve.shm.table.logprobs import Logprobs
 from tests.support.models.greedy import assert_greedy, behind, reference
 from tests.support.selection import slow

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from actorserve.actors.model.shapes import MoeShape
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.gpu import compilations
 from actorserve.actors.worker.gpu import memory as gpu_memory
+from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.graphs import Graphs, StepSize, capture_sizes, mixed_sizes, size_for, smallest
 from actorserve.actors.worker.gpu.memory import (
     RESERVE,
@@ -90,19 +92,37 @@ def test_sizes_of_graphs_for_prompts() -> None:
     assert len(mixed_sizes(4096, 1 << 20)) <= 24
 
 
-def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is captured three times, since the first of all sets things up, and others may take memory meanwhile."""
-    for taken in ([500, 30, 30], [500, 4000, 30], [500, 30, 4000]):
-        left = [10000]
-        graphs = Graphs([2, 4, 8], lambda size: None, torch.device("cpu"))
+@pytest.mark.parametrize(
+    ("taken", "each"),
+    [
+        ([30] * 8, 30),
+        ([30, 4000, *[30] * 6], 30),  # somebody else's
+        ([*[30] * 6, 4000, 30], 30),
+        ([0, 32 << 20] * 4, 16 << 20),  # in pieces that have room for two
+        ([-5] * 8, 0),
+    ],
+)
+def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch, taken: list[int], each: int) -> None:
+    """The first of all sets things up, and others may take memory meanwhile."""
+    graphs, left, still = Graphs([2, 4, 8], lambda size: None, torch.device("cpu")), [1 << 40], [500, *taken]
 
-        def captured(size: int, pool: object, left: list[int] = left, taken: list[int] = taken) -> object:
-            left[0] -= taken.pop(0)
-            return object()
+    def captured(size: int, pool: object) -> object:
+        left[0] -= still.pop(0)
+        return object()
 
-        monkeypatch.setattr(graphs, "_captured", captured)
-        assert graphs.own_bytes(None, lambda left=left: left[0]) == 3 * 30  # type: ignore[misc]
+    monkeypatch.setattr(graphs, "_captured", captured)
+    assert graphs.own_bytes(None, lambda: left[0]) == 3 * each and not still
     assert Graphs[int]([], print, torch.device("cpu")).own_bytes(None, lambda: 5) == 0
+
+
+def test_graphs_are_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them goes: it would take the others' workspace along."""
+    graphs = Graphs([2, 4], lambda size: None, torch.device("cpu"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(graphs, "_captured", lambda size, pool: size)
+    assert graphs.capture(None, "decoding") == 2
+    with pytest.raises(RuntimeError, match="CUDA graphs, decoding: they are captured"):
+        graphs.capture(None, "decoding")
 
 
 def test_kv_memory_is_what_is_left() -> None:
@@ -146,20 +166,24 @@ def test_layers_of_windows_share_memory(kind: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "looks"),
+    ("free", "held", "looks"),
     [
-        ([79], 1),  # nobody else is there
-        ([10, 30, 60, 79, 79], 4),  # a predecessor's memory comes back
-        ([10, 30, 30, 30, 30, 30, 30], 7),  # the rest is somebody's who stays
-        ([look // 2 for look in range(200)], 101),  # whoever gives back so slowly is not waited for
+        ([79], 0, 1),  # nobody else is there
+        ([10, 30, 60, 79, 79], 0, 4),  # a predecessor's memory comes back
+        ([10, 30, 30, 30, 30, 30, 30], 0, 7),  # the rest is somebody's who stays
+        ([look // 2 for look in range(200)], 0, 101),  # whoever gives back so slowly is not waited for
+        ([19, 19, 19, 19, 19, 19], 60, 1),  # the rest is kept for this worker
+        ([9, 19], 60, 2),
     ],
 )
-def test_memory_that_is_still_being_freed(monkeypatch: pytest.MonkeyPatch, free: list[int], looks: int) -> None:
+def test_memory_that_is_still_being_freed(
+    monkeypatch: pytest.MonkeyPatch, free: list[int], held: int, looks: int
+) -> None:
     seen, waited = iter(free), list[float]()
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(seen) * GIB, 1000 * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     config = make_config({"gpu_memory_utilization": 0.079})
-    found = await_freed_memory(config, torch.device("cuda", 0), waited.append)
+    found = await_freed_memory(config, torch.device("cuda", 0), held * GIB, waited.append)
     assert found == free[looks - 1] * GIB and len(waited) == looks - 1 and sum(waited) <= 10.01
 
 
@@ -245,6 +269,24 @@ def test_gpus_that_kernels_do_not_run_on(
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5) if index else (8, 0))
     assert uses_gpu(make_config({})), "the other one is not used"
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(16, 4), (3, 1)])
+def test_members_of_a_group_share_cores_to_compile(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
+    """Behind the last one's weights, since their sums are run then."""
+    done: list[object] = []
+
+    def compile_ahead(*given: object, threads: int) -> int:
+        done.append(threads)
+        return 0
+
+    monkeypatch.setattr(gpu_start, "compile_ahead", compile_ahead)
+    monkeypatch.setattr(gpu_start, "usable_cores", lambda: cores)
+    config, log = make_config({"tensor_parallel_size": 4}), logging.Logger("worker")
+    runner: Any = SimpleNamespace(device=None, profile_steps=None, try_graphs=None)
+    group: Any = SimpleNamespace(wait_for_all=lambda: done.append("all are there"))
+    gpu_start._compile(cast(Any, SimpleNamespace(config=config, log=log)), runner, group)
+    assert done == ["all are there", threads]
 
 
 def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 The tokens of row r are [starts[r], starts[r + 1]) of the flat batch, the last ones of its `lengths[r]` positions; their
 keys and values are in the pools already. A program takes a few tokens of one row for one head of keys: each token with
 each query of the group is a row of the product, so that all of them share the keys that are read. Of a group that is
-larger than a program it takes a part, for one token. Latents are as in paged_decode.py.
+larger than a program it takes a part, for one token.
 
 Which tokens, a program finds out itself: with T tokens a tile, row r has the tiles from starts[r] // T + r on, as many
 as it needs, or one more. So the grid depends on the sizes of `queries` and `starts` only, and a graph that
@@ -17,7 +17,6 @@ starts[0], which this kernel leaves alone, and give them to paged_decode.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..pages import (
+from ...pages import (
     FURTHEST,
     ByHead,
     Pages,
@@ -38,11 +37,11 @@ from ..pages import (
     new_out,
     strides,
 )
-from .paged_decode import PLAIN, Scratch, attend, constants, factors, fetch, heads_of, place
+from .decode_launch import is_narrow
+from .tiles import PLAIN, Scratch, attend, constants, factors, fetch, heads_of, place
 
 TILE_BYTES = 16384  # of a tile of keys
 LEAST = 512  # positions worth a split of their own
-ROOMY = 128 << 10  # bytes of shared memory of a program: 163 KB on an A100, 227 from Hopper on, 99 on 8.6, 8.9 and 12.0
 MOST_SPLITS = 16
 
 
@@ -135,14 +134,6 @@ def configuration(
     if options["SCALED"] or padded or options["CHUNK"] or options["REST"]:  # each takes registers, or is read once
         options["TILE"] = 32
     return options | packing(packed, options["GROUP"]), launch
-
-
-@functools.cache
-def is_narrow(device: torch.device) -> bool:
-    """Whether programs have little shared memory there, as on GPUs of people at home."""
-    if device.type != "cuda":
-        return False
-    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", ROOMY) < ROOMY
 
 
 def packing(rows: int, group: int) -> dict[str, int]:

@@ -6,11 +6,13 @@ variants of tools/gpu/kernels/decode_variants.py on a device, and says which ent
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
 
 MOST_SPLITS = 128
+ROOMY = 128 << 10  # bytes of shared memory of a program: 163 KB on an A100, 227 from Hopper on, 99 on 8.6, 8.9 and 12.0
 
 
 class DecodeLaunch(NamedTuple):
@@ -53,8 +55,8 @@ TABLE = {
     "latents": DecodeLaunch(tile_bytes=32768, stages=4, registers=255, waves=2),
 }
 QUERIES = 16  # of a program, of those that share a head of keys
-QUERIES_OF_LATENTS = 64  # the same of latents, at most
-QUERIES_OF_A_PLACE = 32  # of latents, beside which another program of as many has room on a multiprocessor
+QUERIES_OF_LATENTS = 64  # the same of latents, at most, which take 112 KB of shared memory
+QUERIES_OF_A_PLACE = 32  # of latents, beside which another program of as many has room on a multiprocessor: 74 KB
 
 
 def kind_of(dtype: torch.dtype, padded: int, scaled: bool, latents: bool = False) -> str:
@@ -75,3 +77,11 @@ def kind_of(dtype: torch.dtype, padded: int, scaled: bool, latents: bool = False
 def places_of(heads: int, kv_heads: int, latents: bool = False) -> int:
     """How many of the places that a multiprocessor has for programs a row takes that is not divided."""
     return kv_heads * -(-(heads // kv_heads) // (QUERIES_OF_A_PLACE if latents else QUERIES))
+
+
+@functools.cache
+def is_narrow(device: torch.device) -> bool:
+    """Whether programs have little shared memory there, as on GPUs of people at home."""
+    if device.type != "cuda":
+        return False
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", ROOMY) < ROOMY
