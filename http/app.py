@@ -34,7 +34,7 @@ def make_app(engine: ServerEngine, settings: Settings, more: Sequence[Middleware
     app.on_response_prepare.append(edge.add_headers)
     app[ROOT] = settings.root_path
     app[GO_ON] = api.responses.going_on()
-    app[DRAIN] = api.realtime.drain
+    app[DRAIN] = apis.drain
     app.on_shutdown.append(api.page.end)
     for route in ROUTES:
         if route.handler:

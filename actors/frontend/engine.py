@@ -248,6 +248,11 @@ class FrontendEngine(Engine):
         self._status.add(FrontendGauge.REALTIME, sessions)
         self._status.add(FrontendGauge.REALTIME_ANSWERS, begun)
 
+    def count_response_sockets(self, sockets: int = 0, begun: int = 0) -> None:
+        """See Engine."""
+        self._status.add(FrontendGauge.RESPONSE_SOCKETS, sockets)
+        self._status.add(FrontendGauge.RESPONSE_SOCKET_ANSWERS, begun)
+
     def count_session(self, key: bytes, until: float, turns: int = 0) -> None:
         """See Engine."""
         self._sessions[key] = until

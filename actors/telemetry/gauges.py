@@ -66,6 +66,8 @@ class FrontendGauge(IntEnum):
     SESSIONS = 7  # of /open_session, that are open
     WARM = 8  # 1 once the warm-up request was answered
     SESSION_TURNS = 9  # that were kept
+    RESPONSE_SOCKETS = 10  # WebSockets of /v1/responses that are open
+    RESPONSE_SOCKET_ANSWERS = 11  # responses that were begun for them
 
 
 class WorkerGauge(IntEnum):
@@ -151,7 +153,7 @@ SCHEDULER_KEPT = frozenset[int](SchedulerGauge) - {
 FRONTEND_KEPT = frozenset[int](
     {
         *(FrontendGauge.REFUSED, FrontendGauge.SURVIVED_FRONTEND, FrontendGauge.REALTIME_ANSWERS, FrontendGauge.WARM),
-        FrontendGauge.SESSION_TURNS,
+        *(FrontendGauge.SESSION_TURNS, FrontendGauge.RESPONSE_SOCKET_ANSWERS),
     }
 )
 PORTER_KEPT = frozenset[int](

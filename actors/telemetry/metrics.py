@@ -77,6 +77,18 @@ FRONTEND_METRICS = (
         "Responses and transcripts begun for sessions of /v1/realtime",
         FrontendGauge.REALTIME_ANSWERS,
     ),
+    Metric(
+        "gauge",
+        "actorserve:response_sockets",
+        "WebSockets of /v1/responses that are open",
+        FrontendGauge.RESPONSE_SOCKETS,
+    ),
+    Metric(
+        "counter",
+        "actorserve:response_socket_answers",
+        "Responses begun over WebSockets of /v1/responses",
+        FrontendGauge.RESPONSE_SOCKET_ANSWERS,
+    ),
     Metric("gauge", "actorserve:sessions", "Sessions of /open_session that are open", FrontendGauge.SESSIONS),
     Metric("counter", "actorserve:session_turns", "Turns of sessions that were kept", FrontendGauge.SESSION_TURNS),
 )

@@ -285,6 +285,9 @@ class Engine(Protocol):
     def count_realtime(self, sessions: int = 0, begun: int = 0) -> None:
         """So many realtime sessions more are open, and so many answers more were begun for them."""
 
+    def count_response_sockets(self, sockets: int = 0, begun: int = 0) -> None:
+        """So many WebSockets of responses more are open, and so many responses more were begun for them."""
+
     def count_session(self, key: bytes, until: float, turns: int = 0) -> None:
         """A session of /open_session is kept by this key until then (Unix seconds), and has so many turns more."""
 

@@ -48,7 +48,8 @@ from .pooling import PoolingApi
 from .realtime.api import RealtimeApi
 from .realtime.client_secrets import ClientSecretsApi
 from .rendering import RenderingApi
-from .responses import ResponsesApi
+from .responses.api import ResponsesApi
+from .responses.sockets import ResponseSockets
 from .scoring import ScoringApi
 from .sessions import SessionsApi
 from .speech import SpeechApi
@@ -71,6 +72,7 @@ class Api:
         self.administration = Administration(engine, self._body)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator, responses)
+        self.response_sockets = ResponseSockets(self.responses, self.longest)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)
         self.scoring = ScoringApi(self._generator, self._body)
         self.decisions = DecisionsApi(self._generator, self._conversation)

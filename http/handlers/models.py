@@ -26,6 +26,7 @@ from ..transport.body import BodyBudget, read_body
 from ..transport.form import read_form, read_form_body
 from .api import Api
 from .operators.operations import ServerEngine
+from .responses.api import ResponsesApi
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LATEST = ":latest"  # Ollama's clients put it behind any name
@@ -50,7 +51,18 @@ class ModelApis:
         self._longest_form = max(one.longest_form for one in settings.all_models)
         self._sound = max(map(sound_limit, settings.all_models))
         self._unfinished = BodyBudget(max(self._longest, self._longest_form))
-        self.first.responses.go_on(lambda left: self._all[index_of(settings, left.raw)].responses)
+        self.first.responses.go_on(lambda left: self._responses(left.raw))
+        self.first.response_sockets.among(self._responses, self._longest)
+
+    def _responses(self, raw: bytes) -> ResponsesApi:
+        """Those of the model that a body asks."""
+        return self._all[index_of(self._settings, raw)].responses
+
+    def drain(self) -> None:
+        """WebSockets begin nothing more."""
+        for api in self._all:
+            api.realtime.drain()
+        self.first.response_sockets.drain()
 
     def handler(self, route: Route) -> Handler:
         """What answers this route."""

@@ -95,13 +95,14 @@ class ResponsesFormat:
         job: Job,
         after: int = -1,
         at_end: Callable[[dict[str, Any]], object] | None = None,
+        nothing: bool = False,
     ) -> None:
         """`after`: the number of the last event that the client has; `at_end` is given the whole response object
-        before the client has its end.
+        before the client has its end. `nothing`: what was generated is not for the client.
         """
         self.answer = answer
         self._job = job
-        self._after = after
+        self._after, self._nothing = after, nothing
         self._events = ResponseEvents(answer)
         self._begun = False
         for choice in job.choices:
@@ -133,11 +134,12 @@ class ResponsesFormat:
         if not self._begun:  # a predecessor has
             self._begun = True
             self._events.sequence = choice.skip_tokens or FIRST_EVENTS
-        self._events.skip(news.skipped)
+        pieces, skipped = ([], []) if self._nothing else (news.pieces, news.skipped)
+        self._events.skip(skipped)
         if not news.ended:
-            return self._behind(self._events.pieces(news.pieces))
-        now = int(time.time())
-        events = self._events.last(news.pieces, choice.finish_reason or "", usage(self._job), now)
+            return self._behind(self._events.pieces(pieces))
+        reason = "stop" if self._nothing else choice.finish_reason or ""
+        events = self._events.last(pieces, reason, usage(self._job, self._nothing), int(time.time()))
         if self._at_end is not None and self._events.ended is not None:
             self._at_end(self._events.ended)
         return self._behind(events)

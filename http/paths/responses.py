@@ -25,6 +25,16 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
         movable=True,
     ),
     Route(
+        "get",
+        RESPONSES,
+        "response_sockets.connect",
+        "Responses one after the other over a WebSocket: a message begins each, and its events are messages",
+        generates=CHAT,
+        statuses=(400, 403),
+        head=False,
+        upgrades=True,
+    ),
+    Route(
         "post",
         f"{RESPONSES}/input_tokens",
         "count_input",

@@ -37,6 +37,7 @@ class WebSocketChannel:
     def __init__(self, request: web.Request, most: int, protocols: Sequence[str]) -> None:
         """`most`: bytes of a message."""
         self._request, self._protocol = request, request.protocol
+        self.most = most
         options = {"heartbeat": PING_S, "max_msg_size": most, "timeout": GOODBYE_S, "decode_text": False}
         self.response = web.WebSocketResponse(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
         self._transport: asyncio.Transport | None = None

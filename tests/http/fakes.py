@@ -103,6 +103,7 @@ class FakeEngine:
         self.adapters_asked: list[tuple[str, str, bool]] = []
         self.kept_jobs: dict[bytes, tuple[Kept, Job]] = {}
         self.sessions = self.answers_begun = 0
+        self.sockets = self.responses_begun = 0
 
     def of_model(self, model: int) -> FakeEngine:
         return self.others.setdefault(model, FakeEngine())
@@ -144,6 +145,9 @@ class FakeEngine:
 
     def count_realtime(self, sessions: int = 0, begun: int = 0) -> None:
         self.sessions, self.answers_begun = self.sessions + sessions, self.answers_begun + begun
+
+    def count_response_sockets(self, sockets: int = 0, begun: int = 0) -> None:
+        self.sockets, self.responses_begun = self.sockets + sockets, self.responses_begun + begun
 
     def count_session(self, key: bytes, until: float, turns: int = 0) -> None:
         self.open_sessions[key] = until

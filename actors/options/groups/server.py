@@ -99,7 +99,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     realtime_idle_timeout: Annotated[
         float,
         Meta(
-            gt=0, description="seconds after which a WebSocket of /v1/realtime is closed on which nothing comes or goes"
+            gt=0,
+            description="seconds after which a WebSocket is closed on which nothing comes or goes (all kinds)",
         ),
     ] = 600.0
     warm_up: Annotated[

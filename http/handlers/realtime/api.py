@@ -8,18 +8,18 @@ import time
 from aiohttp import hdrs, web
 
 from ...accounts import check_model_of
-from ...errors import ApiError, bad_request
+from ...errors import bad_request
 from ...generation.fields.decoding import check_model, decode_query
 from ...middleware.context import ACCOUNT, GRANT, name_request
-from ...middleware.edge import allows_origin
 from ...pooling.prepare import check_generates
 from ...realtime.client_secrets import expired_secret
 from ...realtime.fields import RealtimeQuery
 from ...realtime.session import REALTIME, TRANSCRIPTION, Kind, new_session
-from ...settings import Settings, printable
+from ...settings import Settings
 from ...transport.resume import record_of
 from ...transport.websocket import WebSocketChannel
 from ..generate import Generator
+from ..sockets import check_upgrade
 from .connection import RealtimeConnection
 
 log = logging.getLogger("http")
@@ -47,9 +47,7 @@ class RealtimeApi:
         asked = query.model if grant is None else grant.model
         kind, model = self._kind(query), check_model(asked, *self._settings.names)
         check_model_of(request.get(ACCOUNT), model)
-        if request.headers.get(hdrs.UPGRADE, "").lower() != "websocket":
-            raise bad_request("This path is a WebSocket: connect to it by ws:// or wss://.")
-        self._check_origin(request)
+        check_upgrade(request, self._settings)
         name_request(request, None)
         channel = WebSocketChannel(request, self._settings.max_body_bytes, PROTOCOLS)
         record = record_of(request)
@@ -83,12 +81,6 @@ class RealtimeApi:
         if kind == REALTIME and query.intent == TRANSCRIPTION:
             raise bad_request("intent: this model writes no sounds down; a Whisper does.", "intent")
         return kind
-
-    def _check_origin(self, request: web.Request) -> None:
-        """Browsers let any site's page open a WebSocket: whether it may is to be said here."""
-        origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and not allows_origin(self._settings, origin):
-            raise ApiError(403, f"Pages of {printable(origin)} are not among the --allowed-origins.")
 
     def drain(self) -> None:
         """Nothing is begun any more: each connection is closed when what it is being answered has ended."""

@@ -20,7 +20,7 @@ from actorserve.actors.accounts.account import Account
 from ...errors import ApiError, overloaded
 from ...generation.choice import read_state
 from ...generation.fields.decoding import decode
-from ...middleware.context import ACCOUNT, CLIENT
+from ...middleware.context import CLIENT
 from ...middleware.edge import check_depth
 from ...realtime.events import error_event, told
 from ...realtime.fields import (
@@ -31,12 +31,12 @@ from ...realtime.session import Session
 from ...transport.resume import LeftSession, record_of
 from ...transport.websocket import WebSocketChannel, frame
 from ..generate import Generator
+from ..sockets import ENDING, account_of
 from .client_events import ClientEvents
 from .generation import Generation, Generations
 
 MESSAGE = "message"  # as it is called where it cannot be read
 FAR = 1 << 17  # bytes that a client has sent since what is kept begins
-ENDING = "The server is about to end. Connect again."
 
 
 class RealtimeConnection:
@@ -251,13 +251,7 @@ class RealtimeConnection:
 
     def account(self) -> Account | None:
         """Whose key it is, as long as that is one."""
-        if ACCOUNT not in self._request:
-            return None
-        own = self._request[ACCOUNT]
-        account = self.settings.accounts.named(own.name)
-        if account is None or account.digest != own.digest:
-            raise ApiError(401, "The API key is not valid any more.", code="invalid_api_key")
-        return account
+        return account_of(self._request, self.settings)
 
     def summary(self) -> str:
         """For the log, at its end."""

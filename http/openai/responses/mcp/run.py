@@ -52,7 +52,7 @@ class ToolRun:
         ask: Callable[[ResponsesRequest], PreparedRequest],
         begin: Callable[[Job], Awaitable[None]],
         most_calls: int,
-        keep: Callable[[Object], None],
+        keep: Callable[[Object], object],
     ) -> None:
         """`ask` makes a turn's request, `begin` submits its job; `earlier` stands before `input`. `keep` is given the
         whole response before the client has its end.

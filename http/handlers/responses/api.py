@@ -6,37 +6,35 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
-from ..accounts import check_model_of
-from ..errors import ApiError, bad_request
-from ..generation.adapter import chat_request
-from ..generation.choice import read_state
-from ..generation.fields.decoding import check_model, decode_query
-from ..generation.fields.unsupported import read
-from ..generation.idempotency import StreamProgress
-from ..generation.idempotency_keys import Background
-from ..generation.job import Job
-from ..generation.prepare import PreparedRequest, ask_chat
-from ..generation.trail import Given
-from ..middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
-from ..openai.responses.answers import ResponseAnswer
-from ..openai.responses.mcp.tools import McpServer, mcp_servers
-from ..openai.responses.references import owner_of_items, resolved
-from ..openai.responses.requests import can_move, echo, input_items, named, padded, renamed, to_chat
-from ..openai.responses.schemas import InputItemsQuery, Object, ResponsesRequest
-from ..openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
-from ..openai.responses.stored import StoredResponse, history, not_found, page_of
-from ..openai.schemas import ChatRequest
-from ..output import answer as answers
-from ..output.formats import AnswerFormat, ResponsesFormat
-from ..transport.json_response import json_response
-from ..transport.resume import record_of
-from .answering import follow, new_job, pin, seeded, stream_answer
-from .generate import Generator
-from .tool_responses import RequestFacts, ToolResponses
+from ...accounts import check_model_of
+from ...errors import ApiError, bad_request
+from ...generation.choice import read_state
+from ...generation.fields.decoding import check_model, decode_query
+from ...generation.fields.unsupported import read
+from ...generation.idempotency import StreamProgress
+from ...generation.idempotency_keys import Background
+from ...generation.job import Job
+from ...generation.prepare import PreparedRequest
+from ...generation.trail import Given
+from ...middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
+from ...openai.responses.answers import ResponseAnswer
+from ...openai.responses.mcp.tools import McpServer, mcp_servers
+from ...openai.responses.references import owner_of_items, resolved
+from ...openai.responses.requests import can_move, echo, input_items, padded, renamed
+from ...openai.responses.schemas import InputItemsQuery, ResponsesRequest
+from ...openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
+from ...openai.responses.stored import StoredResponse, history, not_found, page_of
+from ...output import answer as answers
+from ...output.formats import AnswerFormat, ResponsesFormat
+from ...transport.json_response import json_response
+from ...transport.resume import record_of
+from ..answering import follow, new_job, pin, stream_answer
+from ..generate import Generator
+from .requests import ResponseRequests
+from .tools import ToolResponses
 
 
 class ResponsesApi:
@@ -44,20 +42,21 @@ class ResponsesApi:
 
     def __init__(self, generator: Generator, first: ResponsesApi | None = None) -> None:
         """`first`: of the server's first model, which keeps the responses of all."""
-        self._generator = generator
-        self._engine, self._settings = generator.engine, generator.settings
-        self._keeping: ResponseStore = ResponseStore(self._engine) if first is None else first._keeping
-        self._tools = ToolResponses(generator)
+        self.generator = generator
+        self.engine, self.settings = generator.engine, generator.settings
+        self.keeping: ResponseStore = ResponseStore(self.engine) if first is None else first.keeping
+        self.requests = ResponseRequests(self.settings, self.keeping)
+        self.tools = ToolResponses(generator)
 
     def go_on(self, find: Callable[[Background], ResponsesApi]) -> None:
         """What a predecessor had in the background, by whom its model belongs to."""
-        self._keeping.go_on(lambda left, client: find(left)._background_again(left, client))
+        self.keeping.go_on(lambda left, client: find(left)._background_again(left, client))
 
     def going_on(self) -> list[RequestContext]:
         """What runs in the background and was not begun here, once this is made."""
         return [
             RequestContext(one.request_id, one.answer.model, one.job, name, background=True)
-            for name, one in self._keeping.running.items()
+            for name, one in self.keeping.running.items()
         ]
 
     # --- making ----------------------------------------------------------------------------------------------------
@@ -65,39 +64,39 @@ class ResponsesApi:
     async def create(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses."""
         body = read(ResponsesRequest, raw)
-        servers = mcp_servers(body, self._settings)
+        servers = mcp_servers(body, self.settings)
         given, moves = request.get(GIVEN), can_move(body, bool(servers))
         if given is not None and not moves:
             raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
         owner = self._owner(body, given)
         if owner is not None:
-            await self._generator.give_to(request, owner)
-        body = resolved(body, self._keeping, request[CLIENT])
-        await self._generator.want_adapter(request, body.model)
+            await self.generator.give_to(request, owner)
+        body = resolved(body, self.keeping, request[CLIENT])
+        await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
         if servers:
             return await self._with_tools(request, raw, body, servers, owner)
         seeds = request if moves else None
-        chat, asked = self._ask(body, name_request(request, body.request_id), request[CLIENT], seeds)
-        model = check_model(chat.model, *self._settings.names, True)  # who comes new is checked where it begins
+        chat, asked = self.requests.ask(body, name_request(request, body.request_id), request[CLIENT], seeds)
+        model = check_model(chat.model, *self.settings.names, True)  # who comes new is checked where it begins
         if body.background:
-            check_model(chat.model, *self._settings.names)
+            check_model(chat.model, *self.settings.names)
             return await self._begin(request, raw, body, asked, model)
 
         begun_by = None if given is None else given.origin.owner
-        keeper = request[OWNER] = self._engine.index if begun_by is None else begun_by
-        keeps = keeper == self._engine.index  # else there is no frontend of this number here
+        keeper = request[OWNER] = self.engine.index if begun_by is None else begun_by
+        keeps = keeper == self.engine.index  # else there is no frontend of this number here
 
         def form(answer: answers.Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
             key = response_id(keeper, answer.seed, answer.created)
-            own = ResponseAnswer(key, model, answer.created, echo(body, self._settings.sampling_defaults), padded(body))
+            own = ResponseAnswer(key, model, answer.created, echo(body, self.settings.sampling_defaults), padded(body))
             request[NOTED].answer_id = own.id
-            at_end = (lambda ended: self._keep(body, key, ended, request[CLIENT])) if keeps else None
+            at_end = (lambda ended: self.requests.keep(body, key, ended, request[CLIENT])) if keeps else None
             return ResponsesFormat(own, job, at_end=at_end)
 
         try:
-            return await self._generator.answer(request, raw, chat, asked, form, owner)
+            return await self.generator.answer(request, raw, chat, asked, form, owner)
         except ApiError as error:
             raise renamed(error) from None
 
@@ -105,45 +104,31 @@ class ResponsesApi:
         self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], owner: int | None
     ) -> web.StreamResponse:
         """One whose model may call tools of these servers."""
-        asked = self._asked(raw, body, servers, (name_request(request, body.request_id), request[CLIENT]), owner)
+        who = name_request(request, body.request_id), request[CLIENT]
+        asked = self.requests.with_tools(raw, body, servers, who, owner=owner)
         if not body.background:
-            return await self._tools.create(request, asked)
-        self._keeping.check_room()
-        running = await self._tools.begin(request, asked)
+            return await self.tools.create(request, asked)
+        self.keeping.check_room()
+        running = await self.tools.begin(request, asked)
         try:
-            self._keeping.check_room()  # others have begun while its servers were asked
+            self.keeping.check_room()  # others have begun while its servers were asked
         except ApiError:
-            running.leave(self._engine)
+            running.leave(self.engine)
             raise
         return await self._keep_running(request, raw, body, running)
-
-    def _asked(
-        self,
-        raw: bytes,
-        body: ResponsesRequest,
-        servers: list[McpServer],
-        who: tuple[str, str],
-        owner: int | None = None,
-    ) -> RequestFacts:
-        """`who`: the request's id, and its client."""
-        return RequestFacts(
-            *(body, raw, servers, owner, self._earlier(body, who[1])),
-            lambda turn: self._ask(turn, *who)[1],
-            lambda key, ended: self._keep(body, key, ended, who[1]),
-        )
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
         body = read(ResponsesRequest, raw)
         owner = self._owner(body, None)
         if owner is not None:
-            await self._generator.give_to(request, owner)
-        body = resolved(body, self._keeping, request[CLIENT])
-        await self._generator.want_adapter(request, body.model)
-        chat, asked = self._ask(body, request[REQUEST_ID], request[CLIENT])
-        check_model_of(request.get(ACCOUNT), check_model(chat.model, *self._settings.names))
+            await self.generator.give_to(request, owner)
+        body = resolved(body, self.keeping, request[CLIENT])
+        await self.generator.want_adapter(request, body.model)
+        chat, asked = self.requests.ask(body, request[REQUEST_ID], request[CLIENT])
+        check_model_of(request.get(ACCOUNT), check_model(chat.model, *self.settings.names))
         try:
-            tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+            tokens, _ = await self.engine.tokenize(asked.prompts[0], False)
         except ApiError as error:
             raise renamed(error) from None
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
@@ -151,10 +136,10 @@ class ResponsesApi:
     def _owner(self, body: ResponsesRequest, given: Given | None) -> int | None:
         """The frontend that must answer, if there is one: it keeps what came before, or what is begun elsewhere."""
         if given is not None and given.origin.owner is not None:
-            return given.origin.owner if given.origin.owner < self._engine.frontends else None
+            return given.origin.owner if given.origin.owner < self.engine.frontends else None
         if body.previous_response_id is not None:
             return self._owner_of_previous(body.previous_response_id)
-        return owner_of_items(body, self._engine.frontends)
+        return owner_of_items(body, self.engine.frontends)
 
     def _owner_of_previous(self, name: str) -> int:
         try:
@@ -163,42 +148,19 @@ class ResponsesApi:
             history(lambda _: None, name)  # says that there is none
             raise
 
-    def _ask(
-        self, body: ResponsesRequest, request_id: str, client: str, seeds: web.Request | None = None
-    ) -> tuple[ChatRequest, PreparedRequest]:
-        """`seeds`: the request whose stream another server may go on with."""
-        earlier = self._earlier(body, client)
-        try:
-            chat = chat_request(to_chat(body, earlier))
-            chat = chat if seeds is None else seeded(seeds, chat)
-            asked = ask_chat(chat, self._settings, request_id, client)
-        except ApiError as error:
-            raise renamed(error) from None
-        asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
-        return chat, asked
-
-    def _earlier(self, body: ResponsesRequest, client: str) -> list[Object]:
-        """What stands before its input."""
-        previous = body.previous_response_id
-        return history(lambda name: self._keeping.find(name, client), previous) if previous is not None else []
-
-    def _keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> None:
-        if body.store is not False:
-            self._keeping.put(StoredResponse(ended, input_items(body, key), client))
-
     # --- in the background -----------------------------------------------------------------------------------------
 
     async def _begin(
         self, request: web.Request, raw: bytes, body: ResponsesRequest, asked: PreparedRequest, model: str
     ) -> web.StreamResponse:
         seed, created = secrets.randbits(64), int(time.time())
-        key = response_id(self._engine.index, seed, created)
-        answer = ResponseAnswer(key, model, created, echo(body, self._settings.sampling_defaults), padded(body))
+        key = response_id(self.engine.index, seed, created)
+        answer = ResponseAnswer(key, model, created, echo(body, self.settings.sampling_defaults), padded(body))
         job = new_job(asked)
         job.seed = seed
-        pin(request, job, self._settings)
+        pin(request, job, self.settings)
         check_model_of(request.get(ACCOUNT), model)
-        await self._generator.begin(request, job, partial(self._engine.submit, job))
+        await self.generator.begin(request, job, partial(self.engine.submit, job))
         return await self._keep_running(request, raw, body, RunningAnswer(asked, answer, job))
 
     async def _keep_running(
@@ -212,7 +174,7 @@ class ResponsesApi:
             answer.id, raw, seed, answer.created, "" if account is None else account.name, request[REQUEST_ID]
         )
         stored = StoredResponse(answer.response("in_progress"), input_items(body, answer.key), client)
-        self._keeping.begin(left, running, stored)
+        self.keeping.begin(left, running, stored)
         return await self._in_background(request, body, running)
 
     def _begun_before(self, request: web.Request) -> RunningResponse | None:
@@ -221,7 +183,7 @@ class ResponsesApi:
         before = None if record is None else record.predecessor
         if before is None:
             return None
-        running = self._keeping.running.get(f"resp_{response_id(self._engine.index, before.seed, before.created)}")
+        running = self.keeping.running.get(f"resp_{response_id(self.engine.index, before.seed, before.created)}")
         if running is None:
             raise ApiError(500, "What was begun of this response is lost.")
         request[NOTED] = RequestContext(request[REQUEST_ID], running.answer.model, running.job, running.answer.id)
@@ -238,24 +200,24 @@ class ResponsesApi:
 
     def _background_again(self, left: Background, client: str) -> RunningResponse:
         """What a predecessor had begun, from its request."""
-        body = resolved(read(ResponsesRequest, left.raw), self._keeping, client)
-        servers = mcp_servers(body, self._settings)
+        body = resolved(read(ResponsesRequest, left.raw), self.keeping, client)
+        servers = mcp_servers(body, self.settings)
         if servers:
-            return self._tools.again(self._asked(left.raw, body, servers, (left.request_id, client)), left)
-        chat, asked = self._ask(body, left.id, client)
-        key = response_id(self._engine.index, left.seed, left.created)
-        model = check_model(chat.model, *self._settings.names, True)
-        answer = ResponseAnswer(key, model, left.created, echo(body, self._settings.sampling_defaults), padded(body))
-        return self._keeping.begin_again(left, self._engine, asked, answer)
+            return self.tools.again(self.requests.with_tools(left.raw, body, servers, (left.request_id, client)), left)
+        chat, asked = self.requests.ask(body, left.id, client)
+        key = response_id(self.engine.index, left.seed, left.created)
+        model = check_model(chat.model, *self.settings.names, True)
+        answer = ResponseAnswer(key, model, left.created, echo(body, self.settings.sampling_defaults), padded(body))
+        return self.keeping.begin_again(left, self.engine, asked, answer)
 
     async def _events(self, request: web.Request, running: RunningResponse, after: int) -> web.StreamResponse:
         """Its events from the first or behind one on."""
         start = follow(request, seed_of(running.answer.key), running.answer.created)
-        job, form = running.read(self._engine, max(after, read_state(start.states[0])[1] - 1))
+        job, form = running.read(self.engine, max(after, read_state(start.states[0])[1] - 1))
         try:
-            return await stream_answer(request, job, form, start, self._settings.keep_alive_s)
+            return await stream_answer(request, job, form, start, self.settings.keep_alive_s)
         finally:
-            running.stop_reading(self._engine, job)
+            running.stop_reading(self.engine, job)
 
     # --- kept ------------------------------------------------------------------------------------------------------
 
@@ -263,21 +225,21 @@ class ResponsesApi:
         """The id in the path; this frontend keeps it."""
         name = request.match_info["id"]
         owner = owner_of(name)
-        if owner >= self._engine.frontends:
+        if owner >= self.engine.frontends:
             raise not_found(name)
-        await self._generator.give_to(request, owner)
+        await self.generator.give_to(request, owner)
         return name
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/responses/{id}, with ?stream=true&starting_after=N."""
         name = await self._named(request)
-        stored = self._keeping.get(name, request[CLIENT])
+        stored = self.keeping.get(name, request[CLIENT])
         if request.query.get("stream", "false").lower() not in ("true", "1"):
             return json_response(stored.response)
         after = request.query.get("starting_after", "-1")
         if not after.removeprefix("-").isdecimal() or len(after) > 9:
             raise bad_request("starting_after must be the number of an event.", "starting_after")
-        running = self._keeping.running.get(name)
+        running = self.keeping.running.get(name)
         if running is None:
             if stored.background:
                 raise ApiError(404, "The events of this response are no longer kept.", "stream")
@@ -287,14 +249,14 @@ class ResponsesApi:
     async def input(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/responses/{id}/input_items."""
         name, wanted = await self._named(request), decode_query(InputItemsQuery, request.query)
-        return json_response(page_of(self._keeping.get(name, request[CLIENT]).input, wanted))
+        return json_response(page_of(self.keeping.get(name, request[CLIENT]).input, wanted))
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses/{id}/cancel."""
-        return json_response(self._keeping.cancel(await self._named(request), request[CLIENT]).response)
+        return json_response(self.keeping.cancel(await self._named(request), request[CLIENT]).response)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """DELETE /v1/responses/{id}."""
         name = await self._named(request)
-        self._keeping.delete(name, request[CLIENT])
+        self.keeping.delete(name, request[CLIENT])
         return json_response({"id": name, "object": "response", "deleted": True})

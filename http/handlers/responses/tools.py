@@ -20,28 +20,28 @@ from aiohttp import web
 
 from actorserve.actors.accounts.account import Account
 
-from ..accounts import check_model_of
-from ..errors import ApiError
-from ..generation.choice import read_state
-from ..generation.fields.decoding import check_model
-from ..generation.idempotency import StreamProgress, check_same
-from ..generation.idempotency_keys import KEY_BYTES, Background, Kept, Key
-from ..generation.job import Job
-from ..generation.prepare import PreparedRequest
-from ..middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
-from ..openai.responses.answers import ResponseAnswer
-from ..openai.responses.mcp.background import RunningTools
-from ..openai.responses.mcp.records import StartRecord
-from ..openai.responses.mcp.run import ToolRun
-from ..openai.responses.mcp.run_format import ToolRunFormat
-from ..openai.responses.mcp.tools import McpServer
-from ..openai.responses.requests import echo, padded, renamed
-from ..openai.responses.schemas import Object, ResponsesRequest
-from ..openai.responses.store import response_id
-from ..transport.json_response import json_response
-from ..transport.resume import Predecessor, record_of
-from .answering import NO_SLOT, pin, stream_answer
-from .generate import Generator
+from ...accounts import check_model_of
+from ...errors import ApiError
+from ...generation.choice import read_state
+from ...generation.fields.decoding import check_model
+from ...generation.idempotency import StreamProgress, check_same
+from ...generation.idempotency_keys import KEY_BYTES, Background, Kept, Key
+from ...generation.job import Job
+from ...generation.prepare import PreparedRequest
+from ...middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
+from ...openai.responses.answers import ResponseAnswer
+from ...openai.responses.mcp.background import RunningTools
+from ...openai.responses.mcp.records import StartRecord
+from ...openai.responses.mcp.run import ToolRun
+from ...openai.responses.mcp.run_format import ToolRunFormat
+from ...openai.responses.mcp.tools import McpServer
+from ...openai.responses.requests import echo, padded, renamed
+from ...openai.responses.schemas import Object, ResponsesRequest
+from ...openai.responses.store import response_id
+from ...transport.json_response import json_response
+from ...transport.resume import Predecessor, record_of
+from ..answering import NO_SLOT, pin, stream_answer
+from ..generate import Generator
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class RequestFacts:
     owner: int | None
     earlier: list[Object]
     ask: Callable[[ResponsesRequest], PreparedRequest]
-    keep: Callable[[str, dict[str, Any]], None]
+    keep: Callable[[str, dict[str, Any]], object]
 
 
 class ToolResponses:
@@ -90,8 +90,7 @@ class ToolResponses:
     async def create(self, request: web.Request, asked: RequestFacts) -> web.StreamResponse:
         """The answer, streamed or whole."""
         start = await self._start(request, asked)
-        run = self._run(asked, start, partial(self._submit, request))
-        check_model_of(request.get(ACCOUNT), run.answer.model)
+        run = self.run(request, asked, start)
         request[NOTED] = RequestContext(request[REQUEST_ID], run.answer.model, run.job, run.answer.id)
         try:
             await run.open(start.digest, start.is_known)
@@ -102,9 +101,15 @@ class ToolResponses:
         finally:
             run.leave()
 
+    def run(self, request: web.Request, asked: RequestFacts, start: Start) -> ToolRun:
+        """One that is to be opened and run; ApiError where its model is not for this key."""
+        run = self._run(asked, start, partial(self._submit, request))
+        check_model_of(request.get(ACCOUNT), run.answer.model)
+        return run
+
     async def begin(self, request: web.Request, asked: RequestFacts) -> RunningTools:
         """One in the background, whose first turn has begun."""
-        start = Start(_digest(asked.raw), secrets.randbits(64), int(time.time()))
+        start = Start(digest_of(asked.raw), secrets.randbits(64), int(time.time()))
         account = request.get(ACCOUNT)
         run = self._run(asked, start, partial(self._submit_for, account))
         check_model_of(account, run.answer.model)
@@ -116,7 +121,7 @@ class ToolResponses:
 
     def again(self, asked: RequestFacts, left: Background) -> RunningTools:
         """The same of a predecessor's."""
-        start = Start(_digest(asked.raw), left.seed, left.created, is_known=True)
+        start = Start(digest_of(asked.raw), left.seed, left.created, is_known=True)
         account = self._settings.accounts.named(left.account) if left.account else None
         run = self._run(asked, start, partial(self._submit_for, account))
         return RunningTools(run, start.digest, left.request_id)
@@ -142,7 +147,7 @@ class ToolResponses:
         before = record.predecessor if record else None
         if record and before and not before.begun:
             record.go_on()
-        digest = _digest(asked.raw)
+        digest = digest_of(asked.raw)
         if before is not None:
             return Start(digest, before.seed, before.created, key, before, True)
         packed = self._engine.get(key.name) if key is not None else None
@@ -184,5 +189,6 @@ class ToolResponses:
         await self._generator.begin_for(account, job, partial(self._engine.submit, job))
 
 
-def _digest(raw: bytes) -> bytes:
+def digest_of(raw: bytes) -> bytes:
+    """By which a request is known again."""
     return hashlib.sha256(raw).digest()[:KEY_BYTES]

@@ -1,0 +1,78 @@
+"""From the body of a response to what is generated for it, and what is kept of it at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from ...errors import ApiError
+from ...generation.adapter import chat_request
+from ...generation.prepare import PreparedRequest, ask_chat
+from ...openai.responses.mcp.tools import McpServer
+from ...openai.responses.references import Finder
+from ...openai.responses.requests import input_items, named, renamed, to_chat
+from ...openai.responses.schemas import Object, ResponsesRequest
+from ...openai.responses.store import ResponseStore
+from ...openai.responses.stored import StoredResponse, history
+from ...openai.schemas import ChatRequest
+from ...settings import Settings
+from ..answering import seeded
+from .tools import RequestFacts
+
+
+class ResponseRequests:
+    """Of one model."""
+
+    def __init__(self, settings: Settings, keeping: ResponseStore) -> None:
+        self._settings, self._keeping = settings, keeping
+
+    def ask(
+        self,
+        body: ResponsesRequest,
+        request_id: str,
+        client: str,
+        seeds: web.Request | None = None,
+        kept: Finder | None = None,
+    ) -> tuple[ChatRequest, PreparedRequest]:
+        """`seeds`: the request whose stream another server may go on with; `kept`: where else than in the store it is
+        looked for what the response goes on from.
+        """
+        earlier = self.earlier(body, client, kept)
+        try:
+            chat = chat_request(to_chat(body, earlier))
+            chat = chat if seeds is None else seeded(seeds, chat)
+            asked = ask_chat(chat, self._settings, request_id, client)
+        except ApiError as error:
+            raise renamed(error) from None
+        asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
+        return chat, asked
+
+    def earlier(self, body: ResponsesRequest, client: str, kept: Finder | None = None) -> list[Object]:
+        """What stands before its input."""
+        previous, found = body.previous_response_id, self._keeping if kept is None else kept
+        return history(lambda name: found.find(name, client), previous) if previous is not None else []
+
+    def with_tools(
+        self,
+        raw: bytes,
+        body: ResponsesRequest,
+        servers: list[McpServer],
+        who: tuple[str, str],
+        *,
+        owner: int | None = None,
+        kept: Finder | None = None,
+        keep: Callable[[str, Object], object] | None = None,
+    ) -> RequestFacts:
+        """One whose model may call tools of these servers. `who`: the request's id, and its client."""
+        return RequestFacts(
+            *(body, raw, servers, owner, self.earlier(body, who[1], kept)),
+            lambda turn: self.ask(turn, *who, kept=kept)[1],
+            keep or (lambda key, ended: self.keep(body, key, ended, who[1])),
+        )
+
+    def keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> bool:
+        """Is it found again, if its client wants that?"""
+        stored = StoredResponse(ended, input_items(body, key), client)
+        return body.store is not False and self._keeping.put(stored)

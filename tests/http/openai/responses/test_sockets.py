@@ -1,0 +1,271 @@
+"""Responses over a WebSocket before an engine that the test plays: what each message does, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.topics.prompts import ChatPrompt
+from actorserve.http.errors import bad_request
+from actorserve.http.handlers.responses.socket import MOST_WAITING, MOST_WRONG
+from actorserve.http.middleware.context import DRAIN
+from tests.http.fakes import finish_all, rendered, say
+from tests.http.realtime.talk import Talk
+from tests.http.realtime.test_client_secrets import OfFile
+from tests.http.serving import Served, serving
+
+PATH = "/v1/responses"
+ENDS = ("response.completed", "response.failed", "response.incomplete", "error")
+
+
+class Socket(Talk):
+    """A client's end."""
+
+    async def end(self) -> list[dict[str, Any]]:
+        """The events up to a response's last."""
+        events = [await self.next()]
+        while events[-1]["type"] not in ENDS:
+            events.append(await self.next())
+        return events
+
+    async def create(self, **fields: Any) -> None:
+        await self.send("response.create", **fields)
+
+    async def refused(self, **fields: Any) -> dict[str, Any]:
+        await self.create(**{"input": "hi"} | fields)
+        event = await self.next()
+        assert event["type"] == "error", event
+        return event
+
+
+@asynccontextmanager
+async def connected(served: Served, **options: Any) -> AsyncIterator[Socket]:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as session:
+        async with session.ws_connect(PATH, **options) as socket:
+            yield Socket(socket)
+
+
+async def answered(served: Served, socket: Socket, **fields: Any) -> dict[str, Any]:
+    """A response to its end."""
+    await socket.create(**{"input": "hi"} | fields)
+    finish_all(await served.job())
+    last = (await socket.end())[-1]
+    assert last["type"] == "response.completed", last
+    return dict(last["response"])
+
+
+async def prompt_of(served: Served) -> str:
+    job = await served.job()
+    (asked,) = job.prompts
+    assert isinstance(asked, ChatPrompt)
+    finish_all(job)
+    return asked.messages.decode()
+
+
+async def test_a_response_from_its_first_event_to_its_last(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.create(input="hi", metadata={"a": "b"}, stream_id="one")
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "hel")
+        opened = await socket.until("response.output_text.delta")
+        say(job, 0, "lo", 2, Finish.STOP)
+        events = [*opened, *await socket.end()]
+        assert [event["type"].removeprefix("response.") for event in events] == [
+            *("created", "in_progress", "output_item.added", "content_part.added", "output_text.delta"),
+            *("output_text.delta", "output_text.done", "content_part.done", "output_item.done", "completed"),
+        ]
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert {event["stream_id"] for event in events} == {"one"}
+        done = events[-1]["response"]
+        assert done["metadata"] == {"a": "b"} and done["output"][0]["content"][0]["text"] == "hello"
+        assert await served.release() is job
+        kept = await served.ask("GET", f"{PATH}/{done['id']}")
+        assert kept.json == done
+        assert (served.engine.sockets, served.engine.responses_begun) == (1, 1)
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_one_goes_on_from_another(served: Served, store: bool) -> None:
+    async with connected(served) as socket:
+        first = await answered(served, socket, input="first", store=store)
+        second = await answered(served, socket, input="second", store=store, previous_response_id=first["id"])
+        await socket.create(input="third", store=store, previous_response_id=second["id"])
+        prompt = await prompt_of(served)
+        assert [prompt.index(word) for word in ('"first"', '"second"', '"third"')] == sorted(
+            prompt.index(word) for word in ('"first"', '"second"', '"third"')
+        )
+        assert (await socket.end())[-1]["response"]["previous_response_id"] == second["id"]
+        assert (await served.ask("GET", f"{PATH}/{second['id']}")).status == (200 if store else 404)
+    async with connected(served) as other:
+        if not store:
+            error = await other.refused(previous_response_id=second["id"])
+            assert error["status"] == 400 and error["error"]["code"] == "previous_response_not_found"
+            assert error["error"]["param"] == "previous_response_id"
+
+
+async def test_messages_are_answered_one_after_the_other(served: Served) -> None:
+    async with connected(served) as socket:
+        for number in range(3):
+            await socket.create(input=f"number {number}", stream_id=str(number))
+        await socket.create(input="x", temperature=9)
+        for number in range(3):
+            assert f"number {number}" in await prompt_of(served)
+            events = await socket.end()
+            assert {event["stream_id"] for event in events} == {str(number)}
+        assert (await socket.next())["error"]["param"] == "temperature"
+
+
+async def test_a_prompt_is_prepared(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.create(instructions="be short", input=[], generate=False)
+        assert '"be short"' in await prompt_of(served)
+        events = await socket.end()
+        assert [event["type"] for event in events] == [
+            *("response.created", "response.in_progress", "response.completed"),
+        ]
+        prepared = events[-1]["response"]
+        assert prepared["output"] == [] and prepared["usage"]["output_tokens"] == 0
+        assert prepared["max_output_tokens"] is None
+        await socket.create(input="go", previous_response_id=prepared["id"])
+        prompt = await prompt_of(served)
+        assert '"go"' in prompt and '"?"' not in prompt
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"type": "response.cancel"}, "type"),
+        ({"background": True}, "background"),
+        ({"input": None}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"previous_response_id": "resp_x"}, "previous_response_id"),
+        ({"model": "other"}, "model"),
+        ({"stream_id": "x" * 65}, "stream_id"),
+        ({"messages": ["hi"]}, "messages"),
+        ({"generate": 1}, "generate"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_its_name(served: Served, fields: dict[str, Any], param: str) -> None:
+    async with connected(served) as socket:
+        await socket.socket.send_json({"type": "response.create", "input": "hi"} | fields)
+        event = await socket.next()
+        assert event["type"] == "error" and event["status"] in (400, 404), event
+        assert event["error"]["param"] == param and event["error"]["type"] == "invalid_request_error"
+        await answered(served, socket)
+
+
+async def test_what_fails_before_its_first_event_and_behind_it(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.create(input="long", stream_id="a")
+        (await served.job()).fail(bad_request("messages: this is too long.", "messages"))
+        error = await socket.next()
+        assert (error["type"], error["stream_id"], error["status"]) == ("error", "a", 400)
+        await socket.create(input="hi")
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "half")
+        await socket.until("response.output_text.delta")
+        say(job, 0, "x", 1, Finish.ERROR)
+        failed = (await socket.end())[-1]
+        assert failed["type"] == "response.failed" and failed["response"]["status"] == "failed"
+        served.engine.refusal = bad_request("no", "model")
+        assert (await socket.refused())["error"]["param"] == "model"
+        served.engine.refusal = None
+        await answered(served, socket)
+
+
+async def test_nobody_is_steered(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.send("response.steer", previous_response_id="resp_1", input="left")
+        event = await socket.next()
+        assert event["type"] == "response.steer.failed" and event["error"]["code"] == "steering_not_supported"
+        assert event["steer"] == {"input": "left", "previous_response_id": "resp_1"}
+
+
+async def test_who_sends_no_messages_is_told_and_then_closed(served: Served) -> None:
+    async with connected(served) as socket:
+        wrong = (b"{", b"[]", b'{"type": 1}', b"\xff", b"[" * 500, b'{"type":"response.create"}')
+        for data in (wrong * MOST_WRONG)[: MOST_WRONG + 1]:
+            await socket.socket.send_bytes(data)
+            assert (await socket.next())["type"] == "error"
+        assert (await socket.next())["error"]["code"] == "too_many_errors"
+        assert await socket.closed() == 1008
+
+
+async def test_who_sends_too_many_at_once_is_closed(served: Served) -> None:
+    async with connected(served) as socket:
+        for _ in range(MOST_WAITING + 2):
+            await socket.create(input="hi")
+        job = await served.job()
+        assert (await socket.next())["error"]["code"] == "too_many_messages"
+        assert await socket.closed() == 1008
+        assert await served.release() is job
+
+
+async def test_who_says_nothing_is_closed() -> None:
+    async with serving(realtime_idle_s=0.05) as served, connected(served) as socket:
+        error = await socket.next()
+        assert (error["status"], error["error"]["code"]) == (408, "session_expired")
+        assert await socket.closed() == 1000
+
+
+async def test_a_client_that_goes_is_generated_nothing_more(served: Served) -> None:
+    async with connected(served) as socket:
+        await socket.create(input="hi")
+        job = await served.job()
+    assert await served.release() is job
+
+
+async def test_a_server_that_ends_tells_its_clients(served: Served) -> None:
+    async with connected(served) as idle, connected(served) as busy:
+        await busy.create(input="hi")
+        await busy.create(input="later")
+        job = await served.job()
+        served.app[DRAIN]()
+        assert await idle.closed() == 1001
+        finish_all(job)
+        assert (await busy.end())[-1]["type"] == "response.completed"
+        assert await busy.closed() == 1001
+    assert served.engine.jobs.empty()
+
+
+async def test_keys_and_other_sites_pages() -> None:
+    async with serving(api_keys=["right", "other"], allowed_origins=("https://own",)) as served:
+        async with connected(served, protocols=["responses", "openai-insecure-api-key.right"]) as socket:
+            assert socket.socket.protocol == "responses"
+            first = await answered(served, socket)
+        async with connected(served, headers={"Authorization": "Bearer other"}) as socket:
+            error = await socket.refused(previous_response_id=first["id"])
+            assert error["error"]["code"] == "previous_response_not_found"
+        for status, headers in (
+            (401, {}),
+            (403, {"Authorization": "Bearer right", "Origin": "https://other"}),
+        ):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                async with connected(served, headers=headers):
+                    pass
+            assert refused.value.status == status
+
+
+async def test_what_is_no_websocket(served: Served) -> None:
+    answer = await served.ask("GET", PATH)
+    assert answer.status == 400 and "WebSocket" in answer.error["message"]
+
+
+async def test_a_key_that_is_for_one_model_and_ends() -> None:
+    accounts = OfFile()
+    async with serving(accounts=accounts) as served:
+        async with connected(served, headers={"X-Api-Key": "theirs"}) as socket:
+            assert (await socket.refused(model="alias/name"))["status"] == 404
+            await answered(served, socket, model="tiny")
+            accounts.account = None
+            error = await socket.refused(model="tiny")
+            assert (error["status"], error["error"]["code"]) == (401, "invalid_api_key")

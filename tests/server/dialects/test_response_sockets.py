@@ -1,0 +1,71 @@
+"""/v1/responses over a WebSocket with the openai client, and across deaths of the frontends that serve it: each event
+is told once, and the next response goes on from the last, also where that is kept by the connection alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import ClientWebSocketResponse, WSMsgType
+from openai import OpenAI
+
+from tests.server.api.test_tool_calls import PARIS, TOOLS
+from tests.server.dialects.conftest import LONG
+from tests.support.server import WAIT_S, Server
+
+TOOL = {"type": "function", **TOOLS[0]["function"]}
+
+
+def test_openais_client(scripted_server: Server) -> None:
+    pytest.importorskip("websockets")
+    client: Any = OpenAI(base_url=f"{scripted_server.base_url}/v1", api_key="none")
+    with client.responses.connect() as connection:
+        connection.response.create(model="tiny", input="<one>", tools=[TOOL], store=False)
+        response = next(event for event in connection if event.type == "response.completed").response
+        (call,) = response.output
+        assert call.type == "function_call" and json.loads(call.arguments) == PARIS
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "<none>"}
+        connection.response.create(model="tiny", input=[output], previous_response_id=response.id)
+        following = next(event for event in connection if event.type == "response.completed").response
+        assert following.previous_response_id == response.id
+        assert client.responses.retrieve(following.id).output == following.output
+        connection.response.create(model="tiny", input="<one>", temperature=9)
+        error = connection.recv()
+        assert (error.type, error.status, error.error.param) == ("error", 400, "temperature")
+
+
+async def turn(socket: ClientWebSocketResponse, at: dict[int, Callable[[], None]], **fields: Any) -> dict[str, Any]:
+    """Ask, and do something behind some of the events; the response at its end."""
+    await socket.send_json({"type": "response.create", "store": False} | fields)
+    numbers: list[int] = []
+    text = kind = ""
+    while kind != "response.completed":
+        if len(numbers) in at:
+            at[len(numbers)]()
+        message = await socket.receive(timeout=WAIT_S)
+        assert message.type is WSMsgType.TEXT, (message, numbers)
+        event = json.loads(message.data)
+        kind = event["type"]
+        numbers.append(event["sequence_number"])
+        text += event["delta"] if kind == "response.output_text.delta" else ""
+    response = dict(event["response"])
+    assert numbers == list(range(len(numbers)))
+    assert text == response["output"][0]["content"][0]["text"]
+    return response
+
+
+async def test_a_connection_goes_on_when_its_frontend_dies(
+    scripted_server: Server, kill_frontends: Callable[[], None]
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(f"{scripted_server.base_url}/v1/responses") as socket:
+            kill_frontends()
+            first = await turn(socket, {0: kill_frontends, 1: kill_frontends, 9: kill_frontends}, input="<long>")
+            assert first["output"][0]["content"][0]["text"] == LONG
+            kill_frontends()
+            second = await turn(socket, {}, input="<long>", previous_response_id=first["id"])
+            assert second["output"][0]["content"][0]["text"] == LONG
