@@ -13,6 +13,7 @@ from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt
 
 from ..errors import ApiError, bad_request
 from ..openai.functions import renamed, with_tools
+from ..openai.mistral import as_openai
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
 from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, OutputParser
@@ -54,6 +55,7 @@ class PreparedRequest:
 
 def ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
     """A chat request, checked. `client` is the key's name (idempotency_keys.client_of)."""
+    body = as_openai(body)
     check_fields(body, settings.vocab_size, settings.kv)
     try:
         return _ask_chat(with_tools(body), settings, request_id, client)

@@ -78,7 +78,7 @@ class Api:
         self.decisions = DecisionsApi(self._generator, self._conversation)
         self.pooling = PoolingApi(self._generator, self._body)
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
-        self.llamacpp = LlamaApi(self._generator, self._body)
+        self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
         self.invocations = Invocations(self, self._body)

@@ -37,16 +37,18 @@ class LlamaCompletion:
         body: LlamaCompletionRequest,
         settings: Object,
         prompts: list[str],
+        slots: int,
     ) -> None:
-        """`settings`: how it is generated; `prompts`: their texts."""
+        """`settings`: how it is generated; `prompts`: their texts; `slots`: how many there are, as /props says."""
         self._answer, self._job, self._times, self._body = answer, job, times, body
-        self._settings, self._prompts = settings, prompts
+        self._settings, self._prompts, self._slots = settings, prompts, slots
+        self._nothing = body.n_predict == 0  # what was drawn is not for the client
         self._has_line = [False] * len(job.choices)
 
     def whole(self) -> Any:
         parts = []
         for choice in self._job.choices:
-            news = choice.take()
+            news = self._take(choice)
             ids = news.ids if self._body.return_tokens else []
             parts.append(self._chosen(self._part(choice, news, ids) | self._end(choice)))
         return parts if len(parts) > 1 else parts[0]
@@ -57,7 +59,7 @@ class LlamaCompletion:
         return b""
 
     def update(self, choice: Choice) -> bytes:
-        news = choice.take()
+        news = self._take(choice)
         self._has_line[choice.index] |= "\n" in _text(news.skipped)
         events = []
         if news.pieces or news.ids or news.logprobs:
@@ -69,6 +71,10 @@ class LlamaCompletion:
             last = self._part(choice, ChoiceUpdate([], [], [], True), []) | self._end(choice)
             events.append(_event(self._chosen(last)))
         return b"".join(events)
+
+    def _take(self, choice: Choice) -> ChoiceUpdate:
+        news = choice.take()
+        return ChoiceUpdate([], [], [], news.ended) if self._nothing else news
 
     def state(self, choice: Choice) -> int:
         return choice.state
@@ -89,8 +95,8 @@ class LlamaCompletion:
             "content": text,
             "tokens": ids,
             "stop": False,
-            "id_slot": choice.ref & SLOT,
-            "tokens_predicted": choice.tokens,
+            "id_slot": (choice.ref & SLOT) % self._slots,
+            "tokens_predicted": self._told(choice),
             "tokens_evaluated": choice.prompt_tokens,
         }
         if self._answer.wants.logprobs and news.logprobs:
@@ -98,7 +104,7 @@ class LlamaCompletion:
         return part
 
     def _end(self, choice: Choice) -> Object:
-        word = choice.stop_reason if isinstance(choice.stop_reason, str) else ""
+        word = choice.stop_reason if isinstance(choice.stop_reason, str) and not self._nothing else ""
         kinds = {"stop": "word" if word else "eos", "length": "limit"}
         return {
             "stop": True,
@@ -107,7 +113,7 @@ class LlamaCompletion:
             "prompt": self._prompts[choice.index // len(self._job.params)],
             "has_new_line": self._has_line[choice.index],
             "truncated": False,
-            "stop_type": kinds.get(choice.finish_reason or "", "none"),
+            "stop_type": "limit" if self._nothing else kinds.get(choice.finish_reason or "", "none"),
             "stopping_word": word,
             "tokens_cached": choice.cached_tokens,
             "timings": self._timings(choice),
@@ -118,6 +124,10 @@ class LlamaCompletion:
         found = {path: _inside(whole, path.split("/")) for path in self._body.response_fields or ()}
         return {path: value for path, value in found.items() if value is not None} if found else whole
 
+    def _told(self, choice: Choice) -> int:
+        """Tokens of the answer."""
+        return 0 if self._nothing else choice.tokens
+
     def _timings(self, choice: Choice) -> Object:
         """Of several prompts the times are those of all of them."""
         times = self._times(self._job)
@@ -125,7 +135,7 @@ class LlamaCompletion:
         return {
             "cache_n": choice.cached_tokens,
             **_rate("prompt", computed, times.prefill),
-            **_rate("predicted", choice.tokens, times.decode),
+            **_rate("predicted", self._told(choice), times.decode),
         }
 
 
@@ -157,7 +167,8 @@ def settings_of(body: LlamaCompletionRequest, given: GenerationFields, defaults:
         if value is not None:
             found[name] = value
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    found |= {"n_predict": given.max_tokens or -1, "stop": stops, "stream": bool(body.stream)}
+    most = 0 if body.n_predict == 0 else given.max_tokens or -1
+    found |= {"n_predict": most, "stop": stops, "stream": bool(body.stream)}
     if given.seed is not None:
         found["seed"] = given.seed
     return found | {"n_probs": body.n_probs or 0, "grammar": body.grammar or ""}

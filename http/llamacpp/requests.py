@@ -10,7 +10,18 @@ from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
 from ..generation.infill import infill_tokens
 from ..openai.schemas import Object, TokensRequest
-from .schemas import MOST_TEXTS, NOTHING, Biases, LlamaCompletionRequest, LlamaInfillRequest, Prompt, PromptObject
+from ..pooling.schemas import EmbeddingRequest
+from .schemas import (
+    MOST_TEXTS,
+    NOTHING,
+    Biases,
+    LlamaCompletionRequest,
+    LlamaEmbeddingRequest,
+    LlamaInfillRequest,
+    LlamaScale,
+    Prompt,
+    PromptObject,
+)
 
 SAME = (
     *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "stop", "presence_penalty"),
@@ -71,14 +82,12 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
         value = getattr(body, field)
         if value is not None and value not in nothing:
             raise bad_request(f"{field} is not supported; leave it out.", field)
-    if body.n_predict == 0:
-        raise bad_request("n_predict must be -1 or at least 1, not 0.", "n_predict")
     given: Object = {name: value for name in SAME if (value := getattr(body, name)) not in (None, "")}
     given |= {"prompt": body.prompt, "return_token_ids": True}
     if body.n_cmpl is not None:
         given["n"] = body.n_cmpl
-    if body.n_predict is not None and body.n_predict > 0:
-        given["max_tokens"] = body.n_predict
+    if body.n_predict is not None and body.n_predict >= 0:
+        given["max_tokens"] = max(1, body.n_predict)  # what is drawn at the prompt's end nobody is told
     if body.seed is not None and body.seed >= 0:
         given["seed"] = body.seed
     if body.n_probs:
@@ -86,6 +95,27 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
     if body.logit_bias:
         given["logit_bias"] = _biases(body.logit_bias)
     return decode(TokensRequest, encoded(given | _penalty(body), None))
+
+
+def embedding_of(body: LlamaEmbeddingRequest) -> EmbeddingRequest:
+    """What /v1/embeddings takes."""
+    if (body.content is None) == (body.input is None):
+        raise bad_request("Either content or input must be given.", "content")
+    if body.embd_normalize not in (None, -1, 2):
+        raise bad_request("embd_normalize must be 2 (vectors of the length 1) or -1 (none).", "embd_normalize")
+    given = body.input if body.content is None else body.content
+    return EmbeddingRequest(model=body.model, input=given, normalize=body.embd_normalize != -1)
+
+
+def check_scales(scales: list[LlamaScale], adapters: Collection[int]) -> None:
+    """Only that none is added to all answers can be had: a request has the adapter that it names."""
+    for index, one in enumerate(scales):
+        path = f"[{index}]"
+        if one.id not in adapters:
+            raise bad_request(f"{path}.id: there is no adapter {one.id}.", f"{path}.id")
+        if one.scale != 0:
+            text = "no adapter is added to all answers; a request that names it as its model has it whole."
+            raise bad_request(f"{path}.scale: {text}", f"{path}.scale")
 
 
 def infill_of(body: LlamaInfillRequest, special: Collection[str]) -> LlamaCompletionRequest:

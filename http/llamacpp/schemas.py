@@ -42,7 +42,7 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     prompt: Prompt  # ids, with texts between them or not, are one prompt; texts, lists and objects are several
     stream: bool | None = None
     n_cmpl: int | None = None  # answers to each prompt
-    n_predict: int | None = None  # below 0: up to the model's length
+    n_predict: int | None = None  # below 0: up to the model's length; 0: the prompt is read, and nothing said
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -79,6 +79,22 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     t_max_predict_ms: Any = None
     typical_p: Any = None
     xtc_probability: Any = None
+
+
+class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True):
+    """POST /embedding, the older one."""
+
+    content: str | list[str | int | list[int]] | None = None
+    input: str | list[str | int | list[int]] | None = None  # the same
+    embd_normalize: int | None = None  # 2, or left out: vectors have the length 1; -1: as the model makes them
+    model: str | None = None
+
+
+class LlamaScale(msgspec.Struct):
+    """Of an adapter, in POST /lora-adapters."""
+
+    id: int
+    scale: float
 
 
 class ExtraFile(msgspec.Struct):

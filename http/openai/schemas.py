@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.protocol.request import INT32, MOST_LOGPROBS, NamedProcessor, Range, SamplingFields
+from actorserve.actors.protocol.request import INT32, INT64, MOST_LOGPROBS, NamedProcessor, Range, SamplingFields
 
 from ..media.schemas import MediaFields
 
@@ -19,6 +19,7 @@ Object = dict[str, Any]
 MAX_CHOICES = 128
 Priority = Annotated[int | None, INT32]
 Logprobs = Range(0, MOST_LOGPROBS)
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 
 
 class StreamOptions(msgspec.Struct):
@@ -152,15 +153,26 @@ class ChatRequest(GenerationFields, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Logprobs] = None
     tools: list[msgspec.Raw] | None = None  # ChatTool; kept as they came, for the chat template
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
+    tool_choice: Literal["none", "auto", "required", "any"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     chat_template: str | None = None
     echo: bool | None = None
     mm_processor_kwargs: Object | None = None  # ProcessorChanges
     media_io_kwargs: Object | None = None  # ReadingChanges
 
+    random_seed: Annotated[int | None, INT64] = None  # Mistral's, and what follows (mistral.py)
+    safe_prompt: bool | None = None
+    prompt_mode: Literal["reasoning"] | None = None
+
     functions: list[msgspec.Raw] | None = None  # ToolFunction; what tools were before (functions.py)
     function_call: Literal["none", "auto"] | NamedFunction | None = None
+
+    def __post_init__(self) -> None:
+        """Mistral's names for what others call otherwise."""
+        if self.tool_choice == "any":
+            self.tool_choice = "required"
+        if self.seed is None:
+            self.seed = self.random_seed
 
 
 class ChatBatchRequest(ChatRequest, kw_only=True):

@@ -36,6 +36,10 @@ class LlamaPart(msgspec.Struct, kw_only=True):
     timings: dict[str, float] | UnsetType = UNSET
 
 
+class LlamaSuccess(Said):
+    success: bool
+
+
 class LlamaProps(msgspec.Struct):
     default_generation_settings: Object
     total_slots: int

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from ..llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
+from ..llamacpp.schemas import (
+    LlamaCompletionRequest,
+    LlamaEmbeddingRequest,
+    LlamaInfillRequest,
+    LlamaSlotsQuery,
+)
 from ..openai.schemas import ModelQuery, TokenizeRequest
 from ..openapi import llamacpp as answers
-from ..route import ASKS, MODEL, TEXT, Route
+from ..route import ASKS, MODEL, TAKES_BODY, TEXT, Route
 
 LLAMACPP: tuple[Route, ...] = (
     *(
@@ -30,6 +35,36 @@ LLAMACPP: tuple[Route, ...] = (
             ("/completions", "llamacpp.completion", "Go on with a text, as llama.cpp has it", LlamaCompletionRequest),
             ("/infill", "llamacpp.infill", "What stands between two texts", LlamaInfillRequest),
         )
+    ),
+    Route(
+        "post",
+        "/embedding",
+        "llamacpp.embedding",
+        "Vectors, as llama.cpp had them first",
+        list,
+        LlamaEmbeddingRequest,
+        pools=True,
+        statuses=ASKS,
+        error=answers.LlamaError,
+    ),
+    Route(
+        "get",
+        "/lora-adapters",
+        "llamacpp.adapters",
+        "Adapters that requests may name",
+        list,
+        query=ModelQuery,
+        statuses=MODEL,
+        error=answers.LlamaError,
+    ),
+    Route(
+        "post",
+        "/lora-adapters",
+        "llamacpp.scale_adapters",
+        "Scales of adapters, which are 0 for all who name none",
+        answers.LlamaSuccess,
+        statuses=TAKES_BODY,
+        error=answers.LlamaError,
     ),
     Route(
         "get",

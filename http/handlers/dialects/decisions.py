@@ -42,8 +42,7 @@ from ...openai.decisions.questions import (
 from ...openai.decisions.schemas import MAX_QUESTIONS, DecisionFields, DecisionsRequest, SystemOneRequest
 from ...openai.responses.answers import usage_of
 from ...openai.responses.messages import messages_of
-from ...openai.responses.requests import THINKING_SWITCHES
-from ...openai.schemas import ChatRequest, Object
+from ...openai.schemas import THINKING_SWITCHES, ChatRequest, Object
 from ...output.answer import Answer, usage
 from ...transport.json_response import json_response
 from ..answering import new_job

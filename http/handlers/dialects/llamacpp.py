@@ -11,20 +11,39 @@ import actorserve
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ...errors import ApiError, bad_request, overloaded
-from ...generation.fields.decoding import decode_query
+from ...generation.adapter import with_names
+from ...generation.fields.decoding import decode, decode_query
 from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Engine, Job
 from ...generation.prepare import ask_completion
 from ...llamacpp.answers import LlamaCompletion, settings_of
-from ...llamacpp.requests import by_tokens, completion_of, infill_of, plain_prompt, renamed, texts_of
-from ...llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest, LlamaSlotsQuery
-from ...middleware.context import CLIENT, name_request
+from ...llamacpp.requests import (
+    by_tokens,
+    check_scales,
+    completion_of,
+    embedding_of,
+    infill_of,
+    plain_prompt,
+    renamed,
+    texts_of,
+)
+from ...llamacpp.schemas import (
+    LlamaCompletionRequest,
+    LlamaEmbeddingRequest,
+    LlamaInfillRequest,
+    LlamaScale,
+    LlamaSlotsQuery,
+)
+from ...middleware.context import ACCOUNT, CLIENT, name_request
 from ...output.answer import Answer
-from ...pooling.prepare import check_generates
+from ...pooling.answers import numbers
+from ...pooling.prepare import check_generates, pooling_of
+from ...settings import ServedAdapter
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
+from ..pooling import PoolingApi
 
 MOST = 64  # texts of a request whose tokens are looked up
 
@@ -32,7 +51,10 @@ MOST = 64  # texts of a request whose tokens are looked up
 class LlamaApi:
     """Its handlers, by the names that the table of routes has for them."""
 
-    def __init__(self, generator: Generator, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
+    def __init__(
+        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+    ) -> None:
+        self._pooling = pooling
         self._generator, self._settings = generator, generator.settings
         self._engine: Engine = generator.engine
         self._read_body = read_body
@@ -73,7 +95,7 @@ class LlamaApi:
         settings = settings_of(body, given, self._settings.sampling_defaults)
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> LlamaCompletion:
-            return LlamaCompletion(answer, job, self._engine.times, body, settings, texts)
+            return LlamaCompletion(answer, job, self._engine.times, body, settings, texts, self._settings.max_num_seqs)
 
         try:
             return await self._generator.answer(request, raw, drawn, asked, form)
@@ -88,6 +110,18 @@ class LlamaApi:
         if isinstance(prompt, TokenPrompt):
             return await self._engine.detokenize(prompt.tokens)
         return prompt.text if isinstance(prompt, TextPrompt) else ""
+
+    async def embedding(self, request: web.Request) -> web.Response:
+        """POST /embedding: of each input a list with its vector, as where there are several."""
+        raw = await self._read_body(request)
+        pooling_of(self._settings)
+        body = read(LlamaEmbeddingRequest, raw)
+        try:
+            _, job = await self._pooling.vectors(request, embedding_of(body))
+        except ApiError as error:
+            raise (error if body.content is None else with_names(error, {"input": "content"})) from None
+        made = [{"index": index, "embedding": [numbers(choice)]} for index, choice in enumerate(job.choices)]
+        return json_response(made)
 
     # --- the server ----------------------------------------------------------------------------------------------
 
@@ -112,6 +146,22 @@ class LlamaApi:
                 "endpoint_metrics": True,
             }
         )
+
+    async def adapters(self, request: web.Request) -> web.Response:
+        """GET /lora-adapters: those that this key may name. None of them is added to all answers."""
+        self._generator.told_model(request)
+        shown = self._adapters(request)
+        return json_response([{"id": one.id, "name": one.name, "path": one.path, "scale": 0.0} for one in shown])
+
+    async def scale_adapters(self, request: web.Request) -> web.Response:
+        """POST /lora-adapters."""
+        scales = decode(list[LlamaScale], await self._read_body(request))
+        check_scales(scales, {one.id for one in self._adapters(request)})
+        return json_response({"success": True})
+
+    def _adapters(self, request: web.Request) -> list[ServedAdapter]:
+        account, every = request.get(ACCOUNT), self._settings.adapters.all()
+        return every if account is None else [one for one in every if account.may_ask_for(one.name)]
 
     async def slots(self, request: web.Request) -> web.Response:
         """GET /slots: sequences that can run at once, and how many of them do; who waits has none."""

@@ -10,6 +10,7 @@ import msgspec
 from ...errors import ApiError, bad_request
 from ...generation.adapter import with_names
 from ...generation.fields.ranges import check_ranges
+from ..schemas import THINKING_SWITCHES
 from .custom import CUSTOM, as_function, forced, said_again
 from .messages import messages_of
 from .namespaces import INSIDE, flattened
@@ -41,7 +42,6 @@ HOSTED = (  # tools that run where the API is served
     *("code_interpreter", "image_generation", "computer_use_preview", "tool_search"),
 )
 UNFINISHED = ("in_progress", "incomplete")
-THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 
 

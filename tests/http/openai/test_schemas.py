@@ -214,7 +214,7 @@ def test_a_value_that_cannot_be_read_is_the_client_s_mistake(value: bytes) -> No
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
-        (ChatRequest, {"tool_choice": "must"}, "it must be auto or none or required"),
+        (ChatRequest, {"tool_choice": "must"}, "it must be any or auto or none or required"),
         (
             ChatRequest,
             {"tool_choice": {"type": "a", "function": {"name": "b"}}},

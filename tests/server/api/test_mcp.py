@@ -314,3 +314,22 @@ def test_a_server_that_ends_waits_for_a_call(tmp_path: Path) -> None:
             _, answer = streamed(client, noted, end)
             assert calls(answer) == [("completed", "<done>", None)] and answer.output_text.endswith(DONE)
         assert server.wait() == 0
+
+
+def test_over_a_websocket_through_the_death_of_its_frontend(client: OpenAI, server: Server, gate: Noted) -> None:
+    pytest.importorskip("websockets")
+    with client.responses.connect() as connection:
+        asked: dict[str, Any] = {"model": "gpt", "input": "<wait>", "tools": [NEVER], "store": False}
+        connection.response.create(**asked)
+        events: list[Any] = []
+        killed = False
+        while not events or events[-1].type != "response.completed":
+            events.append(connection.recv())
+            if events[-1].type == "response.mcp_call_arguments.done" and not killed:
+                gate.has_call()
+                server.replace("frontend-0")
+                gate.open()
+                killed = True
+        assert killed and [event.sequence_number for event in events] == list(range(len(events)))
+        assert kinds(events[-1].response)[-2:] == ["mcp_call", "message"]
+    assert len(gate.take()) == 1

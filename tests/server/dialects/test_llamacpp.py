@@ -178,7 +178,6 @@ def test_texts_and_tokens(client: httpx.Client) -> None:
     [
         ({"model": "nobody"}, 404, "nobody"),
         ({"mirostat": 2}, 400, "mirostat"),
-        ({"n_predict": 0}, 400, "n_predict"),
         ({"repeat_penalty": 0}, 400, "repeat_penalty"),
         ({"repeat_penalty": 1.3, "repeat_last_n": 64}, 400, "repeat_last_n"),
         ({"n_probs": 1000}, 400, "n_probs"),

@@ -1,0 +1,86 @@
+"""llama.cpp's paths before an engine that the test plays: older vectors, adapters, and prompts that are read alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.http.settings import AdapterNames, ServedAdapter
+from tests.http.fakes import finish_all
+from tests.http.realtime.test_client_secrets import OfFile
+from tests.http.serving import PATIENCE_S, Served, serving
+
+SPEC = PoolingSpec(tasks=["embed"], base="", methods=["mean"], normalize=True, hidden=2, width=2)
+
+
+class Adapters(AdapterNames):
+    """Two."""
+
+    enabled = True
+
+    def all(self) -> list[ServedAdapter]:
+        return [ServedAdapter(1, "tiny", "/a"), ServedAdapter(2, "other", "/b")]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_prompt_is_read_and_nothing_said(served: Served, streamed: bool) -> None:
+    body = {"prompt": "a", "n_predict": 0, "stream": streamed, "return_tokens": True}
+    client = await served.client()
+    client.send("POST", "/completion", body)
+    job = await served.job()
+    job.choices[0].ref = (3 << 32) | 7
+    assert job.rendering["cap"] == 1
+    finish_all(job)
+    answer = await client.answer()
+    text = answer.body.decode()
+    assert answer.status == 200 and text.count("data: ") == (1 if streamed else 0)
+    for part in ('"content":""', '"tokens":[]', '"tokens_predicted":0', '"stop_type":"limit"', '"n_predict":0'):
+        assert part in text, part
+    assert '"id_slot":0' in text  # of one, as /props says
+
+
+@pytest.mark.parametrize("field", ["content", "input"])
+async def test_older_vectors(field: str) -> None:
+    async with serving(pooling=SPEC) as served:
+        answer = asyncio.ensure_future(served.ask("POST", "/embedding", {field: ["a", "b"]}))
+        job = await served.job()
+        for choice in job.choices:
+            choice.pooled = (1, 2, np.array([0.6, 0.8], np.float32).tobytes())
+        finish_all(job)
+        first, second = (await asyncio.wait_for(answer, PATIENCE_S)).json
+        assert [first["index"], second["index"]] == [0, 1]
+        assert np.allclose(first["embedding"], [[0.6, 0.8]])
+        for body, text in (
+            ({}, "content"),
+            ({"content": "a", "input": "a"}, "content"),
+            ({field: "a", "embd_normalize": 1}, "embd_normalize"),
+            ({field: 5}, field),
+            ({field: []}, field),
+        ):
+            refused = await served.ask("POST", "/embedding", body)
+            assert refused.status == 400 and text in refused.json["error"]["message"], refused.body
+
+
+async def test_adapters_are_those_that_a_key_may_name() -> None:
+    async with serving(adapters=Adapters()) as served:
+        listed = (await served.ask("GET", "/lora-adapters")).json
+        assert [one["id"] for one in listed] == [1, 2] and not any(one["scale"] for one in listed)
+        for body, status, text in (
+            ([{"id": 1, "scale": 0}], 200, ""),
+            ([{"id": 1, "scale": 0.5}], 400, "[0].scale"),
+            ([{"id": 1, "scale": 0}, {"id": 3, "scale": 0}], 400, "[1].id"),
+            ([{"id": 1}], 400, "scale"),
+            ({}, 400, "array"),
+        ):
+            asked: Any = body
+            answer = await served.ask("POST", "/lora-adapters", asked)
+            assert answer.status == status and (status == 200 or text in answer.json["error"]["message"]), answer.body
+    async with serving(adapters=Adapters(), accounts=OfFile()) as served:
+        listed = (await served.ask("GET", "/lora-adapters", X_Api_Key="theirs")).json
+        assert [one["name"] for one in listed] == ["tiny"]
+        hidden = await served.ask("POST", "/lora-adapters", [{"id": 2, "scale": 0}], X_Api_Key="theirs")
+        assert hidden.status == 400 and "there is no adapter 2" in hidden.json["error"]["message"]
