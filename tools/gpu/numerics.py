@@ -176,6 +176,7 @@ def rough(kind: str, folder: Path) -> None:
 
 
 def check(kind: str) -> None:
+    torch.set_float32_matmul_precision("highest")  # where this part is run alone, too
     with tempfile.TemporaryDirectory() as root, torch.inference_mode():
         folder = Path(root) / kind
         write_model(kind, folder, **({} if TINY else WIDE | KINDS[kind]))
