@@ -138,8 +138,7 @@ class ChatAnswer:
             case CallStart(index=index, name=name, id=own):
                 return {"tool_calls": [{"index": index, **_call(self._id(choice, index, own), name, "")}]}
             case Arguments(index=index, text=text):
-                part = {"name": "", "arguments": text}  # Mistral's clients want a name; others join the parts
-                return {"tool_calls": [{"index": index, "function": part}]}
+                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
     def _last(self, choice: Choice) -> bytes:
         body = {"index": choice.index, "delta": {}, "logprobs": None, **self._ends(choice)}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.generation.job import Job
-from tests.http.fakes import finish_all, rendered, say
-from tests.http.serving import HI, PATIENCE_S, Served, serving
+from tests.http.fakes import finish_all
+from tests.http.serving import HI, PATIENCE_S, Served
 
 PATH = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
@@ -68,19 +66,3 @@ async def test_thinking_is_asked_for(served: Served) -> None:
 async def test_what_cannot_be_is_refused_by_its_name(served: Served, fields: dict[str, Any], param: str) -> None:
     answer = await served.ask("POST", PATH, {"messages": HI, **fields})
     assert (answer.status, answer.error["param"]) == (400, param), answer.body
-
-
-async def test_each_part_of_a_call_has_a_name() -> None:
-    """Mistral's clients refuse one without; those of OpenAI join the parts."""
-    async with serving(tool_parser="hermes") as served:
-        client = await served.client()
-        client.send("POST", PATH, {"messages": HI, "tools": TOOLS, "stream": True})
-        job = await served.job()
-        rendered(job)
-        say(job, 0, '<tool_call>\n{"name": "weather", "arguments": {"city": ')
-        say(job, 0, '"Oslo"}}\n</tool_call>', 2, Finish.STOP)
-        events = (await client.answer()).events
-        deltas = [event["choices"][0]["delta"] for event in events]
-        parts = [call["function"] for delta in deltas for call in delta.get("tool_calls", ())]
-        assert "".join(part["name"] for part in parts) == "weather" and len(parts) > 1
-        assert json.loads("".join(part["arguments"] for part in parts)) == {"city": "Oslo"}

@@ -63,6 +63,8 @@ async def test_a_connection_goes_on_when_its_frontend_dies(
 ) -> None:
     async with aiohttp.ClientSession() as session:
         async with session.ws_connect(f"{scripted_server.base_url}/v1/responses") as socket:
+            await socket.send_json({"type": "nothing"})  # from the first answer on it is sure to be written down
+            assert (await socket.receive_json(timeout=WAIT_S))["type"] == "error"
             kill_frontends()
             first = await turn(socket, {0: kill_frontends, 1: kill_frontends, 9: kill_frontends}, input="<long>")
             assert first["output"][0]["content"][0]["text"] == LONG
