@@ -62,6 +62,9 @@ RULES = re.compile(
             "nested too deep",
             "does not go with session_params|^session_params",
             "only an assistant's content has parts of type thinking",
+            "function_call goes with functions|functions: .* asks for the same",
+            "prompt_embeds: .* --enable-prompt-embeds",
+            "random_seed: seed asks for another one|safe_prompt is not supported|prefix: only the last message",
             "no tokens for what stands between|suffix goes with|echo does not go with suffix",
         ]
     )
