@@ -49,7 +49,8 @@ def test_alone_and_in_a_crowd_and_after_a_death(kept: str) -> None:
                 return await asyncio.gather(*tasks)
 
         for who in ("worker", "scheduler"):
-            assert differing(asyncio.run(die_in_the_middle(who)), expected) == [], who
+            found = differing(asyncio.run(die_in_the_middle(who)), expected)
+            assert found == [], f"behind the death of the {who}: {server.output}"  # which says what it computes with
 
 
 @PATIENCE
