@@ -7,6 +7,7 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
 from ..generation.fields.ranges import check_ranges
+from ..openai.schemas import THINKING_SWITCHES
 from .schemas import (
     NAMES,
     OTHERS,
@@ -21,7 +22,6 @@ from .schemas import (
 from .turns import begins_answer, messages_of
 
 REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
-THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 PASSED = ("max_tokens", "stream", *SAMPLING_FIELDS, *OTHERS)
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1024

@@ -10,7 +10,7 @@ import msgspec
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
-from ..openai.schemas import TokensRequest
+from ..openai.schemas import THINKING_SWITCHES, TokensRequest
 from .schemas import (
     MadeCall,
     Object,
@@ -34,7 +34,6 @@ OURS = {  # chat's fields as this API names them
     "reasoning_effort": "think",
 }
 NOTHING: dict[str, tuple[float, ...]] = {"typical_p": (0, 1), "tfs_z": (0, 1), "mirostat": (0,)}
-THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 PICTURE = re.compile(r"(messages\[\d+\])\.content(\[\d+\])")  # they stand before the text
 LATEST = ":latest"
 
