@@ -13,7 +13,7 @@
  * divided among tasks and sums never are, so that no bit depends on who does what.
  *
  * Beside busy neighbours a thread may be sent away in the middle of a task, and all wait for it. Where the caller has
- * waited so for STALL_NS, it is `alone`: others leave the region and take no task for ALONE times as long as it waited, and
+ * waited so for STALL_NS and longer than its own tasks took (those of a long prompt take milliseconds), it is `alone`: others leave the region and take no task for ALONE times as long as it waited, and
  * twice as long each time that this happens again at once. So a machine with more to do than it has cores sees one thread
  * of ours, which waits for nobody, and a process that woke for a moment, as a frontend does for a token, costs a moment.
  *
@@ -38,7 +38,8 @@
 #define SPIN_NS 50000
 #define YIELD_NS 1000000 /* so long it gives the core away, again and again, before it sleeps */
 #define BUSY_NS 20000    /* a core that comes back later than this was another's */
-#define STALL_NS 500000  /* a task takes some µs: who holds one for so long does not run */
+#define STALL_NS 500000  /* who holds a task for so much longer than others take does not run */
+#define LONGER 2         /* times as long as the longest task so far another one may take */
 #define ALONE 2          /* times as long as it waited the caller goes on alone at first */
 #define MOST_ALONE_NS 1600000000
 #define LINE 64
@@ -53,6 +54,7 @@ struct pool {
     _Atomic int idle_sleepers; /* for a region */
     _Atomic int alone;
     int64_t alone_until, alone_ns; /* the caller's */
+    int64_t longest_ns;            /* likewise: of its tasks in this region */
     _Atomic int awake;
     _Atomic int stopping;
     _Alignas(LINE) _Atomic uint32_t region;
@@ -151,13 +153,25 @@ static void wait_for_others(pool *own, int turn) {
     int64_t begin = now_ns();
     wait_until(own, TASKS, turn);
     int64_t now = now_ns();
-    if (now - begin < STALL_NS || atomic_load(&own->alone))
+    if (now - begin < STALL_NS + LONGER * own->longest_ns || atomic_load(&own->alone))
         return;
     own->alone_ns = own->alone_ns ? 2 * own->alone_ns : ALONE * (now - begin);
     if (own->alone_ns > MOST_ALONE_NS)
         own->alone_ns = MOST_ALONE_NS;
     own->alone_until = now + own->alone_ns;
     atomic_store(&own->alone, 1);
+}
+
+static void run_task(pool *own, const phase *on, int task) {
+    if (thread_number) {
+        on->run(on->arg, task, on->count);
+        return;
+    }
+    int64_t begin = now_ns();
+    on->run(on->arg, task, on->count);
+    int64_t took = now_ns() - begin;
+    if (took > own->longest_ns)
+        own->longest_ns = took;
 }
 
 /* All tasks that are left of all phases from the one that is on. */
@@ -171,7 +185,7 @@ static void work(pool *own) {
                 return;
             if (!atomic_compare_exchange_weak(&own->taken, &ticket, ticket + 1))
                 continue;
-            on->run(on->arg, (int)(uint32_t)ticket, on->count);
+            run_task(own, on, (int)(uint32_t)ticket);
             if (atomic_fetch_add(&own->finished, 1) + 1 == on->count) {
                 atomic_store(&own->finished, 0);
                 atomic_store(&own->taken, (uint64_t)(turn + 1) << 32);
@@ -281,6 +295,7 @@ void pool_run_phases(pool *own, const phase *phases, int count) {
     }
     own->phases = phases;
     own->count = count;
+    own->longest_ns = 0;
     atomic_store(&own->finished, 0);
     atomic_store(&own->taken, 0);
     atomic_store(&own->turn, 0);

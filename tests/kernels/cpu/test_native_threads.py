@@ -1,0 +1,82 @@
+"""The pool of threads: whom the caller waits for, and for whom it does not."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from actorserve.actors.model.memory.machine import cpu_flags
+from actorserve.kernels.cpu.native.library import Library, load
+from tests.support.compiler import need_compiler
+
+TASK_S = 0.1
+PATIENCE_S = 5.0  # that the other thread has to begin
+Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+
+
+class Phase(ctypes.Structure):
+    """threads.h's phase."""
+
+    _fields_ = (("run", Task), ("arg", ctypes.c_void_p), ("count", ctypes.c_int))
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    need_compiler()
+    return load(cpu_flags())
+
+
+def threads_of(library: Library, pool: int, count: int, does: Callable[[int], None]) -> list[int]:
+    """Which thread had each task of one phase."""
+    had = [-1] * count
+
+    def run(arg: int | None, index: int, count: int) -> None:
+        had[index] = library.number("pool_thread")
+        does(had[index])
+
+    phase = Phase(Task(run), None, count)
+    library.function("pool_run_phases", ctypes.c_void_p, ctypes.POINTER(Phase), ctypes.c_int)(pool, phase, 1)
+    return had
+
+
+class Neighbour:
+    """What a phase's tasks do: the caller's begin their work when the other thread has one, too."""
+
+    def __init__(self, own_s: float, other_s: float) -> None:
+        """Seconds that the caller's take from then on, and the other thread's in all; -1: as long as all, and more."""
+        self._began, self._own_s, self._other_s = threading.Event(), own_s, other_s
+        self._begin = time.monotonic()
+
+    def __call__(self, number: int) -> None:
+        if number == 0:
+            self._began.wait(PATIENCE_S)
+            time.sleep(self._own_s)
+            return
+        waited = time.monotonic() - self._begin
+        self._began.set()
+        time.sleep(self._other_s if self._other_s >= 0 else 1 + 10 * waited)
+
+
+@pytest.fixture
+def pool(library: Library) -> Iterator[int]:
+    """One of two threads."""
+    made: int = library.functions.pool_create(2)
+    yield made
+    library.functions.pool_destroy(made)
+
+
+def test_a_caller_that_waits_for_a_task_as_long_as_its_own_goes_on_with_others(library: Library, pool: int) -> None:
+    """Those of long prompts take milliseconds, and who ends first waits for the other."""
+    assert sorted(threads_of(library, pool, 2, Neighbour(TASK_S, 2 * TASK_S))) == [0, 1]
+    then = threads_of(library, pool, 4, Neighbour(0, 0))
+    assert set(then) == {0, 1}, "the caller had waited for as long as one task takes"
+
+
+def test_a_caller_whose_neighbour_stands_still_goes_on_alone(library: Library, pool: int) -> None:
+    assert sorted(threads_of(library, pool, 2, Neighbour(0, -1))) == [0, 1]
+    then = threads_of(library, pool, 4, lambda number: time.sleep(TASK_S / 10))
+    assert set(then) == {0}, "the other one had been away for far longer than a task takes"
