@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,15 @@ def test_plain_models_have_the_same_bits_by_native_kernels_unasked(
     check_bits(folder, {}, (2, 5, 21, 32), (2, 9, 32))
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="products in bfloat16 are torch's here")
+@pytest.mark.parametrize("threads", ["3 native"], indirect=True)
+def test_so_they_have_in_bfloat16(threads: int, checkpoints: Folders) -> None:
+    folder = checkpoints("llama", initializer_range=0.1, **DEEP)
+    model = load_plain(folder, dtype="bfloat16")
+    assert model.row_invariant and model.precision == torch.bfloat16 and model.dtype == torch.float32
+    check_bits(folder, {"dtype": "bfloat16"}, (2, 5, 21, 32), (2, 9, 32))
+
+
 def load_plain(folder: Path, **options: Any) -> CpuModel:
     config = config_for(folder, **options)
     model = load_model(config, resolve_model(config))
@@ -179,7 +189,7 @@ def load_plain(folder: Path, **options: Any) -> CpuModel:
 
 @pytest.mark.parametrize("threads", ["3 native"], indirect=True)
 def test_others_do_not_promise_it(threads: int, checkpoints: Folders) -> None:
-    assert not load_plain(checkpoints("qwen3"), dtype="bfloat16").row_invariant
+    assert not load_plain(checkpoints("qwen3"), dtype="float16").row_invariant
     assert not load_plain(checkpoints("gemma2")).row_invariant
     assert not load_plain(checkpoints("qwen3_moe")).row_invariant
     native.stop()

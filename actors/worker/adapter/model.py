@@ -69,7 +69,8 @@ class AdaptedModel:
         quantised: bool = False,
         lora: LoraSites | None = None,
     ) -> None:
-        self.traits, self.tier, self.dtype, self.quantised = traits, tier, dtype, quantised
+        self.traits, self.tier, self.quantised = traits, tier, quantised
+        self.dtype = self.precision = dtype
         self.kv: KVSpec = traits.kv
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
         self.reads_windows_alone = reads_windows_alone(traits, tier)

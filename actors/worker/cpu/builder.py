@@ -29,6 +29,7 @@ from ..quantization.base import CpuLinear, LinearTensors, implementation_of
 from ..tensor_parallel import TensorParallelGroup
 from ..weight_cache.cache import WeightCache
 from .layers.linear import PackedLinear, is_large
+from .layers.native import current
 from .layers.norm import RMSNorm
 
 if TYPE_CHECKING:
@@ -49,13 +50,18 @@ class CpuBuilder:
         lora: LoraSites | None = None,
         cache: WeightCache | None = None,
     ) -> None:
-        """`lora`: where products are kept that adapters may change; `cache`: those that an earlier start has made."""
+        """`dtype` is --dtype's; where that is bfloat16, and our own kernels multiply it, all else is float32.
+
+        `lora`: where products are kept that adapters may change; `cache`: those that an earlier start has made.
+        """
+        library = current()
+        self.in_bfloat16 = dtype == torch.bfloat16 and library is not None and library.multiplies_bfloat16
         self.shape = shape
         self.grouped = grouped
         self.lora = lora
         self.cache = cache
         self.get = get
-        self.dtype = dtype
+        self.dtype = torch.float32 if self.in_bfloat16 else dtype
         self.group = group
         self.batch_invariant = batch_invariant
         size = sum(math.prod(sizes) for sizes in shape.tensors().values()) * dtype.itemsize
@@ -98,6 +104,7 @@ class CpuBuilder:
             few_rows,
             self.batch_invariant,
             self._grouped(linears) if found is None else (),
+            self.in_bfloat16,
         )
         made = found or implementation_of(method).cpu_linear(tensors)
         if self.cache is not None:

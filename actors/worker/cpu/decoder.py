@@ -31,7 +31,11 @@ class Decoder(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """In which it computes; keys and values are kept in it, or as --kv-cache-dtype says."""
+        """In which it computes."""
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What factors of its products are; keys and values are kept in it, or as --kv-cache-dtype says."""
 
     @property
     def quantised(self) -> bool:

@@ -89,7 +89,7 @@ class CpuModel:
         self.group = group
         self.shape = shape
         self.kv = shape.kv
-        self.dtype = dtype
+        self.dtype, self.precision = build.dtype, dtype
         self.quantised = shape.quantization.computes_in is not None
         self.embeddings = self.read_embeddings(get)
         self.layers = [CpuLayer(build, build.layer(index), index) for index in range(shape.layers)]

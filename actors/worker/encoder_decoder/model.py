@@ -64,7 +64,8 @@ class EncoderDecoder:
     def __init__(
         self, passes: EncoderDecoderPasses, kv: KVSpec, way: Way, dtype: torch.dtype, quantised: bool = False
     ) -> None:
-        self.kv, self.way, self.dtype, self.quantised = kv, way, dtype, quantised
+        self.kv, self.way, self.quantised = kv, way, quantised
+        self.dtype = self.precision = dtype
         self.vocab_size = int(passes.model.config.get_text_config(decoder=True).vocab_size)
         self.passes = passes
         self.layers = self.passes.layers

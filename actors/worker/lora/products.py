@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, int8_weight
+from actorserve.kernels.cpu.native.linear import FLOATS, NativeLinear, Weights, side_by_side_weight
 from actorserve.kernels.cpu.native.lora import LoraFactors
 
 from ...model.lora.adapter import AdapterError
@@ -99,8 +99,8 @@ def weight_of(product: object) -> Tensor:
     if isinstance(product, NativeLinear):
         if product.data.kind in FLOATS.values() and product.weight is not None:
             return product.weight
-        if product.data.kind == Weights.INT_8:
-            return int8_weight(product)
+        if product.data.kind in (Weights.INT_8, Weights.BOTH_BFLOAT_16):
+            return side_by_side_weight(product)
         if product.data.kind == Weights.GROUPED:
             return _multiplied(product)
     elif isinstance(product, PackedLinear):

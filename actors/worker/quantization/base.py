@@ -45,6 +45,7 @@ class LinearTensors(NamedTuple):
     few_rows: bool = False  # it mostly multiplies one row or two
     batch_invariant: bool = False  # a row must have the same bits in every batch
     grouped: Sequence[Grouped] = ()  # what the checkpoint has, where products with it as it is can be had
+    in_bfloat16: bool = False  # by our own kernels: both factors are rounded to it, whatever is computed in
 
     def weight(self) -> Tensor:
         """[outputs, inputs]."""

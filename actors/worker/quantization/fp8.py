@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import float_linear
+from actorserve.kernels.cpu.native.linear import bfloat16_linear, float_linear
 
 from ..cpu.layers.native import current
 from .base import CpuLinear, LinearTensors
@@ -45,6 +45,8 @@ def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """Of weights in any type."""
     library = current()
     weight = tensors.joined("weight", None)
+    if library is not None and tensors.in_bfloat16:
+        return bfloat16_linear(library, meant(weight, torch.bfloat16), tensors.bias())
     if library is not None and tensors.dtype == torch.float32:  # which widens them as it multiplies
         return float_linear(library, library.weights.copied(meant(weight, torch.bfloat16)), tensors.bias())
     made = meant(weight, tensors.dtype)

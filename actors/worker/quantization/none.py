@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from actorserve.kernels.cpu.native.linear import float_linear
+from actorserve.kernels.cpu.native.linear import bfloat16_linear, float_linear
 
 from ..cpu.batch_invariant import BatchInvariantLinear
 from ..cpu.layers.linear import PackedLinear, PlainLinear, is_large
@@ -41,6 +41,8 @@ class BatchInvariantGpuLinear(NamedTuple):
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """In oneDNN's order where that is quicker, or has to be."""
     library = current()
+    if library is not None and tensors.in_bfloat16:
+        return bfloat16_linear(library, tensors.joined("weight", torch.bfloat16), tensors.bias())
     if library is not None and tensors.dtype == torch.float32:  # a narrower one is widened as it is multiplied
         return float_linear(library, library.weights.copied(tensors.joined("weight", None)), tensors.bias())
     weight, bias = tensors.weight(), tensors.bias()

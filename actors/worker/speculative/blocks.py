@@ -76,7 +76,7 @@ class BlockDrafter:
 
     def __init__(self, shape: BlockShape, get: Get, target: CpuModel, max_length: int, drafts: int) -> None:
         """For texts of so many tokens, and so many drafts."""
-        build = CpuBuilder(shape, get, target.dtype, None, False)
+        build = CpuBuilder(shape, get, target.precision, None, False)
         self.shape, self.target, self.size = shape, target, 1 + drafts
         self.fuse = build.linear(BLOCK_FUSE)
         self.hidden_norm, self.final_norm = build.norm(BLOCK_HIDDEN_NORM), build.norm(BLOCK_FINAL_NORM)

@@ -40,7 +40,7 @@ class RecurrentHead:
 
     def __init__(self, shape: RecurrentShape, get: Get, target: CpuModel, max_length: int) -> None:
         form = shape.format
-        build = CpuBuilder(shape, get, target.dtype, None, False)
+        build = CpuBuilder(shape, get, target.precision, None, False)
         self.shape, self.format, self.target = shape, form, target
         self.fuse = None if form.fuse is None else build.linear(form.fuse)
         self.join = None if form.join is None else build.linear(form.join)

@@ -17,13 +17,13 @@ class DraftWords:
 
     def __init__(self, shape: DraftShape, get: Get, target: CpuModel, build: CpuBuilder) -> None:
         self.target, self.vocab_size = target, shape.vocab_size
-        self.embeddings = get(f"{EMBEDDING}.weight").to(target.dtype) if shape.own_embeddings else None
+        self.embeddings = get(f"{EMBEDDING}.weight").to(target.precision) if shape.own_embeddings else None
         self.head = build.linear(shape.head) if shape.own_head else None
         self.words = target_words(shape, get) if shape.mapped else None
 
     def embed(self, ids: Tensor) -> Tensor:
         """Embeddings of words of the model, another tensor each time."""
-        return self.target.embed(ids) if self.embeddings is None else self.embeddings[ids]
+        return self.target.embed(ids) if self.embeddings is None else self.embeddings[ids].to(self.target.dtype)
 
     def logits(self, normed: Tensor) -> Tensor:
         """Logits [rows, vocabulary of the model]; -inf of words that are never drafted."""

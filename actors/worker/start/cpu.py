@@ -98,7 +98,7 @@ def _load_model(
 
         vision = make_vision(config, context.model, model, media_source(context))
     context.phase_ends(StartPhase.WEIGHTS)
-    seconds, dtype = time.perf_counter() - start, str(model.dtype).removeprefix("torch.")
+    seconds, dtype = time.perf_counter() - start, str(model.precision).removeprefix("torch.")
     name = f"{context.model.architecture}{describe_stage(model)}"
     log.info("%s in %s loaded in %.1f s, threads: %d", name, dtype, seconds, threads)
     if model.batch_invariant:

@@ -84,4 +84,4 @@ def make_tier(context: Context, memory: GivenMemory, model: Decoder) -> TierRead
     exact = config.threads if model.batch_invariant else None
     stages = model.stage_kvs if isinstance(model, StageModel) else [model.kv]
     kvs = [kv for kv in stages for _ in range(config.tensor_parallel_size)]
-    return make_reader(context, memory.kept, kvs, kv_type(config, model), str(model.dtype), group, exact)
+    return make_reader(context, memory.kept, kvs, kv_type(config, model), str(model.precision), group, exact)

@@ -21,7 +21,7 @@ def balance_experts(config: Config, info: ModelInfo, model: CpuModel, group: Ten
     """Each layer with experts counts and comes to its turn; the checkpoint stays open for that."""
     shape = read_architecture(read_json(Path(info.folder) / "config.json"), quantization=config.quantization)
     own, get = open_weights(config, info, shape, group)
-    build = CpuBuilder(own, get, model.dtype, group, model.batch_invariant)
+    build = CpuBuilder(own, get, model.precision, group, model.batch_invariant)
     attach(build, model, group, read_eplb(config).step_interval, read_eplb(config).window_size)
 
 

@@ -43,6 +43,6 @@ def make_vision(config: Config, info: ModelInfo, model: Decoder, source: MediaSo
     """None: the model sees nothing."""
     if info.vision is None:
         return None
-    tower = load_tower(config, info, model.dtype)
+    tower = load_tower(config, info, model.precision)
     most = int(config.encoder_cache_gb * GB)
-    return VisionRows(VisionEncoder(tower, info.vision, model.dtype, source, most), config.max_num_seqs)
+    return VisionRows(VisionEncoder(tower, info.vision, model.precision, source, most), config.max_num_seqs)

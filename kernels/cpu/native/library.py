@@ -32,12 +32,17 @@ COMMON = ("-std=gnu11", "-O3", "-fPIC", "-pthread", "-Wno-psabi", *EXACT)
 COMPILE_SECONDS = 120.0
 STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
 COMPILERS = ("cc", "gcc", "clang")
+UNKNOWN_FLAG = ("unrecognized command-line option", "unrecognized command line option", "unknown argument")
 NEW = ".new-"
 LINE = 64  # bytes of a cache line
 
 
 class NativeError(Exception):
     """Why there are no kernels of our own."""
+
+
+class UnknownProcessor(NativeError):
+    """The compiler is older than what the processor can do."""
 
 
 class Variant(NamedTuple):
@@ -54,13 +59,15 @@ def _x86(name: str, needs: str, flags: str) -> Variant:
 
 
 _AVX512 = "avx512f avx512bw avx512vl avx512dq avx512_vnni fma f16c"
+_AVX512_FLAGS = "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c"
 VARIANTS = (  # the first that the processor has is taken
     _x86(
         "amx",
-        f"{_AVX512} amx_tile amx_int8",
-        "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c -mamx-tile -mamx-int8",
+        f"{_AVX512} amx_tile amx_int8 amx_bf16",
+        f"{_AVX512_FLAGS} -mamx-tile -mamx-int8 -mamx-bf16",
     ),
-    _x86("avx512", _AVX512, "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mfma -mf16c"),
+    _x86("avx512bf16", f"{_AVX512} avx512_bf16", f"{_AVX512_FLAGS} -mavx512bf16"),
+    _x86("avx512", _AVX512, _AVX512_FLAGS),
     _x86("avxvnni", "avx2 avx_vnni fma f16c", "-mavx2 -mavxvnni -mfma -mf16c"),
     _x86("avx2", "avx2 fma f16c", "-mavx2 -mfma -mf16c"),
     Variant("dotprod", "aarch64", frozenset({"asimddp"}), ("-march=armv8.2-a+dotprod",)),
@@ -75,7 +82,10 @@ class Library:
         """`seconds` that it took to compile it; 0: it was there."""
         self.variant = variant
         self.seconds = seconds
-        self.functions = ctypes.CDLL(str(path))
+        try:
+            self.functions = ctypes.CDLL(str(path))
+        except OSError as error:  # a folder from which nothing may be run
+            raise NativeError(str(error)) from None
         self._declare("pool_create", ctypes.c_void_p, ctypes.c_int)
         self._declare("pool_destroy", None, ctypes.c_void_p)
         self.wake_pool = self._declare("pool_wake", None, ctypes.c_void_p)
@@ -103,6 +113,11 @@ class Library:
     def number(self, name: str) -> int:
         """What a function without arguments gives."""
         return int(self._declare(name, ctypes.c_int)())
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether products of two factors in bfloat16 are worth it, beside what else this processor has for them."""
+        return platform.machine() == "x86_64"
 
     def set_threads(self, threads: int) -> None:
         """How many the pool has from now on; nothing may be computing."""
@@ -160,8 +175,16 @@ def load(flags: Set[str], variant: str | None = None) -> Library:
     found = [one for one in variants(flags) if variant in (None, one.name)]
     if not found:
         raise NativeError(f"this processor has no {variant}")
-    own = found[0]
     compiler = find_compiler()
+    for own in found[:-1]:
+        try:
+            return _load(own, compiler)
+        except UnknownProcessor:
+            continue
+    return _load(found[-1], compiler)
+
+
+def _load(own: Variant, compiler: str) -> Library:
     name = f"{own.name}-{_key(own, compiler)}.so"
     folder = cache_folder()
     if folder is None:
@@ -262,6 +285,8 @@ def _run(command: list[str]) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     except subprocess.CalledProcessError as error:
         words = (error.stderr or "").strip().splitlines()
+        if any(sign in line for line in words for sign in UNKNOWN_FLAG):
+            raise UnknownProcessor(f"{compiler} does not know this processor: {words[0]}") from None
         raise NativeError(f"{compiler} fails: {next((w for w in words if 'error' in w), 'no word why')}") from None
     except subprocess.TimeoutExpired:
         raise NativeError(f"{compiler} took more than {COMPILE_SECONDS:.0f} s") from None

@@ -7,6 +7,8 @@
 
 #define TASK_BYTES (1 << 16) /* of weights, that one thread multiplies at once */
 #define TASK_ROWS 32         /* from which on tasks are smaller: they take longer */
+#define MATRIX_ROWS 256
+#define MATRIX_OUTPUTS 256
 #define GROUP 32             /* outputs that a task is a multiple of */
 
 static int64_t filled(int64_t number, int64_t unit) { return (number + unit - 1) / unit * unit; }
@@ -16,6 +18,8 @@ static int64_t own_row_bytes(const linear *own) {
         return int8_row_bytes(own);
     if (own->kind == GROUPED)
         return groups_row_bytes(own);
+    if (own->kind == BOTH_BFLOAT_16)
+        return bfloats_row_bytes(own);
     return HEADER + 4 * filled(own->inputs, LANES);
 }
 
@@ -52,6 +56,10 @@ static void own_ready(const linear *own, const float *x, char *ready) {
 }
 
 void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
+    if (own->kind == BOTH_BFLOAT_16) { /* alone */
+        bfloats_ready(own, x, ready, row);
+        return;
+    }
     ready += row * linear_row_bytes(own);
     for (; own; own = own->rest) {
         own_ready(own, x, ready);
@@ -62,9 +70,11 @@ void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
 static void own_outputs(const product *own, int64_t first, int64_t last) {
     const linear *by = own->own;
     if (by->kind == GROUPED)
-        (by->scaled == EIGHT_BITS && matrix_pays(own->rows) ? matrix_groups : groups_outputs)(own, first, last);
+        (by->scaled == EIGHT_BITS && matrix_pays(own) ? matrix_groups : groups_outputs)(own, first, last);
     else if (by->kind == INT_8)
-        (matrix_pays(own->rows) ? matrix_int8 : int8_outputs)(own, first, last);
+        (matrix_pays(own) ? matrix_outputs : int8_outputs)(own, first, last);
+    else if (by->kind == BOTH_BFLOAT_16)
+        (matrix_pays(own) ? matrix_outputs : bfloats_outputs)(own, first, last);
     else
         float_outputs(own, first, last);
 }
@@ -81,8 +91,15 @@ void linear_outputs(const product *own, int64_t first, int64_t last) {
     }
 }
 
+/* Of many rows matrix instructions multiply some with some outputs, which all stay in a near cache. */
+static int64_t row_parts(const linear *own, int64_t rows) {
+    return own->kind == BOTH_BFLOAT_16 && matrix_allowed() ? (rows + MATRIX_ROWS - 1) / MATRIX_ROWS : 1;
+}
+
 int linear_tasks(const linear *own, int64_t rows) {
-    int64_t most = (all_outputs(own) + GROUP - 1) / GROUP, tasks = 0;
+    int64_t most = (all_outputs(own) + GROUP - 1) / GROUP, tasks = 0, parts = row_parts(own, rows);
+    if (own->kind == BOTH_BFLOAT_16 && rows > TASK_ROWS && matrix_allowed())
+        return (int)((all_outputs(own) + MATRIX_OUTPUTS - 1) / MATRIX_OUTPUTS * parts);
     for (; own; own = own->rest)
         tasks += own->outputs * own->stride;
     tasks /= TASK_BYTES;
@@ -92,10 +109,18 @@ int linear_tasks(const linear *own, int64_t rows) {
 }
 
 void linear_task(void *given, int index, int count) {
-    const product *own = given;
-    int64_t outputs = own->width, groups = (outputs + GROUP - 1) / GROUP;
+    product own = *(const product *)given;
+    const int64_t parts = row_parts(own.own, own.rows), row = index % parts * MATRIX_ROWS;
+    if (parts > 1) {
+        own.rows = own.rows - row < MATRIX_ROWS ? own.rows - row : MATRIX_ROWS;
+        own.ready += row * own.row_bytes;
+        own.out += row * own.width;
+        index /= parts;
+        count /= parts;
+    }
+    int64_t outputs = own.width, groups = (outputs + GROUP - 1) / GROUP;
     int64_t first = groups * index / count * GROUP, last = groups * (index + 1) / count * GROUP;
-    linear_outputs(own, first, last < outputs ? last : outputs);
+    linear_outputs(&own, first, last < outputs ? last : outputs);
 }
 
 typedef struct {

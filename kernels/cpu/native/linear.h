@@ -10,14 +10,14 @@
 
 #include "threads.h"
 
-enum weights { FLOAT_32, BFLOAT_16, FLOAT_16, INT_8, GROUPED };
+enum weights { FLOAT_32, BFLOAT_16, FLOAT_16, INT_8, GROUPED, BOTH_BFLOAT_16 };
 
 /* How numbers in groups are scaled; see groups.c. */
 enum scales { HALVES, BFLOAT_PAIRS, FLOAT_PAIRS, SUPER_BLOCKS, EIGHT_BITS, SIX_BITS };
 
 typedef struct linear {
     int64_t kind;                     /* enum weights */
-    int64_t outputs, inputs, stride;  /* bytes of an output's weights; of 8 and 4 bits SIDE outputs stand side by side */
+    int64_t outputs, inputs, stride;  /* bytes of an output's weights; but of floats SIDE outputs stand side by side */
     const void *weight;
     const float *scale;    /* INT_8: [outputs] */
     const float *bias;     /* [outputs] or NULL */
@@ -56,9 +56,14 @@ void int8_outputs(const product *own, int64_t first, int64_t last);
 int64_t groups_row_bytes(const linear *own);
 void groups_ready(const linear *own, const float *x, char *ready);
 void groups_outputs(const product *own, int64_t first, int64_t last);
+int64_t bfloats_row_bytes(const linear *own);
+void bfloats_ready(const linear *own, const float *x, char *ready, int64_t row);
+void bfloats_outputs(const product *own, int64_t first, int64_t last);
+#define FEWEST_BFLOATS 5 /* rows that matrix instructions multiply, where there are some */
 /* The same by matrix instructions, where they pay for so many rows. */
-int matrix_pays(int64_t rows);
-void matrix_int8(const product *own, int64_t first, int64_t last);
+int matrix_allowed(void);
+int matrix_pays(const product *own);
+void matrix_outputs(const product *own, int64_t first, int64_t last);
 void matrix_groups(const product *own, int64_t first, int64_t last);
 void float_outputs(const product *own, int64_t first, int64_t last);
 

@@ -29,6 +29,7 @@ class Weights(IntEnum):
     FLOAT_16 = 2
     INT_8 = 3
     GROUPED = 4
+    BOTH_BFLOAT_16 = 5
 
 
 class Scales(IntEnum):
@@ -149,19 +150,34 @@ def int8_linear(library: Library, weight: Tensor, scales: Tensor, bias: Tensor |
     """`weight` int8 [outputs, inputs], `scales` [outputs]."""
     outputs, inputs = weight.shape
     assert inputs <= MOST_INPUTS
-    fours = _filled(weight, LINE).view(torch.int32)  # four numbers each
-    room = library.weights.zeros((len(fours), fours.shape[1] * 4), torch.int8)
-    sides = room.view(torch.int32).view(-1, fours.shape[1], SIDE)
-    sides.copy_(fours.view(-1, SIDE, fours.shape[1]).transpose(1, 2))
+    room = _lines_side_by_side(library, weight)
     return NativeLinear(library, Weights.INT_8, room, inputs, bias, scales.float(), outputs=outputs)
 
 
-def int8_weight(product: NativeLinear) -> Tensor:
+def bfloat16_linear(library: Library, weight: Tensor, bias: Tensor | None) -> NativeLinear:
+    """`weight` bfloat16 [outputs, inputs], of x that is rounded to bfloat16, too."""
+    outputs, inputs = weight.shape
+    room = _lines_side_by_side(library, weight)
+    return NativeLinear(library, Weights.BOTH_BFLOAT_16, room, inputs, bias, outputs=outputs)
+
+
+def _lines_side_by_side(library: Library, weight: Tensor) -> Tensor:
+    """Rows of whole cache lines, of which four bytes of SIDE rows each stand side by side."""
+    fours = _filled(weight, LINE // weight.itemsize).view(torch.int32)
+    room = library.weights.zeros((len(fours), fours.shape[1] * 4 // weight.itemsize), weight.dtype)
+    sides = room.view(torch.int32).view(-1, fours.shape[1], SIDE)
+    sides.copy_(fours.view(-1, SIDE, fours.shape[1]).transpose(1, 2))
+    return room
+
+
+def side_by_side_weight(product: NativeLinear) -> Tensor:
     """The weight [outputs, inputs] that such a product multiplies, in float32."""
-    assert product.data.kind == Weights.INT_8 and product.weight is not None and product.scale is not None
-    fours = product.weight.view(torch.int32).view(-1, product.weight.shape[1] // 4, SIDE).transpose(1, 2)
-    numbers = fours.contiguous().view(len(product.weight), -1).view(torch.int8)
-    return numbers[: product.outputs, : product.inputs].float() * product.scale[:, None]
+    weight, scale = product.weight, product.scale
+    assert product.data.kind in (Weights.INT_8, Weights.BOTH_BFLOAT_16) and weight is not None
+    fours = weight.view(torch.int32).view(len(weight) // SIDE, -1, SIDE).transpose(1, 2)
+    numbers = fours.contiguous().view(len(weight), -1).view(weight.dtype)
+    own = numbers[: product.outputs, : product.inputs].float()
+    return own if scale is None else own * scale[:, None]
 
 
 def grouped_linears(library: Library, runs: Sequence[Grouped], bias: Tensor | None) -> NativeLinear:

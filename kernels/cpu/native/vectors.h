@@ -41,6 +41,12 @@ INLINE vec v_load_bf16(const uint16_t *at) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
+/* Of sixteen pairs the first numbers, and the second ones. */
+INLINE void v_load_pairs_bf16(const uint16_t *at, vec *first, vec *second) {
+    __m512i both = _mm512_loadu_si512(at);
+    *first = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+    *second = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-65536)));
+}
 INLINE float v_total(vec x) { return _mm512_reduce_add_ps(x); }
 INLINE vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 INLINE vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
@@ -77,6 +83,12 @@ INLINE __m256 v_wide_bf16(const uint16_t *at) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 INLINE vec v_load_bf16(const uint16_t *at) { return (vec){v_wide_bf16(at), v_wide_bf16(at + 8)}; }
+INLINE void v_load_pairs_bf16(const uint16_t *at, vec *first, vec *second) {
+    __m256i low = _mm256_loadu_si256((const __m256i *)at), high = _mm256_loadu_si256((const __m256i *)at + 1);
+    *first = (vec){_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
+    const __m256i upper = _mm256_set1_epi32(-65536);
+    *second = (vec){_mm256_castsi256_ps(_mm256_and_si256(low, upper)), _mm256_castsi256_ps(_mm256_and_si256(high, upper))};
+}
 #define BOTH(name, operation) \
     INLINE vec name(vec a, vec b) { return (vec){operation(a.low, b.low), operation(a.high, b.high)}; }
 BOTH(v_add, _mm256_add_ps)
@@ -154,6 +166,13 @@ INLINE vec v_load_bf16(const uint16_t *at) {
     for (int i = 0; i < LANES; i++)
         bits[i] = (uint32_t)at[i] << 16;
     return (vec)bits;
+}
+INLINE void v_load_pairs_bf16(const uint16_t *at, vec *first, vec *second) {
+    v_bits own[2];
+    for (int i = 0; i < 2 * LANES; i++)
+        own[i % 2][i / 2] = (uint32_t)at[i] << 16;
+    *first = (vec)own[0];
+    *second = (vec)own[1];
 }
 INLINE vec v_load_f16(const uint16_t *at) {
     vec x;

@@ -10,6 +10,7 @@
 
 #define __AMX_INT8__ 1
 #define __AMX_TILE__ 1
+#define __AMX_BF16__ 1
 
 typedef struct {
     uint8_t palette, start, zeros[14];
@@ -46,9 +47,36 @@ static inline void emulated_dot(int sums, int a, int b, int a_signed, int b_sign
             }
 }
 
+static inline float emulated_wide(const int8_t *at) {
+    uint32_t bits = 0;
+    float wide;
+    memcpy((char *)&bits + 2, at, 2);
+    memcpy(&wide, &bits, 4);
+    return wide;
+}
+
+/* Of pairs in bfloat16: the first numbers of all pairs are one sum, the second ones another; small numbers are 0. */
+static __attribute__((noinline)) void emulated_pairs(int sums, int a, int b) {
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040);
+    for (int row = 0; row < emulated.rows[sums]; row++)
+        for (int column = 0; column < emulated.bytes[sums] / 4; column++) {
+            float parts[2] = {0}, sum;
+            for (int pair = 0; pair < emulated.bytes[a] / 4; pair++)
+                for (int i = 0; i < 2; i++)
+                    parts[i] = __builtin_fmaf(emulated_wide(emulated_tiles[a][row] + 4 * pair + 2 * i),
+                                              emulated_wide(emulated_tiles[b][pair] + 4 * column + 2 * i), parts[i]);
+            memcpy(&sum, emulated_tiles[sums][row] + 4 * column, 4);
+            sum += parts[0] + parts[1];
+            memcpy(emulated_tiles[sums][row] + 4 * column, &sum, 4);
+        }
+    _mm_setcsr(mode);
+}
+
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_zero
+#undef _tile_dpbf16ps
 #undef _tile_dpbssd
 #undef _tile_dpbsud
 #undef _tile_dpbusd
@@ -58,6 +86,7 @@ static inline void emulated_dot(int sums, int a, int b, int a_signed, int b_sign
 #define _tile_loadd(tile, from, stride) emulated_load(tile, from, stride)
 #define _tile_stored(tile, to, stride) emulated_store(tile, to, stride)
 #define _tile_zero(tile) memset(emulated_tiles[tile], 0, sizeof emulated_tiles[tile])
+#define _tile_dpbf16ps(sums, a, b) emulated_pairs(sums, a, b)
 #define _tile_dpbssd(sums, a, b) emulated_dot(sums, a, b, 1, 1)
 #define _tile_dpbsud(sums, a, b) emulated_dot(sums, a, b, 1, 0)
 #define _tile_dpbusd(sums, a, b) emulated_dot(sums, a, b, 0, 1)

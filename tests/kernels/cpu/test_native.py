@@ -20,11 +20,12 @@ from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.linear import (
     Grouped,
     Scales,
+    bfloat16_linear,
     float_linear,
     grouped_linear,
     grouped_linears,
     int8_linear,
-    int8_weight,
+    side_by_side_weight,
 )
 from tests.support.compiler import need_compiler
 from tests.worker.driver import rounded_by_groups
@@ -76,7 +77,7 @@ def test_int8_products_are_the_formula_whatever_the_rows(
         weight = torch.randint(-128, 128, (outputs, inputs), generator=generator, dtype=torch.int8)
         scales, bias = torch.rand(outputs, generator=generator), torch.randn(outputs, generator=generator)
         product = int8_linear(library, weight, scales, bias)
-        assert torch.equal(int8_weight(product), weight.float() * scales[:, None])
+        assert torch.equal(side_by_side_weight(product), weight.float() * scales[:, None])
         x = torch.randn(33, inputs, generator=generator)
         expected = int8_formula(x, weight, scales, bias)
         for rows in (*range(1, 10), 16, 33):
@@ -106,6 +107,48 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
             assert torch.equal(product(x[:rows]), alone[:rows])
         narrow = float_linear(library, weight, None)(x.bfloat16())
         assert torch.equal(narrow, float_linear(library, weight, None)(x.bfloat16().float()).bfloat16())
+
+
+@pytest.mark.parametrize("variant", NAMES)
+def test_products_of_bfloat16_are_near_and_the_same_whatever_the_rows(
+    libraries: dict[str, native.Library], variant: str
+) -> None:
+    library = libraries[variant]
+    generator = torch.Generator().manual_seed(5)
+    for outputs, inputs, most in ((5, 3, 40), (64, 64, 40), (67, 131, 40), (130, 1000, 40), (300, 96, 600)):
+        weight = torch.randn(outputs, inputs, generator=generator).bfloat16()
+        bias, x = torch.randn(outputs, generator=generator), torch.randn(most, inputs, generator=generator)
+        product = bfloat16_linear(library, weight, bias)
+        assert torch.equal(side_by_side_weight(product), weight.float())
+        assert torch.equal(weight_of(product), weight.float())
+        exact = x.bfloat16().double() @ weight.double().T + bias.double()
+        library.set_threads(1)
+        alone = torch.cat([product(row[None]) for row in x])
+        assert (alone - exact).abs().max() < 1e-6 * inputs
+        for rows in (*range(2, 10), 16, 33, most):
+            library.set_threads(rows % 3 + 1)
+            assert torch.equal(product(x[:rows]), alone[:rows])
+            residual = x[:rows, :1].expand(-1, outputs).clone()
+            product.add_to(residual, x[:rows])
+            assert torch.equal(residual, x[:rows, :1] + alone[:rows])
+        x[1, 0], x[2, 2] = float("nan"), float("inf")
+        assert product(x[:9]).isfinite().all(1).tolist() == [True, False, False, *6 * [True]]
+
+
+@pytest.mark.parametrize("variant", NAMES)
+def test_the_smallest_numbers_of_bfloat16_are_nothing_whatever_the_rows(
+    libraries: dict[str, native.Library], variant: str
+) -> None:
+    """Matrix instructions know no others; and a thread that has multiplied rounds as it did before."""
+    library = libraries[variant]
+    library.set_threads(1)
+    generator = torch.Generator().manual_seed(6)
+    scale = torch.pow(2.0, torch.randint(-130, -50, (64, 96), generator=generator))
+    weight, x = (torch.randn(64, 96, generator=generator) * scale).bfloat16(), torch.randn(33, 96) * scale[:33]
+    product, small = bfloat16_linear(library, weight, None), torch.tensor(1e-40)
+    alone = torch.cat([product(row[None]) for row in x])
+    assert torch.equal(product(x), alone)
+    assert float(small * 0.5) == float(torch.tensor(5e-41)) != 0
 
 
 def grouped(
@@ -281,6 +324,30 @@ def test_without_a_compiler_and_with_a_failing_one_the_reason_is_said(
     monkeypatch.setenv("CC", "false")
     with pytest.raises(native.NativeError, match="fails"):
         native.load(cpu_flags())
+
+
+def test_a_compiler_older_than_the_processor_makes_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    need_compiler()
+    script = tmp_path / "old-cc"
+    words = "cc: error: unrecognized command-line option '-mavx2'"
+    script.write_text(f'#!/bin/sh\ncase "$*" in *" -m"*) echo "{words}" >&2; exit 1;; esac\nexec cc "$@"\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", str(script))
+    monkeypatch.setattr(native, "COMMON", QUICKLY)
+    assert native.load(cpu_flags()).variant == "plain"
+    if NAMES[0] != "plain":
+        with pytest.raises(native.NativeError, match="does not know this processor"):
+            native.load(cpu_flags(), NAMES[0])
+
+
+def test_a_library_that_cannot_be_mapped_is_none(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"no library")
+    with pytest.raises(native.NativeError, match=r"broken\.so"):
+        native.Library("plain", broken)
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o500])

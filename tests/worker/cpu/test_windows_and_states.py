@@ -173,7 +173,7 @@ class Echo:
         width = inner.shape.hidden_size
         self.kv = msgspec.structs.replace(inner.kv, states=(StateSpec(layer=0, name="echo", shape=(width,)),))
         self.shape, self.dtype, self.batch_invariant = inner.shape, inner.dtype, inner.batch_invariant
-        self.quantised = inner.quantised
+        self.quantised, self.precision = inner.quantised, inner.precision
         self.logits, self.attention, self.vocab_size = inner.logits, inner.attention, inner.vocab_size
 
     def forward(

@@ -22,7 +22,7 @@ from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.layers import ROTATED, Axis, Kind
 
 FLOATS = "float32"
-QUANTISED = ("Q8_0", "Q4_K_M")  # by llama.cpp's names
+QUANTISED = ("BF16", "Q8_0", "Q4_K_M")  # by llama.cpp's names
 WORDS = 8192
 BYTES = 256  # the first words
 SEED = 7

@@ -18,6 +18,7 @@ from .cases import LENGTH
 from .checkpoint import FLOATS, Checkpoint
 
 NAME = "peers"
+TYPES = {FLOATS: "float32", "BF16": "bfloat16"}  # --dtype of ours, which rounds weights as llama-quantize does
 
 
 class Task(NamedTuple):
@@ -48,9 +49,9 @@ def actorserve(task: Task) -> Launch:
     options = ["--served-model-name", NAME, "--port", str(task.port), "--device", "cpu", "--kv-cache-dtype", "float16"]
     options += ["--threads", str(task.threads), "--max-num-seqs", str(task.sequences), "--max-model-len", str(LENGTH)]
     model = task.checkpoint.gguf_of(task.weights)
-    if task.weights == FLOATS:
+    if task.weights in TYPES:
         model = task.checkpoint.folder
-        options += ["--dtype", "float32"]
+        options += ["--dtype", TYPES[task.weights]]
     return Launch([sys.executable, "-m", "actorserve", "launch", str(model), *options], ready="/ready")
 
 

@@ -31,6 +31,9 @@ class KeepsTokens(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     @property
+    def precision(self) -> torch.dtype: ...
+
+    @property
     def batch_invariant(self) -> bool: ...
 
     @property
@@ -47,7 +50,7 @@ class WorkerMemory(NamedTuple):
 
 def kv_type(config: Config, model: KeepsTokens) -> KVType:
     """How its keys and values are kept."""
-    return kv_type_on_cpu(config, str(model.dtype).removeprefix("torch."), model.quantised)
+    return kv_type_on_cpu(config, str(model.precision).removeprefix("torch."), model.quantised)
 
 
 def plan_memory(config: Config, model: KeepsTokens, max_length: int, beside: int) -> KVMemory:
