@@ -18,7 +18,7 @@ scaled_dot_product_attention, in tiles of 128 queries that skip what lies in the
 That is so without the kernels in C (native/attention.py), which take everything where they are to be had, but for
 chunks of prompts in bfloat16: torch multiplies these by instructions of the processor (one thread of a Sapphire Rapids,
 512 tokens behind 512 at 16 + 8 heads of 128, ms: in C 23 to 27 whatever the type, torch in float32 28, float16 32,
-bfloat16 10).
+bfloat16 10), and so of models in float32 whose products are of bfloat16 (PagedKV's `narrow`).
 
 Knows tensors only: no requests, no plans.
 """
@@ -44,19 +44,21 @@ MANY_QUERIES = 16  # of a span of bfloat16, from which on torch is quicker
 class _Where:
     """What one span sees in one kind of layers: keys and values of positions [start, span.position + span.size)."""
 
-    def __init__(self, kind: Kind, span: Span, start: int, fresh: bool = False) -> None:
-        """`fresh`: what is gathered is good until this object ends, not only until the next is read."""
+    def __init__(self, kind: Kind, span: Span, start: int, fresh: bool = False, narrow: bool = False) -> None:
+        """`fresh`: what is gathered is good until this object ends, not only until the next is read. `narrow`: it is
+        read in the pool's type."""
         self.span, self.start, self.pool = span, start, kind.pool
+        widens = self.pool.widens and not narrow
         size = span.position + span.size - start
         first, offset = divmod(start, self.pool.block_size)
         self.index: Tensor | None = None
-        if span.one_run and not self.pool.widens:
+        if span.one_run and not widens:
             self.slots = slice(slot := int(span.blocks[first]) * self.pool.block_size + offset, slot + size)
             return
         count = -(-(offset + size) // self.pool.block_size)
         self.index = torch.from_numpy(span.blocks[first : first + count])
         self.target = self.exact = self.pool.fresh(count) if fresh else self.pool.scratch(count)
-        if self.pool.widens:
+        if widens:
             self.exact = self.pool.fresh(count, exact=True) if fresh else self.pool.exact(count)
         keys, values = (part[:, offset : offset + size] for part in self.pool.of_tokens(self.exact))
         self.gathered = Context(start, keys, values)
@@ -105,10 +107,12 @@ class _Plan:
         self.kv, self.kind = kv, kind
         pool, rule = kind
         self.by_native: NativeAttention | None = None
+        self.narrow = False  # what is left for torch is multiplied in the pool's type, which is not the model's
         if pool.native is not None and NativeAttention.takes(rule):
-            some = [span for span in spans if not _is_for_torch(kind, span)]
-            spans = [span for span in spans if _is_for_torch(kind, span)]
+            some = [span for span in spans if not _is_for_torch(kv, kind, span)]
+            spans = [span for span in spans if _is_for_torch(kv, kind, span)]
             self.by_native = NativeAttention(pool.native, rule, pool.block_size, some) if some else None
+            self.narrow = pool.widens
         exact = pool.dtype == torch.float32 or pool.widens
         alone = [span for span in spans if exact and span.size == 1]
         others = [span for span in spans if not exact or span.size > 1]
@@ -121,10 +125,11 @@ class _Plan:
         gathered = (blocks_of(pool, span) for span in [*alone, *others] if not span.one_run or pool.widens)
         most = max(gathered, default=1)
         pool.scratch(most)  # once for all: views of it are kept
-        if pool.widens:
+        if pool.widens and not self.narrow:
             pool.exact(most)
         self.decoding, self.chunks = (
-            [_Where(kind, span, rule.first_seen(span.position)) for span in some] for some in (alone, others)
+            [_Where(kind, span, rule.first_seen(span.position), narrow=self.narrow) for span in some]
+            for some in (alone, others)
         )
 
     def advance(self) -> bool:
@@ -152,8 +157,13 @@ class _Plan:
             self._decode(layer, queries, out)
         for where in self.chunks:
             own = slice(where.span.first, where.span.first + where.span.size)
-            context = where.read(layer)
-            attend(self.kind.rule, where.span.position, queries[own], context, out[own], self.kv.masks, sinks)
+            context, rows = where.read(layer), queries[own]
+            if self.narrow:
+                rows = rows.to(context.keys.dtype)
+            made = torch.empty_like(out[own], dtype=rows.dtype) if self.narrow else out[own]
+            attend(self.kind.rule, where.span.position, rows, context, made, self.kv.masks, sinks)
+            if self.narrow:
+                out[own] = made
         return out
 
     def _decode(self, layer: int, queries: Tensor, out: Tensor) -> None:
@@ -168,10 +178,11 @@ class _Plan:
             torch.bmm(shares, values, out=results[row])
 
 
-def _is_for_torch(kind: Kind, span: Span) -> bool:
+def _is_for_torch(kv: PagedKV, kind: Kind, span: Span) -> bool:
     """Whether torch computes a span sooner than the kernels in C."""
     pool, rule = kind
-    alike = pool.dtype == torch.bfloat16 == pool.model_dtype and pool.key_dim == pool.value_dim
+    multiplied = pool.dtype if kv.narrow else pool.model_dtype
+    alike = pool.dtype == torch.bfloat16 == multiplied and pool.key_dim == pool.value_dim
     return alike and span.size >= MANY_QUERIES and _is_plain(rule)
 
 

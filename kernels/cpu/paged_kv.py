@@ -73,10 +73,12 @@ class PagedKV:
         aligned: bool = False,
         dtype: torch.dtype | None = None,
         library: Library | None = None,
+        narrow: bool = False,
     ) -> None:
         """`pools` as spec.pools() says; `aligned`: what is computed over it has the same bits in every step. `dtype` is
-        the model's, None: that of the pools; `library`: the kernels in C that are used where they can be."""
-        self.aligned = aligned
+        the model's, None: that of the pools; `library`: the kernels in C that are used where they can be; `narrow`:
+        products of the model's are of the pools' type, and those of chunks of prompts may be, too."""
+        self.aligned, self.narrow = aligned, narrow
         self.spec = spec
         self.block_size = block_size
         self.pools = [PoolMemory(pool, block_size, dtype, library) for pool in pools]

@@ -173,11 +173,12 @@ def test_plain_models_have_the_same_bits_by_native_kernels_unasked(
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="products in bfloat16 are torch's here")
 @pytest.mark.parametrize("threads", ["3 native"], indirect=True)
-def test_so_they_have_in_bfloat16(threads: int, checkpoints: Folders) -> None:
+def test_so_they_have_in_bfloat16_when_asked(threads: int, checkpoints: Folders) -> None:
+    options = {"dtype": "bfloat16", "deterministic": True}
     folder = checkpoints("llama", initializer_range=0.1, **DEEP)
-    model = load_plain(folder, dtype="bfloat16")
-    assert model.row_invariant and model.precision == torch.bfloat16 and model.dtype == torch.float32
-    check_bits(folder, {"dtype": "bfloat16"}, (2, 5, 21, 32), (2, 9, 32))
+    model = load_plain(folder, **options)
+    assert model.batch_invariant and model.precision == torch.bfloat16 and model.dtype == torch.float32
+    check_bits(folder, options, (2, 5, 21, 32), (2, 9, 32))
 
 
 def load_plain(folder: Path, **options: Any) -> CpuModel:
@@ -189,6 +190,7 @@ def load_plain(folder: Path, **options: Any) -> CpuModel:
 
 @pytest.mark.parametrize("threads", ["3 native"], indirect=True)
 def test_others_do_not_promise_it(threads: int, checkpoints: Folders) -> None:
+    assert not load_plain(checkpoints("qwen3"), dtype="bfloat16").row_invariant
     assert not load_plain(checkpoints("qwen3"), dtype="float16").row_invariant
     assert not load_plain(checkpoints("gemma2")).row_invariant
     assert not load_plain(checkpoints("qwen3_moe")).row_invariant

@@ -78,11 +78,8 @@ class CpuRunner:
         """
         self.model = model
         self._library = current()
-        self.kv: AnyKV = (
-            pools
-            if isinstance(pools, TabledKV)
-            else PagedKV(model.kv, pools, block_size, model.batch_invariant, model.dtype, self._library)
-        )
+        rules = model.batch_invariant, model.dtype, self._library, model.precision != model.dtype
+        self.kv: AnyKV = pools if isinstance(pools, TabledKV) else PagedKV(model.kv, pools, block_size, *rules)
         self.log = log
         self.block_size = block_size
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))

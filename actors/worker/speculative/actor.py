@@ -124,7 +124,9 @@ def _suffix_rules(given: SuffixOptions) -> SuffixRules:
 def _paged(config: Config, spec: KVSpec, blocks: int, model: Decoder, aligned: bool = False) -> PagedKV:
     """Memory of what is computed as that model is."""
     pools = make_pools(spec, blocks, config.block_size, kv_type(config, model))
-    return PagedKV(spec, pools, config.block_size, aligned, model.dtype, native.current())
+    return PagedKV(
+        spec, pools, config.block_size, aligned, model.dtype, native.current(), model.precision != model.dtype
+    )
 
 
 def make_proposer(config: Config, head: Head, blocks: int, length: int, target: Decoder) -> Proposer:

@@ -37,9 +37,18 @@ int matrix_pays(const product *own) {
         _tile_dpbf16ps(sum, x, weight);
 
 /* y of the sums in a tile, of rows from `first` on. */
-#define STORE(tile, output, first)    \
-    _tile_stored(tile, sums, SIDE * 4); \
-    store(own, output, first, sums, kind);
+#define STORE(tile, output, first)                                                              \
+    if (kind != INT_8 && are_sums(own, output, first))                                           \
+        _tile_stored(tile, own->out + (first) * own->width + (output), own->width * sizeof(float)); \
+    else {                                                                                       \
+        _tile_stored(tile, sums, SIDE * 4);                                                      \
+        store(own, output, first, sums, kind);                                                   \
+    }
+
+/* Whether the sums of floats in a tile are y, and all of them are wanted. */
+INLINE int are_sums(const product *own, int64_t output, int64_t first) {
+    return !own->add && !own->own->bias && output + SIDE <= own->own->outputs && first + PACKED <= own->rows;
+}
 
 INLINE void store(const product *own, int64_t output, int64_t first, const int32_t *sums, const int kind) {
     int64_t last = first + PACKED < own->rows ? first + PACKED : own->rows;

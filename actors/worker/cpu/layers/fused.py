@@ -52,7 +52,7 @@ def has_native_rows(model: CpuModel) -> bool:
     rules = [rule for rule in model.kv.layers if rule is not None]
     attends = all(NativeAttention.takes(rule) and max(rule.key_dim, rule.value_dim) <= MOST_DIM for rule in rules)
     ends = isinstance(model.head, NativeLinear) and model.shape.logits_cap is None
-    return model.fused is not None and attends and ends
+    return model.fused is not None and attends and ends and model.precision == model.dtype  # see PagedKV.narrow
 
 
 def _plain(layer: CpuLayer, rotations: Tensor | None) -> PlainLayer | None:

@@ -72,7 +72,15 @@ def make_memory(
         made = make_pools(model.kv, blocks, size, kind, take)
     else:
         made = TabledKV(
-            model.kv, plan.windows, blocks, size, kind, model.batch_invariant, model.dtype, native.current()
+            model.kv,
+            plan.windows,
+            blocks,
+            size,
+            kind,
+            model.batch_invariant,
+            model.dtype,
+            native.current(),
+            model.precision != model.dtype,
         )
     window, tables = (0, 0) if plan.windows is None else (plan.windows.window, len(plan.windows.tables) - 1)
     if not model.kv.states:

@@ -36,6 +36,7 @@ class TabledKV:
         aligned: bool = False,
         model_dtype: torch.dtype | None = None,
         library: Library | None = None,
+        narrow: bool = False,
     ) -> None:
         """`blocks` in all tables together; the others as of PagedKV, and `kind` is that of keys and values."""
         specs = plan.specs(spec)
@@ -46,7 +47,7 @@ class TabledKV:
         self.table_of = plan.table_of(spec)
         layers = [len(table) for table in plan.tables]
         self.tables = [
-            PagedKV(own, [_first(memory, count)], block_size, aligned, model_dtype, library)
+            PagedKV(own, [_first(memory, count)], block_size, aligned, model_dtype, library, narrow)
             for own, count in zip(specs, layers, strict=True)
         ]
 
