@@ -42,8 +42,8 @@ def settle_processor() -> None:
 
     The first call of any of its functions of vectors (mkl_vml_serv_cpu_detect of MKL 2024.2, in torch 2.13) stores the
     processor's number in one table, and then that in another, without a lock. A thread that begins in between takes
-    code that is less exact: seen once when two threads began 6,246 times. With two threads a worker's first call is the
-    cosines of all positions, by both: half of them were wrong by up to 0.0002, for all that this life computed.
+    code that is less exact: seen twice when two threads began 10,119 times. Where a worker has two, its first call is
+    the cosines of all positions, by both: half of them were wrong by up to 0.0002, for all that this life computed.
     """
     import torch
 
