@@ -36,6 +36,7 @@ LAYOUTS = (  # of shm, by name; the others there look at what these lay out
     "journals.keyed_log",
     "journals.request_journal",
     "journals.response_journal",
+    "kernels",
     "kv_map.layout",
     "kv_map.notes",
     "kv_map.pause",

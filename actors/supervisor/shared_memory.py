@@ -15,6 +15,7 @@ from actorserve.shm.engine_places import EnginePlaces
 from actorserve.shm.journals.keyed_log import KeyedLog
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
+from actorserve.shm.kernels import KernelsFile
 from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_tier.layout import create_tier
 from actorserve.shm.media.arena import MediaArena
@@ -60,6 +61,7 @@ class Memory:
                 f"kv-{worker.name}": os.memfd_create("actorserve-kv", os.MFD_CLOEXEC)
                 for worker in system.of_kind("worker")
             },
+            "kernels": KernelsFile.create(),
             "weights": WeightsRecord.create(len(system.engines)),
             "logprobs": Logprobs.create(*system.files.logprobs),
         }

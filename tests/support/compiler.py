@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from actorserve.actors.model.memory.machine import cpu_flags
+from actorserve.kernels.cpu.native import library as native
 from actorserve.kernels.cpu.native.library import NativeError, cache_folder, find_compiler
 
 
@@ -29,3 +31,33 @@ def cache_with_kernels(folder: Path) -> Path:
         except OSError:  # of another file system
             shutil.copy2(library, made)
     return folder
+
+
+class Compiler:
+    """One of a test's own, for servers in its environment: it works, or not. What it would make is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script, self.cache = folder / "cc", folder / "cache"
+        self.environment = {"CC": str(self.script), "XDG_CACHE_HOME": str(self.cache)}
+        self._kernels = self.cache / "actorserve" / "kernels"
+        self.works()
+
+    def works(self) -> None:
+        """From now on, and the cache has what it makes."""
+        made: list[native.Image] = []
+        native.load(cpu_flags(), keep=made.append)
+        self._becomes(f'exec "{find_compiler()}" "$@"')
+        own = native.variants(cpu_flags())[0]
+        self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = self._kernels / f"{own.name}-{native._key(own, str(self.script))}.so"
+        file.write_bytes(made[0].content)
+        file.chmod(0o700)
+
+    def fails(self) -> None:
+        """From now on, and the cache is empty."""
+        shutil.rmtree(self._kernels)
+        self._becomes("echo error: no more >&2; exit 1")
+
+    def _becomes(self, line: str) -> None:
+        self.script.write_text(f"#!/bin/sh\n{line}\n")
+        self.script.chmod(0o700)

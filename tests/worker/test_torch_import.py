@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 NATIVE = """
 import inspect
 import sys
@@ -46,4 +48,33 @@ assert torch._meta_registrations is sys.modules[LEFT_OUT]
 
 def test_a_native_model_is_loaded_without_what_the_device_meta_needs_and_that_can_be_had_later() -> None:
     done = subprocess.run([sys.executable, "-c", NATIVE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+SKIPPED = 77
+SETTLED = f"""
+import ctypes
+import sys
+from pathlib import Path
+import torch
+from actorserve.actors.worker.torch_import import import_torch
+
+library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+if not hasattr(library, "mkl_vml_serv_cpu_detect"):
+    sys.exit({SKIPPED})  # another library
+begin = ctypes.cast(library.mkl_vml_serv_cpu_detect, ctypes.c_void_p).value
+code = ctypes.string_at(begin, 6)
+assert code[:2] == bytes.fromhex("8b05"), "it begins by reading what is known: mov eax, [rip + distance]"
+known = ctypes.c_int32.from_address(begin + 6 + int.from_bytes(code[2:], "little", signed=True))
+assert known.value == -1, "torch alone has found it out"
+import_torch()
+assert known.value >= 0
+"""
+
+
+def test_the_processor_is_known_before_there_are_threads() -> None:
+    """Which of MKL's functions of vectors are taken is found out without a lock."""
+    done = subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, text=True, timeout=120)
+    if done.returncode == SKIPPED:
+        pytest.skip("this torch is without MKL")
     assert done.returncode == 0, done.stderr

@@ -12,9 +12,9 @@ from ...model.memory.machine import blocks_in, kv_memory_room
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor
-from ..cpu.layers import native
 from ..cpu.memory.kv_memory import make_memory, plan_memory
 from ..cpu.memory.window_tables import TabledKV
+from ..start.kernels import use_kernels
 from ..start.shared import request_readers, threads_of, warn_unused_memory
 from ..torch_import import import_rest
 
@@ -25,8 +25,7 @@ def start(context: Context) -> WorkerActor:
     assert info.encoder is not None
     context.phase_ends(StartPhase.IMPORTS)
     context.phase_ends(StartPhase.GROUP)
-    threads = threads_of(context)
-    log.info("kernels: %s", native.start(config.cpu_kernels, threads))
+    threads = use_kernels(context, threads_of(context))
     torch.set_num_threads(threads)
     import_rest()
     from .listening import Listening

@@ -30,7 +30,8 @@ from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import import_rest
 from .cpu_memory import GivenMemory, give_memory, make_tier
 from .expert_balance import balance_experts
-from .shared import engines_beside, join_group, meeting_of, request_readers
+from .kernels import promises_bits, use_kernels
+from .shared import engines_beside, join_group, meeting_of, request_readers, threads_of
 
 if TYPE_CHECKING:
     from ..vision.rows import VisionRows
@@ -72,11 +73,11 @@ def start(context: Context, own: Worker | None = None) -> WorkerActor:
 
 def _use_cores(context: Context) -> int:
     """Choose kernels, and the number of threads, which this gives."""
-    config, engines = context.config, engines_beside(context)
-    cores = max(1, usable_cores() // engines)
-    threads = config.threads or max(1, (usable_cores() - 1) // (config.local_workers * engines))
-    context.log.info("kernels: %s", native.start(config.cpu_kernels, threads))
-    if config.threads is None and config.workers == 1 and not config.deterministic:
+    config, promised = context.config, promises_bits(context)
+    threads = use_kernels(context, threads_of(context), promised)
+    settled = config.deterministic or (promised and native.current() is None)  # torch's sums may follow from it
+    if config.threads is None and config.workers == 1 and not settled:
+        cores = max(1, usable_cores() // engines_beside(context))
         threads = native.useful_threads(cores, files_bytes(context.model.folder))
     torch.set_num_threads(threads)
     return threads

@@ -36,8 +36,8 @@ def give_memory(
     config, longest = context.config, context.model.max_model_len
     plan, whole = plan_worker_memory(config, model, longest, drafts)
     plain = not (model.kv.states or plan.windows or drafts)
-    kept, since = _find_memory(context, (model.kv, plan, kv_type(config, model)), plain, peers)
     library = native.current()
+    kept, since = _find_memory(context, (model.kv, plan, kv_type(config, model), _sums(model)), plain, peers)
     option, room = kv_memory_room(config, 0 if library is None else library.weights.mapped)
     if peers is not None:
         room = peers.minimum(room)
@@ -81,7 +81,15 @@ def make_tier(context: Context, memory: GivenMemory, model: Decoder) -> TierRead
         if speaks_for_all(context):
             context.log.warning("--kv-offload: it has no effect with a model or drafts that keep more than blocks")
         return None
-    exact = config.threads if model.batch_invariant else None
+    exact = (config.threads, _sums(model)) if model.batch_invariant else None
     stages = model.stage_kvs if isinstance(model, StageModel) else [model.kv]
     kvs = [kv for kv in stages for _ in range(config.tensor_parallel_size)]
     return make_reader(context, memory.kept, kvs, kv_type(config, model), str(model.precision), group, exact)
+
+
+def _sums(model: Decoder) -> str | None:
+    """In whose order they are made, where that matters: other kernels have other bits."""
+    if not model.batch_invariant:
+        return None
+    library = native.current()
+    return "torch" if library is None else library.variant

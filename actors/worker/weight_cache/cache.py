@@ -128,7 +128,7 @@ def open_weight_cache(
         log.info("weights are not kept for the next start: the cache folder cannot be used")
         return None
     options = [getattr(config, name) for name in OPTIONS]
-    made_by = code_digest(), Path(library.functions._name).name, torch.__version__
+    made_by = code_digest(), library.name, torch.__version__
     said = repr((folder_marks(info.folder), made_by, str(dtype), options))
     name = blake2b(said.encode(), digest_size=16).hexdigest()
     return WeightCache(library, folder / f"{name}{SUFFIX}", info.folder, int(config.weight_cache_gib * GIB))

@@ -4,7 +4,8 @@ For each kind of processor they are another library (VARIANTS): only that of thi
 two. Its name holds a hash of sources, flags and compiler. It is written in a folder of its own and renamed, so that
 two who start at once, or one who is killed while it compiles, leave a whole library or none; what the killed leave
 behind, a later start removes. A cache that others may write, or that cannot be written, is not used: the library is
-compiled anew at each start then. Where it cannot be had the caller is told why, and computes by torch.
+compiled anew at each start then, but for later lives of a server's workers, to which it is handed on. Where it cannot
+be had the caller is told why, and computes by torch.
 
 One process, one library, one pool of threads, made at the first use: never before a fork. Knows no options.
 """
@@ -20,7 +21,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,12 +76,20 @@ VARIANTS = (  # the first that the processor has is taken
 )
 
 
+class Image(NamedTuple):
+    """A library as it is handed on."""
+
+    name: str
+    content: bytes
+
+
 class Library:
     """The loaded kernels, and their threads."""
 
-    def __init__(self, variant: str, path: Path, seconds: float = 0.0) -> None:
-        """`seconds` that it took to compile it; 0: it was there."""
-        self.variant = variant
+    def __init__(self, name: str, path: Path, seconds: float = 0.0) -> None:
+        """`name`: that of its file, which begins with the variant's; `seconds` that it took to compile it; 0: it was
+        there."""
+        self.name, self.variant = name, name.partition("-")[0]
         self.seconds = seconds
         try:
             self.functions = ctypes.CDLL(str(path))
@@ -170,34 +179,56 @@ def variants(flags: Set[str]) -> list[Variant]:
     return [one for one in VARIANTS if one.machine in ("", machine) and one.needs <= flags]
 
 
-def load(flags: Set[str], variant: str | None = None) -> Library:
-    """The kernels for a processor with these flags, compiled if need be; NativeError says why there are none."""
+def load(flags: Set[str], variant: str | None = None, keep: Callable[[Image], None] | None = None) -> Library:
+    """The kernels for a processor with these flags, compiled if need be; NativeError says why there are none. `keep` is
+    given what load_image takes."""
     found = [one for one in variants(flags) if variant in (None, one.name)]
     if not found:
         raise NativeError(f"this processor has no {variant}")
     compiler = find_compiler()
     for own in found[:-1]:
         try:
-            return _load(own, compiler)
+            return _load(own, compiler, keep)
         except UnknownProcessor:
             continue
-    return _load(found[-1], compiler)
+    return _load(found[-1], compiler, keep)
 
 
-def _load(own: Variant, compiler: str) -> Library:
+def _load(own: Variant, compiler: str, keep: Callable[[Image], None] | None) -> Library:
     name = f"{own.name}-{_key(own, compiler)}.so"
     folder = cache_folder()
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="actorserve-kernels-") as private:
             path = Path(private) / name
-            return Library(own.name, path, _compile(compiler, own, path))
+            return _loaded(path, _compile(compiler, own, path), keep)
     path, seconds = folder / name, 0.0
     if not _is_ours(path):
         _remove_stale(folder)
         with _new_folder(folder) as made:
             seconds = _compile(compiler, own, made / name)
             (made / name).rename(path)
-    return Library(own.name, path, seconds)
+    return _loaded(path, seconds, keep)
+
+
+def _loaded(path: Path, seconds: float, keep: Callable[[Image], None] | None) -> Library:
+    library = Library(path.name, path, seconds)
+    if keep is not None:
+        with suppress(OSError):  # somebody has just removed it
+            keep(Image(path.name, path.read_bytes()))
+    return library
+
+
+def load_image(image: Image) -> Library:
+    """The same kernels again, whatever has become of their file and of the compiler; NativeError: the system does not
+    let memory be a library."""
+    file = os.memfd_create("actorserve-kernels", os.MFD_CLOEXEC)  # it stays: what is loaded is known by its name
+    try:
+        with open(file, "wb", closefd=False) as memory:
+            memory.write(image.content)
+        return Library(image.name, Path(f"/proc/self/fd/{file}"))
+    except (OSError, NativeError) as error:
+        os.close(file)
+        raise NativeError(f"{image.name} in memory: {error}") from None
 
 
 def find_compiler() -> str:

@@ -365,3 +365,18 @@ def test_a_cache_that_others_may_write_or_we_may_not_is_not_used(
     assert native.load(cpu_flags()).seconds > 0
     if mode == 0o777 or os.geteuid():
         assert not list(folder.iterdir())
+
+
+def test_a_library_is_handed_on_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever has become of its file, and of the compiler."""
+    need_compiler()
+    images: list[native.Image] = []
+    first = native.load(cpu_flags(), keep=images.append)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    again = native.load_image(*images)
+    assert (again.name, again.variant) == (first.name, first.variant) and not list(tmp_path.iterdir())
+    weight, x = torch.randn(40, 300), torch.randn(5, 300)
+    assert torch.equal(float_linear(again, weight, None)(x), float_linear(first, weight, None)(x))
+    with pytest.raises(native.NativeError, match=r"amx-1\.so in memory"):
+        native.load_image(native.Image("amx-1.so", b"no library"))

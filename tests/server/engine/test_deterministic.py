@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+from pathlib import Path
 
 import pytest
 
 from actorserve.actors.model.memory.kv import KV_TYPES
 from tests.support.client import http_session
+from tests.support.compiler import Compiler, need_compiler
 from tests.support.server import Server
 from tests.support.streams.crowds import Answer, alone, ask, differing, in_crowds
 
@@ -51,6 +54,26 @@ def test_alone_and_in_a_crowd_and_after_a_death(kept: str) -> None:
         for who in ("worker", "scheduler"):
             found = differing(asyncio.run(die_in_the_middle(who)), expected)
             assert found == [], f"behind the death of the {who}: {server.output}"  # which says what it computes with
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_what_computes_stays_whatever_becomes_of_the_compiler(works: bool, tmp_path: Path) -> None:
+    """For the first life it works, or not, and for the second one it is the other way round."""
+    need_compiler()
+    compiler = Compiler(tmp_path)
+    if not works:
+        compiler.fails()
+    with Server(*OPTIONS, "2", env=compiler.environment) as server:
+        expected = asyncio.run(alone(server, 4))
+        (compiler.fails if works else compiler.works)()
+        server.replace("worker")
+        assert differing(asyncio.run(alone(server, 4)), expected) == []
+        said = [line.partition("kernels: ")[2] for line in server.output.splitlines() if "kernels: " in line]
+    if works:
+        assert [line.partition(" ")[0] for line in said] == ["native", "native"]
+    else:
+        assert said[1] == "torch, as the workers before had"
+        assert re.fullmatch("torch: .* fails: error: no more; until the server is started again.*", said[0])
 
 
 @PATIENCE

@@ -25,7 +25,7 @@ def test_our_own_are_taken_where_they_are_quicker(
     options: dict[str, object], variant: str | None, ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = None if variant is None else SimpleNamespace(variant=variant, set_threads=lambda threads: None)
-    monkeypatch.setattr(native, "choose", lambda option: (library, "as asked"))
+    monkeypatch.setattr(native, "choose", lambda option, find: (library, "as asked"))
     words = start._choose_kernels(make_config({"model": "m", **options}), 1)
     assert (native.current() is not None) == ours
     assert words == ("as asked" if ours or variant is None else "torch (quicker for prompts)")

@@ -30,12 +30,13 @@ class _Chosen:
     library: Library | None = None
 
 
-def choose(option: str, variant: str | None = None) -> tuple[Library | None, str]:
-    """The kernels that --cpu-kernels says, compiled if need be, None for torch's; and which they are, and why."""
+def choose(option: str, find: Callable[[], Library] | None = None) -> tuple[Library | None, str]:
+    """The kernels that --cpu-kernels says, compiled if need be, None for torch's; and which they are, and why. `find`
+    gives our own, if not `load` does."""
     if option == "torch":
         return None, "torch (--cpu-kernels torch)"
     try:
-        library = load(cpu_flags(), variant)
+        library = load(cpu_flags()) if find is None else find()
     except NativeError as error:
         if option == "native":
             raise ConfigError(f"--cpu-kernels native: {error}") from None
@@ -44,9 +45,9 @@ def choose(option: str, variant: str | None = None) -> tuple[Library | None, str
     return library, f"native ({library.variant}{made})"
 
 
-def start(option: str, threads: int) -> str:
+def start(option: str, threads: int, find: Callable[[], Library] | None = None) -> str:
     """From now on these are what is computed with, by so many threads; the result says which and why."""
-    _Chosen.library, words = choose(option)
+    _Chosen.library, words = choose(option, find)
     if _Chosen.library is not None:
         _Chosen.library.set_threads(threads)
     return words
