@@ -18,7 +18,7 @@ class RouteError(Exception):
 def error_response(error: RouteError) -> web.Response:
     """As clients read it."""
     kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    body = {"message": error.message, "type": kind, "param": error.param, "code": error.status}
+    body = {"message": error.message, "type": kind, "param": error.param, "code": None}
     response = web.json_response({"error": body}, status=error.status)
     if error.status == 503:
         response.headers["Retry-After"] = "1"
