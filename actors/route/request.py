@@ -33,7 +33,7 @@ MOVABLE = frozenset(
         "/api/generate",
     }
 )
-RESPONSES = frozenset({"/v1/responses", "/responses"})
+RESPONSES = frozenset(f"{start}/responses{end}" for start in ("", "/v1") for end in ("", "/compact"))
 BY_ITSELF = frozenset({"/api/chat", "/api/generate"})  # streamed unless the body says that it is not to be
 
 

@@ -49,6 +49,7 @@ from .realtime.api import RealtimeApi
 from .realtime.client_secrets import ClientSecretsApi
 from .rendering import RenderingApi
 from .responses.api import ResponsesApi
+from .responses.compaction import CompactionApi
 from .responses.sockets import ResponseSockets
 from .scoring import ScoringApi
 from .sessions import SessionsApi
@@ -72,6 +73,7 @@ class Api:
         self.administration = Administration(engine, self._body)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator, responses)
+        self.compaction = CompactionApi(self.responses)
         self.response_sockets = ResponseSockets(self.responses, self.longest)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)
         self.scoring = ScoringApi(self._generator, self._body)
@@ -131,6 +133,9 @@ class Api:
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         return await self.responses.create(request, await self._conversation(request))
+
+    async def compact(self, request: web.Request) -> web.StreamResponse:
+        return await self.compaction.create(request, await self._conversation(request))
 
     async def count_input(self, request: web.Request) -> web.StreamResponse:
         return await self.responses.count(request, await self._body_with_media(request))

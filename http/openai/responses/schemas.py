@@ -12,6 +12,7 @@ from ...media.schemas import MediaFields
 from ..schemas import Logprobs, Priority
 
 Object = dict[str, Any]
+MCP = "mcp"  # the type of tools that are called here
 
 PASSED = (  # go to the chat request as they are: it has them under the same name
     *("model", "stream", "user", "metadata", "service_tier", "parallel_tool_calls", "chat_template_kwargs"),
@@ -156,6 +157,13 @@ class MessageItem(msgspec.Struct):
 class ReasoningItem(msgspec.Struct):
     summary: list[ItemPart] | None = None
     content: list[ItemPart] | None = None
+    encrypted_content: str | None = None
+
+
+class CompactionItem(msgspec.Struct):
+    """A summary that stands for what was said before it."""
+
+    encrypted_content: str
 
 
 class FunctionCallItem(msgspec.Struct):
