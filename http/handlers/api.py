@@ -37,6 +37,7 @@ from .dialects.invocations import Invocations
 from .dialects.llamacpp import LlamaApi
 from .dialects.ollama import OllamaApi
 from .dialects.sglang import SglangApi
+from .dialects.tgi import TgiApi
 from .generate import Generator
 from .openapi import Described
 from .operators.adapters import AdaptersApi
@@ -82,6 +83,7 @@ class Api:
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
         self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
+        self.tgi = TgiApi(self._generator, self._body, self.sglang.generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
         self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)

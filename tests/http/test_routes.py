@@ -95,7 +95,7 @@ def test_what_generates_streams_and_is_repeatable() -> None:
 def test_whose_errors_are_told() -> None:
     below = ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches")
     assert {error_of(path) for path in below} == {AnthropicError}
-    assert {error_of(path) for path in ("/v1/models", "/v1/responses", "/", "/messages", "/v1/messages2")} == {Error}
+    assert {error_of(path) for path in ("/v1/models", "/v1/responses", "/x", "/messages", "/v1/messages2")} == {Error}
     assert {route.error for route in ROUTES} == {Error, *BODIES}
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ...output.events import Piece
-from .custom import customs_of
 from .items import PLAIN, OutputItems, ResponseOptions
-from .namespaces import names_of
 from .requests import echo, wanted
 from .schemas import Object, ResponsesRequest
+from .tools.custom import customs_of
+from .tools.namespaces import names_of
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 CODES = {400: "invalid_prompt", 422: "invalid_prompt", 429: "rate_limit_exceeded"}

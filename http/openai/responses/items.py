@@ -13,11 +13,11 @@ from typing import Literal
 from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ...output.events import Arguments, CallStart, Content, Piece, ReasoningText
-from .custom import Customs, InputText
 from .encrypted import encrypted
 from .logprobs import TextTokens, logprobs_of
-from .namespaces import NamespacedTool
 from .schemas import Object
+from .tools.custom import Customs, InputText
+from .tools.namespaces import NamespacedTool
 
 Kind = Literal[
     "reasoning",

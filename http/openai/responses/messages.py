@@ -7,9 +7,7 @@ from typing import Any
 from ...errors import bad_request
 from ...generation.adapter import checked
 from .compaction import COMPACTION, TRIGGER, summary_message
-from .custom import arguments_of
 from .encrypted import decrypted
-from .namespaces import joined
 from .schemas import (
     CompactionItem,
     CustomCallItem,
@@ -23,6 +21,8 @@ from .schemas import (
     Object,
     ReasoningItem,
 )
+from .tools.custom import arguments_of
+from .tools.namespaces import joined
 
 MEDIA_PARTS = ("input_image", "input_audio")
 MEDIA_FIELDS = ("image_url", "input_audio", "file_id", "detail")

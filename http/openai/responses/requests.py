@@ -12,10 +12,8 @@ from ...generation.adapter import with_names
 from ...generation.fields.ranges import check_ranges
 from ..schemas import THINKING_SWITCHES
 from .compaction import compacts, summarising
-from .custom import CUSTOM, as_function, forced, said_again
 from .items import ResponseOptions
 from .messages import messages_of
-from .namespaces import INSIDE, flattened
 from .schemas import (
     NAMES,
     PASSED,
@@ -26,6 +24,8 @@ from .schemas import (
     ResponsesToolChoice,
     TextConfig,
 )
+from .tools.custom import CUSTOM, as_function, forced, said_again
+from .tools.namespaces import INSIDE, flattened
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
 LOGPROBS = "message.output_text.logprobs"

@@ -78,7 +78,7 @@ class ResponsesTool(msgspec.Struct):
     parameters: Object | None = None
     strict: bool | None = None
     tools: list[Object] | None = None  # in a namespace
-    format: Any = None  # of a custom tool's input: custom.CustomFormat
+    format: Any = None  # of a custom tool's input: tools.custom.CustomFormat
     server_label: str | None = None  # of an MCP server, and all below
     server_url: str | None = None
     server_description: str | None = None
