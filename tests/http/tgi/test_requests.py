@@ -19,7 +19,7 @@ def body_of(**parameters: Any) -> TgiRequest:
     return decode(TgiRequest, json.dumps({"inputs": "a", "parameters": parameters}).encode())
 
 
-def completion(stream: bool = False, **parameters: Any) -> dict[str, Any]:
+def completion(stream: Any = False, **parameters: Any) -> dict[str, Any]:
     """What it asks for beside what every one does."""
     made = msgspec.to_builtins(completion_of(body_of(**parameters), stream))
     assert made["prompt"] == "a" and made["include_stop_str_in_output"] and made["stream"] is stream

@@ -107,8 +107,9 @@ def test_thinking_that_is_not_stored_comes_back_with_the_next_turn(client: OpenA
     assert client.responses.create(input=[*turns, recall], **fields).output_text == "It was known."
     del turns[1]
     assert client.responses.create(input=[*turns, recall], **fields).output_text != "It was known."
+    foreign: list[Any] = [{**sent, "encrypted_content": "gAAAAABo"}, recall]
     with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(input=[{**sent, "encrypted_content": "gAAAAABo"}, recall], **fields)
+        client.responses.create(input=foreign, **fields)
     assert refused.value.param == "input[0].encrypted_content" and refused.value.code == "invalid_encrypted_content"
 
 

@@ -120,7 +120,7 @@ def tgi_answer(stream: bytes) -> Object:
     return {"tokens": tokens, "text": last["generated_text"], "details": last["details"]}
 
 
-def whole_answer(path: str, answer: Object) -> Any:
+def whole_answer(path: str, answer: Any) -> Any:
     """What is the same in each answer that is not streamed, without logprobs, which engines add in other orders."""
     if path == TGI:
         return answer[0]["generated_text"]
