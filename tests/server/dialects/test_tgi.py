@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import httpx2 as httpx
@@ -55,3 +56,11 @@ def test_a_schema_is_kept_to(client: httpx.Client) -> None:
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
     body = {"inputs": "<none>", "parameters": {"grammar": {"type": "json", "value": schema}}}
     assert json.loads(client.post("/generate", json=body).json()["generated_text"]) == {"a": 1}
+
+
+def test_what_the_page_is_asked_for_is_no_request_that_generates(client: httpx.Client, scripted_server: Server) -> None:
+    """Both have one path; the log tells of those that make texts."""
+    assert client.get("/").headers["Content-Type"].startswith("text/html")
+    client.post("/", json={"inputs": "<none>"}, headers={"X-Request-Id": "beside-the-page"})
+    scripted_server.wait_for(r"request beside-the-page: \S+ / 200; stop")
+    assert not re.search(r"\S+ / 200(?!;)", scripted_server.output)
