@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import openai
 import pytest
 from openai import OpenAI
 
+from actorserve.http.openai.responses.encrypted import decrypted
 from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS, hermes
+from tests.support.client import http_client
 from tests.support.rolling import restart
 from tests.support.scripted import scripted
 from tests.support.selection import slow
 from tests.support.server import Server
+from tests.support.until import until
 
 FUNCTIONS: list[Any] = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
 PATCH = '*** Begin Patch\n+a "b"\t\\c\n*** End Patch'
@@ -24,9 +28,11 @@ REMEMBERS = (  # what is asked for by <recall> is known where the thinking, or a
     "{% set ns = namespace(known=false) %}{% for message in messages %}{% set said = message.content or '' %}"
     "{% if 'Pondered  so.' in (message.reasoning_content or '') or said.endswith(':\n\nAll of it.') %}"
     "{% set ns.known = true %}{% endif %}{% endfor %}{% set last = messages[-1].content %}"
-    "{% if last == '<recall>' and ns.known %}<known>{% elif last.startswith('Sum up') %}<sum>"
+    "{% if last == '<recall>' and ns.known %}<known>{% elif last.startswith('Sum up') %}"
+    "{{ '<long>' if messages[0].content == '<long>' else '<sum>' }}"
     "{% else %}{{ last }}{% endif %}"
 )
+RUNNING = 'vllm:num_requests_running{engine="0",model_name="gpt"} 1.0'
 BOTTLES = "".join(f"{number} bottles, " for number in range(300))
 
 
@@ -125,6 +131,18 @@ def test_a_conversation_is_compacted(client: OpenAI, server: Server) -> None:
     assert [item.type for item in made.output] == ["compaction"]
     again = client.responses.create(model="gpt", input="<recall>", previous_response_id=made.id)
     assert again.output_text == "It was known."
+
+
+def test_a_compaction_goes_on_when_its_frontend_dies(client: OpenAI, server: Server) -> None:
+    """Nothing of it is out before its end: whoever takes it over answers in the same connection."""
+    with http_client(server) as watch, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.responses.compact, model="gpt", input="<long>")
+        until(lambda: RUNNING in watch.get("/metrics").text)
+        kill_frontends(server)
+        compacted = asked.result(60)
+    summary: Any = compacted.output[-1]
+    assert decrypted("compaction", summary.encrypted_content, "") == BOTTLES
+    assert compacted.usage.output_tokens > 300
 
 
 def test_a_tool_in_a_namespace_is_called_by_both_its_names(client: OpenAI, server: Server) -> None:
