@@ -55,5 +55,5 @@ ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if rout
 
 def error_of(path: str) -> type:
     """The struct of errors as the clients of this path read them, also below it, where nothing is."""
-    below = (error for known, error in ERRORS.items() if path.startswith(f"{known}/"))
+    below = (error for known, error in ERRORS.items() if known != "/" and path.startswith(f"{known}/"))
     return ERRORS.get(path) or next(below, answers.Error)
