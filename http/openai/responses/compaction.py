@@ -16,7 +16,7 @@ from .schemas import MCP, Object, ResponsesRequest
 
 TRIGGER = "compaction_trigger"
 COMPACTION: Literal["compaction"] = "compaction"
-WHOLE = ("stream", "background")  # asks for what a compaction is not
+NOT_TAKEN = ("stream", "background")  # a compaction comes whole, and at once
 INSTRUCTIONS = (
     "Sum up this conversation for somebody who goes on with it and has nothing of it but what I wrote. Say what I "
     "want, what was done and found out, with names, paths, figures and decisions as they are, what is unfinished, and "
@@ -33,7 +33,7 @@ def compacts(request: ResponsesRequest) -> bool:
 
 def with_trigger(request: ResponsesRequest) -> ResponsesRequest:
     """The body of /v1/responses/compact as a response's. ApiError names what cannot be."""
-    for name in WHOLE:
+    for name in NOT_TAKEN:
         if getattr(request, name):
             raise bad_request(f"{name} is not supported: a compaction comes whole.", name)
     given = request.input or []
@@ -70,7 +70,9 @@ def remaining(items: Iterable[Object]) -> list[Object]:
 def compacted(remains: list[Object], ended: Object) -> Object:
     """The answer of /v1/responses/compact, of the response that has ended. ApiError where there is no whole summary."""
     if ended["status"] != "completed" or not ended["output"]:
-        text = "The model had no room for a whole summary of input; compact it sooner, or a part of it."
+        text = (
+            "The model made no whole summary of input: it had no room for more, or nothing to say. Compact it sooner."
+        )
         raise ApiError(400, text, "input", "context_length_exceeded")
     told = {name: ended[name] for name in ("id", "created_at", "usage")}
     return told | {"object": "response.compaction", "output": remains + ended["output"]}

@@ -30,7 +30,7 @@ from .tools.namespaces import INSIDE, flattened
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
-INCLUDED = (  # results of tools that are refused themselves; and
+INCLUDED = (  # the last two are heeded; tools with such results as the others are refused themselves
     "file_search_call.results",
     "web_search_call.results",
     "web_search_call.action.sources",
