@@ -145,6 +145,18 @@ def test_a_compaction_goes_on_when_its_frontend_dies(client: OpenAI, server: Ser
     assert compacted.usage.output_tokens > 300
 
 
+def test_so_does_a_streamed_one_of_which_nothing_is_told_on_the_way(client: OpenAI, server: Server) -> None:
+    window: Any = [{"role": "user", "content": "<long>"}, {"type": "compaction_trigger"}]
+    events = []
+    for event in client.responses.create(model="gpt", input=window, stream=True):
+        events.append(event)
+        if event.type == "response.output_item.added":
+            kill_frontends(server)
+    assert [event.sequence_number for event in events] == list(range(5)), "each event is told once"
+    last: Any = events[-1]
+    assert decrypted("compaction", last.response.output[0].encrypted_content, "") == BOTTLES
+
+
 def test_a_tool_in_a_namespace_is_called_by_both_its_names(client: OpenAI, server: Server) -> None:
     """As Codex offers what its MCP servers have, beside tools of its own host."""
     tools: list[Any] = [
