@@ -9,10 +9,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from .errors import ApiError
+from .errors import UNKNOWN_PATH, WRONG_METHOD, ApiError
 from .handlers.models import ModelApis
 from .handlers.operators.operations import ServerEngine
-from .middleware.context import DRAIN, GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
+from .middleware.context import DRAIN, ERRORS, GO_ON, REFUSED, REQUEST_ID, ROOT, UNFIT, name_request
 from .middleware.edge import Middlewares, redirect
 from .openapi.error_bodies import BODIES
 from .paths.elsewhere import reason_of
@@ -85,7 +85,8 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
     text = f"{error.reason}: {request.method} {printable(request.path)}"
-    problem = ApiError(error.status, text + (f".{why}" if (why := reason_of(request.path)) else ""))
+    code = {404: UNKNOWN_PATH, 405: WRONG_METHOD}.get(error.status)
+    problem = ApiError(error.status, text + (f".{why}" if (why := reason_of(request.path)) else ""), code=code)
     response = _error_for(request, problem)
     if "Allow" in error.headers:
         response.headers["Allow"] = error.headers["Allow"]
@@ -95,6 +96,6 @@ def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
 def _error_for(request: web.Request, error: ApiError) -> web.Response:
     """An error as the clients of this path read it."""
     response = error_response(error)
-    if (body_of := BODIES.get(error_of(request.path))) is not None:
+    if (body_of := BODIES.get(request.get(ERRORS) or error_of(request.path))) is not None:
         response.body = msgspec.json.encode(body_of(error, request[REQUEST_ID]))
     return response

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 ENDING = "server_ending"  # the code of what another server could answer, but not this one any more
+UNKNOWN_PATH, WRONG_METHOD = "unknown_url", "method_not_supported"
 CLIENT_ERROR, SERVER_ERROR = "invalid_request_error", "server_error"
 TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error", 503: "service_unavailable_error"}
 
 
 class ApiError(Exception):
-    """An answer that is an error. `param` names the request's field, `retry_after` is in seconds."""
+    """An answer that is an error. `param` names the request's field, `retry_after` is in seconds.
+
+    `code` is OpenAI's where there is one. It is a text or null, as OpenAI's clients have it: strict ones read no
+    number there, and those who want the status have it in the answer's head.
+    """
 
     def __init__(
         self,
@@ -28,7 +33,7 @@ class ApiError(Exception):
     def body(self) -> dict[str, object]:
         """The JSON object, also for an event inside a stream."""
         kind = TYPES.get(self.status, CLIENT_ERROR if self.status < 500 else SERVER_ERROR)
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code or self.status}
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
 

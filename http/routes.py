@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from .openapi import answers
 from .paths.administration import ADMINISTRATION
-from .paths.cohere import COHERE
 from .paths.completions import COMPLETIONS
-from .paths.llamacpp import LLAMACPP
-from .paths.ollama import OLLAMA
+from .paths.dialects.cohere import COHERE
+from .paths.dialects.llamacpp import LLAMACPP
+from .paths.dialects.ollama import OLLAMA
+from .paths.dialects.sglang import SGLANG
+from .paths.dialects.tgi import TGI
 from .paths.operations import OPERATIONS
 from .paths.page import PAGE
 from .paths.pooling import POOLING
 from .paths.responses import RESPONSES_AND_MESSAGES
 from .paths.scaling import SCALING
-from .paths.sglang import SGLANG
 from .paths.speech import SPEECH
 from .paths.unversioned import UNVERSIONED
 from .route import Route
@@ -36,12 +37,14 @@ ROUTES: tuple[Route, ...] = (
     *COHERE,
     *LLAMACPP,
     *SGLANG,
+    *TGI,
     *UNVERSIONED,
 )
 
 # --- what is asked of paths ----------------------------------------------------------------------------------------
 
 OPEN_PATHS = frozenset(route.path for route in ROUTES if route.open)  # no key is asked for
+GUARDED = frozenset((route.method, route.path) for route in ROUTES if route.path in OPEN_PATHS and not route.open)
 PROBE_PATHS = frozenset(route.path for route in ROUTES if route.open and not route.page)  # how is the server?
 PAGE_PATHS = OPEN_PATHS - PROBE_PATHS  # the page's files
 ADMIN_PATHS = frozenset(route.path for route in ROUTES if route.admin)
@@ -52,5 +55,5 @@ ERRORS = {route.path.partition("/{")[0]: route.error for route in ROUTES if rout
 
 def error_of(path: str) -> type:
     """The struct of errors as the clients of this path read them, also below it, where nothing is."""
-    below = (error for known, error in ERRORS.items() if path.startswith(f"{known}/"))
+    below = (error for known, error in ERRORS.items() if known != "/" and path.startswith(f"{known}/"))
     return ERRORS.get(path) or next(below, answers.Error)

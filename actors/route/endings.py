@@ -13,6 +13,7 @@ EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 MESSAGE = "The server that made this answer was lost, and no other one can go on with it. Ask again."
 CODE, KIND = "server_lost", "server_error"
 VERSION = "/v1"
+TGI = (VERSION + "/", VERSION + "/generate_stream")  # paths of Text Generation Inference's API
 NUMBER = re.compile(rb'"sequence_number":\s*(\d+)')
 encode = msgspec.json.Encoder().encode
 
@@ -67,6 +68,8 @@ class Ending:
             return _event("error", {"type": "error", "error": {"type": "api_error", "message": MESSAGE}})
         if self._path.endswith("/v2/chat"):
             return _event("message-end", {"type": "message-end", "delta": {"error": MESSAGE, "finish_reason": "ERROR"}})
+        if self._path in TGI:
+            return _event(None, {"error": MESSAGE, "error_type": "generation"})
         if self._path.startswith("/v1/audio"):
             return _event(None, {"type": "error", "error": body})
         return _event(None, {"error": body})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 TYPES = {401: "authentication_error", 403: "authentication_error", 503: "service_unavailable_error"}
+CODES = {401: "invalid_api_key"}  # OpenAI's, as the servers behind it have them
 
 
 class RouteError(Exception):
@@ -18,7 +19,7 @@ class RouteError(Exception):
 def error_response(error: RouteError) -> web.Response:
     """As clients read it."""
     kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
-    body = {"message": error.message, "type": kind, "param": error.param, "code": error.status}
+    body = {"message": error.message, "type": kind, "param": error.param, "code": CODES.get(error.status)}
     response = web.json_response({"error": body}, status=error.status)
     if error.status == 503:
         response.headers["Retry-After"] = "1"

@@ -29,12 +29,16 @@ MOVABLE = frozenset(
         "/completions",
         "/infill",
         "/generate",
+        "/generate_stream",
+        "/",
         "/api/chat",
         "/api/generate",
     }
 )
-RESPONSES = frozenset({"/v1/responses", "/responses"})
-BY_ITSELF = frozenset({"/api/chat", "/api/generate"})  # streamed unless the body says that it is not to be
+RESPONSES = frozenset(f"{start}/responses{end}" for start in ("", "/v1") for end in ("", "/compact"))
+BY_ITSELF = frozenset(
+    {"/api/chat", "/api/generate", "/generate_stream"}
+)  # streamed unless the body says that it is not to be
 
 
 class Fields(msgspec.Struct):
@@ -52,6 +56,7 @@ class Fields(msgspec.Struct):
     text: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # these two are SGLang's
     input_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     input: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    inputs: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # Text Generation Inference's
     token_ids: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     session_id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     session_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
@@ -105,7 +110,7 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
     session = _session(bytes(fields.session_params))
     parts = [fields.system, fields.tools, fields.messages]
     parts += [fields.input_extra, fields.input_prefix, fields.input_suffix]
-    parts += [fields.prompt, fields.text, fields.input_ids, fields.input, fields.token_ids]
+    parts += [fields.prompt, fields.text, fields.input_ids, fields.input, fields.inputs, fields.token_ids]
     text = b"\0".join(map(bytes, parts))
     return RoutedRequest(
         method,

@@ -16,7 +16,7 @@ from ..openai.functions import renamed, with_tools
 from ..openai.mistral import as_openai
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
 from ..output.answer import AnswerOptions
-from ..output.events import FirstCall, OutputParser
+from ..output.events import FirstCall, JoinedCalls, OutputParser
 from ..output.parsers.calls import ShortIds
 from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, PLUGIN, STARTS_INSIDE, THINK_MARKERS, make_parser
 from ..settings import Settings
@@ -92,6 +92,15 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     made = parser if parsed else None
     names = plugin_names(body, settings.plugins)
     return PreparedRequest(prompts, params, rendering, wants, made, needs_ids, plugins=names)
+
+
+def with_whole_calls(asked: PreparedRequest) -> PreparedRequest:
+    """The same, with each call of the answer in one event."""
+    make = asked.make_parser
+    if make is None:
+        return asked
+    wants = replace(asked.wants, whole_calls=True)
+    return replace(asked, wants=wants, make_parser=lambda opened, key: JoinedCalls(make(opened, key)))
 
 
 def _thinking(body: ChatRequest, reasoning: str | None) -> tuple[Think | None, int | None]:

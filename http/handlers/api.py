@@ -37,6 +37,7 @@ from .dialects.invocations import Invocations
 from .dialects.llamacpp import LlamaApi
 from .dialects.ollama import OllamaApi
 from .dialects.sglang import SglangApi
+from .dialects.tgi import TgiApi
 from .generate import Generator
 from .openapi import Described
 from .operators.adapters import AdaptersApi
@@ -49,6 +50,7 @@ from .realtime.api import RealtimeApi
 from .realtime.client_secrets import ClientSecretsApi
 from .rendering import RenderingApi
 from .responses.api import ResponsesApi
+from .responses.compaction import CompactionApi
 from .responses.sockets import ResponseSockets
 from .scoring import ScoringApi
 from .sessions import SessionsApi
@@ -72,6 +74,7 @@ class Api:
         self.administration = Administration(engine, self._body)
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator, responses)
+        self.compaction = CompactionApi(self.responses)
         self.response_sockets = ResponseSockets(self.responses, self.longest)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)
         self.scoring = ScoringApi(self._generator, self._body)
@@ -80,6 +83,7 @@ class Api:
         self.cohere = CohereApi(self._generator, self.pooling, self._body)
         self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
+        self.tgi = TgiApi(self._generator, self._body, self.sglang.generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
         self.invocations = Invocations(self, self._body)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body)
@@ -131,6 +135,9 @@ class Api:
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
         return await self.responses.create(request, await self._conversation(request))
+
+    async def compact(self, request: web.Request) -> web.StreamResponse:
+        return await self.compaction.create(request, await self._conversation(request))
 
     async def count_input(self, request: web.Request) -> web.StreamResponse:
         return await self.responses.count(request, await self._body_with_media(request))

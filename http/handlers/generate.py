@@ -18,10 +18,11 @@ from ..generation.fields.sampling import max_tokens_of
 from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Engine, Job
-from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion
+from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion, with_whole_calls
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
 from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
+from ..openai.mistral import takes_whole_calls
 from ..openai.schemas import (
     ChatBatchRequest,
     ChatRequest,
@@ -54,6 +55,8 @@ class Generator(Answering):
         check_beams(body)
         await self.want_adapter(request, body.model)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
+        if takes_whole_calls(request.headers.get("User-Agent", "")):
+            asked = with_whole_calls(asked)
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
         return await self.answer(request, raw, body, asked, ChatAnswer)
@@ -66,6 +69,8 @@ class Generator(Answering):
         check_beams(body)
         await self.want_adapter(request, body.model)
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
+        if takes_whole_calls(request.headers.get("User-Agent", "")):
+            asked = with_whole_calls(asked)
         return await self.answer(request, raw, body, asked, ChatAnswer)
 
     async def completions(self, request: web.Request, raw: bytes) -> web.StreamResponse:

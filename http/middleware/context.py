@@ -82,6 +82,7 @@ BODY = web.RequestKey("body", bytes)  # that was read before the handler that ta
 REPLAYED = web.RequestKey("replayed", bool)  # the answer was given, or is being given, to an earlier request, too
 NOTED = web.RequestKey("noted", RequestContext)
 EXPECTS = web.RequestKey("expects", bool)  # 100 Continue, before it sends its body
+ERRORS = web.RequestKey("errors", type)  # the struct of its errors, where the path does not say whose API it is
 UNFIT = web.RequestKey("unfit", ApiError)  # what its head asks for cannot be
 REFUSED = web.RequestKey("refused", ApiError)  # why the answer is an error
 ROOT = web.AppKey("root", str)  # the path that clients find the server below

@@ -23,7 +23,7 @@ from ..generation.idempotency_keys import client_of
 from ..paths.operations import USAGE
 from ..paths.speech import REALTIME
 from ..realtime.client_secrets import PREFIX, read_secret, unknown_secret
-from ..routes import ADMIN_PATHS, OPEN_PATHS, UNBUILT_PATHS
+from ..routes import ADMIN_PATHS, GUARDED, OPEN_PATHS, UNBUILT_PATHS
 from ..settings import Settings, printable
 from .context import ACCOUNT, CLIENT, GRANT, LIMITS, REPLAYED, REQUEST_ID
 
@@ -60,7 +60,7 @@ class Middlewares:
             self._check_admin_key(request)
         elif request.path == REALTIME and self._is_client_secret(sent_key(request)):
             self._check_client_secret(request)
-        elif self._settings.wants_keys and request.path not in OPEN_PATHS:
+        elif self._settings.wants_keys and not _is_open(request):
             self._check_client_key(request)
         return await handler(request)
 
@@ -151,6 +151,10 @@ class Middlewares:
             headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED
             if self._settings.allow_credentials:
                 headers[hdrs.ACCESS_CONTROL_ALLOW_CREDENTIALS] = "true"
+
+
+def _is_open(request: web.Request) -> bool:
+    return request.path in OPEN_PATHS and (request.method.lower(), request.path) not in GUARDED
 
 
 def sent_key(request: web.Request) -> bytes:

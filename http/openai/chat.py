@@ -24,7 +24,8 @@ class ChatAnswer:
         self._answer = answer
         self._job = job
         self._events = Events(answer, job, progress)
-        self._separate = progress is None and not answer.wants.continuous_usage  # else events are one for each step
+        together = answer.wants.continuous_usage or answer.wants.whole_calls
+        self._separate = progress is None and not together  # else events are one for each step
         self._plain = not (answer.wants.logprobs or answer.wants.ids)
         self._around = [self._events.around(_before(choice), AFTER) for choice in job.choices]
 

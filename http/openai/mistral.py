@@ -11,6 +11,7 @@ from ..generation.fields.decoding import decode
 from .schemas import THINKING_SWITCHES, ChatRequest
 
 PREFIX = b'"prefix"'
+USER_AGENT = "mistral-client-"  # behind which stand the language and the client's version
 
 
 class LastTurn(msgspec.Struct):
@@ -35,6 +36,13 @@ def as_openai(body: ChatRequest) -> ChatRequest:
     if _has_prefix(body.messages):
         changes |= {"continue_final_message": True, "add_generation_prompt": False}
     return msgspec.structs.replace(body, **changes) if changes else body
+
+
+def takes_whole_calls(user_agent: str) -> bool:
+    """Is it Mistral's own client? It reads a streamed call in one part, as Mistral's API sends it: each part has to
+    have a name, which clients of OpenAI's read once. Nothing in the body tells the two apart.
+    """
+    return user_agent.startswith(USER_AGENT)
 
 
 def _has_prefix(raw: msgspec.Raw) -> bool:

@@ -19,7 +19,7 @@ class ErrorDetail(Said):
     message: str
     type: str
     param: str | None
-    code: str | int
+    code: str | None
 
 
 class Error(Said):

@@ -27,6 +27,16 @@ class Response(msgspec.Struct):
     error: Object | None
 
 
+class CompactedResponse(msgspec.Struct):
+    """The user's messages and an item of type `compaction`: the input that a conversation goes on with."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[Object]
+    usage: Object
+
+
 class ResponseEvent(msgspec.Struct):
     type: str
     sequence_number: int

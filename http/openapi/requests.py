@@ -29,7 +29,7 @@ from ..generation.fields.ranges import (
 )
 from ..generation.fields.sampling import COMPLETION_MAX_TOKENS
 from ..generation.fields.unsupported import NOT_BUILT, OF_COMPLETIONS
-from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, TOOL_NAME
+from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, THINKING, TOOL_NAME
 from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import (
@@ -272,16 +272,21 @@ def _count(schema: Schema, book: Book) -> None:
 
 
 def _message(schema: Schema, book: Book) -> None:
-    """Those who only call tools may say nothing, and tools, too."""
+    """Those who only call tools may say nothing, and tools, too; an assistant alone has thought."""
     mute = {"properties": {"role": {"enum": ["assistant", "function", "tool"]}}}
     spoken = {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}}
     schema["anyOf"] = [mute, spoken]
+    thinking = {"type": "object", "properties": {"type": {"const": THINKING}}, "required": ["type"]}
+    schema["if"] = {"properties": {"role": {"not": {"const": "assistant"}}}}
+    schema["then"] = {"properties": {"content": {"items": {"not": thinking}}}}
 
 
 def _part(schema: Schema, book: Book) -> None:
-    text: Schema = {"type": {"enum": [name for name in TEXT_PARTS if name != "refusal"]}, "text": {"type": "string"}}
+    own = ("refusal", THINKING)  # in fields of their names
+    text: Schema = {"type": {"enum": [name for name in TEXT_PARTS if name not in own]}, "text": {"type": "string"}}
     refusal: Schema = {"type": {"const": "refusal"}, "refusal": {"type": "string"}}
-    schema["anyOf"] = [{"properties": one, "required": list(one)} for one in (text, refusal)]
+    thinking: Schema = {"type": {"const": THINKING}, THINKING: {"type": ["string", "array"]}}
+    schema["anyOf"] = [{"properties": one, "required": list(one)} for one in (text, refusal, thinking)]
 
 
 def _tool_function(schema: Schema, book: Book) -> None:

@@ -45,6 +45,7 @@ class AnswerOptions:
     best_of: int = 0  # of so many choices a prompt, the likeliest are given; 0: all are
     function: bool = False  # a call is told as `function_call`, as it was before there were tools
     padded: bool = False  # an event's length does not tell that of its text
+    whole_calls: bool = False  # a call comes in one event
 
 
 @dataclass

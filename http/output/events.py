@@ -132,6 +132,30 @@ class WholeCalls:
             yield call
 
 
+class JoinedCalls:
+    """A parser's pieces, of a call's all at once, for clients that take a call as one part."""
+
+    def __init__(self, parser: OutputParser) -> None:
+        self._parser, self._calls = parser, WholeCalls()
+
+    def feed(self, text: str) -> list[Piece]:
+        return list(self._joined(self._calls.feed(self._parser.feed(text))))
+
+    def finish(self) -> list[Piece]:
+        rest = list(self._joined(self._calls.feed(self._parser.finish())))
+        return [*rest, *self._joined(self._calls.finish())]
+
+    def _joined(self, parts: Iterable[Content | ReasoningText | Call]) -> Iterator[Piece]:
+        for part in parts:
+            if not isinstance(part, Call):
+                yield part
+                continue
+            index = self._calls.told - 1
+            yield CallStart(index, part.name, part.id)
+            if part.arguments:
+                yield Arguments(index, part.arguments)
+
+
 def merged(pieces: Iterable[Piece]) -> list[Piece]:
     """The same pieces, neighbours of one kind joined."""
     result: list[Piece] = []

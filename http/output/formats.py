@@ -96,13 +96,15 @@ class ResponsesFormat:
         after: int = -1,
         at_end: Callable[[dict[str, Any]], object] | None = None,
         nothing: bool = False,
+        as_whole: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> None:
         """`after`: the number of the last event that the client has; `at_end` is given the whole response object
-        before the client has its end. `nothing`: what was generated is not for the client.
+        before the client has its end. `nothing`: what was generated is not for the client. `as_whole`: what is
+        answered with that object where there is no stream.
         """
         self.answer = answer
         self._job = job
-        self._after, self._nothing = after, nothing
+        self._after, self._nothing, self._as_whole = after, nothing, as_whole
         self._events = ResponseEvents(answer)
         self._begun = False
         for choice in job.choices:
@@ -115,7 +117,7 @@ class ResponsesFormat:
         body = self.answer.whole(pieces, choice.finish_reason or "", usage(self._job), int(time.time()), told)
         if self._at_end is not None:
             self._at_end(body)
-        return body
+        return self._as_whole(body)
 
     def failed_body(self, error: ApiError) -> dict[str, Any]:
         """The response object of one that failed."""

@@ -8,7 +8,7 @@ from ..openapi import dialects
 from ..route import ASKS, CHAT, TAKES_BODY, Route
 
 RESPONSES = "/v1/responses"
-RESPONSE = RESPONSES + "/{id:(?!compact$)[^/]+}"  # compact is what others have, and is missing here: 404, and not 405
+RESPONSE = RESPONSES + "/{id:(?!compact$)[^/]+}"
 RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
     Route(
         "post",
@@ -42,6 +42,17 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
         dialects.ResponseInputTokens,
         ResponsesRequest,
         statuses=ASKS,
+    ),
+    Route(
+        "post",
+        f"{RESPONSES}/compact",
+        "compact",
+        "The user's messages, and the model's summary of all else",
+        dialects.CompactedResponse,
+        ResponsesRequest,
+        generates=CHAT,
+        statuses=ASKS,
+        repeatable=True,
     ),
     Route(
         "get",

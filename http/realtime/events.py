@@ -52,8 +52,7 @@ def _body(event: Object, plain: bool) -> Object:
 def error_event(error: ApiError, event_id: str | None) -> Object:
     """What was wrong with an event of the client's, or with what it asked for."""
     problem: Object = error.body()["error"]  # type: ignore[assignment]
-    code = str(problem["code"]) if error.code else None
-    return {"type": "error", "error": {**problem, "code": code, "event_id": event_id}}
+    return {"type": "error", "error": {**problem, "event_id": event_id}}
 
 
 def rate_limits(headers: Mapping[str, str]) -> list[Object]:

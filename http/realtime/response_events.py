@@ -150,7 +150,7 @@ def _status(reason: str, error: ApiError | None, cancelled: str) -> tuple[str, O
         return CANCELLED, {"type": CANCELLED, "reason": cancelled or BY_CLIENT}
     if error is not None:
         body: Object = error.body()["error"]  # type: ignore[assignment]
-        problem = {"type": body["type"], "code": str(body["code"]), "message": error.message}
+        problem = {"type": body["type"], "code": body["code"], "message": error.message}
         return FAILED, {"type": FAILED, "error": problem}
     if reason in INCOMPLETE:
         return "incomplete", {"type": "incomplete", "reason": INCOMPLETE[reason]}

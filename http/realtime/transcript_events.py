@@ -32,9 +32,7 @@ class TranscriptEvents:
     def last(self, job: Job, error: ApiError | None = None) -> list[Object]:
         """All windows have ended, or it failed."""
         if error is not None:
-            body: Object = error.body()["error"]  # type: ignore[assignment]
-            problem = {**body, "code": str(body["code"])}
-            return [self._event("failed", error=problem)]
+            return [self._event("failed", **error.body())]
         return [self._event("completed", transcript="".join(self._texts).strip(), usage=self._usage(job))]
 
     def _usage(self, job: Job) -> Object:

@@ -77,6 +77,7 @@ class Answer:
         assert self.headers["content-type"] == "application/json; charset=utf-8"
         (error,) = self.json.values()
         assert set(error) == {"message", "type", "param", "code"} and error["message"]
+        assert error["code"] is None or isinstance(error["code"], str), "strict clients read no number"
         return dict(error)
 
     @property

@@ -115,6 +115,7 @@ async def test_a_method_that_is_not_allowed(served: Served, path: str) -> None:
         answer = await client.ask(method, path)
         allowed = set(answer.headers["allow"].split(","))
         assert answer.status == 405 and answer.error["message"] == f"Method Not Allowed: {method} {path}"
+        assert answer.error["code"] == "method_not_supported"
         assert allowed >= ({"POST"} if path in POSTS else {"GET", "HEAD"}) and method not in allowed
     if path in POSTS:
         assert (await client.ask("HEAD", path)).status == 405
@@ -125,6 +126,7 @@ async def test_a_route_that_is_none(served: Served, path: str) -> None:
     for method in ("GET", "POST"):
         answer = await served.ask(method, path)
         assert answer.status == 404 and answer.error["message"] == f"Not Found: {method} {path}"
+        assert answer.error["code"] == "unknown_url"
 
 
 @pytest.mark.parametrize(
@@ -143,10 +145,9 @@ async def test_what_is_not_there_is_told_with_the_reason(served: Served, path: s
     assert answer.status == 404 and f"Not Found: POST {path}. " in told and why in told
 
 
-async def test_what_others_have_and_is_missing_here_is_not_found(served: Served) -> None:
-    """Clients that compact a conversation by a request do it themselves where there is no such path."""
+async def test_a_response_is_none_of_the_paths_beside_it(served: Served) -> None:
     for method, path, status in (
-        ("POST", "/v1/responses/compact", 404),
+        ("GET", "/v1/responses/compact", 405),
         ("GET", "/v1/responses/resp_compact", 404),
         ("POST", "/v1/responses/resp_1", 405),
     ):

@@ -14,6 +14,7 @@ from actorserve.http.app import make_app
 from actorserve.http.openapi.answers import Error
 from actorserve.http.openapi.dialects import AnthropicError
 from actorserve.http.openapi.error_bodies import BODIES
+from actorserve.http.openapi.tgi import TgiError
 from actorserve.http.route import Route
 from actorserve.http.routes import GENERATING, PAGE_PATHS, PROBE_PATHS, ROUTES, error_of
 from tests.http.fakes import FakeEngine
@@ -87,14 +88,16 @@ async def status_of(served: Served, route: Route) -> int:
 def test_what_generates_streams_and_is_repeatable() -> None:
     streaming = {route.path for route in ROUTES if route.event is not None and not route.hears}
     generating = streaming - {"/api/pull"}  # what it tells of a model is no answer of one
-    assert set(GENERATING) == generating == {route.path for route in ROUTES if route.repeatable}
+    whole = {"/v1/responses/compact", "/responses/compact"}  # a summary comes at once
+    assert set(GENERATING) == generating | whole == {route.path for route in ROUTES if route.repeatable}
     assert GENERATING["/v1/messages"] == "chat" and GENERATING["/inference/v1/generate"] == "text_completion"
 
 
 def test_whose_errors_are_told() -> None:
     below = ("/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches")
     assert {error_of(path) for path in below} == {AnthropicError}
-    assert {error_of(path) for path in ("/v1/models", "/v1/responses", "/", "/messages", "/v1/messages2")} == {Error}
+    others = ("/v1/models", "/v1/responses", "/x", "//", "/messages", "/v1/messages2")
+    assert {error_of(path) for path in others} == {Error} and error_of("/") is TgiError
     assert {route.error for route in ROUTES} == {Error, *BODIES}
 
 

@@ -79,7 +79,7 @@ async def test_no_other_file(served: Served, name: str) -> None:
     assert (await served.ask("GET", f"/page/{name}")).status == 401
 
 
-@pytest.mark.parametrize("path", ["/", "/page/main.js", "/page/events"])
+@pytest.mark.parametrize("path", ["/docs", "/page/main.js", "/page/events"])
 async def test_it_is_only_read(served: Served, path: str) -> None:
     answer = await served.ask("POST", path, {}, Authorization="Bearer k")
     assert answer.status == 405 and "GET" in answer.headers["allow"] and answer.error

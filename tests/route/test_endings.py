@@ -37,6 +37,8 @@ async def read(made: Routed, method: str, path: str, gate: asyncio.Event) -> byt
         ("/responses", b'data: {"sequence_number":6}\n\n', b"event: error\n", {"type": "error", "sequence_number": 7}),
         ("/v1/messages", b"data: 1\n\n", b"event: error\n", {"type": "error"}),
         ("/v1/completions", b"data: 1\n\n", b"", {}),
+        ("/generate_stream", b"data: 1\n\n", b"", {"error_type": "generation"}),
+        ("/", b"data: 1\n\n", b"", {"error_type": "generation"}),
         ("/v2/chat", b"data: 1\n\n", b"event: message-end\n", {"type": "message-end"}),
     ],
 )

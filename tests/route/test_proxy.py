@@ -360,7 +360,8 @@ async def test_in_a_drain_what_runs_ends() -> None:
 
 async def test_keys_of_its_own() -> None:
     async with routed(1, api_keys=["k"], replica_api_key="inner", admin_api_key=None) as made:
-        assert (await made.ask())[0] == 401
+        status, body = await made.ask()
+        assert (status, json.loads(body)["error"]["code"]) == (401, "invalid_api_key")
         heads = {"X-Api-Key": "k"}
         async with made.session.get("/v1/any", headers=heads) as answer:
             assert answer.status == 200

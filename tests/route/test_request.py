@@ -48,6 +48,7 @@ def test_a_conversation_is_hashed_as_it_grows() -> None:
     [
         ("/v1/responses", {"previous_response_id": "resp_1"}, True),
         ("/responses?a=b", {"input": [{"role": "user"}, {"type": "item_reference", "id": "a"}]}, True),
+        ("/v1/responses/compact", {"previous_response_id": "resp_1"}, True),
         ("/v1/responses", {"previous_response_id": None, "input": "item_reference"}, False),
         ("/v1/responses", {"input": [{"role": "user", "content": "item_reference"}]}, False),
         ("/v1/responses", {"input": ["item_reference"]}, False),
@@ -56,3 +57,22 @@ def test_a_conversation_is_hashed_as_it_grows() -> None:
 )
 def test_what_goes_on_from_a_response(path: str, body: dict[str, Any], goes_on: bool) -> None:
     assert understand("POST", path, {}, json.dumps(body).encode(), True).goes_on is goes_on
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "moves"),
+    [
+        ("/", {"inputs": "a", "stream": True}, True),
+        ("/", {"inputs": "a"}, False),
+        ("/generate_stream", {"inputs": "a"}, True),
+        ("/generate", {"inputs": "a"}, False),
+        ("/v1/responses/compact", {"input": "a"}, False),
+    ],
+)
+def test_which_streams_can_be_gone_on_with(path: str, body: dict[str, Any], moves: bool) -> None:
+    assert understand("POST", path, {}, json.dumps(body).encode(), True).moves is moves
+
+
+def test_a_text_of_text_generation_inference_is_hashed() -> None:
+    one, two = blocks("/", inputs=TEXT), blocks("/generate", inputs=TEXT + "x")
+    assert one[:5] == two[:5] and len(one) > 5

@@ -57,13 +57,28 @@ def _scripts(agent: str, file: Path) -> dict[str, str]:
     return {**turns, "turn3": DONE}
 
 
+COMPACTED = (  # of Codex: told to compact after the first call, it goes on by the summary
+    "{% set ns = namespace(turn='') %}{% for message in messages %}"
+    "{% if message.content is string and 'is left out. This is a summary' in message.content %}"
+    "{% set ns.turn = '3' %}{% endif %}{% endfor %}"
+    "{% set last = messages[-1].content %}{% if last is string and last.startswith('Sum up this') %}<sum>"
+    "{% elif ns.turn %}<turn3>{% else %}" + TEMPLATE + "{% endif %}"
+)
+
+
+COMPACTING = "model_auto_compact_token_limit = 20\nmodel_context_window = 60000\n"  # before CODEX_CONFIG
+
+
 def _command(agent: str, npm: Path, work: Path, address: tuple[str, int]) -> tuple[list[str], dict[str, str]]:
-    program = str(npm / "node_modules" / ".bin" / agent)
+    program = str(npm / "node_modules" / ".bin" / agent.partition(",")[0])
     home = work / "home"
     (home / ".codex").mkdir(parents=True)
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "IS_SANDBOX": "1", "AGENT_KEY": "none"}
-    if agent == "codex":
-        (home / ".codex" / "config.toml").write_text(CODEX_CONFIG.format(host=address[0], port=address[1]))
+    if agent != "claude":
+        config = CODEX_CONFIG.format(host=address[0], port=address[1])
+        if agent == "codex, compacting":  # it asks only a provider of this name for it
+            config = COMPACTING + config.replace('name = "local"', 'name = "OpenAI"')
+        (home / ".codex" / "config.toml").write_text(config)
         flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "--json"]
         return [program, "exec", *flags, "Make a file."], environment
     environment |= {
@@ -85,7 +100,9 @@ def _session(agent: str, npm: Path, found: Counter[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         (place := work / "place").mkdir()
-        model = scripted(work / "model", _scripts(agent, place / "hello.txt"), template=TEMPLATE)
+        compacts = agent == "codex, compacting"
+        scripts = {**_scripts(agent, place / "hello.txt"), "sum": "The file was begun."}
+        model = scripted(work / "model", scripts, template=COMPACTED if compacts else TEMPLATE)
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
         options = ("--served-model-name", "agent", "--enable-auto-tool-choice", "--max-num-seqs", "4")
@@ -105,16 +122,18 @@ def _session(agent: str, npm: Path, found: Counter[str]) -> None:
             "ended well": done.returncode == 0,
             "wrote the file": written == "one\n",
             "said that it is done": DONE in done.stdout,
-            "counted": '"1' in done.stdout or "1\\n" in done.stdout,
+            "counted": compacts or '"1' in done.stdout or "1\\n" in done.stdout,
         }.items():
             found["right" if holds else f"{agent} has not {what}: {done.stdout[-300:]} {done.stderr[-200:]}"] += 1
 
 
 def agents(npm: Path) -> Counter[str]:
-    """Codex and Claude Code, as npm has them, each with three tool calls against a scripted checkpoint."""
+    """Codex and Claude Code, as npm has them, each with three tool calls against a scripted checkpoint; and Codex once
+    with a conversation that is compacted behind the first.
+    """
     sys.path.insert(0, str(ROOT))
     install(npm)
     found: Counter[str] = Counter()
-    for agent in ("claude", "codex"):
+    for agent in ("claude", "codex", "codex, compacting"):
         _session(agent, npm, found)
     return found

@@ -49,6 +49,7 @@ class FinishedRequest:
     deaths: int = 0  # that it has survived, as far as that is known: of schedulers, workers and frontends
     traceparent: str = ""
     tracestate: str = ""
+    is_page: bool = False  # a file of the page, whose path may be that of something else, too
 
     @property
     def preemptions(self) -> int:
@@ -56,4 +57,4 @@ class FinishedRequest:
 
     @property
     def generates(self) -> bool:
-        return self.noted is not None or self.endpoint in GENERATING
+        return self.noted is not None or (self.endpoint in GENERATING and not self.is_page)

@@ -20,7 +20,7 @@ from aiohttp.typedefs import Handler
 from actorserve.http.generation.job import Job
 from actorserve.http.middleware.context import GIVEN_AWAY, GO_ON, NOTED, REFUSED, REPLAYED, REQUEST_ID, RequestContext
 from actorserve.http.paths.responses import RESPONSES
-from actorserve.http.routes import GENERATING
+from actorserve.http.routes import GENERATING, PAGE_PATHS
 from actorserve.http.settings import printable
 from actorserve.shm.table.stamps import Stamps
 from actorserve.shm.table.table import RequestTable
@@ -102,6 +102,7 @@ class RequestLog:
             replayed=REPLAYED in request,
             traceparent=headers.get("traceparent", ""),
             tracestate=headers.get("tracestate", ""),
+            is_page=request.path in PAGE_PATHS and request.method != "POST",
         )
         self._tell_all(end)
 

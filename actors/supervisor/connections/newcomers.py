@@ -26,7 +26,7 @@ _BODY = json.dumps(
             "message": "The server has as many connections as it takes. Try again soon.",
             "type": "service_unavailable_error",
             "param": None,
-            "code": 503,
+            "code": None,
         }
     }
 ).encode()

@@ -20,10 +20,10 @@ from ...generation.job import Job
 from ...generation.prepare import PreparedRequest
 from ...generation.trail import Given
 from ...middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
-from ...openai.responses.answers import ResponseAnswer
+from ...openai.responses.answers import answer_to
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
 from ...openai.responses.references import owner_of_items, resolved
-from ...openai.responses.requests import can_move, echo, input_items, padded, renamed
+from ...openai.responses.requests import can_move, input_items, renamed
 from ...openai.responses.schemas import InputItemsQuery, ResponsesRequest
 from ...openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
 from ...openai.responses.stored import StoredResponse, history, not_found, page_of
@@ -68,7 +68,7 @@ class ResponsesApi:
         given, moves = request.get(GIVEN), can_move(body, bool(servers))
         if given is not None and not moves:
             raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
-        owner = self._owner(body, given)
+        owner = self.owner(body, given)
         if owner is not None:
             await self.generator.give_to(request, owner)
         body = resolved(body, self.keeping, request[CLIENT])
@@ -90,7 +90,7 @@ class ResponsesApi:
 
         def form(answer: answers.Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
             key = response_id(keeper, answer.seed, answer.created)
-            own = ResponseAnswer(key, model, answer.created, echo(body, self.settings.sampling_defaults), padded(body))
+            own = answer_to(body, key, model, answer.created, self.settings.sampling_defaults)
             request[NOTED].answer_id = own.id
             at_end = (lambda ended: self.requests.keep(body, key, ended, request[CLIENT])) if keeps else None
             return ResponsesFormat(own, job, at_end=at_end)
@@ -120,7 +120,7 @@ class ResponsesApi:
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
         body = read(ResponsesRequest, raw)
-        owner = self._owner(body, None)
+        owner = self.owner(body, None)
         if owner is not None:
             await self.generator.give_to(request, owner)
         body = resolved(body, self.keeping, request[CLIENT])
@@ -133,7 +133,7 @@ class ResponsesApi:
             raise renamed(error) from None
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
 
-    def _owner(self, body: ResponsesRequest, given: Given | None) -> int | None:
+    def owner(self, body: ResponsesRequest, given: Given | None) -> int | None:
         """The frontend that must answer, if there is one: it keeps what came before, or what is begun elsewhere."""
         if given is not None and given.origin.owner is not None:
             return given.origin.owner if given.origin.owner < self.engine.frontends else None
@@ -155,7 +155,7 @@ class ResponsesApi:
     ) -> web.StreamResponse:
         seed, created = secrets.randbits(64), int(time.time())
         key = response_id(self.engine.index, seed, created)
-        answer = ResponseAnswer(key, model, created, echo(body, self.settings.sampling_defaults), padded(body))
+        answer = answer_to(body, key, model, created, self.settings.sampling_defaults)
         job = new_job(asked)
         job.seed = seed
         pin(request, job, self.settings)
@@ -207,7 +207,7 @@ class ResponsesApi:
         chat, asked = self.requests.ask(body, left.id, client)
         key = response_id(self.engine.index, left.seed, left.created)
         model = check_model(chat.model, *self.settings.names, True)
-        answer = ResponseAnswer(key, model, left.created, echo(body, self.settings.sampling_defaults), padded(body))
+        answer = answer_to(body, key, model, left.created, self.settings.sampling_defaults)
         return self.keeping.begin_again(left, self.engine, asked, answer)
 
     async def _events(self, request: web.Request, running: RunningResponse, after: int) -> web.StreamResponse:

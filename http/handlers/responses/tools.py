@@ -29,13 +29,13 @@ from ...generation.idempotency_keys import KEY_BYTES, Background, Kept, Key
 from ...generation.job import Job
 from ...generation.prepare import PreparedRequest
 from ...middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
-from ...openai.responses.answers import ResponseAnswer
+from ...openai.responses.answers import answer_to
 from ...openai.responses.mcp.background import RunningTools
 from ...openai.responses.mcp.records import StartRecord
 from ...openai.responses.mcp.run import ToolRun
 from ...openai.responses.mcp.run_format import ToolRunFormat
 from ...openai.responses.mcp.tools import McpServer
-from ...openai.responses.requests import echo, padded, renamed
+from ...openai.responses.requests import renamed
 from ...openai.responses.schemas import Object, ResponsesRequest
 from ...openai.responses.store import response_id
 from ...transport.json_response import json_response
@@ -130,9 +130,7 @@ class ToolResponses:
         assert self._settings.tools is not None
         key = response_id(self._engine.index, start.seed, start.created)
         model = check_model(asked.body.model, *self._settings.names, start.is_known)
-        answer = ResponseAnswer(
-            key, model, start.created, echo(asked.body, self._settings.sampling_defaults), padded(asked.body)
-        )
+        answer = answer_to(asked.body, key, model, start.created, self._settings.sampling_defaults)
         return ToolRun(
             *(self._engine, self._settings.tools, asked.body, asked.servers, answer, asked.earlier, asked.ask),
             submit,

@@ -16,11 +16,11 @@ from ...generation.fields.decoding import check_model
 from ...generation.fields.unsupported import read
 from ...generation.job import Job
 from ...middleware.context import ACCOUNT, CLIENT
-from ...openai.responses.answers import ResponseAnswer
+from ...openai.responses.answers import answer_to
 from ...openai.responses.mcp.run_format import ToolRunFormat
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
 from ...openai.responses.references import resolved
-from ...openai.responses.requests import echo, padded, renamed
+from ...openai.responses.requests import renamed
 from ...openai.responses.schemas import Object, ResponsesRequest
 from ...openai.responses.socket import (
     ActiveResponse,
@@ -110,9 +110,7 @@ class _Making:
         chat, asked = api.requests.ask(asked_body, *self.who(), kept=self.kept)
         model = check_model(chat.model, *api.settings.names, state is not None)
         check_model_of(self.request.get(ACCOUNT), model)
-        answer = ResponseAnswer(
-            self.key, model, active.created, echo(self.body, api.settings.sampling_defaults), padded(self.body)
-        )
+        answer = answer_to(self.body, self.key, model, active.created, api.settings.sampling_defaults)
         job = new_job(asked)
         job.seed = active.seed
         pin(self.request, job, api.settings)

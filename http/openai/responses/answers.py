@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ...output.events import Piece
-from .custom import customs_of
-from .items import OutputItems
-from .namespaces import names_of
-from .schemas import Object
+from .items import PLAIN, OutputItems, ResponseOptions
+from .requests import echo, wanted
+from .schemas import Object, ResponsesRequest
+from .tools.custom import customs_of
+from .tools.namespaces import names_of
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 CODES = {400: "invalid_prompt", 422: "invalid_prompt", 429: "rate_limit_exceeded"}
@@ -25,7 +26,7 @@ class ResponseAnswer:
     model: str
     created: int  # Unix seconds
     echo: Object  # what it says again of the request (requests.echo)
-    padded: bool = False  # the length of a delta's event does not tell that of its text
+    wants: ResponseOptions = PLAIN
 
     @property
     def id(self) -> str:
@@ -64,7 +65,7 @@ class ResponseAnswer:
         tools = self.echo.get("tools", ())
         customs = customs_of(tools, self.echo.get("tool_choice"))
         summarised = bool(self.echo.get("reasoning", {}).get("summary"))
-        return OutputItems(self.key, pieces, tokens, names_of(tools), customs, summarised)
+        return OutputItems(self.key, pieces, tokens, names_of(tools), customs, summarised, self.wants)
 
     def ended(self, output: OutputItems, finish_reason: str, usage: Object, completed_at: int) -> Object:
         """The same, of items that were put together before."""
@@ -82,6 +83,13 @@ class ResponseAnswer:
         """The response to a request that failed with this HTTP status."""
         error = {"code": CODES.get(status, "server_error"), "message": message}
         return self.response("failed", output.objects("incomplete"), error=error)
+
+
+def answer_to(
+    body: ResponsesRequest, key: str, model: str, created: int, defaults: Mapping[str, float]
+) -> ResponseAnswer:
+    """The response to a request; `defaults` are the sampling parameters' own."""
+    return ResponseAnswer(key, model, created, echo(body, defaults), wanted(body))
 
 
 def status_of(finish_reason: str) -> str:

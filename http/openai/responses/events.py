@@ -11,7 +11,7 @@ from actorserve.actors.protocol.messages import TokenLogprobs
 from ...output.answer import padding
 from ...output.events import CallStart, Piece
 from .answers import ResponseAnswer, item_status, status_of
-from .items import Item, McpItem
+from .items import WITH_PARTS, Item, McpItem
 from .logprobs import logprobs_of
 from .schemas import Object
 
@@ -124,12 +124,12 @@ class ResponseEvents:
         yield self._event("response.output_item.added", output_index=item.index, item=added)
         if item.kind == "mcp_call":
             yield self._of("response.mcp_call.in_progress", item)
-        if not item.is_call:
+        if item.kind in WITH_PARTS:
             yield self._of(f"{_part(item)}.added", item, part=item.part(begun=True))
 
     def _delta(self, item: Item, text: str) -> bytes:
         more: Object = {"logprobs": logprobs_of(self._output.last_tokens)} if item.kind == "message" else {}
-        if self.answer.padded:
+        if self.answer.wants.padded:
             more["obfuscation"] = padding(len(encode(text)))
         kind = f"{SUMMARY}.delta" if item.summarised else DELTAS[item.kind]
         return self._of(kind, item, delta=text, **more)
@@ -143,7 +143,7 @@ class ResponseEvents:
         elif item.kind == "mcp_call":
             yield self._of("response.mcp_call_arguments.done", item, arguments=item.text)
             return  # it ends with what has come of it
-        elif item.kind != "mcp_approval_request":
+        elif item.kind in WITH_PARTS:
             if item.kind == "message":
                 yield self._of("response.output_text.done", item, text=item.text, logprobs=item.logprobs)
             else:
@@ -154,7 +154,7 @@ class ResponseEvents:
     def _of(self, kind: str, item: Item, **fields: object) -> bytes:
         """An event inside an item."""
         place: Object = {"item_id": item.id, "output_index": item.index}
-        if not item.is_call and item.kind != "mcp_list_tools":
+        if item.kind in WITH_PARTS:
             place["summary_index" if item.summarised else "content_index"] = 0
         return self._event(kind, **place, **fields)
 

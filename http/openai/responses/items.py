@@ -13,13 +13,21 @@ from typing import Literal
 from actorserve.actors.protocol.messages import TokenLogprobs
 
 from ...output.events import Arguments, CallStart, Content, Piece, ReasoningText
-from .custom import Customs, InputText
+from .encrypted import encrypted
 from .logprobs import TextTokens, logprobs_of
-from .namespaces import NamespacedTool
 from .schemas import Object
+from .tools.custom import Customs, InputText
+from .tools.namespaces import NamespacedTool
 
 Kind = Literal[
-    "reasoning", "message", "function_call", "custom_tool_call", "mcp_call", "mcp_approval_request", "mcp_list_tools"
+    "reasoning",
+    "message",
+    "compaction",
+    "function_call",
+    "custom_tool_call",
+    "mcp_call",
+    "mcp_approval_request",
+    "mcp_list_tools",
 ]
 PREFIXES: dict[Kind, str] = {
     "reasoning": "rs",
@@ -29,10 +37,24 @@ PREFIXES: dict[Kind, str] = {
     "mcp_call": "mcp",
     "mcp_approval_request": "mcpr",
     "mcp_list_tools": "mcpl",
+    "compaction": "cmp",
 }
 CALLS = ("function_call", "custom_tool_call", "mcp_call", "mcp_approval_request")
 NO_CUSTOMS = Customs()
+WITH_PARTS = ("reasoning", "message")
 EXECUTION_ERROR = "mcp_tool_execution_error"  # as clients know it, of what a call had for a result
+
+
+@dataclass(frozen=True)
+class ResponseOptions:
+    """What a client wants of its response beside the text."""
+
+    padded: bool = False  # the length of a delta's event does not tell that of its text
+    encrypted: bool = False  # thinking comes in a form that is sent back, too
+    compacts: bool = False  # what is said is a summary, in the place of what was said before
+
+
+PLAIN = ResponseOptions()
 
 
 @dataclass
@@ -49,6 +71,7 @@ class Item:
     tokens: list[TokenLogprobs] = field(default_factory=list)  # its tokens, where logprobs are wanted
     input: InputText | None = None  # reads the arguments of a custom tool's call
     summarised: bool = False  # its client reads thinking in its summary
+    encrypted: bool = False  # and keeps it in a form of its own
 
     @property
     def is_call(self) -> bool:
@@ -70,7 +93,11 @@ class Item:
         match self.kind:
             case "reasoning":
                 summary, content = (parts, []) if self.summarised else ([], parts)
-                return head | {"summary": summary, "content": content, "encrypted_content": None}
+                kept = encrypted("reasoning", self.text) if self.encrypted and not begun else None
+                return head | {"summary": summary, "content": content, "encrypted_content": kept}
+            case "compaction":
+                text = "" if begun else encrypted("compaction", self.text)
+                return {"id": self.id, "type": self.kind, "encrypted_content": text}
             case "message":
                 return head | {"role": "assistant", "content": parts}
         named = {"namespace": self.namespace} if self.namespace else {}
@@ -125,6 +152,7 @@ class OutputItems:
         names: Mapping[str, NamespacedTool] | None = None,
         customs: Customs = NO_CUSTOMS,
         summarised: bool = False,
+        wants: ResponseOptions = PLAIN,
     ) -> None:
         """`names`: of tools that the model was offered under other names than the client's. `summarised`: thinking is
         told as the summary that was asked for, which nobody else makes.
@@ -132,7 +160,7 @@ class OutputItems:
         self.key = key
         self._names = names or {}
         self._customs = customs
-        self._summarised = summarised
+        self._summarised, self._wants = summarised, wants
         self.mcp: Mapping[str, tuple[str, bool]] = {}  # by name: the server's label, and whether a call needs approval
         self.items: list[Item] = []
         self.last_tokens: list[TokenLogprobs] = []  # the tokens of what was added last
@@ -165,7 +193,7 @@ class OutputItems:
         """The item that the piece belongs to, which may be new; None where it says nothing."""
         if isinstance(piece, CallStart):
             return self._call(piece)
-        if not piece.text:
+        if not piece.text or (self._wants.compacts and isinstance(piece, ReasoningText)):
             return None
         item = self._current(piece)
         self.said = piece.text if item.input is None else item.input.feed(piece.text)
@@ -179,7 +207,8 @@ class OutputItems:
             if not self._calls or self._calls[-1] is not self.open or len(self._calls) - 1 != piece.index:
                 raise ValueError(f"arguments of call {piece.index} after something else had begun")
             return self._calls[-1]
-        kind: Kind = "message" if isinstance(piece, Content) else "reasoning"
+        text: Kind = "compaction" if self._wants.compacts else "message"
+        kind: Kind = text if isinstance(piece, Content) else "reasoning"
         if self._customs.forced is not None and kind == "message":
             return self.open if self.open is not None and self.open.is_call else self._called(self._customs.forced)
         return self.open if self.open is not None and self.open.kind == kind else self._new(kind)
@@ -204,8 +233,11 @@ class OutputItems:
         return item
 
     def _new(self, kind: Kind) -> Item:
-        self.items.append(Item(kind, self.key, len(self.items), summarised=self._summarised and kind == "reasoning"))
-        return self.items[-1]
+        item = Item(kind, self.key, len(self.items))
+        if kind == "reasoning":
+            item.summarised, item.encrypted = self._summarised, self._wants.encrypted
+        self.items.append(item)
+        return item
 
     def objects(self, status: str) -> list[Object]:
         """All items' JSON objects; `status` is the open one's."""

@@ -6,9 +6,10 @@ from typing import Any
 
 from ...errors import bad_request
 from ...generation.adapter import checked
-from .custom import arguments_of
-from .namespaces import joined
+from .compaction import COMPACTION, TRIGGER, summary_message
+from .encrypted import decrypted
 from .schemas import (
+    CompactionItem,
     CustomCallItem,
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -20,10 +21,14 @@ from .schemas import (
     Object,
     ReasoningItem,
 )
+from .tools.custom import arguments_of
+from .tools.namespaces import joined
 
 MEDIA_PARTS = ("input_image", "input_audio")
 MEDIA_FIELDS = ("image_url", "input_audio", "file_id", "detail")
+CONTENT = "{}.encrypted_content"
 DENIED = "The user has not approved this call."
+REMAINING = ("user", "system", "developer")  # whose messages a summary leaves
 TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
@@ -56,6 +61,11 @@ def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
                 requests[asked.id] = asked
             case "mcp_approval_response":
                 _answered(turns, checked(McpApprovalResponseItem, item, path), requests, path)
+            case "compaction":
+                sealed = checked(CompactionItem, item, path).encrypted_content
+                turns.compact(summary_message(decrypted(COMPACTION, sealed, CONTENT.format(path))))
+            case "compaction_trigger":
+                raise bad_request(f"{path}: {TRIGGER} must be the last item.", f"{path}.type")
             case None:
                 raise bad_request(f"{path}.type is missing.", f"{path}.type")
             case _:
@@ -125,7 +135,9 @@ def _error_text(error: str | Object | None) -> str:
 
 
 def _reasoning(item: ReasoningItem, path: str) -> str:
-    """The thinking itself, else its summary; nothing of what only another server can read."""
+    """The thinking itself, as the client keeps it or says it, else its summary."""
+    if item.encrypted_content is not None:
+        return decrypted("reasoning", item.encrypted_content, CONTENT.format(path))
     name, parts = ("content", item.content) if item.content else ("summary", item.summary or [])
     return "\n\n".join(_text(part, f"{path}.{name}[{index}]") for index, part in enumerate(parts))
 
@@ -147,6 +159,11 @@ class MessageBuilder:
         """A message of somebody else than the assistant."""
         self.messages.append(message)
         self._open = None
+
+    def compact(self, summary: Object) -> None:
+        """Of what was said before, the user's words and a summary remain."""
+        self.messages = [message for message in self.messages if message["role"] in REMAINING]
+        self.say(summary)
 
     def think(self, text: str) -> None:
         """Thinking comes before all else of a turn."""

@@ -11,9 +11,9 @@ from ...errors import ApiError, bad_request
 from ...generation.adapter import with_names
 from ...generation.fields.ranges import check_ranges
 from ..schemas import THINKING_SWITCHES
-from .custom import CUSTOM, as_function, forced, said_again
+from .compaction import compacts, summarising
+from .items import ResponseOptions
 from .messages import messages_of
-from .namespaces import INSIDE, flattened
 from .schemas import (
     NAMES,
     PASSED,
@@ -24,17 +24,20 @@ from .schemas import (
     ResponsesToolChoice,
     TextConfig,
 )
+from .tools.custom import CUSTOM, as_function, forced, said_again
+from .tools.namespaces import INSIDE, flattened
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
 LOGPROBS = "message.output_text.logprobs"
-INCLUDED = (  # results of tools that are refused themselves; and thinking, which is sent in clear
+ENCRYPTED = "reasoning.encrypted_content"
+INCLUDED = (  # the last two are heeded; tools with such results as the others are refused themselves
     "file_search_call.results",
     "web_search_call.results",
     "web_search_call.action.sources",
     "message.input_image.image_url",
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
-    "reasoning.encrypted_content",
+    ENCRYPTED,
     LOGPROBS,
 )
 HOSTED = (  # tools that run where the API is served
@@ -48,6 +51,8 @@ MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object:
     """The JSON object of the chat request. `earlier`: the items that stand before `input`."""
     _check(request)
+    if compacts(request):
+        request = summarising(request)
     chat: Object = {name: value for name in PASSED if (value := getattr(request, name)) is not None}
     chat["messages"] = _messages(request, earlier)
     if _goes_on(request.input):
@@ -92,9 +97,10 @@ def input_items(request: ResponsesRequest, key: str) -> list[Object]:
     return items
 
 
-def padded(request: ResponsesRequest) -> bool:
-    """Is the length of a text not to be told by that of its event?"""
-    return bool(request.stream_options and request.stream_options.include_obfuscation)
+def wanted(request: ResponsesRequest) -> ResponseOptions:
+    """What its client is told beside the text."""
+    padded = bool(request.stream_options and request.stream_options.include_obfuscation)
+    return ResponseOptions(padded, ENCRYPTED in (request.include or ()), compacts(request))
 
 
 def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:

@@ -12,6 +12,7 @@ from ...media.schemas import MediaFields
 from ..schemas import Logprobs, Priority
 
 Object = dict[str, Any]
+MCP = "mcp"  # the type of tools that are called here
 
 PASSED = (  # go to the chat request as they are: it has them under the same name
     *("model", "stream", "user", "metadata", "service_tier", "parallel_tool_calls", "chat_template_kwargs"),
@@ -77,7 +78,7 @@ class ResponsesTool(msgspec.Struct):
     parameters: Object | None = None
     strict: bool | None = None
     tools: list[Object] | None = None  # in a namespace
-    format: Any = None  # of a custom tool's input: custom.CustomFormat
+    format: Any = None  # of a custom tool's input: tools.custom.CustomFormat
     server_label: str | None = None  # of an MCP server, and all below
     server_url: str | None = None
     server_description: str | None = None
@@ -156,6 +157,13 @@ class MessageItem(msgspec.Struct):
 class ReasoningItem(msgspec.Struct):
     summary: list[ItemPart] | None = None
     content: list[ItemPart] | None = None
+    encrypted_content: str | None = None
+
+
+class CompactionItem(msgspec.Struct):
+    """A summary that stands for what was said before it."""
+
+    encrypted_content: str
 
 
 class FunctionCallItem(msgspec.Struct):

@@ -125,8 +125,7 @@ def messages_of(events: bytes, lane: str | None) -> Iterator[bytes]:
 
 def error_message(error: ApiError, lane: str | None) -> bytes:
     """What was wrong with a message, or with what it asked for."""
-    problem: Object = error.body()["error"]  # type: ignore[assignment]
-    told: Object = {**problem, "code": str(problem["code"]) if error.code else None}
+    told: Object = error.body()["error"]  # type: ignore[assignment]
     if error.retry_after is not None:
         told["headers"] = {"retry-after": str(error.retry_after)}
     return encode({"type": "error", "status": error.status, "error": told} | _lane(lane))

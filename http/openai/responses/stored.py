@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from ...errors import ApiError, bad_request
+from .compaction import TRIGGER
 from .schemas import InputItemsQuery, Object
 
 RUNNING = ("queued", "in_progress")
@@ -69,7 +70,8 @@ def history(find: Callable[[str], StoredResponse | None], response_id: str) -> l
             raise bad_request(message, "previous_response_id")
         chain.append(found)
         following = found.previous
-    return [item for stored in reversed(chain) for item in (*stored.input, *stored.response["output"])]
+    items = [item for stored in reversed(chain) for item in (*stored.input, *stored.response["output"])]
+    return [item for item in items if item.get("type") != TRIGGER]  # what it asked for stands behind it
 
 
 def page_of(items: list[Object], wanted: InputItemsQuery) -> Object:

@@ -8,11 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.generation.job import Job
-from tests.http.fakes import finish_all
-from tests.http.serving import HI, PATIENCE_S, Served
+from actorserve.http.output.events import Arguments, CallStart, JoinedCalls
+from actorserve.http.output.parsers.registry import make_parser
+from tests.http.fakes import finish_all, rendered, say
+from tests.http.serving import HI, PATIENCE_S, Served, serving
 
 PATH = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
@@ -66,3 +69,57 @@ async def test_thinking_is_asked_for(served: Served) -> None:
 async def test_what_cannot_be_is_refused_by_its_name(served: Served, fields: dict[str, Any], param: str) -> None:
     answer = await served.ask("POST", PATH, {"messages": HI, **fields})
     assert (answer.status, answer.error["param"]) == (400, param), answer.body
+
+
+# --- calls of a stream -----------------------------------------------------------------------------------------------
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "%s"}}\n</tool_call>'
+CALLS = f"I look.\n{CALL % 'Oslo'}\n{CALL % 'Rome'}"
+AGENTS = ["mistral-client-python/3.7.0", "mistral-client-typescript/1.2"]
+
+
+async def streamed(agent: str, text: str, finish: Finish = Finish.STOP, **fields: Any) -> list[Any]:
+    """The deltas of a text that comes letter by letter."""
+    async with serving(tool_parser="hermes") as served:
+        client = await served.client()
+        client.send("POST", PATH, {"messages": HI, "tools": TOOLS, "stream": True, **fields}, User_Agent=agent)
+        job = await served.job()
+        rendered(job)
+        for letter in text:
+            say(job, 0, letter)
+            for _ in range(3):  # turns of the loop, in which it is written
+                await asyncio.sleep(0)
+        say(job, 0, "", 1, finish)
+        return [event["choices"][0]["delta"] for event in (await client.answer()).events if event["choices"]]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("fields", [{}, {"stream_options": {"continuous_usage_stats": True, "include_usage": True}}])
+async def test_mistrals_clients_are_told_a_call_in_one_part(agent: str, fields: dict[str, Any]) -> None:
+    deltas = await streamed(agent, CALLS, **fields)
+    calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert [(call["index"], call["function"]["name"]) for call in calls] == [(0, "weather"), (1, "weather")]
+    assert [call["function"]["arguments"] for call in calls] == ['{"city": "Oslo"}', '{"city": "Rome"}']
+    assert "".join(delta.get("content") or "" for delta in deltas).strip() == "I look."
+
+
+async def test_a_call_that_is_cut_is_told_as_far_as_it_came() -> None:
+    deltas = await streamed(AGENTS[0], CALLS[:60], Finish.LENGTH)
+    (call,) = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert call["function"]["name"] == "weather" and '{"city": "Oslo"}'.startswith(call["function"]["arguments"])
+
+
+@pytest.mark.parametrize("agent", ["OpenAI/Python 3.5.0", "python-httpx/0.28", "x mistral-client-python/3.7.0", ""])
+async def test_all_others_are_told_its_name_once(agent: str) -> None:
+    calls = [call for delta in await streamed(agent, CALLS) for call in delta.get("tool_calls", ())]
+    assert len(calls) > 4 and [call["index"] for call in calls if "name" in call["function"]] == [0, 1]
+
+
+@pytest.mark.parametrize("cut", range(0, len(CALLS), 3))
+def test_whoever_goes_on_tells_what_was_not_whole(cut: int) -> None:
+    whole = JoinedCalls(make_parser(reasoning=None, tools="hermes", schemas={}, opened=False, named=None))
+    text = [piece for letter in CALLS for piece in whole.feed(letter)] + whole.finish()
+    parser = JoinedCalls(make_parser(reasoning=None, tools="hermes", schemas={}, opened=False, named=None))
+    told = parser.feed(CALLS[:cut]) + parser.feed(CALLS[cut:]) + parser.finish()
+    calls = [piece for piece in told if isinstance(piece, CallStart | Arguments)]
+    assert calls == [piece for piece in text if isinstance(piece, CallStart | Arguments)] and len(calls) == 4

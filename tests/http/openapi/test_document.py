@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode, decode_query
 from actorserve.http.generation.fields.sampling import check_fields
+from actorserve.http.generation.prompts import check_messages
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from actorserve.http.openapi.document import document
 from actorserve.http.openapi.operations import Health
@@ -188,6 +190,28 @@ def answered(kind: str, body: dict[str, Any]) -> bool:
 )
 def test_bodies(kind: str, body: dict[str, Any], valid: bool) -> None:
     assert validator(kind).is_valid(body) is valid
+
+
+@pytest.mark.parametrize(
+    ("role", "part", "valid"),
+    [
+        ("assistant", {"type": "thinking", "thinking": "Hm."}, True),
+        ("assistant", {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, True),
+        ("assistant", {"type": "thinking"}, False),
+        ("assistant", {"type": "thinking", "text": "Hm."}, False),
+        ("assistant", {"type": "thinking", "thinking": None}, False),
+        ("assistant", {"type": "refusal", "refusal": "No."}, True),
+        ("assistant", {"type": "refusal", "text": "No."}, False),
+        ("user", {"type": "thinking", "thinking": "Hm."}, False),
+        ("user", {"type": "text", "text": "a"}, True),
+        ("user", {"type": "text", "thinking": "a"}, False),
+    ],
+)
+def test_parts_of_a_content_are_as_the_server_takes_them(role: str, part: dict[str, Any], valid: bool) -> None:
+    messages = [{"role": role, "content": [part]}]
+    assert validator("ChatRequest").is_valid({"messages": messages}) is valid
+    with nullcontext() if valid else pytest.raises(ApiError):
+        check_messages(msgspec.Raw(json.dumps(messages).encode()))
 
 
 @pytest.mark.parametrize("number", ["3.0", "3e0", "0.3E+1", "300e-2"])

@@ -202,7 +202,7 @@ async def test_an_error_inside_the_stream(served: Served) -> None:
             "message": "The engine could not compute this request.",
             "type": "server_error",
             "param": None,
-            "code": 500,
+            "code": None,
         }
     }
     assert await served.release() is job

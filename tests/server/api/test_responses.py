@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,26 @@ import openai
 import pytest
 from openai import OpenAI
 
+from actorserve.http.openai.responses.encrypted import decrypted
 from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS, hermes
+from tests.support.client import http_client
 from tests.support.rolling import restart
-from tests.support.scripted import LAST, scripted
+from tests.support.scripted import scripted
 from tests.support.selection import slow
 from tests.support.server import Server
+from tests.support.until import until
 
 FUNCTIONS: list[Any] = [{"type": "function", "strict": False, **tool["function"]} for tool in TOOLS]
 PATCH = '*** Begin Patch\n+a "b"\t\\c\n*** End Patch'
+REMEMBERS = (  # what is asked for by <recall> is known where the thinking, or a summary, stands before it
+    "{% set ns = namespace(known=false) %}{% for message in messages %}{% set said = message.content or '' %}"
+    "{% if 'Pondered  so.' in (message.reasoning_content or '') or said.endswith(':\n\nAll of it.') %}"
+    "{% set ns.known = true %}{% endif %}{% endfor %}{% set last = messages[-1].content %}"
+    "{% if last == '<recall>' and ns.known %}<known>{% elif last.startswith('Sum up') %}"
+    "{{ '<long>' if messages[0].content == '<long>' else '<sum>' }}"
+    "{% else %}{{ last }}{% endif %}"
+)
+RUNNING = 'vllm:num_requests_running{engine="0",model_name="gpt"} 1.0'
 BOTTLES = "".join(f"{number} bottles, " for number in range(300))
 
 
@@ -35,7 +48,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, keys_file: Path) -> Iterato
     folder = Path(tmp_path_factory.mktemp("qwen"))
     scripts = {**QWEN.scripts, "long": BOTTLES, "in a namespace": hermes("mcp__meteo__weather", PARIS)}
     scripts["custom"] = hermes("patch", {"input": PATCH})
-    scripted(folder, scripts, template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{LAST}")
+    scripts |= {"ponder": "<think>\nPondered  so.\n</think>\n\nDone.", "known": "It was known.", "sum": "All of it."}
+    scripted(folder, scripts, template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{REMEMBERS}")
     options = ("--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "gpt")
     keys = ("--api-key-file", str(keys_file), "--prefix-cache-per-client")
     with Server(str(folder), *keys, *options) as running:
@@ -86,6 +100,61 @@ def test_calls_and_thinking(client: OpenAI) -> None:
     answer = ask(client, "think")
     assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
     assert answer.usage.output_tokens_details.reasoning_tokens > 3
+
+
+def test_thinking_that_is_not_stored_comes_back_with_the_next_turn(client: OpenAI, server: Server) -> None:
+    """As Codex sends it, without what it says in clear, to whichever frontend there is by now."""
+    fields: dict[str, Any] = {"model": "gpt", "store": False, "include": ["reasoning.encrypted_content"]}
+    thought, said = client.responses.create(input="<ponder>", **fields).output
+    sent: dict[str, Any] = {"type": "reasoning", "summary": [], "encrypted_content": thought.encrypted_content}
+    kill_frontends(server)
+    turns: list[Any] = [{"role": "user", "content": "<ponder>"}, sent, said.to_dict()]
+    recall: Any = {"role": "user", "content": "<recall>"}
+    assert client.responses.create(input=[*turns, recall], **fields).output_text == "It was known."
+    del turns[1]
+    assert client.responses.create(input=[*turns, recall], **fields).output_text != "It was known."
+    foreign: list[Any] = [{**sent, "encrypted_content": "gAAAAABo"}, recall]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(input=foreign, **fields)
+    assert refused.value.param == "input[0].encrypted_content" and refused.value.code == "invalid_encrypted_content"
+
+
+def test_a_conversation_is_compacted(client: OpenAI, server: Server) -> None:
+    talk: list[Any] = [{"role": "user", "content": "<none>"}, {"role": "assistant", "content": "No."}]
+    recall: Any = {"role": "user", "content": "<recall>"}
+    compacted = client.responses.compact(model="gpt", input=talk)
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    kill_frontends(server)
+    window: list[Any] = [item.to_dict() for item in compacted.output]
+    assert client.responses.create(model="gpt", input=[*window, recall]).output_text == "It was known."
+    made = ask(client, "none", input=[*talk, {"type": "compaction_trigger"}])  # as Codex asks for it
+    assert [item.type for item in made.output] == ["compaction"]
+    again = client.responses.create(model="gpt", input="<recall>", previous_response_id=made.id)
+    assert again.output_text == "It was known."
+
+
+def test_a_compaction_goes_on_when_its_frontend_dies(client: OpenAI, server: Server) -> None:
+    """Nothing of it is out before its end: whoever takes it over answers in the same connection."""
+    with http_client(server) as watch, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.responses.compact, model="gpt", input="<long>")
+        until(lambda: RUNNING in watch.get("/metrics").text)
+        kill_frontends(server)
+        compacted = asked.result(60)
+    summary: Any = compacted.output[-1]
+    assert decrypted("compaction", summary.encrypted_content, "") == BOTTLES
+    assert compacted.usage.output_tokens > 300
+
+
+def test_so_does_a_streamed_one_of_which_nothing_is_told_on_the_way(client: OpenAI, server: Server) -> None:
+    window: Any = [{"role": "user", "content": "<long>"}, {"type": "compaction_trigger"}]
+    events = []
+    for event in client.responses.create(model="gpt", input=window, stream=True):
+        events.append(event)
+        if event.type == "response.output_item.added":
+            kill_frontends(server)
+    assert [event.sequence_number for event in events] == list(range(5)), "each event is told once"
+    last: Any = events[-1]
+    assert decrypted("compaction", last.response.output[0].encrypted_content, "") == BOTTLES
 
 
 def test_a_tool_in_a_namespace_is_called_by_both_its_names(client: OpenAI, server: Server) -> None:

@@ -87,7 +87,12 @@ def events_of(stream: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"temperature": 1}, {"temperature": 1.2, "tools": [RESPONSES_TOOL], "tool_choice": "required"}]
+    "fields",
+    [
+        {"temperature": 1},
+        {"temperature": 1.2, "tools": [RESPONSES_TOOL], "tool_choice": "required"},
+        {"temperature": 1, "input": [{"role": "user", "content": "Hello!"}, {"type": "compaction_trigger"}]},
+    ],
 )
 def test_a_response_goes_on_too_and_is_kept_where_it_ends(demo_server: Server, fields: dict[str, Any]) -> None:
     """Its events' numbers go on; its last ones say all of its text."""

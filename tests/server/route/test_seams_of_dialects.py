@@ -14,7 +14,16 @@ from tests.support.streams import pieces as streams
 from tests.support.streams.dialects import ANSWERS, COHERE, DIALECTS, OLLAMA_CHAT, OLLAMA_TEXT
 from tests.support.streams.pieces import Pieces, answer_of, post
 
-QUICK = ["ollama logprobs", "ollama raw", "cohere logprobs", "cohere tool", "llama.cpp stop", "sglang", "invocations"]
+QUICK = [
+    "ollama logprobs",
+    "ollama raw",
+    "cohere logprobs",
+    "cohere tool",
+    "llama.cpp stop",
+    "sglang",
+    "tgi",
+    "invocations",
+]
 FEW = 3  # seams of each case that are tried in a quick run
 
 

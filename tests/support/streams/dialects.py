@@ -12,6 +12,7 @@ from .cases import ASKED, CITY, ONCE, TOOL, WARM
 Object = dict[str, Any]
 OLLAMA_CHAT, OLLAMA_TEXT = "/api/chat", "/api/generate"
 COHERE, LLAMA, SGLANG, INVOCATIONS = "/v2/chat", "/completion", "/generate", "/invocations"
+TGI = "/"
 MESSAGES = ASKED["messages"]
 TIMED = (
     "total_duration",
@@ -39,6 +40,8 @@ DIALECTS: dict[str, tuple[str, Object]] = {
                                "n_probs": 2, "repeat_penalty": 1.2}),
     "sglang": (SGLANG, {"text": ONCE["prompt"], "rid": "one", "sampling_params": {
         "temperature": 1.1, "max_new_tokens": 60, "stop": ["ing", "er "], "repetition_penalty": 1.2}}),
+    "tgi": (TGI, {"inputs": ONCE["prompt"], "parameters": {
+        "temperature": 1.1, "max_new_tokens": 60, "stop": ["ing", "er "], "details": True, "top_n_tokens": 2}}),
     "invocations": (INVOCATIONS, {**ONCE, **WARM}),
 }  # fmt: skip
 
@@ -106,8 +109,21 @@ def sglang_answer(stream: bytes) -> Object:
     return last
 
 
-def whole_answer(path: str, answer: Object) -> Any:
+def tgi_answer(stream: bytes) -> Object:
+    """The tokens, each with its number, and the last event's text."""
+    *events, last = _events(stream)
+    tokens = [(one["token"]["id"], one["token"]["text"]) for one in (*events, last)]
+    assert [event["index"] for event in (*events, last)] == list(range(1, len(tokens) + 1))
+    assert not any(event["generated_text"] or event["details"] for event in events)
+    assert all(len(event["top_tokens"]) == 2 for event in (*events, last))
+    assert "".join(text for _, text in tokens) == last["generated_text"]
+    return {"tokens": tokens, "text": last["generated_text"], "details": last["details"]}
+
+
+def whole_answer(path: str, answer: Any) -> Any:
     """What is the same in each answer that is not streamed, without logprobs, which engines add in other orders."""
+    if path == TGI:
+        return answer[0]["generated_text"]
     if path in ANSWERS:
         return {name: one for name, one in _without(answer).items() if name not in UNLIKE}
     return [{key: one for key, one in choice.items() if key != "logprobs"} for choice in answer["choices"]]
@@ -119,6 +135,8 @@ def seeded(path: str, fields: Object) -> Object:
         return {**fields, "options": {**fields["options"], "seed": 9}}
     if path == SGLANG:
         return {**fields, "sampling_params": {**fields["sampling_params"], "sampling_seed": 9}}
+    if path == TGI:
+        return {**fields, "parameters": {**fields["parameters"], "seed": 9}}
     return {**fields, "seed": 9}
 
 
@@ -128,4 +146,5 @@ ANSWERS: dict[str, Callable[[bytes], Any]] = {
     COHERE: cohere_answer,
     LLAMA: llama_answer,
     SGLANG: sglang_answer,
+    TGI: tgi_answer,
 }

@@ -13,9 +13,9 @@ from actorserve.actors.protocol.topics.tools import ServerAddress, Tool
 
 from ....errors import ApiError, bad_request
 from ....settings import Settings, Tools
-from ..schemas import McpApproval, McpToolFilter, Object, ResponsesRequest, ResponsesTool
+from ..compaction import compacts
+from ..schemas import MCP, McpApproval, McpToolFilter, Object, ResponsesRequest, ResponsesTool
 
-MCP = "mcp"
 LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 MOST_SERVERS = 16
@@ -48,7 +48,7 @@ class OfferedTool(NamedTuple):
 def mcp_servers(request: ResponsesRequest, settings: Settings) -> list[McpServer]:
     """All that it names. ApiError names the field that cannot be."""
     found: list[McpServer] = []
-    for index, tool in enumerate(request.tools or ()):
+    for index, tool in enumerate(() if compacts(request) else request.tools or ()):  # a summary calls nothing
         if tool.type != MCP:
             continue
         if settings.tools is None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.events import ResponseEvents
-from actorserve.http.openai.responses.requests import padded
+from actorserve.http.openai.responses.requests import wanted
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.output.answer import PADDED
 from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText, merged
@@ -78,7 +78,7 @@ def test_thinking_is_told_as_the_summary_that_is_asked_for() -> None:
 def test_the_length_of_a_delta_need_not_tell_that_of_its_text() -> None:
     texts = ["a", "bcd", "e" * 40]
     asked = decode(ResponsesRequest, b'{"input":"a","stream":true,"stream_options":{"include_obfuscation":true}}')
-    answer = replace(ANSWER, padded=padded(asked))
+    answer = replace(ANSWER, wants=wanted(asked))
     deltas = events_of(ResponseEvents(answer).pieces([Content(text) for text in texts]))
     sizes = [len(one["delta"] + one["obfuscation"]) % PADDED for one in deltas if one["type"].endswith(".delta")]
     assert len(sizes) == len(texts) and len(set(sizes)) == 1

@@ -198,11 +198,6 @@ def test_another_turn_begins_behind_results_texts_and_calls() -> None:
     ]
 
 
-def test_thinking_that_only_another_server_can_read_is_nothing() -> None:
-    hidden = {"type": "reasoning", "summary": [], "encrypted_content": "abc"}
-    assert messages([hidden, {"role": "assistant", "content": "a"}]) == [{"role": "assistant", "content": "a"}]
-
-
 def test_a_result_may_have_parts() -> None:
     parts = [{"type": "input_text", "text": "a"}]
     assert messages([call("f", 1), result(1, parts)])[-1]["content"] == "a"

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ...errors import bad_request
-from ...generation.adapter import checked
+from ....errors import bad_request
+from ....generation.adapter import checked
+from ..schemas import Object, ResponsesTool
 from .namespaces import NAMESPACE, joined, plain
-from .schemas import Object, ResponsesTool
 
 CUSTOM = "custom"
 INPUT = "input"

@@ -12,9 +12,9 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from actorserve.http.openai.responses.answers import ResponseAnswer
-from actorserve.http.openai.responses.custom import InputText
 from actorserve.http.openai.responses.events import ResponseEvents
 from actorserve.http.openai.responses.requests import echo
+from actorserve.http.openai.responses.tools.custom import InputText
 from actorserve.http.output.events import Arguments, CallStart, Content, Piece
 from tests.http.openai.responses.scripted import KEY, THOUGHT, USAGE, events_of
 from tests.http.openai.responses.test_requests import TIME, chat, request_of

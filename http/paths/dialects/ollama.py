@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ollama.schemas import (
+from ...ollama.schemas import (
     OllamaChatRequest,
     OllamaEmbeddingsRequest,
     OllamaEmbedRequest,
@@ -10,9 +10,9 @@ from ..ollama.schemas import (
     OllamaModel,
     OllamaPullRequest,
 )
-from ..openapi import ollama as answers
-from ..output.answer import NDJSON
-from ..route import ASKS, CHAT, MODEL, TAKES_BODY, Operation, Route
+from ...openapi import ollama as answers
+from ...output.answer import NDJSON
+from ...route import ASKS, CHAT, MODEL, TAKES_BODY, Operation, Route
 
 
 def _generating(path: str, handler: str, summary: str, answer: type, request: type, operation: Operation) -> Route:

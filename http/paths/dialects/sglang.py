@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ..openai.schemas import ModelQuery
-from ..openapi import operations, sglang
-from ..route import ASKS, MODEL, TAKES_BODY, TEXT, Route
-from ..sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
-from .administration import AbortRequests, ResetOptions
+from ...openai.schemas import ModelQuery
+from ...openapi import operations, sglang
+from ...route import ASKS, MODEL, TAKES_BODY, TEXT, Route
+from ...sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
+from ..administration import AbortRequests, ResetOptions
 
 SGLANG: tuple[Route, ...] = (
     Route(
         "post",
         "/generate",
-        "sglang.generate",
-        "Go on with texts or token ids, as SGLang has it",
+        "tgi.generate",
+        "Go on with texts or token ids, as SGLang has it; bodies of Text Generation Inference are taken, too",
         sglang.SglangPart,
         SglangGenerateRequest,
         sglang.SglangPart,

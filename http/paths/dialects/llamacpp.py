@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..llamacpp.schemas import (
+from ...llamacpp.schemas import (
     LlamaCompletionRequest,
     LlamaEmbeddingRequest,
     LlamaInfillRequest,
     LlamaSlotsQuery,
 )
-from ..openai.schemas import ModelQuery, TokenizeRequest
-from ..openapi import llamacpp as answers
-from ..route import ASKS, MODEL, TAKES_BODY, TEXT, Route
+from ...openai.schemas import ModelQuery, TokenizeRequest
+from ...openapi import llamacpp as answers
+from ...route import ASKS, MODEL, TAKES_BODY, TEXT, Route
 
 LLAMACPP: tuple[Route, ...] = (
     *(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..cohere.schemas import CohereChatRequest, CohereEmbedRequest
-from ..openapi import cohere as answers
-from ..openapi import pooling
-from ..pooling.schemas import RerankRequest
-from ..route import ASKS, CHAT, Route
+from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
+from ...openapi import cohere as answers
+from ...openapi import pooling
+from ...pooling.schemas import RerankRequest
+from ...route import ASKS, CHAT, Route
 
 COHERE: tuple[Route, ...] = (
     *(

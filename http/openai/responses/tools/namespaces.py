@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...errors import bad_request
-from ...generation.adapter import checked
-from .schemas import Object, ResponsesTool
+from ....errors import bad_request
+from ....generation.adapter import checked
+from ..schemas import Object, ResponsesTool
 
 NAMESPACE = "namespace"
 BETWEEN = "__"

@@ -1,0 +1,78 @@
+"""A conversation that has become too long: the model sums it up, and the summary stands for what was said.
+
+A client asks for it by POST /v1/responses/compact, or of a response by an input whose last item is the trigger. The
+summary is given out as an item that is sent back; the user's own messages stand before it as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from ...errors import ApiError, bad_request
+from .schemas import MCP, Object, ResponsesRequest
+
+TRIGGER = "compaction_trigger"
+COMPACTION: Literal["compaction"] = "compaction"
+NOT_TAKEN = ("stream", "background")  # a compaction comes whole, and at once
+INSTRUCTIONS = (
+    "Sum up this conversation for somebody who goes on with it and has nothing of it but what I wrote. Say what I "
+    "want, what was done and found out, with names, paths, figures and decisions as they are, what is unfinished, and "
+    "what comes next. Write nothing but the summary."
+)
+PREFACE = "What was answered and done up to here is left out. This is a summary of it:"
+
+
+def compacts(request: ResponsesRequest) -> bool:
+    """Is a summary asked for?"""
+    given = request.input
+    return isinstance(given, list) and bool(given) and given[-1].get("type") == TRIGGER
+
+
+def with_trigger(request: ResponsesRequest) -> ResponsesRequest:
+    """The body of /v1/responses/compact as a response's. ApiError names what cannot be."""
+    for name in NOT_TAKEN:
+        if getattr(request, name):
+            raise bad_request(f"{name} is not supported: a compaction comes whole.", name)
+    given = request.input or []
+    items: list[Object] = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    return msgspec.structs.replace(request, input=items if compacts(request) else [*items, {"type": TRIGGER}])
+
+
+def summarising(request: ResponsesRequest) -> ResponsesRequest:
+    """The request for a summary. Tools are told, so that the conversation begins as it did, and not called."""
+    given = request.input[:-1] if isinstance(request.input, list) else []
+    if not given and request.previous_response_id is None:
+        raise bad_request("input has nothing to sum up.", "input")
+    tools = [tool for tool in request.tools or () if tool.type != MCP]
+    return msgspec.structs.replace(
+        request,
+        input=[*given, {"role": "user", "content": INSTRUCTIONS}],
+        tools=tools or None,
+        tool_choice="none" if tools else None,
+        **dict.fromkeys(("include", "stop", "structured_outputs", "text")),
+    )
+
+
+def summary_message(summary: str) -> Object:
+    """What the model is told of what was left out."""
+    return {"role": "user", "content": f"{PREFACE}\n\n{summary}"}
+
+
+def remaining(items: Iterable[Object]) -> list[Object]:
+    """The user's messages."""
+    users = (item for item in items if item.get("type") == "message" and item.get("role") == "user")
+    return [{"status": "completed", **item} for item in users]
+
+
+def compacted(remains: list[Object], ended: Object) -> Object:
+    """The answer of /v1/responses/compact, of the response that has ended. ApiError where there is no whole summary."""
+    if ended["status"] != "completed" or not ended["output"]:
+        text = (
+            "The model made no whole summary of input: it had no room for more, or nothing to say. Compact it sooner."
+        )
+        raise ApiError(400, text, "input", "context_length_exceeded")
+    told = {name: ended[name] for name in ("id", "created_at", "usage")}
+    return told | {"object": "response.compaction", "output": remains + ended["output"]}
