@@ -67,8 +67,9 @@ class Frontend(LoopActor):
         self.tls = first_context(context.config, context.incarnation == 1)
         self._keeps = self.tls is None or context.config.http2_port is not None  # some connections come without TLS
         kept = context.system.files.answers if self._keeps else 0
-        self.answers = ResponseJournal(context.files["answers"], kept)
-        self.engine = FrontendEngine(context, self.answers.all_refs(), alone=self.tls is not None)
+        answers = context.files["answers"]
+        self.answers = ResponseJournal(answers, kept)
+        self.engine = FrontendEngine(context, self.answers.all_refs(answers), alone=self.tls is not None)
         self.draining = False
         self.pool: ConnectionPool | None = None
         self.certificates: Certificates | None = None

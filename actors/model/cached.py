@@ -28,7 +28,7 @@ _held: dict[Path, int] = {}  # files with locks, of folders that this process us
 
 
 def cached_folder(kind: str, name: str, sources: Any, make: Callable[[], Mapping[str, Any]]) -> Path:
-    """The folder of what `make` gives by file names (a text, or what JSON can hold), made where there is none yet."""
+    """The folder of what `make` gives by file names (bytes, a text, or what JSON can hold), made if there is none."""
     key = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:16]
     place = cache_folder() / kind / f"{name[:80]}-{key}"
     while not _hold(place):
@@ -102,9 +102,9 @@ def _write(place: Path, texts: Mapping[str, Any]) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
         for name, values in texts.items():
-            text = values if isinstance(values, str) else json.dumps(values, ensure_ascii=False)
+            text = values if isinstance(values, (str, bytes)) else json.dumps(values, ensure_ascii=False)
             (made / name).parent.mkdir(exist_ok=True)
-            (made / name).write_text(text, encoding="utf-8")
+            (made / name).write_bytes(text if isinstance(text, bytes) else text.encode())
         made.rename(place)
     except OSError as error:
         if made is not None:

@@ -7,7 +7,8 @@ wants random numbers `generator`; parts of torch that use the module import it t
 torch asks twice where it is called from, for which the module of every file is looked up, and takes the file and the
 number alone.
 
-And one call by one thread, before there are others: `settle_processor`.
+Other modules that torch imports only to have them are imported once somebody asks for them (LATER): that is a tenth of
+its import. And one call is made by one thread, before there are others: `settle_processor`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,40 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 LEFT_OUT = "torch._meta_registrations"
+LATER = (
+    "torch.ao",
+    "torch.distributions",
+    "torch.masked",
+    "torch.nn.intrinsic",
+    "torch.nn.qat",
+    "torch.nn.quantizable",
+    "torch.nn.quantized",
+    "torch.profiler",
+    "torch.quantization",
+)
+
+
+class _Later(ModuleType):
+    """Stands for a module that is imported when an attribute of it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__file__":  # somebody looks through all modules for that of a file
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 def import_torch() -> None:
@@ -51,16 +79,23 @@ def settle_processor() -> None:
 
 
 def _import_most() -> None:
+    later = [_Later(name) for name in LATER]
+    sys.modules.update((module.__name__, module) for module in later)
     nothing = sys.modules[LEFT_OUT] = ModuleType(LEFT_OUT)
     try:
         with _without_source_lines():
             whole = importlib.import_module("torch")
     finally:
-        if sys.modules.get(LEFT_OUT) is nothing:
-            del sys.modules[LEFT_OUT]
+        for module in (nothing, *later):
+            if sys.modules.get(module.__name__) is module:
+                del sys.modules[module.__name__]
     name = LEFT_OUT.rpartition(".")[2]
     if getattr(whole, name, None) is nothing:
         delattr(whole, name)
+    for module in later:
+        if module.__name__ not in sys.modules:  # else torch itself has asked for it
+            parent, _, name = module.__name__.rpartition(".")
+            setattr(sys.modules[parent], name, module)
 
 
 @contextlib.contextmanager

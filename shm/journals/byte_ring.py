@@ -7,6 +7,8 @@ journal's own business; whoever reads or writes here has room for it.
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Iterator
 
 from ..layout import PAGE, WORD_BYTES, whole
 
@@ -19,6 +21,19 @@ def region_bytes(room: int) -> int:
 def region_words(room: int) -> int:
     """From the first word of a region to that of the next one."""
     return region_bytes(room) // WORD_BYTES
+
+
+def written_regions(fd: int, room: int, count: int) -> Iterator[int]:
+    """Which of the first regions of this file have memory. The place in the file of whoever reads it is moved."""
+    number = 0
+    while number < count:
+        try:
+            number = os.lseek(fd, number * region_bytes(room), os.SEEK_DATA) // region_bytes(room)
+        except OSError:  # there is nothing more
+            return
+        if number < count:
+            yield number
+        number += 1
 
 
 def data_start(first_word: int) -> int:

@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from ..fence import load_fence, store_fence
-from .byte_ring import data_start, read_ring, region_bytes, region_words, write_ring
+from .byte_ring import data_start, read_ring, region_bytes, region_words, write_ring, written_regions
 
 RING = 1 << 17  # bytes: more than waits for a connection before its writer pauses
 MOST_REFS = 96
@@ -164,9 +164,9 @@ class ResponseJournal:
         first = self._first(number)
         return self._words[first + COMPLETE] == self._words[first + COMMITTED] != 0
 
-    def all_refs(self) -> list[int]:
-        """The slots of all streams."""
-        records = (self.streamed(number) for number in range(self.count))
+    def all_refs(self, fd: int) -> list[int]:
+        """The slots of all streams. `fd` is the file's: to look at a record that nobody has written gives it memory."""
+        records = (self.streamed(number) for number in written_regions(fd, RING, self.count))
         return [ref for found in records if found is not None for ref in found[0]]
 
     def full_since(self, number: int) -> int:

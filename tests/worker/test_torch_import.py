@@ -13,7 +13,7 @@ import sys
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.worker.imports import import_late
-from actorserve.actors.worker.torch_import import LEFT_OUT, generator, import_torch
+from actorserve.actors.worker.torch_import import LATER, LEFT_OUT, generator, import_torch
 
 described = inspect.getframeinfo
 import_torch()
@@ -27,6 +27,7 @@ from actorserve.actors.worker.models.weights import load_decoder
 with torch.inference_mode():
     assert load_decoder(config, find_model(config)).vocab_size
 assert LEFT_OUT not in sys.modules and not hasattr(torch, "_meta_registrations")
+assert not [name for name in sys.modules if name.startswith(LATER)]
 assert "transformers" not in sys.modules
 
 
@@ -44,6 +45,36 @@ assert generator(3).initial_seed() == 3  # that needs all of it
 assert product().shape == ()
 assert torch._meta_registrations is sys.modules[LEFT_OUT]
 """
+
+
+ASKED = """
+import importlib
+import inspect
+import sys
+from actorserve.actors.worker.torch_import import LATER, import_torch
+
+import_torch()
+import torch
+
+inspect.getmodule(compile("", "no-such-file.py", "exec"))
+assert not [name for name in sys.modules if name.startswith(LATER)], "who looks for a file's module asks for none"
+assert torch.distributions.Categorical(torch.ones(3)).entropy() > 1
+from torch import profiler
+assert profiler.profile is sys.modules["torch.profiler"].profile
+import torch.nn.quantized.dynamic as dynamic
+assert dynamic.Linear is torch.nn.quantized.dynamic.Linear is torch.ao.nn.quantized.dynamic.Linear
+assert torch.quantization.get_default_qconfig().weight
+from torch.masked import masked_tensor
+for name in LATER:
+    assert importlib.import_module(name) is sys.modules[name]
+    parent, _, last = name.rpartition(".")
+    assert getattr(sys.modules[parent], last) is sys.modules[name], name
+"""
+
+
+def test_what_torch_imports_only_to_have_it_is_there_for_whoever_asks() -> None:
+    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_native_model_is_loaded_without_what_the_device_meta_needs_and_that_can_be_had_later() -> None:

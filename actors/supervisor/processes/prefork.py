@@ -44,6 +44,8 @@ from ...runtime.process import live
 from ...runtime.signals import die_with_supervisor, leave_signals_to_supervisor
 from ..rolling.preflight import check, tell_layout
 from .code_pages import let_go
+from .mappings import mapped_ranges, read_mappings
+from .memory_file import put_away
 
 ALSO = ("tokenizers",)  # what actors import only once they run
 ADOPTION_S = 10.0  # what the one in between gets to end
@@ -119,6 +121,7 @@ class _Template:
         kind, *self._modules = branch or ("",)
         self._kind = kind
         self._has_imports = False
+        self._before = mapped_ranges()
         setproctitle(f"actorserve: {OWN_TEMPLATE.format(kind) if kind else TEMPLATE}")
 
     def serve(self) -> None:
@@ -157,7 +160,9 @@ class _Template:
     def _import(self) -> None:
         if self._kind:
             find(KINDS[self._kind].early_imports)(*self._modules)
-            let_go()
+            mappings = read_mappings()
+            put_away(self._before, mappings)
+            let_go(mappings)
         else:
             import_aiohttp()
             for name in (*(kind.module for kind in reversed(KINDS.values()) if kind.prefork), *ALSO):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,8 +23,15 @@ def new_answers(count: int) -> ResponseJournal:
 
 
 @pytest.fixture
-def answers() -> ResponseJournal:
-    return new_answers(3)
+def fd() -> Iterator[int]:
+    file = ResponseJournal.create(3)
+    yield file
+    os.close(file)
+
+
+@pytest.fixture
+def answers(fd: int) -> ResponseJournal:
+    return ResponseJournal(fd, 3)
 
 
 def test_what_the_kernel_did_not_take_is_found(answers: ResponseJournal) -> None:
@@ -40,7 +48,7 @@ def test_what_the_kernel_did_not_take_is_found(answers: ResponseJournal) -> None
     assert answers.untouched(1) and not answers.is_complete(1)
 
 
-def test_states_follow_what_was_committed(answers: ResponseJournal) -> None:
+def test_states_follow_what_was_committed(answers: ResponseJournal, fd: int) -> None:
     answers.begin(2, 0)
     answers.stream(2, [7, 1 << 62 | 5], 1 << 63 | 3, 99)
     assert answers.streamed(2) == ([7, 1 << 62 | 5], [0] * (2 + ANSWER_STATES), 1 << 63 | 3, 99)
@@ -49,9 +57,9 @@ def test_states_follow_what_was_committed(answers: ResponseJournal) -> None:
     answers.commit(2, b"c", False, 0, 1 << 63 | 2)
     answers.commit(2, b"d", False, 3, 1)
     assert answers.streamed(2) == ([7, 1 << 62 | 5], [1 << 63 | 2, 4, 0, 1], 1 << 63 | 3, 99)
-    assert answers.all_refs() == [7, 1 << 62 | 5]
+    assert answers.all_refs(fd) == [7, 1 << 62 | 5]
     answers.forget(2)
-    assert answers.streamed(2) is None and answers.all_refs() == []
+    assert answers.streamed(2) is None and answers.all_refs(fd) == []
 
 
 def test_the_ring_turns(answers: ResponseJournal) -> None:
@@ -78,13 +86,21 @@ def test_as_many_slots_as_there_is_room_for(answers: ResponseJournal) -> None:
     assert answers.streamed(1) == (refs, [0] * (MOST_REFS + ANSWER_STATES - 1) + [5], 1, 2)
 
 
-def test_numbers_beyond_are_nobodys(answers: ResponseJournal) -> None:
+def test_numbers_beyond_are_nobodys(answers: ResponseJournal, fd: int) -> None:
     for number in range(3):
         answers.stream(number, [number + 1], 1, 2)
     for number in range(3, 200):
         answers.begin(number, 0)
         answers.forget(number)
-    assert answers.all_refs() == [1, 2, 3]
+    assert answers.all_refs(fd) == [1, 2, 3]
+
+
+def test_who_looks_for_streams_gives_no_record_memory(answers: ResponseJournal, fd: int) -> None:
+    assert answers.all_refs(fd) == [] and os.fstat(fd).st_blocks == 0
+    answers.stream(1, [5], 1, 2)
+    held = os.fstat(fd).st_blocks
+    assert answers.all_refs(fd) == [5] and os.fstat(fd).st_blocks == held > 0
+    assert ResponseJournal(fd, 1).all_refs(fd) == [], "what is beyond is nobody's"
 
 
 def test_a_death_before_any_bytecode_leaves_a_step_done_or_not_begun() -> None:

@@ -8,26 +8,22 @@ import re
 from pathlib import Path
 
 from actorserve.actors.supervisor.processes.code_pages import code_of_files, let_go
+from actorserve.actors.supervisor.processes.mappings import parse, read_mappings
 
-SMAPS = """\
-7f0000000000-7f0000200000 r-xp 00001000 fe:00 77   /lib/code.so
-Rss:                2000 kB
-Anonymous:             0 kB
-7f0000200000-7f0000400000 r--p 00201000 fe:00 77   /lib/code.so
-Anonymous:             0 kB
-7f0000400000-7f0000600000 r-xp 00001000 fe:00 78   /lib/written.so
-Anonymous:             4 kB
-7f0000600000-7f0000601000 r-xp 00001000 fe:00 79   /lib/small.so
-Anonymous:             0 kB
-7f0000800000-7f0000a00000 r-xp 00000000 00:00 0    [vdso]
-Anonymous:             0 kB
-7f0000a00000-7f0000c00000 rwxp 00000000 00:00 0
-Anonymous:             0 kB
-"""
+from .smaps import smaps
+
+SMAPS = smaps(
+    ("7f0000000000-7f0000200000 r-xp 00001000 fe:00 77   /lib/code.so", 0, "rd ex mr mw me"),
+    ("7f0000200000-7f0000400000 r--p 00201000 fe:00 77   /lib/code.so", 0, "rd mr mw me"),
+    ("7f0000400000-7f0000600000 r-xp 00001000 fe:00 78   /lib/written.so", 4, "rd ex mr mw me"),
+    ("7f0000600000-7f0000601000 r-xp 00001000 fe:00 79   /lib/small.so", 0, "rd ex mr mw me"),
+    ("7f0000800000-7f0000a00000 r-xp 00000000 00:00 0    [vdso]", 0, "rd ex mr mw me de"),
+    ("7f0000a00000-7f0000c00000 rwxp 00000000 00:00 0", 0, "rd wr ex mr mw me"),
+)
 
 
 def test_only_code_of_files_that_nobody_wrote_to() -> None:
-    assert list(code_of_files(SMAPS.splitlines())) == [(0x7F0000000000, 0x200000)]
+    assert [one[:2] for one in code_of_files(parse(SMAPS))] == [(0x7F0000000000, 0x7F0000200000)]
 
 
 def mapped(path: Path) -> int:
@@ -42,6 +38,6 @@ def test_pages_that_were_run_are_mapped_no_more_and_can_be_read_again(tmp_path: 
     with path.open() as file:
         memory = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
     assert memory[:] == code and mapped(path) == 4 << 10
-    let_go()
+    let_go(read_mappings())
     assert mapped(path) == 0
     assert memory[:] == code and mapped(path) == 4 << 10
