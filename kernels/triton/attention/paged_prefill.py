@@ -167,7 +167,10 @@ def step(
     positions = at + tl.arange(0, TILE)
     there = (positions >= low) & (positions < high)
     block, slot = place(table, at, there, BLOCK_SIZE, TILE)
-    offsets = block * block_stride + slot * slot_stride
+    slots = slot * slot_stride
+    if REST > 0:  # which leaves few registers: it is known to be positive, so that the upper halves need none
+        slots = slots.to(tl.uint32)
+    offsets = block * block_stride + slots
     k = fetch(keys, offsets, there, HEAD_DIM, PADDED, MASKED, q.dtype)
     k_rest = k
     if REST > 0:

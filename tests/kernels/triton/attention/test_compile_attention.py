@@ -51,8 +51,7 @@ def jobs_of(
 
 def check(result: Result) -> None:
     job = result["job"]
-    lite = job["arch"] == 80 and job.get("name") == "DeepSeek V2-Lite"  # a number or two, read once behind the loop
-    assert len(result["spills"]) == 2 and max(result["spills"]) <= 8 * lite, result  # stores and loads
+    assert result["spills"] == [0, 0], result  # stores and loads
     assert 0 < result["registers"] <= 255, result
     assert -(-result["registers"] // 8) * 8 * 32 * result["warps"] <= REGISTERS, result
     assert result["shared"] <= SHARED[job["arch"]], result
@@ -107,7 +106,9 @@ def asked_for_by_few() -> list[dict[str, Any]]:
 
 
 def most_registers() -> list[dict[str, Any]]:
-    jobs = jobs_of(90, (256,), "float16", E4M3)
+    """Prompts with heads of 256 and pools of 8 bits, which float16 is multiplied with as it is; with 16 heads over
+    latents where products have their sums in registers and 64 queries a program."""
+    jobs = [*jobs_of(90, (256,), "float16", E4M3), *(job for job in feature_jobs(80) if "V2-Lite" in job["name"])]
     return [job for job in jobs if job["kernel"] == "prefill" and job["shape"] is SHAPES[0]]
 
 
@@ -145,7 +146,6 @@ def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str) -> None:
 
 
 def test_what_takes_most_registers(quick: Quick) -> None:
-    """Prompts with heads of 256 and pools of 8 bits, which float16 is multiplied with as it is."""
     for result in quick(most_registers()):
         check(result)
 
