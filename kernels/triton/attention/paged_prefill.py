@@ -245,6 +245,8 @@ def _prefill(
     low = tl.maximum(first - WINDOW + 1, 0) if WINDOW > 0 else 0
     one: tl.constexpr = (WINDOW > 0) | (REST > 0)  # loop, of tiles that are masked; of latents two take registers
     masked = low // TILE * TILE if one else tl.maximum(first + 1, 0) // TILE * TILE
+    if (REST > 0) & (WINDOW == 0):  # 0, but unknown before it runs: of a known one slots' offsets would be kept, too
+        masked = tl.maximum(0 - tokens, 0)
     start, end = masked if one else 0, high
     if CHUNK > 0:  # what a tile over a border sees, and what begins within a tile of keys, is masked from its start on
         chunk = tl.maximum(first, 0) // CHUNK * CHUNK
