@@ -122,7 +122,8 @@ def configuration(
     """
     options = constants(dtype, keys, heads, scoring, TILE_BYTES, values, by_head)
     if dtype == torch.float32:  # as in paged_decode.py
-        return options | {"TILE": 16} | packing(16, options["GROUP"]), {"num_warps": 4, "num_stages": 2}
+        stages = 1 if options["SCALED"] else 2
+        return options | {"TILE": 16} | packing(16, options["GROUP"]), {"num_warps": 4, "num_stages": stages}
     wide = max(options["PADDED"], options["VALUE_PADDED"]) > 128  # where registers for the sums of 128 rows are short
     packed = 64 if wide else 128
     if options["SCALED"] and options["PADDED"] > 256:  # what is converted takes registers beside these sums
