@@ -164,7 +164,7 @@ def _holding(key: str) -> Iterator[bool]:
     try:
         file = getattr(get_cache_manager(hashlib.sha256(key.encode()).hexdigest()), "lock_path", None)
         if file is not None and not any(Path(file).parent.glob(COMPILED)):
-            descriptor = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # NFS locks what may be written
     except OSError:
         pass
     if descriptor is None:
