@@ -75,8 +75,9 @@ def try_product(device: torch.device) -> None:
     """RuntimeError says what torch lacks: a build that is older than a GPU may have no product of rows for it."""
     numbers = torch.zeros(TRIED, TRIED, dtype=torch.uint8, device=device).view(E4M3)
     scales = torch.ones(TRIED, device=device)
-    given = {"scale_a": scales[:, None], "scale_b": scales[None], "out_dtype": torch.bfloat16}
-    torch._scaled_mm(numbers, numbers.t(), **given)
+    torch._scaled_mm(
+        numbers, numbers.t(), scale_a=scales[:, None], scale_b=scales[None], bias=None, out_dtype=torch.bfloat16
+    )
 
 
 def scaled_linear(x: Tensor, weight: ScaledWeight, bias: Tensor | None = None) -> Tensor:
