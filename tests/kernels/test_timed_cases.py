@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -29,6 +30,8 @@ def load() -> Any:
 
 
 timed_cases = load()
+latents: Any = importlib.import_module("tools.gpu.kernels.latents")
+FULL = latents.Latents("DeepSeek-V2-Lite", 16), latents.Latents("DeepSeek-V3", 128)
 MODULES = [
     getattr(timed_cases, name)
     for name in ("gpu_logits", "gpu_sampling", "paged_decode", "paged_prefill", "rms_norm", "rotary_kv", "silu_mul")
@@ -70,14 +73,27 @@ def memory(case: Any) -> list[torch.Tensor]:
     call = case.make()
     with captured(*MODULES) as launches:
         call()
-    (launch,) = launches
+    launch = launches[0]  # another one puts parts together
     assert isinstance(launch, Launch)
     return list({value.data_ptr(): value for value in launch.arguments if isinstance(value, torch.Tensor)}.values())
 
 
+def test_latents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel runs, and is given what counts as moved, beside tables and scratch."""
+    for name, value in (("BATCHES", (2,)), ("CONTEXTS", (48,)), ("CHUNKS", ((5, 48),))):
+        monkeypatch.setattr(latents, name, value)
+    models = latents.TOY, replace(latents.TOY, name="another", heads=64)
+    small = list(latents.cases(torch.device(DEVICE), models, torch.float16))
+    assert len({(case.kernel, case.shape) for case in small}) == len(small) == 2 * 2
+    for case in small:
+        assert case.make()().float().isfinite().all() and case.flops > 0, case
+        held = {part.untyped_storage() for part in memory(case) if part.dtype == torch.float16}  # values are in keys
+        assert case.moved == sum({one.data_ptr(): one.nbytes() for one in held}.values()), case
+
+
 def test_models_fit_what_kernels_take() -> None:
     """In full size, without memory: nothing is refused before a launch."""
-    for case in timed_cases.cases("meta"):
+    for case in [*timed_cases.cases("meta"), *latents.cases(torch.device("meta"), FULL, torch.bfloat16)]:
         with captured(*MODULES) as launches:
             case.make()()
         assert launches, case

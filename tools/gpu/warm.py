@@ -22,7 +22,8 @@ from .steps import PLANS, TOKENS, kinds_of, size_of
 from .shapes import Bench  # isort: skip
 
 NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
-DIVIDED = {"tools.gpu.experts": 5, "tools.gpu.products": 4}  # parts, and among how many processes
+# Parts, and among how many processes:
+DIVIDED = {"tools.gpu.experts": 5, "tools.gpu.products": 4, "tools.gpu.kernels.latents": 2}
 
 
 def compile_kind(name: str, kind: str) -> None:

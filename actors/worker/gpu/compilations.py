@@ -3,16 +3,21 @@
 Triton compiles a kernel where it is launched with arguments of a kind that were not met before, which takes up to some
 seconds, and whoever launches waits for it. So at the start all is launched once without being run, and what has to be
 compiled for that is compiled by threads, as many as the worker has cores: nearly all of it is outside Python's lock.
+Workers that start beside each other mostly want the same kernels. What one compiles the others find in Triton's folder:
+they go on with the next meanwhile, so that together they compile each once.
 Later it would be all streams that stand still; so what is compiled then is counted and named instead of being taken for
 a slow device.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +30,7 @@ import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime._async_compile import FutureKernel
-from triton.runtime.cache import triton_key
+from triton.runtime.cache import get_cache_manager, triton_key
 from triton.runtime.jit import JITFunction
 
 from ...model.memory.machine import usable_cores
@@ -38,6 +43,9 @@ LACKS = (
     "apt install gcc python3-dev); --device cpu needs none"
 )
 TRIES = 2  # the compiler of a GPU's code is a process, which somebody may kill
+COMPILED = "__grp__*"  # a file that Triton writes last
+AGAIN_S = 0.02  # after which it is looked again whether another worker has compiled a kernel
+PATIENCE_S = 60.0  # with one that is stopped, or on a disk that nobody answers for; who is dead holds nothing
 ATEN = torch.ops.aten
 PRODUCTS = {ATEN.linear.default, ATEN.mm.default}
 NEW = {
@@ -70,7 +78,7 @@ def compile_ahead(device: torch.device, *launch: Callable[[], None], threads: in
         return 0
     compilers = _Compilers(device, usable_cores() if threads is None else threads)
     try:
-        with compilers.pool, triton.AsyncCompileMode(cast(Any, compilers), ignore_errors=True):
+        with compilers.pool, _NamedCompilations(compilers):
             with compilers.in_place_of_launches(), _NothingComputed():
                 for one in launch:
                     one()
@@ -88,6 +96,7 @@ class _Compilers:
     def __init__(self, device: torch.device, threads: int) -> None:
         self.pool = ThreadPoolExecutor(threads, "compiler", initializer=_use, initargs=(device,))
         self.names: dict[Future[Any], str] = {}
+        self.key = ""  # by which Triton knows what is given next
         self._launched = ""
         self._kernels: set[Any] = set()
 
@@ -117,9 +126,64 @@ class _Compilers:
                     del made[key]
 
     def submit(self, compile: Callable[[], Any]) -> Future[Any]:  # noqa: A002 (it is what it is)
-        future = self.pool.submit(_compiled, compile)
+        future = Future[Any]()
         self.names[future] = self._launched
+        self.pool.submit(self._try, future, compile, self.key, time.monotonic() + PATIENCE_S)
         return future
+
+    def _try(self, future: Future[Any], compile: Callable[[], Any], key: str, until: float) -> None:  # noqa: A002
+        """Compile it, or find it compiled; what another worker is about comes behind all others."""
+        with _holding(key) as ours:
+            if ours or time.monotonic() > until:
+                try:
+                    future.set_result(_compiled(compile))
+                except BaseException as error:
+                    future.set_exception(error)
+                return
+        time.sleep(AGAIN_S)
+        self.pool.submit(self._try, future, compile, key, until)
+
+
+class _NamedCompilations(triton.AsyncCompileMode):
+    """Tells who compiles which kernel it is."""
+
+    def __init__(self, compilers: _Compilers) -> None:
+        super().__init__(cast(Any, compilers), ignore_errors=True)
+
+    def submit(self, key: str, *given: Any) -> Any:
+        self.executor.key = key
+        return super().submit(key, *given)
+
+
+@contextmanager
+def _holding(key: str) -> Iterator[bool]:
+    """Whether nobody else compiles this kernel meanwhile; True also where it is compiled, or that cannot be known.
+    The lock is a file in the folder where Triton is to have the kernel, and is let go by a death, too.
+    """
+    descriptor = None
+    try:
+        file = getattr(get_cache_manager(hashlib.sha256(key.encode()).hexdigest()), "lock_path", None)
+        if file is not None and not any(Path(file).parent.glob(COMPILED)):
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)  # NFS locks what may be written
+    except OSError:
+        pass
+    if descriptor is None:
+        yield True
+        return
+    try:
+        yield _locked(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a folder on a disk without locks
+        pass
+    return True
 
 
 def _use(device: torch.device) -> None:

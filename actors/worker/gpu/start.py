@@ -34,7 +34,7 @@ from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..kept_memory.device import needed
 from ..models.weights import DTYPES, open_head, open_weights
-from ..start.shared import join_group, request_readers, warn_unused_memory
+from ..start.shared import engines_beside, join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
@@ -135,10 +135,11 @@ def _load_all(
 
 def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> None:
     """All kernels, side by side, before any is run. Where that fails, each is compiled when it is launched first, which
-    says itself what it lacks. A group's members share the cores, and begin together: their sums are run."""
+    says itself what it lacks. A group's members begin together: their sums are run. Engines share the cores, too."""
     if group is not None:
         group.wait_for_all()
-    begun, threads = time.perf_counter(), max(1, usable_cores() // context.config.local_workers)
+    beside = context.config.local_workers * engines_beside(context)
+    begun, threads = time.perf_counter(), max(1, usable_cores() // beside)
     try:
         count = compile_ahead(runner.device, runner.profile_steps, runner.try_graphs, threads=threads)
     except Exception as error:

@@ -46,6 +46,7 @@ class DecodeLaunch(NamedTuple):
 
 TABLE = {
     "float32": DecodeLaunch(most_keys=16, stages=3, registers=None),  # exact products take many registers: for checks
+    "float32 over 8 bits": DecodeLaunch(most_keys=16, stages=1, registers=None),  # more would take all of them
     "16 bits": DecodeLaunch(),
     "8 bits": DecodeLaunch(most_keys=32),
     "8 bits, wide heads": DecodeLaunch(most_keys=32, registers=168),  # their conversion takes registers, too
@@ -64,7 +65,7 @@ def kind_of(dtype: torch.dtype, padded: int, scaled: bool, latents: bool = False
     values are a part of the keys.
     """
     if dtype == torch.float32:
-        return "float32"
+        return "float32 over 8 bits" if scaled else "float32"
     if latents:
         return "latents"
     if padded > 256:

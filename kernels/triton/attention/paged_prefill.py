@@ -122,7 +122,8 @@ def configuration(
     """
     options = constants(dtype, keys, heads, scoring, TILE_BYTES, values, by_head)
     if dtype == torch.float32:  # as in paged_decode.py
-        return options | {"TILE": 16} | packing(16, options["GROUP"]), {"num_warps": 4, "num_stages": 2}
+        stages = 1 if options["SCALED"] else 2
+        return options | {"TILE": 16} | packing(16, options["GROUP"]), {"num_warps": 4, "num_stages": stages}
     wide = max(options["PADDED"], options["VALUE_PADDED"]) > 128  # where registers for the sums of 128 rows are short
     packed = 64 if wide else 128
     if options["SCALED"] and options["PADDED"] > 256:  # what is converted takes registers beside these sums
@@ -167,7 +168,10 @@ def step(
     positions = at + tl.arange(0, TILE)
     there = (positions >= low) & (positions < high)
     block, slot = place(table, at, there, BLOCK_SIZE, TILE)
-    offsets = block * block_stride + slot * slot_stride
+    slots = slot * slot_stride
+    if REST > 0:  # which leaves few registers: it is known to be positive, so that the upper halves need none
+        slots = slots.to(tl.uint32)
+    offsets = block * block_stride + slots
     k = fetch(keys, offsets, there, HEAD_DIM, PADDED, MASKED, q.dtype)
     k_rest = k
     if REST > 0:
@@ -242,6 +246,8 @@ def _prefill(
     low = tl.maximum(first - WINDOW + 1, 0) if WINDOW > 0 else 0
     one: tl.constexpr = (WINDOW > 0) | (REST > 0)  # loop, of tiles that are masked; of latents two take registers
     masked = low // TILE * TILE if one else tl.maximum(first + 1, 0) // TILE * TILE
+    if (REST > 0) & (WINDOW == 0):  # 0, but unknown before it runs: of a known one slots' offsets would be kept, too
+        masked = tl.maximum(0 - tokens, 0)
     start, end = masked if one else 0, high
     if CHUNK > 0:  # what a tile over a border sees, and what begins within a tile of keys, is masked from its start on
         chunk = tl.maximum(first, 0) // CHUNK * CHUNK

@@ -22,6 +22,7 @@ from .stored_weights import StoredWeight
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 STEP = 16  # of which torch wants outputs to be a multiple
 LARGEST_TILE = 4096
+TRIED = 128  # rows, outputs and inputs
 
 
 class ScaledWeight(NamedTuple):
@@ -68,6 +69,15 @@ def round_rows(x: Tensor, width: int) -> tuple[Tensor, Tensor]:
             x, numbers, scales, x.stride(0), INPUTS=inputs, WIDTH=width, TILE=tile, num_warps=max(1, tile // 512)
         )
     return numbers.view(E4M3), scales
+
+
+def try_product(device: torch.device) -> None:
+    """RuntimeError says what torch lacks: a build that is older than a GPU may have no product of rows for it."""
+    numbers = torch.zeros(TRIED, TRIED, dtype=torch.uint8, device=device).view(E4M3)
+    scales = torch.ones(TRIED, device=device)
+    torch._scaled_mm(
+        numbers, numbers.t(), scale_a=scales[:, None], scale_b=scales[None], bias=None, out_dtype=torch.bfloat16
+    )
 
 
 def scaled_linear(x: Tensor, weight: ScaledWeight, bias: Tensor | None = None) -> Tensor:

@@ -6,6 +6,8 @@ For processes of their own: what is put in place stays.
 
 from __future__ import annotations
 
+import atexit
+import tempfile
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +60,9 @@ def compile_nothing(launched: Callable[..., None] = lambda *arguments: None) -> 
     """From now on kernels do nothing but call `launched`. Their names, as they are compiled."""
     import triton
 
+    folder = tempfile.TemporaryDirectory(prefix="actorserve-kernels-")
+    atexit.register(folder.cleanup)
+    triton.knobs.cache.dir = folder.name
     nothing = SimpleNamespace(function=0, packed_metadata=(), run=launched, launch_metadata=lambda *a: None)
     names: list[str] = []
 

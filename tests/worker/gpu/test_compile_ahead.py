@@ -6,13 +6,15 @@ Another process does it, because this one may have set TRITON_INTERPRET, under w
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +63,20 @@ def test_one_that_cannot_be_compiled_is_named(found: dict[str, Any]) -> None:
     }
 
 
+def test_what_another_worker_compiles_is_left_to_it(found: dict[str, Any]) -> None:
+    """The next one is compiled meanwhile; and that one, too, once the other worker was killed in the middle of it."""
+    assert found["elsewhere"] == [12, 11]
+
+
+def test_a_worker_that_stands_still_is_not_waited_for(found: dict[str, Any]) -> None:
+    assert found["stopped"] == [13]
+
+
+def test_what_others_have_compiled_waits_for_nobody(found: dict[str, Any]) -> None:
+    """Triton has it in the folder that the lock was in."""
+    assert found["compiled"] == {"waited": False, "hit": [False, True]}
+
+
 def test_kernels_are_launched_as_ever_afterwards(found: dict[str, Any]) -> None:
     """Also where what was to be launched has failed."""
     assert found["failed"] == {"said": "no memory", "ran": 2}
@@ -91,6 +107,9 @@ def main() -> None:
         "killed once": kernels.killed_once(),
         "impossible": kernels.impossible(),
         "failed": kernels.failed(),
+        "elsewhere": kernels.elsewhere(),
+        "stopped": kernels.stopped(),
+        "compiled": compiled_by_others(),
         "cache": cache(),
         "start": start(),
         "imported": [name for name in sys.modules if name == "torch._dynamo"],
@@ -105,7 +124,7 @@ class Kernels:
         from actorserve.actors.worker.gpu import compilations
         from actorserve.kernels.triton import silu_mul
 
-        self.ran, self.module = ran, silu_mul
+        self.ran, self.module, self.compilations = ran, silu_mul, compilations
         self.compile_ahead = partial(compilations.compile_ahead, CPU, threads=2)
         self.launch(1)()
         self.kernel: Any = silu_mul.silu_mul_kernel
@@ -168,6 +187,92 @@ class Kernels:
         self.kernel.compile = self.nothing
         self.launch(7, 8)()
         return {"said": str(raised.value), "ran": len(self.ran) - before}
+
+    def sizes_compiled(self, sizes: list[int], then: Callable[[], object]) -> list[int]:
+        """In which order one thread compiles these; `then`: what happens at each."""
+        order: list[int] = []
+
+        def compiled(source: Any, *given: Any, **named: Any) -> Any:
+            order.append(next(value for value in source.constants.values() if value in sizes))
+            then()
+            return self.nothing(source, *given, **named)
+
+        self.kernel.compile = compiled
+        self.compile_ahead(self.launch(*sizes), threads=1)
+        self.kernel.compile = self.nothing
+        return order
+
+    def elsewhere(self) -> list[int]:
+        with other_worker(self.lock_of(11)) as other:
+            return self.sizes_compiled([11, 12], other.kill)
+
+    def stopped(self) -> list[int]:
+        with other_worker(self.lock_of(13)), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.compilations, "PATIENCE_S", 0.0)
+            return self.sizes_compiled([13], lambda: None)
+
+    def lock_of(self, size: int) -> Path:
+        """The file that whoever compiles this holds."""
+        before = {*locks()}
+        self.compile_ahead(self.launch(size))
+        forget(self.kernel)
+        (lock,) = {*locks()} - before
+        return lock
+
+
+def locks() -> Iterator[Path]:
+    import triton
+
+    return Path(triton.knobs.cache.dir).glob("*/lock")
+
+
+def forget(kernel: Any) -> None:
+    """What is compiled of it in this process."""
+    for made, *_ in kernel.device_caches.values():
+        made.clear()
+
+
+def triton_mode() -> Any:
+    import triton
+
+    return triton.AsyncCompileMode
+
+
+@contextmanager
+def other_worker(lock: Path) -> Iterator[subprocess.Popen[str]]:
+    """It compiles what this is the lock of, and comes to no end."""
+    hold = "import fcntl, signal; one = open({!r}); fcntl.flock(one, fcntl.LOCK_EX); print(flush=True); signal.pause()"
+    command = [sys.executable, "-S", "-c", hold.format(str(lock))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+def compiled_by_others() -> dict[str, Any]:
+    """One that Triton compiles; and again, when somebody holds what it held then."""
+    import triton
+    from triton.compiler.compiler import compile as compile_  # that of the package is a stand-in
+
+    from actorserve.actors.worker.gpu import compilations
+    from actorserve.kernels.triton.silu_mul import silu_mul, silu_mul_kernel
+
+    hits: list[bool] = []
+    waits: list[float] = []
+    silu_mul_kernel.compile = compile_
+    triton.knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
+    again = partial(compilations.compile_ahead, CPU, lambda: silu_mul(torch.zeros(2, 28)), threads=1)
+    again()
+    forget(silu_mul_kernel)
+    (lock,) = (file for file in locks() if [*file.parent.glob("*.cubin")])
+    with lock.open() as held, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        patch.setattr(compilations.time, "sleep", lambda wait: waits.append(wait) or fcntl.flock(held, fcntl.LOCK_UN))
+        again()
+    triton.knobs.compilation.listener = None
+    return {"waited": bool(waits), "hit": hits}
 
 
 def cache() -> dict[str, Any]:

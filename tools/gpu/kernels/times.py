@@ -19,7 +19,7 @@ def goal_of(kernel: str, shape: str) -> float | None:
 
 
 def main() -> None:
-    from . import cases  # after report has said where the packages are
+    from . import cases, latents  # after report has said where the packages are
 
     models = cases.MODELS
     if TINY:
@@ -35,6 +35,7 @@ def main() -> None:
                 floor = case.least(limits["bytes"], limits["flops"])
                 what = f"{case.kernel}, {case.shape} ({took * 1e6:.1f} us): share of the ceiling"
                 at_least(what, floor / took, "", goal_of(case.kernel, case.shape))
+    latents.main()
 
 
 if __name__ == "__main__":

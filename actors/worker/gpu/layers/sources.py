@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from actorserve.kernels.triton.linear.scaled_linear import try_product
 from actorserve.kernels.triton.quantised_kv import supported
 
 from ....model.architecture import Architecture
@@ -22,6 +23,7 @@ from ...formats.rounded import RoundedBits
 from ...models.sharding import Alone
 from ...models.weights import read_parts
 from ...tensor_parallel import TensorParallelGroup
+from ..memory import is_out_of_memory
 from .stored import Bits, StoredLinears
 
 log = logging.getLogger("worker")
@@ -59,6 +61,14 @@ def check_rounded_inputs(config: Config, dtype: torch.dtype, device: torch.devic
         raise ConfigError(
             f"--quantization {name}: this GPU has no products of e4m3 (Ada, Hopper and newer have); fp8 goes"
         )
+    try:
+        try_product(device)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"--quantization {name}: torch {torch.__version__} has no such product for this GPU: {error}; fp8 goes"
+        ) from error
 
 
 def _find(

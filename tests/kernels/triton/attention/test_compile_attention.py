@@ -51,13 +51,13 @@ def jobs_of(
 
 def check(result: Result) -> None:
     job = result["job"]
-    lite = job["arch"] == 80 and job.get("name") == "DeepSeek V2-Lite"  # a number or two, read once behind the loop
-    assert len(result["spills"]) == 2 and max(result["spills"]) <= 8 * lite, result  # stores and loads
+    assert result["spills"] == [0, 0], result  # stores and loads
     assert 0 < result["registers"] <= 255, result
     assert -(-result["registers"] // 8) * 8 * 32 * result["warps"] <= REGISTERS, result
     assert result["shared"] <= SHARED[job["arch"]], result
     small = job["kernel"] == "prefill" and job["pools"] == E4M3 and job["head_dim"] == 64  # 8 bytes for each thread
-    if job["kernel"] != "merge" and not small:
+    exact = job["dtype"] == "float32" and job["pools"] == E4M3  # nothing is fetched ahead
+    if job["kernel"] != "merge" and not (small or exact):
         assert result["wide_loads"], f"keys and values are not read 16 bytes at a time: {result}"
     latents = "latent" in job.get("given", {}) and job["given"]["group"] > 32  # of which a program has many queries
     few = (job["kernel"] == "decode" and not latents) or (job["pools"] == E4M3 and job["head_dim"] > 256)
@@ -107,7 +107,9 @@ def asked_for_by_few() -> list[dict[str, Any]]:
 
 
 def most_registers() -> list[dict[str, Any]]:
-    jobs = jobs_of(90, (256,), "float16", E4M3)
+    """Prompts with heads of 256 and pools of 8 bits, which float16 is multiplied with as it is; with 16 heads over
+    latents where products have their sums in registers and 64 queries a program."""
+    jobs = [*jobs_of(90, (256,), "float16", E4M3), *(job for job in feature_jobs(80) if "V2-Lite" in job["name"])]
     return [job for job in jobs if job["kernel"] == "prefill" and job["shape"] is SHAPES[0]]
 
 
@@ -136,7 +138,7 @@ def test_what_few_models_ask_for(quick: Quick) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("arch", SHARED)
 def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str) -> None:
     for pools in (None, E4M3) if arch >= 89 else (None,):
@@ -145,14 +147,13 @@ def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str) -> None:
 
 
 def test_what_takes_most_registers(quick: Quick) -> None:
-    """Prompts with heads of 256 and pools of 8 bits, which float16 is multiplied with as it is."""
     for result in quick(most_registers()):
         check(result)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("arch", [89, 90, 100, 120])
 def test_all_with_pools_of_8_bits(tmp_path: Path, arch: int, dtype: str) -> None:
     for result in compiled(tmp_path, jobs_of(arch, (64, 80, 128, 256), dtype, E4M3)):

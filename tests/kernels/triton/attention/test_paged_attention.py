@@ -320,7 +320,8 @@ def test_splits_fill_the_device() -> None:
 
 
 def test_which_entry_of_the_table() -> None:
-    kinds = [kind_of(torch.float32, 256, True), kind_of(torch.bfloat16, 256, False), kind_of(torch.float16, 128, True)]
+    kinds = [kind_of(torch.float32, 256, scaled) for scaled in (False, True)]
+    kinds += [kind_of(torch.bfloat16, 256, False), kind_of(torch.float16, 128, True)]
     kinds += [kind_of(torch.float16, 256, True), kind_of(torch.bfloat16, 512, False)]
     kinds += [kind_of(torch.float16, 1024, False, True)]
     assert kinds == list(TABLE)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -150,12 +151,16 @@ def test_inputs_of_8_bits(kept: bool, count: int, checkpoints: Folders, tmp_path
     assert [len(tokens) for tokens in answers(model, torch.bfloat16)] == [4, 4, 4]
 
 
-def test_where_inputs_have_no_8_bits(checkpoints: Folders, tmp_path: Path) -> None:
+def test_where_inputs_have_no_8_bits(checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=2, tie_word_embeddings=False)
     with pytest.raises(ConfigError, match="no weights here are e4m3"):
         load(write(source, "awq", tmp_path / "awq")[0], quantization="w8a8_fp8", dtype="bfloat16")
     with pytest.raises(ConfigError, match="w8a8_fp8: with --dtype bfloat16 only, not float32"):
         load(source, quantization="w8a8_fp8")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "_scaled_mm", Mock(side_effect=RuntimeError("Rowwise scaling is not supported")))
+        with pytest.raises(ConfigError, match=r"for this GPU: Rowwise scaling is not supported; fp8 goes"):
+            load(source, quantization="w8a8_fp8", dtype="bfloat16")
     for on_gpu, given, said in ((False, {}, "on a GPU only"), (True, {"deterministic": True}, "--deterministic: not")):
         with pytest.raises(ConfigError, match=said):
             check_device(config_for(source, quantization="w8a8_fp8", **given), on_gpu)

@@ -271,9 +271,11 @@ def test_gpus_that_kernels_do_not_run_on(
     assert uses_gpu(make_config({})), "the other one is not used"
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(16, 4), (3, 1)])
-def test_members_of_a_group_share_cores_to_compile(monkeypatch: pytest.MonkeyPatch, cores: int, threads: int) -> None:
-    """Behind the last one's weights, since their sums are run then."""
+@pytest.mark.parametrize(("cores", "engines", "threads"), [(16, 1, 4), (16, 2, 2), (3, 1, 1)])
+def test_workers_share_cores_to_compile(
+    monkeypatch: pytest.MonkeyPatch, cores: int, engines: int, threads: int
+) -> None:
+    """Those of all engines; of a group behind the last one's weights, since their sums are run then."""
     done: list[object] = []
 
     def compile_ahead(*given: object, threads: int) -> int:
@@ -282,6 +284,7 @@ def test_members_of_a_group_share_cores_to_compile(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(gpu_start, "compile_ahead", compile_ahead)
     monkeypatch.setattr(gpu_start, "usable_cores", lambda: cores)
+    monkeypatch.setattr(gpu_start, "engines_beside", lambda context: engines)
     config, log = make_config({"tensor_parallel_size": 4}), logging.Logger("worker")
     runner: Any = SimpleNamespace(device=None, profile_steps=None, try_graphs=None)
     group: Any = SimpleNamespace(wait_for_all=lambda: done.append("all are there"))

@@ -90,6 +90,12 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "drafts of blocks, windows": ("gemma3, windows", {"draft": DFLASH, "deterministic": True}, BlockDraftingRunner),
     "drafts of a head, windows": ("gemma3, windows", {"draft": EAGLE3}, RecurrentDraftingRunner),
     "drafts of a head, eager": ("qwen3", {"draft": EAGLE3, "enforce_eager": True}, RecurrentDraftingRunner),
+    "8-bit keys and values": ("qwen3", {"kv_cache_dtype": "fp8"}, GpuRunner),
+    "8-bit keys and values, drafts": ("qwen3", {"kv_cache_dtype": "fp8", "speculative_config": NGRAM}, DraftingRunner),
+    "8-bit weights": ("qwen3", {"quantization": "int8"}, GpuRunner),
+    "8-bit experts": ("qwen3_moe", {"quantization": "int8"}, GpuRunner),
+    "4-bit weights, adapters": ("qwen3", {"quantization": "int4", "enable_lora": True, "max_loras": 2}, GpuRunner),
+    "8-bit inputs": ("qwen3", {"quantization": "w8a8_fp8", "dtype": "bfloat16"}, GpuRunner),
     "by transformers": ("qwen3", {"model_impl": "transformers"}, GpuRunner),
     "by transformers, drafts": ("qwen3", {"model_impl": "transformers", "speculative_config": NGRAM}, DraftingRunner),
     "by transformers, windows": ("gemma3, windows", {"model_impl": "transformers"}, GpuRunner),
@@ -105,6 +111,8 @@ QUICK = (
     "windows",
     "varied, deterministic, drafts",
     "draft model",
+    "8-bit keys and values",
+    "8-bit inputs",
 )
 
 
@@ -209,9 +217,9 @@ def check_memory(ready: WorkerReady, runner: GpuRunner, windows: bool) -> None:
     assert runner.sizes[-2:] == ((2, 25) if windows else (1, 0))
     for model, pools in models_of(runner):
         assert len(pools) == model.shape.layers
-        held = [part.untyped_storage() for own in pools for part in own[:2]]
+        held = [part.untyped_storage() for own in pools for part in (*own[:2], *(own.scales or ()))]
         apart = {memory.data_ptr(): memory.nbytes() for memory in held}
-        whole = len(pools[0].keys) * kv_block_bytes(model.shape, 16, model.dtype)
+        whole = len(pools[0].keys) * kv_block_bytes(model.shape, 16, pools[0].keys.dtype)
         assert sum(apart.values()) == whole // (1 + (windows and model is runner.model))
         spare = runner.draft_memory.spare if isinstance(runner, CachedDraftingRunner) else 0
         assert len(pools[0].keys) == ready.num_blocks + spare * (model is not runner.model)
@@ -257,7 +265,7 @@ def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [setting for setting in SETTINGS if "windows" not in setting])
+@pytest.mark.parametrize("setting", [name for name in SETTINGS if "windows" not in name and "bit" not in name])
 def test_from_options_to_tokens(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     """What a worker that was started so draws is what a CPU draws."""
     in_place_of_a_gpu(monkeypatch, recorded)
