@@ -144,7 +144,7 @@ class _Compilers:
         self.pool.submit(self._try, future, compile, key, until)
 
 
-class _NamedCompilations(triton.AsyncCompileMode):
+class _NamedCompilations(triton.AsyncCompileMode):  # type: ignore[misc]
     """Tells who compiles which kernel it is."""
 
     def __init__(self, compilers: _Compilers) -> None:

@@ -199,7 +199,10 @@ def _decode(
         positions = at + tl.arange(0, TILE)
         seen = (positions >= first) & (positions < end)
         block, slot = place(table + row * table_stride, at, seen, BLOCK_SIZE, TILE)
-        offsets = block * block_stride + slot * slot_stride
+        slots = slot * slot_stride
+        if REST > 0:  # as in paged_prefill.py
+            slots = slots.to(tl.uint32)
+        offsets = block * block_stride + slots
         k = fetch(keys + kv_head * head_stride, offsets, seen, HEAD_DIM, PADDED, True, PRODUCT)
         k_rest = k
         if REST > 0:
@@ -236,8 +239,8 @@ def _decode(
         tl.store(o_at, total.to(out.dtype.element_ty), mask=inside)
     else:
         part = (row * (tl.num_programs(1) // PARTS) * GROUP + head) * splits + split
+        tl.store(sums + part, peak + tl.log2(weight), mask=heads < GROUP)  # whose registers the results may have then
         tl.store(partial + part[:, None] * VALUE_DIM + dims[None, :], total, mask=inside)
-        tl.store(sums + part, peak + tl.log2(weight), mask=heads < GROUP)
 
 
 @triton.jit(do_not_specialize=["splits", "least"], do_not_specialize_on_alignment=["lengths"])

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -263,13 +264,22 @@ def compiled_by_others() -> dict[str, Any]:
     waits: list[float] = []
     silu_mul_kernel.compile = compile_
     triton.knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
-    again = partial(compilations.compile_ahead, CPU, lambda: silu_mul(torch.zeros(2, 28)), threads=1)
+
+    def launch() -> None:
+        silu_mul(torch.zeros(2, 28))
+
+    again = partial(compilations.compile_ahead, CPU, launch, threads=1)
     again()
     forget(silu_mul_kernel)
     (lock,) = (file for file in locks() if [*file.parent.glob("*.cubin")])
     with lock.open() as held, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(held, fcntl.LOCK_EX)
-        patch.setattr(compilations.time, "sleep", lambda wait: waits.append(wait) or fcntl.flock(held, fcntl.LOCK_UN))
+
+        def let_go(wait: float) -> None:
+            waits.append(wait)
+            fcntl.flock(held, fcntl.LOCK_UN)
+
+        patch.setattr(time, "sleep", let_go)
         again()
     triton.knobs.compilation.listener = None
     return {"waited": bool(waits), "hit": hits}
