@@ -187,4 +187,5 @@ class _Target(CpuModel):
     """As much of a model as is needed."""
 
     def __init__(self) -> None:
-        self.dtype, self.batch_invariant = torch.float32, False
+        self.dtype = self.precision = torch.float32
+        self.batch_invariant = False
