@@ -116,7 +116,7 @@ def tgi_answer(stream: bytes) -> Object:
     assert [event["index"] for event in (*events, last)] == list(range(1, len(tokens) + 1))
     assert not any(event["generated_text"] or event["details"] for event in events)
     assert all(len(event["top_tokens"]) == 2 for event in (*events, last))
-    assert "".join(text for _, text in tokens) == last["generated_text"]
+    assert "".join(text for _, text in tokens).startswith(last["generated_text"])  # the last may go on behind a stop
     return {"tokens": tokens, "text": last["generated_text"], "details": last["details"]}
 
 
