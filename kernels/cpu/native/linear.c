@@ -110,9 +110,10 @@ int linear_tasks(const linear *own, int64_t rows) {
 
 void linear_task(void *given, int index, int count) {
     product own = *(const product *)given;
-    const int64_t parts = row_parts(own.own, own.rows), row = index % parts * MATRIX_ROWS;
-    if (parts > 1) {
-        own.rows = own.rows - row < MATRIX_ROWS ? own.rows - row : MATRIX_ROWS;
+    const int64_t parts = row_parts(own.own, own.rows), part = index % parts, packed = filled(own.rows, PACKED) / PACKED;
+    if (parts > 1) { /* of about as many rows each: no part has so few that they would be ready for vectors */
+        const int64_t row = packed * part / parts * PACKED, end = packed * (part + 1) / parts * PACKED;
+        own.rows = (end < own.rows ? end : own.rows) - row;
         own.ready += row * own.row_bytes;
         own.out += row * own.width;
         index /= parts;
