@@ -13,9 +13,11 @@
  * divided among tasks and sums never are, so that no bit depends on who does what.
  *
  * Beside busy neighbours a thread may be sent away in the middle of a task, and all wait for it. Where the caller has
- * waited so for STALL_NS and longer than its own tasks took (those of a long prompt take milliseconds), it is `alone`: others leave the region and take no task for ALONE times as long as it waited, and
- * twice as long each time that this happens again at once. So a machine with more to do than it has cores sees one thread
- * of ours, which waits for nobody, and a process that woke for a moment, as a frontend does for a token, costs a moment.
+ * waited so for STALL_NS and longer than its own tasks took (those of a long prompt take milliseconds), it is `alone`:
+ * others leave the region and take no task for ALONE times as long as it waited, and twice as long each time that this
+ * happens again at once. Then they come back, into the same region where that is still on: a step is one, and may be
+ * much longer. So a machine with more to do than it has cores sees one thread of ours, which waits for nobody, and a
+ * process that woke for a moment, as a frontend does for a token, costs a moment.
  *
  * A wait spins for SPIN_NS where a step is on, then gives the core away some times; where that takes long, others want
  * it, and the thread sleeps. */
@@ -101,7 +103,7 @@ static int came(pool *own, enum wait what, uint32_t value) {
     switch (what) {
     case WORK:
         region = atomic_load(&own->region);
-        return (region & 1 && region != value) || atomic_load(&own->stopping);
+        return (region & 1 && region != value && !atomic_load(&own->alone)) || atomic_load(&own->stopping);
     case TASKS: return (uint32_t)atomic_load(&own->turn) != value;
     case LEFT: return atomic_load(&own->inside) == 0;
     }
@@ -174,15 +176,31 @@ static void run_task(pool *own, const phase *on, int task) {
         own->longest_ns = took;
 }
 
-/* All tasks that are left of all phases from the one that is on. */
-static void work(pool *own) {
+/* Where the caller was alone for long enough the others come back; where it did not have to be alone again, it will be
+ * less long from then on. */
+static void look_at_alone(pool *own) {
+    if (!atomic_load(&own->alone)) {
+        if (own->alone_ns && now_ns() - own->alone_until > own->alone_ns)
+            own->alone_ns = 0;
+    } else if (now_ns() >= own->alone_until) {
+        atomic_store(&own->alone, 0);
+        tell(own, &own->idle_sleepers);
+    }
+}
+
+/* All tasks that are left of all phases from the one that is on; 0 if the caller wants to be alone before that. */
+static int work(pool *own) {
     int turn = atomic_load(&own->turn);
-    while (turn < own->count && !(thread_number && atomic_load(&own->alone))) {
+    while (turn < own->count) {
+        if (!thread_number)
+            look_at_alone(own);
+        else if (atomic_load(&own->alone))
+            return 0;
         const phase *on = &own->phases[turn];
         uint64_t ticket = atomic_load(&own->taken);
         while ((int)(ticket >> 32) == turn && (int)(uint32_t)ticket < on->count) {
             if (thread_number && atomic_load(&own->alone))
-                return;
+                return 0;
             if (!atomic_compare_exchange_weak(&own->taken, &ticket, ticket + 1))
                 continue;
             run_task(own, on, (int)(uint32_t)ticket);
@@ -200,6 +218,7 @@ static void work(pool *own) {
             wait_for_others(own, turn);
         turn = atomic_load(&own->turn);
     }
+    return 1;
 }
 
 static void *serve(void *given) {
@@ -213,8 +232,8 @@ static void *serve(void *given) {
             return NULL;
         atomic_fetch_add(&own->inside, 1);
         region = atomic_load(&own->region);
-        if (region & 1)
-            work(own);
+        if (region & 1 && !work(own))
+            region = 0; /* it may come back */
         if (atomic_fetch_sub(&own->inside, 1) == 1)
             tell(own, &own->sleepers);
     }
@@ -275,21 +294,8 @@ static void run_alone(const phase *phases, int count) {
             phases[turn].run(phases[turn].arg, task, phases[turn].count);
 }
 
-/* Whether the caller does all itself for now; where it did not have to the last time, less long from then on. */
-static int stays_alone(pool *own) {
-    if (!atomic_load(&own->alone)) {
-        if (own->alone_ns && now_ns() - own->alone_until > own->alone_ns)
-            own->alone_ns = 0;
-        return 0;
-    }
-    if (now_ns() < own->alone_until)
-        return 1;
-    atomic_store(&own->alone, 0);
-    return 0;
-}
-
 void pool_run_phases(pool *own, const phase *phases, int count) {
-    if (own->threads == 1 || stays_alone(own)) {
+    if (own->threads == 1) {
         run_alone(phases, count);
         return;
     }
@@ -300,7 +306,8 @@ void pool_run_phases(pool *own, const phase *phases, int count) {
     atomic_store(&own->taken, 0);
     atomic_store(&own->turn, 0);
     atomic_fetch_add(&own->region, 1);
-    tell(own, &own->idle_sleepers);
+    if (!atomic_load(&own->alone))
+        tell(own, &own->idle_sleepers);
     work(own);
     atomic_fetch_add(&own->region, 1);
     wait_until(own, LEFT, 0);
@@ -312,10 +319,9 @@ void pool_run(pool *own, task_fn run, void *arg) {
 }
 
 void pool_wake(pool *own) {
-    if (stays_alone(own))
-        return;
     atomic_store(&own->awake, 1);
-    tell(own, &own->idle_sleepers);
+    if (!atomic_load(&own->alone))
+        tell(own, &own->idle_sleepers);
 }
 
 void pool_park(pool *own) { atomic_store(&own->awake, 0); }
