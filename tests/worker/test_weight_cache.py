@@ -7,6 +7,8 @@ import fcntl
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,16 @@ from actorserve.actors.worker.cpu.layers import native
 from actorserve.actors.worker.models import weights as load_weights
 from actorserve.actors.worker.models.weights import load_model
 from actorserve.actors.worker.weight_cache import cache, file
+from actorserve.actors.worker.weight_cache import quiet as quiet_steps
 from actorserve.actors.worker.weight_cache.cache import WeightCache
+from actorserve.actors.worker.weight_cache.quiet import Quiet
 from actorserve.kernels.cpu.native.linear import NativeLinear, Scales
 from tests.support.models.gguf.files import convert
 
 from .driver import config_for
 
 Folders = Callable[..., Path]
+LOADED = WeightCache.loaded
 
 
 @pytest.fixture
@@ -170,15 +175,15 @@ def test_a_disk_without_room(
     weights: Path, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "worker")
-    written, write = [], os.pwrite
+    written, write = [], os.pwritev
 
-    def full(fd: int, data: bytes, offset: int) -> int:
+    def full(fd: int, data: list[memoryview], offset: int) -> int:
         written.append(offset)
         if len(written) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(fd, data, offset)
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     load(config_for(checkpoints("llama")))
     assert len(written) == 3 and not list(weights.iterdir())
     assert f"not kept for the next start: {weights}: No space left on device" in caplog.text
@@ -204,15 +209,15 @@ def killed_load(config: Config, at: int) -> int:
     """How a process ends that is killed at this write, or before it renames the file."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    count, write = [], os.pwrite
+    count, write = [], os.pwritev
 
-    def dies(fd: int, data: bytes, offset: int) -> int:
+    def dies(fd: int, data: list[memoryview], offset: int) -> int:
         count.append(offset)
         if len(count) == at:
             os.kill(os.getpid(), signal.SIGKILL)
         return write(fd, data, offset)
 
-    os.pwrite = dies  # type: ignore[assignment]
+    os.pwritev = dies  # type: ignore[assignment]
     Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment,method-assign]
     load_model(config, resolve_model(config))
     os._exit(0)
@@ -250,3 +255,64 @@ def test_a_folder_that_others_may_write_is_not_used(weights: Path, checkpoints: 
     weights.chmod(0o777)
     load(config_for(checkpoints("llama")))
     assert not list(weights.iterdir())
+
+
+def test_it_is_written_while_no_step_is_computed(
+    weights: Path, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk at most stands beside the beginning of a step, and the next waits for its end."""
+    written, write, library = threading.Semaphore(0), os.pwritev, native.current()
+    wanted = threading.Event()
+
+    def told(fd: int, data: list[memoryview], offset: int) -> int:
+        assert wanted.wait(60)
+        done = write(fd, data, offset)
+        written.release()
+        return done
+
+    monkeypatch.setattr(os, "pwritev", told)
+    monkeypatch.setattr(WeightCache, "loaded", LOADED)
+    waits, slept = threading.Semaphore(0), time.sleep
+
+    def sleep(seconds: float) -> None:
+        waits.release()
+        slept(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    config = config_for(checkpoints("llama"))
+    with native.awake(library, 1):
+        load(config)
+        wanted.set()
+        for _ in range(3):
+            assert waits.acquire(timeout=60)
+        assert not written.acquire(blocking=False)
+    for writer in threading.enumerate():
+        if writer.name == "weight cache":
+            writer.join(60)
+    assert written.acquire(blocking=False) and load(config)[1]
+
+
+@pytest.mark.parametrize("tokens", [1, 1000])
+def test_a_piece_of_it_is_written_under_load_too(
+    native_kernels: None, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After PATIENCE_S without a pause."""
+    now, quiet = [100.0], Quiet()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+
+    def waited() -> float:
+        before = now[0]
+        quiet.wait()
+        return now[0] - before
+
+    assert waited() == 0
+    monkeypatch.setattr(native, "QUIET", quiet)
+    with native.awake(native.current(), tokens):
+        assert waited() == pytest.approx(quiet_steps.PATIENCE_S, abs=quiet_steps.QUIET_S)
+    assert waited() == pytest.approx(quiet_steps.QUIET_S)
+    assert waited() == 0

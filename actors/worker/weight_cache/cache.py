@@ -4,9 +4,9 @@ What is kept are products by kernels of our own (kernels/cpu/native/linear.py): 
 to 8 bits, or with scales of 4 bits beside them. Their bits are those that would be made anew, since the file's name is
 a digest of what they follow from: the model's files, options, code, the library's own digest, torch.
 
-A thread writes the file while requests are served. Who dies meanwhile leaves a part of it under another name, on which
-the next one who writes has the lock, and begins anew; of several workers who start at once one writes. A disk without
-room is a line in the log, and no more.
+A thread writes the file while no step is computed, which it would slow. Who dies meanwhile leaves a part of it under
+another name, on which the next one who writes has the lock, and begins anew; of several workers who start at once one
+writes. A disk without room is a line in the log, and no more.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ...model.weights.weight_cache import GIB, NEW, SUFFIX, cache_folder, is_who
 from ...options.config import Config
 from ..kept_memory.tier import code_digest
 from .file import MappedWeights, map_weights, write_weights
+from .quiet import QUIET
 
 log = logging.getLogger("worker")
 
@@ -111,7 +112,7 @@ class WeightCache:
             return
         if free.f_bavail * free.f_frsize < SPARE * self._size():
             raise OSError(errno.ENOSPC, "too little room")
-        size = write_weights(file, self._model, self._made)
+        size = write_weights(file, self._model, self._made, QUIET.wait)
         os.fsync(file)
         new.rename(self._path)
         keep_within(self._most, but=self._path)

@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -36,7 +36,8 @@ from ...model.weights.weight_cache import (
     read_header,
 )
 
-CHUNK = 32 << 20  # written at once, so that the system keeps it in large folios
+CHUNK = 8 << 20  # written at once, so that the system keeps it in large folios
+MOST_VIEWS = 1000  # in a chunk, of 1,024 that pwritev(2) takes
 POPULATE_READ = 22  # madvise(2), of Linux 5.14; mmap has no name for it
 LARGE_SHARE = 0.8  # of a map in pages of 2 MB
 DTYPES = {str(one).removeprefix("torch."): one for one in (torch.float32, torch.bfloat16, torch.float16)}
@@ -110,20 +111,21 @@ def large_share(path: Path) -> float:
     return large / there if there else 0.0
 
 
-def write_weights(file: int, model: str, linears: Mapping[str, NativeLinear]) -> int:
-    """All of these to an open, empty file; the bytes that it has then. OSError where there is no room."""
+def write_weights(file: int, model: str, linears: Mapping[str, NativeLinear], before: Callable[[], None]) -> int:
+    """All of these to an open, empty file, with a call of `before` ahead of each chunk; the bytes that it has then.
+    OSError where there is no room.
+    """
     tensors = [tensor for one in linears.values() for part in one.parts for tensor in part.kept if tensor is not None]
     ends = list(itertools.accumulate((tensor.nbytes + -tensor.nbytes % LINE for tensor in tensors), initial=0))
     starts = iter(ends)
     places = {name: _places(linear, starts) for name, linear in linears.items()}
     text = msgspec.msgpack.encode(Header(model, places))
     size = first_tensor(len(text)) + ends[-1]
-    writer = _ChunkWriter(file)
+    writer = _ChunkWriter(file, before)
     writer.write(BEGINNING.pack(MAGIC, len(text), size + len(digest_of(text))) + text)
     writer.skip_to(first_tensor(len(text)))
     for tensor in tensors:
-        for part in _pieces(tensor):
-            writer.write(part)
+        writer.write(_bytes_of(tensor))
         writer.skip_to(writer.at + -tensor.nbytes % LINE)
     writer.write(digest_of(text))
     writer.flush()
@@ -142,44 +144,55 @@ def _places(linear: NativeLinear, starts: Iterator[int]) -> LinearPlaces:
 
 
 class _ChunkWriter:
-    """Writes chunks that begin at multiples of their size."""
+    """Writes chunks that begin at multiples of their size, from where the data lies: a copy would hold Python's lock,
+    for which the next step waits.
+    """
 
-    def __init__(self, file: int) -> None:
-        self._file, self._chunk, self._from = file, bytearray(), 0
+    def __init__(self, file: int, before: Callable[[], None]) -> None:
+        self._file, self._before = file, before
+        self._views: list[memoryview] = []  # of the chunk that is not written yet
+        self._from = self._waiting = 0
 
     @property
     def at(self) -> int:
         """Bytes so far."""
-        return self._from + len(self._chunk)
+        return self._from + self._waiting
 
     def write(self, data: bytes | memoryview) -> None:
-        """At most a chunk."""
-        self._chunk += data
-        if len(self._chunk) >= CHUNK:
-            self._put(self._chunk[:CHUNK])
-            del self._chunk[:CHUNK]
+        """All of it; what is no whole chunk waits for more."""
+        view = memoryview(data)
+        while len(view) >= (room := CHUNK - self._waiting):
+            self._add(view[:room])
+            self.flush()
+            view = view[room:]
+        if view:
+            self._add(view)
 
     def skip_to(self, place: int) -> None:
         """Zeros up to there."""
         self.write(bytes(place - self.at))
 
+    def _add(self, view: memoryview) -> None:
+        if len(self._views) >= MOST_VIEWS:
+            self._views = [memoryview(b"".join(self._views))]
+        self._views.append(view)
+        self._waiting += len(view)
+
     def flush(self) -> None:
         """What is left."""
-        self._put(self._chunk)
-        self._chunk = bytearray()
-
-    def _put(self, data: bytearray) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._file, view, self._from)
+        self._before()
+        while self._waiting:
+            written = os.pwritev(self._file, self._views, self._from)
             self._from += written
-            view = view[written:]
+            self._waiting -= written
+            while self._views and written >= len(self._views[0]):
+                written -= len(self._views.pop(0))
+            if written:
+                self._views[0] = self._views[0][written:]
 
 
-def _pieces(tensor: Tensor) -> Iterator[memoryview]:
-    flat = tensor.reshape(-1).view(torch.uint8).numpy()
-    for first in range(0, len(flat), CHUNK):
-        yield flat[first : first + CHUNK].data
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _name(tensor: Tensor) -> str:

@@ -15,6 +15,7 @@ from actorserve.kernels.cpu.native.linear import int8_linear
 
 from ....model.memory.machine import cpu_flags
 from ....options.config import ConfigError
+from ...weight_cache.quiet import QUIET
 
 LARGE = 256 << 20  # bytes of weights, from which on the number of threads is tried
 TRIAL = 16384, 4096  # of a weight of 64 MB
@@ -114,12 +115,18 @@ def fewest_useful(took: Mapping[int, float]) -> int:
 
 @contextmanager
 def awake(library: Library | None, tokens: int) -> Iterator[None]:
-    """While a step of so many tokens is computed, threads wait awake for its next product, if these are short."""
-    if library is None or tokens > FEW_TOKENS:
+    """While a step of so many tokens is computed what can wait waits, and threads wait awake for its next product, if
+    these are short."""
+    if library is None:
         yield
         return
-    library.wake()
+    QUIET.begin()
+    is_short = tokens <= FEW_TOKENS
+    if is_short:
+        library.wake()
     try:
         yield
     finally:
-        library.park()
+        if is_short:
+            library.park()
+        QUIET.end()
