@@ -14,10 +14,12 @@
  *
  * Beside busy neighbours a thread may be sent away in the middle of a task, and all wait for it. Where the caller has
  * waited so for STALL_NS and longer than its own tasks took (those of a long prompt take milliseconds), it is `alone`:
- * others leave the region and take no task for ALONE times as long as it waited, and twice as long each time that this
- * happens again at once. Then they come back, into the same region where that is still on: a step is one, and may be
- * much longer. So a machine with more to do than it has cores sees one thread of ours, which waits for nobody, and a
- * process that woke for a moment, as a frontend does for a token, costs a moment.
+ * others leave the region and take no task for ALONE times as long as it waited. Then they come back, into the same
+ * region where that is still on: a step is one, and may be much longer. Where they do not run again before they were
+ * there for WORTH times as long as it waits, it is alone twice as long as the last time. So a machine with more to do
+ * than it has cores sees one thread of ours, which waits for nobody; a process that woke for a moment, as a frontend does
+ * for a token, costs a moment; and a core that is another's for a fifth of the time, as a virtual one may be, is used for
+ * the rest of it.
  *
  * A wait spins for SPIN_NS where a step is on, then gives the core away some times; where that takes long, others want
  * it, and the thread sleeps. */
@@ -42,7 +44,8 @@
 #define BUSY_NS 20000    /* a core that comes back later than this was another's */
 #define STALL_NS 500000  /* who holds a task for so much longer than others take does not run */
 #define LONGER 2         /* times as long as the longest task so far another one may take */
-#define ALONE 2          /* times as long as it waited the caller goes on alone at first */
+#define ALONE 1          /* times as long as it waited the caller goes on alone at first */
+#define WORTH 4          /* times as long as it waited the caller had others: they are worth it */
 #define MOST_ALONE_NS 1600000000
 #define LINE 64
 
@@ -154,10 +157,10 @@ static void wait_for_others(pool *own, int turn) {
         return;
     int64_t begin = now_ns();
     wait_until(own, TASKS, turn);
-    int64_t now = now_ns();
-    if (now - begin < STALL_NS + LONGER * own->longest_ns || atomic_load(&own->alone))
+    int64_t now = now_ns(), waited = now - begin, together = begin - own->alone_until;
+    if (waited < STALL_NS + LONGER * own->longest_ns || atomic_load(&own->alone))
         return;
-    own->alone_ns = own->alone_ns ? 2 * own->alone_ns : ALONE * (now - begin);
+    own->alone_ns = together < WORTH * waited ? 2 * own->alone_ns : ALONE * waited;
     if (own->alone_ns > MOST_ALONE_NS)
         own->alone_ns = MOST_ALONE_NS;
     own->alone_until = now + own->alone_ns;
@@ -176,13 +179,9 @@ static void run_task(pool *own, const phase *on, int task) {
         own->longest_ns = took;
 }
 
-/* Where the caller was alone for long enough the others come back; where it did not have to be alone again, it will be
- * less long from then on. */
+/* Where the caller was alone for long enough the others come back. */
 static void look_at_alone(pool *own) {
-    if (!atomic_load(&own->alone)) {
-        if (own->alone_ns && now_ns() - own->alone_until > own->alone_ns)
-            own->alone_ns = 0;
-    } else if (now_ns() >= own->alone_until) {
+    if (atomic_load(&own->alone) && now_ns() >= own->alone_until) {
         atomic_store(&own->alone, 0);
         tell(own, &own->idle_sleepers);
     }
