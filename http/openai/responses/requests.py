@@ -263,10 +263,10 @@ def _allowed(choice: ResponsesToolChoice, tools: set[tuple[str, str | None]]) ->
     allowed = set()
     for index, tool in enumerate(choice.tools):
         path = f"tool_choice.tools[{index}]"
-        name = tool.get("name")
-        if tool.get("type") in HOSTED:
+        kind, name = tool.get("type"), tool.get("name")
+        if kind in HOSTED:
             continue
-        if not isinstance(name, str) or (tool.get("type"), name) not in tools:
+        if not isinstance(kind, str) or not isinstance(name, str) or (kind, name) not in tools:
             raise bad_request(f"{path} is not one of the tools.", path)
         allowed.add(name)
     return allowed
