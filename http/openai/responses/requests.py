@@ -93,7 +93,8 @@ def input_items(request: ResponsesRequest, key: str) -> list[Object]:
         if isinstance(content, str):
             part = "output_text" if item.get("role") == "assistant" else "input_text"
             item = item | {"content": [{"type": part, "text": content}]}
-        items.append(item | {"type": kind, "id": item.get("id") or f"in_{key}{index:04x}"})
+        own = item.get("id")  # nobody has looked at it
+        items.append(item | {"type": kind, "id": own if own and isinstance(own, str) else f"in_{key}{index:04x}"})
     return items
 
 
