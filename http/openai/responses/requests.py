@@ -15,6 +15,7 @@ from .compaction import compacts, summarising
 from .items import ResponseOptions
 from .messages import messages_of
 from .schemas import (
+    MCP,
     NAMES,
     PASSED,
     Object,
@@ -24,7 +25,7 @@ from .schemas import (
     ResponsesToolChoice,
     TextConfig,
 )
-from .tools.custom import CUSTOM, as_function, forced, said_again
+from .tools.custom import CUSTOM, as_function, forced, format_of, said_again
 from .tools.namespaces import INSIDE, flattened
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
@@ -255,6 +256,14 @@ def _tools(given: list[ResponsesTool], choice: str | ResponsesToolChoice | None)
         offered = {"tools": [function for name, function in functions.items() if name in allowed]}
         return offered | {"tool_choice": choice.mode or "auto"}
     raise bad_request(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice.type")
+
+
+def check_tools(request: ResponsesRequest) -> None:
+    """Those that the client calls, where what a response says again of them is read before they are offered."""
+    tools = [tool for tool in request.tools or () if tool.type != MCP]
+    for index, tool in enumerate(flattened(tools)):
+        if tool.type == CUSTOM:
+            format_of(tool, f"tools[{index}]")
 
 
 def _allowed(choice: ResponsesToolChoice, tools: set[tuple[str, str | None]]) -> set[str]:
