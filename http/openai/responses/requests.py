@@ -233,9 +233,10 @@ def _offered(tools: list[ResponsesTool]) -> list[ResponsesTool]:
 def _tools(given: list[ResponsesTool], choice: str | ResponsesToolChoice | None) -> Object:
     given = flattened(given)
     tools = _offered(given)
+    places = {id(tool): index for index, tool in enumerate(given)}  # how many there are is looked at later
     functions: dict[str, Object] = {}  # by name
     for tool in tools:
-        path = f"tools[{given.index(tool)}]"
+        path = f"tools[{places[id(tool)]}]"
         if tool.type not in INSIDE:
             raise bad_request(f"{path}: tools of type {tool.type!r} are not supported.", f"{path}.type")
         if not tool.name:
