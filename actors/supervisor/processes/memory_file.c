@@ -11,6 +11,10 @@
 /* Bytes of a write. The page cache keeps those of one together, and whoever touches one page gets all of them mapped. */
 enum { CHUNK = 1 << 14 };
 
+/* Bytes of zeros behind what is written, which take no room. Where realloc lets a block of its own grow, the kernel maps
+   what follows in the file, and who touches a page behind a file's end is killed. */
+#define ROOM ((uint64_t)1 << 40)
+
 /* File systems in memory, from which the kernel can drop nothing, and over a network, where pages may not come back:
    tmpfs, ramfs, NFS, CIFS, SMB, FUSE, 9p, Ceph. */
 static const uint32_t unfit[] = {0x01021994, 0x858458f6, 0x6969, 0xff534d42, 0xfe534d42, 0x65735546, 0x01021997, 0x00c36400};
@@ -62,5 +66,7 @@ int64_t map_from_file(int file, const uint64_t *ranges, int64_t count, int64_t l
             break;
         done += bytes;
     }
-    return ftruncate(file, done) ? -1 : (int64_t)done;
+    if (!done || !ftruncate(file, done + ROOM))
+        return done;
+    return ftruncate(file, done) ? -1 : (int64_t)done; /* a file system whose files are smaller, or a limit */
 }

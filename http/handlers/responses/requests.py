@@ -12,7 +12,7 @@ from ...generation.adapter import chat_request
 from ...generation.prepare import PreparedRequest, ask_chat
 from ...openai.responses.mcp.tools import McpServer
 from ...openai.responses.references import Finder
-from ...openai.responses.requests import input_items, named, renamed, to_chat
+from ...openai.responses.requests import check_tools, input_items, named, renamed, to_chat
 from ...openai.responses.schemas import Object, ResponsesRequest
 from ...openai.responses.store import ResponseStore
 from ...openai.responses.stored import StoredResponse, history
@@ -66,6 +66,7 @@ class ResponseRequests:
         keep: Callable[[str, Object], object] | None = None,
     ) -> RequestFacts:
         """One whose model may call tools of these servers. `who`: the request's id, and its client."""
+        check_tools(body)
         return RequestFacts(
             *(body, raw, servers, owner, self.earlier(body, who[1], kept)),
             lambda turn: self.ask(turn, *who, kept=kept)[1],

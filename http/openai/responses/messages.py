@@ -70,7 +70,7 @@ def messages_of(items: list[tuple[str, Object]]) -> list[Object]:
                 raise bad_request(f"{path}.type is missing.", f"{path}.type")
             case _:
                 raise bad_request(f"{path}: items of type {kind!r} are not supported.", f"{path}.type")
-    return turns.messages
+    return turns.joined()
 
 
 def _answered(
@@ -146,8 +146,16 @@ class MessageBuilder:
     """Messages as they are put together; the last may be an assistant's that goes on."""
 
     def __init__(self) -> None:
-        self.messages: list[Object] = []
+        self.messages: list[Object] = []  # thinking as a list, until all are there
         self._open: Object | None = None
+        self._compacted = 0  # so many of the first messages are what summaries have left
+
+    def joined(self) -> list[Object]:
+        """All of them."""
+        for message in self.messages:
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "\n\n".join(message["reasoning_content"])
+        return self.messages
 
     def called(self, call: McpCallItem) -> None:
         """A call that was made here, and what has come of it. Items do not tell which calls are of one turn."""
@@ -162,16 +170,16 @@ class MessageBuilder:
 
     def compact(self, summary: Object) -> None:
         """Of what was said before, the user's words and a summary remain."""
-        self.messages = [message for message in self.messages if message["role"] in REMAINING]
+        later = self.messages[self._compacted :]
+        self.messages[self._compacted :] = [message for message in later if message["role"] in REMAINING]
         self.say(summary)
+        self._compacted = len(self.messages)
 
     def think(self, text: str) -> None:
         """Thinking comes before all else of a turn."""
         if not text:
             return
-        turn = self._assistant("content", "tool_calls")
-        before = turn.get("reasoning_content")
-        turn["reasoning_content"] = text if before is None else f"{before}\n\n{text}"
+        self._assistant("content", "tool_calls").setdefault("reasoning_content", []).append(text)
 
     def answer(self, content: Any) -> None:
         """Text comes before calls; two texts are two turns."""

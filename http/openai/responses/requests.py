@@ -15,6 +15,7 @@ from .compaction import compacts, summarising
 from .items import ResponseOptions
 from .messages import messages_of
 from .schemas import (
+    MCP,
     NAMES,
     PASSED,
     Object,
@@ -24,7 +25,7 @@ from .schemas import (
     ResponsesToolChoice,
     TextConfig,
 )
-from .tools.custom import CUSTOM, as_function, forced, said_again
+from .tools.custom import CUSTOM, as_function, forced, format_of, said_again
 from .tools.namespaces import INSIDE, flattened
 
 REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
@@ -93,7 +94,8 @@ def input_items(request: ResponsesRequest, key: str) -> list[Object]:
         if isinstance(content, str):
             part = "output_text" if item.get("role") == "assistant" else "input_text"
             item = item | {"content": [{"type": part, "text": content}]}
-        items.append(item | {"type": kind, "id": item.get("id") or f"in_{key}{index:04x}"})
+        own = item.get("id")  # nobody has looked at it
+        items.append(item | {"type": kind, "id": own if own and isinstance(own, str) else f"in_{key}{index:04x}"})
     return items
 
 
@@ -231,9 +233,10 @@ def _offered(tools: list[ResponsesTool]) -> list[ResponsesTool]:
 def _tools(given: list[ResponsesTool], choice: str | ResponsesToolChoice | None) -> Object:
     given = flattened(given)
     tools = _offered(given)
+    places = {id(tool): index for index, tool in enumerate(given)}  # how many there are is looked at later
     functions: dict[str, Object] = {}  # by name
     for tool in tools:
-        path = f"tools[{given.index(tool)}]"
+        path = f"tools[{places[id(tool)]}]"
         if tool.type not in INSIDE:
             raise bad_request(f"{path}: tools of type {tool.type!r} are not supported.", f"{path}.type")
         if not tool.name:
@@ -256,6 +259,14 @@ def _tools(given: list[ResponsesTool], choice: str | ResponsesToolChoice | None)
     raise bad_request(f"tool_choice: type {choice.type!r} is not supported.", "tool_choice.type")
 
 
+def check_tools(request: ResponsesRequest) -> None:
+    """Those that the client calls, where what a response says again of them is read before they are offered."""
+    tools = [tool for tool in request.tools or () if tool.type != MCP]
+    for index, tool in enumerate(flattened(tools)):
+        if tool.type == CUSTOM:
+            format_of(tool, f"tools[{index}]")
+
+
 def _allowed(choice: ResponsesToolChoice, tools: set[tuple[str, str | None]]) -> set[str]:
     """The names of the tools that may be called; the model is told of no other."""
     if not choice.tools:
@@ -263,10 +274,10 @@ def _allowed(choice: ResponsesToolChoice, tools: set[tuple[str, str | None]]) ->
     allowed = set()
     for index, tool in enumerate(choice.tools):
         path = f"tool_choice.tools[{index}]"
-        name = tool.get("name")
-        if tool.get("type") in HOSTED:
+        kind, name = tool.get("type"), tool.get("name")
+        if kind in HOSTED:
             continue
-        if not isinstance(name, str) or (tool.get("type"), name) not in tools:
+        if not isinstance(kind, str) or not isinstance(name, str) or (kind, name) not in tools:
             raise bad_request(f"{path} is not one of the tools.", path)
         allowed.add(name)
     return allowed

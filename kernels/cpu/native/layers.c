@@ -87,7 +87,7 @@ static void silu_task(void *given, int index, int count) {
 
 static void run_rows(pool *threads, task_fn run, rows_of *own) {
     phase only = {run, own, row_tasks(own->rows)};
-    if (only.count == 1)
+    if (only.count <= 1) /* a phase has a task at least */
         run(own, 0, 1);
     else
         pool_run_phases(threads, &only, 1);
@@ -175,7 +175,7 @@ void turn_heads(pool *threads, const head_rules *rules, float *x, const float *c
                 int64_t stride, int64_t rows) {
     turned_rows own = {rules, x, cosines, sines, stride, rows};
     phase only = {turn_heads_task, &own, row_tasks(rows)};
-    if (only.count == 1)
+    if (only.count <= 1) /* a phase has a task at least */
         turn_heads_task(&own, 0, 1);
     else
         pool_run_phases(threads, &only, 1);

@@ -93,7 +93,7 @@ void linear_outputs(const product *own, int64_t first, int64_t last) {
 
 /* Of many rows matrix instructions multiply some with some outputs, which all stay in a near cache. */
 static int64_t row_parts(const linear *own, int64_t rows) {
-    return own->kind == BOTH_BFLOAT_16 && matrix_allowed() ? (rows + MATRIX_ROWS - 1) / MATRIX_ROWS : 1;
+    return rows && own->kind == BOTH_BFLOAT_16 && matrix_allowed() ? (rows + MATRIX_ROWS - 1) / MATRIX_ROWS : 1;
 }
 
 int linear_tasks(const linear *own, int64_t rows) {

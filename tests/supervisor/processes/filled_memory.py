@@ -14,6 +14,7 @@ from actorserve.actors.supervisor.processes import memory_file
 from actorserve.actors.supervisor.processes.mappings import Mapping, mapped_ranges, read_mappings
 
 BLOCK, BLOCKS = 1 << 20, 24
+LARGE = 40 << 20  # of which malloc makes a mapping of its own in any case
 
 
 def digest(blocks: list[bytearray]) -> str:
@@ -43,6 +44,8 @@ def main() -> None:
     before = mapped_ranges()
     blocks = [bytearray(os.urandom(BLOCK)) for _ in range(BLOCKS)]
     written = digest(blocks)
+    grows = bytearray(os.urandom(LARGE if "grows" in sys.argv else 1))
+    begins = digest([grows])
     release = threading.Event()
     if "thread" in sys.argv:
         threading.Thread(target=release.wait).start()
@@ -60,6 +63,8 @@ def main() -> None:
         "old": mapping_of(old).is_of_file,
         "child": in_a_child(old, blocks),
     }
+    grows += bytes(len(grows))
+    told["grown"] = digest([grows[: len(grows) // 2]]) == begins and not any(grows[len(grows) // 2 :])
     for block in blocks:
         block[0] = 1
     told["written"] = all(block[0] == 1 for block in blocks)

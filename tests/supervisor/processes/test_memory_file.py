@@ -22,7 +22,7 @@ from tests.support.compiler import need_compiler
 from tests.support.server import LAUNCH, Server
 from tests.support.until import until
 
-from .filled_memory import BLOCK, BLOCKS
+from .filled_memory import BLOCK, BLOCKS, LARGE
 from .smaps import smaps
 
 PLAIN = "rd wr mr mw me ac"
@@ -85,7 +85,7 @@ def filled(cache: Path, *how: str, **environment: str) -> dict[str, Any]:
         check=True,
     )
     told: dict[str, Any] = json.loads(done.stdout)
-    assert told["same"] and told["child"] and told["written"] and not told["old"]
+    assert told["same"] and told["child"] and told["written"] and told["grown"] and not told["old"]
     return told | {"said": done.stderr}
 
 
@@ -98,6 +98,14 @@ def test_all_is_the_files_and_each_process_writes_to_its_own_pages(tmp_path: Pat
         assert told["of files"] == BLOCKS and told["said"] == ""
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {path.name for path in left} == {"memory_file.so", "made-of.json"}, "the file has no name"
+
+
+def test_a_block_may_grow_behind_the_end_of_what_was_written(tmp_path: Path) -> None:
+    """Its pages are moved, and those that follow are the file's, too."""
+    need_compiler()
+    need_disk(tmp_path)
+    told = filled(tmp_path, "grows")
+    assert told["size"] == told["wanted"] >= LARGE
 
 
 @pytest.mark.parametrize("why", ["thread", "no time", "no memory", "no compiler", "no folder"])

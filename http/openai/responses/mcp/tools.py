@@ -58,8 +58,8 @@ def mcp_servers(request: ResponsesRequest, settings: Settings) -> list[McpServer
         if any(server.address.label == other.address.label for other in found):
             raise bad_request(f"{server.path}.server_label: two servers have this one.", f"{server.path}.server_label")
         found.append(server)
-    if len(found) > MOST_SERVERS:
-        raise bad_request(f"tools: at most {MOST_SERVERS} MCP servers are taken.", "tools")
+        if len(found) > MOST_SERVERS:
+            raise bad_request(f"tools: at most {MOST_SERVERS} MCP servers are taken.", "tools")
     if found and isinstance(request.tool_choice, msgspec.Struct) and request.tool_choice.type == MCP:
         raise bad_request("tool_choice: type 'mcp' is not supported; auto, none and required are.", "tool_choice.type")
     return found

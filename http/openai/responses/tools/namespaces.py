@@ -7,6 +7,7 @@ that whoever goes on with an answer finds it again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -38,8 +39,8 @@ def flattened(tools: list[ResponsesTool]) -> list[ResponsesTool]:
     flat: list[ResponsesTool] = []
     for index, tool in enumerate(tools):
         flat += _inside(tool, f"tools[{index}]") if tool.type == NAMESPACE else [tool]
-    names = [tool.name for tool in flat if tool.name and tool.type in INSIDE]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(flat) > len(tools) else None
+    names = Counter(tool.name for tool in flat if tool.name and tool.type in INSIDE)
+    twice = next((name for name, count in names.items() if count > 1), None) if len(flat) > len(tools) else None
     if twice is not None:
         raise bad_request(f"tools: two of them are named {twice!r}, with their namespaces.", "tools")
     return flat

@@ -90,6 +90,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"tools": [TIME], "tool_choice": {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}},
         "tool_choice.tools[0]",
     ),
+    (
+        {"tools": [TIME], "tool_choice": {"type": "allowed_tools", "tools": [{"type": ["function"], "name": "time"}]}},
+        "tool_choice.tools[0]",
+    ),
 ]
 
 

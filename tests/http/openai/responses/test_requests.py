@@ -326,3 +326,5 @@ def test_input_is_kept_as_items_with_types_and_ids() -> None:
     assert kept[1]["id"] == "mine" and kept[1]["content"] == [{"type": "output_text", "text": "a"}]
     assert to_chat(request_of(input=kept)) == to_chat(request_of(input=items))
     assert input_items(request_of(input=None), "k") == []
+    odd = [{"role": "user", "content": "a", "id": name} for name in ([1], {"a": 1}, 5, "", None)]
+    assert [item["id"] for item in input_items(request_of(input=odd), "k")] == [f"in_k000{n}" for n in range(5)]

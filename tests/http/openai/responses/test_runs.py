@@ -49,6 +49,21 @@ async def test_an_approval_that_is_none_is_refused_by_name(items: list[Any], par
         assert (answer.status, answer.error["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"type": "namespace", "name": "n"}, "tools[0].tools"),
+        ({"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}, "tools[0].tools[0].name"),
+        ({"type": "custom", "name": "c", "format": 5}, "tools[0].format"),
+    ],
+)
+async def test_a_tool_beside_those_of_servers_is_refused_by_name(tool: dict[str, Any], param: str) -> None:
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        body = {"input": "hi", "tools": [tool, TOOL], "tool_choice": {"type": "custom", "name": "c"}}
+        answer = await served.ask("POST", "/v1/responses", body)
+        assert (answer.status, answer.error["param"]) == (400, param)
+
+
 @pytest.mark.parametrize("before", [False, True])
 async def test_a_tool_s_schema_may_have_any_number(before: bool) -> None:
     tools = [{"name": "say", "input_schema": {"maximum": -(1 << 99)}}]
