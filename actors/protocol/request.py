@@ -122,6 +122,15 @@ class SamplingFields(msgspec.Struct, kw_only=True):
             configurable=True,
         ),
     ] = None
+    typical_p: Annotated[
+        float | None,
+        Parameter(
+            "only the tokens whose surprise is nearest to the entropy that together have this probability; 1: all",
+            Range(0, 1, above=True),
+            row="float64",
+            configurable=True,
+        ),
+    ] = None
     seed: Annotated[
         int | None,
         Parameter("the same seed draws the same tokens; none: another one for each request", INT64, row="uint64"),
@@ -208,6 +217,7 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
     top_p: float = 1.0
     min_p: float = 0.0
     top_n_sigma: float = 0.0
+    typical_p: float = 1.0
     min_tokens: int = 0  # until so many are generated, `suppress` is masked
     suppress: list[int] = []  # end tokens and stop_token_ids, filled only where min_tokens > 0
     repetition_penalty: float = 1.0

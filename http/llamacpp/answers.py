@@ -21,7 +21,9 @@ from .schemas import LlamaCompletionRequest
 Object = dict[str, Any]
 MS = 1_000_000  # ns
 SLOT = (1 << 32) - 1  # the part of a ref that is the slot's number
-SETTINGS = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos")
+SETTINGS = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos"),
+)
 
 
 class LlamaCompletion:

@@ -24,8 +24,8 @@ from .schemas import (
 )
 
 SAME = (
-    *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "stop", "presence_penalty"),
-    *("frequency_penalty", "ignore_eos", "grammar", "json_schema"),
+    *("model", "stream", "temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p", "stop"),
+    *("presence_penalty", "frequency_penalty", "ignore_eos", "grammar", "json_schema"),
 )
 NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
 NEVER = -100  # a bias; what it is added to is far from it
@@ -84,6 +84,8 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
             raise bad_request(f"{field} is not supported; leave it out.", field)
     given: Object = {name: value for name in SAME if (value := getattr(body, name)) not in (None, "")}
     given |= {"prompt": body.prompt, "return_token_ids": True}
+    if body.typical_p == 0:
+        del given["typical_p"]
     if body.n_cmpl is not None:
         given["n"] = body.n_cmpl
     if body.n_predict is not None and body.n_predict >= 0:

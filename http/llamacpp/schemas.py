@@ -21,7 +21,6 @@ NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they hav
     "return_progress": (False,),
     "samplers": ([], ""),
     "t_max_predict_ms": (0, -1),
-    "typical_p": (0, 1),
     "xtc_probability": (0,),
 }
 
@@ -48,6 +47,7 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     top_p: float | None = None
     min_p: float | None = None
     top_n_sigma: float | None = None
+    typical_p: float | None = None  # 0: as 1
     seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
@@ -77,7 +77,6 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     return_progress: Any = None
     samplers: Any = None
     t_max_predict_ms: Any = None
-    typical_p: Any = None
     xtc_probability: Any = None
 
 

@@ -25,7 +25,7 @@ NAMES = {  # of the options that have another name in chat
     "num_predict": "max_tokens",
     "repeat_penalty": "repetition_penalty",
 }
-SAME = ("temperature", "top_k", "top_p", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty")
+SAME = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop", "presence_penalty", "frequency_penalty")
 OURS = {  # chat's fields as this API names them
     **{chat: f"options.{own}" for own, chat in NAMES.items()},
     **{name: f"options.{name}" for name in SAME},
@@ -33,7 +33,7 @@ OURS = {  # chat's fields as this API names them
     "chat_template_kwargs": "think",
     "reasoning_effort": "think",
 }
-NOTHING: dict[str, tuple[float, ...]] = {"typical_p": (0, 1), "tfs_z": (0, 1), "mirostat": (0,)}
+NOTHING: dict[str, tuple[float, ...]] = {"tfs_z": (0, 1), "mirostat": (0,)}
 PICTURE = re.compile(r"(messages\[\d+\])\.content(\[\d+\])")  # they stand before the text
 LATEST = ":latest"
 
@@ -111,6 +111,8 @@ def _sampling(options: OllamaOptions) -> Object:
         del found["max_tokens"]
     if found.get("seed", 0) < 0:
         del found["seed"]
+    if found.get("typical_p") == 0:
+        del found["typical_p"]
     penalty, reach = options.repeat_penalty, options.repeat_last_n
     if penalty not in (None, 1) and reach not in (None, -1):
         if reach != 0:

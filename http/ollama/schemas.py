@@ -40,14 +40,14 @@ class OllamaOptions(msgspec.Struct):
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None  # 0: as 1
     seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repeat_last_n: int | None = None  # tokens that penalties look back on: -1, all, and 0, none
-    typical_p: float | None = None  # these three: only the values that change nothing
-    tfs_z: float | None = None
+    tfs_z: float | None = None  # these two: only the values that change nothing
     mirostat: int | None = None
 
 

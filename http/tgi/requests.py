@@ -12,7 +12,7 @@ from ..generation.fields.decoding import decode
 from ..openai.schemas import Object, TokensRequest
 from .schemas import INSIDE, MOST_NEW_TOKENS, NOTHING, GenerateFields, TgiGrammar, TgiParameters, TgiRequest
 
-SAME = ("top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed", "stop", "temperature")
+SAME = ("top_k", "top_p", "typical_p", "repetition_penalty", "frequency_penalty", "seed", "stop", "temperature")
 OTHERS = {  # of ours, what they are called there
     "max_tokens": "max_new_tokens",
     "truncate_prompt_tokens": "truncate",
@@ -72,8 +72,8 @@ def renamed(error: ApiError, body: TgiRequest) -> ApiError:
 
 def _draws(given: TgiParameters) -> bool:
     """Does anything ask for more than the likeliest token?"""
-    neutral: dict[str, tuple[Any, ...]] = {"temperature": (None, 1), "top_k": (None, 0), "top_p": (None, 1)}
-    return bool(given.do_sample) or any(getattr(given, name) not in values for name, values in neutral.items())
+    neutral: dict[str, Any] = {"temperature": 1, "top_k": 0, "top_p": 1, "typical_p": 1}
+    return bool(given.do_sample) or any(getattr(given, name) not in (None, off) for name, off in neutral.items())
 
 
 def _outputs(grammar: TgiGrammar) -> Object:

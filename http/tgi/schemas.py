@@ -13,7 +13,6 @@ INSIDE = "parameters"
 NOTHING: dict[str, tuple[object, ...]] = {  # of parameters: refused unless they have one of these values
     "best_of": (1,),
     "decoder_input_details": (False,),
-    "typical_p": (1,),
     "watermark": (False,),
 }
 
@@ -32,6 +31,7 @@ class TgiParameters(msgspec.Struct, kw_only=True):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    typical_p: float | None = None
     repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
@@ -46,7 +46,6 @@ class TgiParameters(msgspec.Struct, kw_only=True):
 
     best_of: int | None = None  # these are in NOTHING
     decoder_input_details: bool | None = None
-    typical_p: float | None = None
     watermark: bool | None = None
 
 

@@ -1,16 +1,20 @@
-"""Drawing one token for each row of logits: greedy, top-nσ, temperature, top-k, top-p, min-p, without sorting the
-vocabulary.
+"""Drawing one token for each row of logits: greedy, top-nσ, temperature, top-k, top-p, min-p, typical-p, without
+sorting the vocabulary.
 
 top-nσ comes first, and sees the logits x before the temperature (Tang et al. 2025, "Top-nσ: Not All Logits Are You
 Need"): it keeps words with x >= max x - n·σ, σ the standard deviation of all finite logits of the row (divided by their
 number), and for the others it is as if they were masked. Then the distribution is that of transformers' warpers in the
-order temperature, top-k, top-p, min-p. With w = exp((x - max x) / temperature), in words of descending w:
+order temperature, top-k, top-p, min-p, typical-p. With w = exp((x - max x) / temperature), in words of descending w:
     top-k keeps words with w >= the k-th largest (equals of the k-th stay, too);
     top-p keeps a word if the words before it hold less than top_p of what top-k left;
     min-p keeps words with w >= min_p.
+Of what these left, p being the shares of w and H their entropy, typical-p (Meister et al. 2022, "Locally Typical
+Sampling") takes the words with the smallest |-log p - H| until they hold typical_p of it, and all that are no farther
+than the last of these.
 One uniform number u(seed, position) picks the word by the inverse of the cumulated w. Which way a row goes is decided
 by its own logits and parameters alone, so that it draws the same in every batch:
     greedy      temperature 0, or logits that are not finite: the largest
+    typical     typical-p: over what it leaves of what the others leave, found as in `threshold`
     vocabulary  no top-k and no top-p: cumulated over the vocabulary, in two levels (blocks of 64, then within one)
     candidates  top-k or top-p: over the 80 most likely, if these are sure to hold all that is kept
     threshold   otherwise: the smallest w that is kept is found by counting, then as in `vocabulary`
@@ -28,24 +32,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .penalties import sum_rows
+from .shares import keep_nucleus, keep_typical
 
 BLOCK = 64  # words summed together at the first level
 NEVER = float("-inf")
 CANDIDATES = 80  # so that a top-k of 64 is sure not to have equals beyond them
 TWO_LEVELS = 512  # blocks from which candidates are sought in the best blocks only
 FEW = 4  # rows whose last numbers numpy looks through one by one: a call of torch's takes longer than it computes
-RANGE_BITS = 19  # bits of a float that are left to a range: neighbouring ranges differ by a sixteenth
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Parameters(NamedTuple):
-    """One value for each row. top_p 1, and 0 of the others, switch a filter off; temperature 0 is greedy."""
+    """One value for each row. top_p and typical_p 1, and 0 of the others: no filter; temperature 0 is greedy."""
 
     temperature: np.ndarray  # float32
     top_k: np.ndarray  # int64
     top_p: np.ndarray  # float64
     min_p: np.ndarray  # float32
     top_n_sigma: np.ndarray  # float32
+    typical_p: np.ndarray  # float64
     seed: np.ndarray  # uint64
     position: np.ndarray  # int64, where in its sequence the drawn token will stand
 
@@ -67,13 +72,16 @@ def sample(logits: Tensor, parameters: Parameters) -> np.ndarray:
     peaks = logits.view(logits.shape[0], -1, BLOCK).amax(-1)
     best = peaks.amax(-1, keepdim=True)
     greedy = (parameters.temperature == 0) | ~np.isfinite(best.numpy()[:, 0])
+    typical = ~greedy & (parameters.typical_p < 1)
+    others = ~(greedy | typical)
     filtered = (parameters.top_k > 0) | (parameters.top_p < 1)
     tokens = np.empty(logits.shape[0], np.int32)
     if greedy.any():
         tokens[greedy] = _greedy(logits[torch.from_numpy(greedy)])
     for rows, draw in (
-        (np.flatnonzero(~greedy & ~filtered), _vocabulary),
-        (np.flatnonzero(~greedy & filtered), _candidates),
+        (np.flatnonzero(others & ~filtered), _vocabulary),
+        (np.flatnonzero(others & filtered), _candidates),
+        (np.flatnonzero(typical), _typical),
     ):
         if rows.size == tokens.size:
             return draw(logits, peaks, best, parameters)
@@ -250,35 +258,28 @@ def _few_candidates(
     return tokens
 
 
+def _typical(logits: Tensor, peaks: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
+    """Rows with typical-p, which chooses among what the other filters keep."""
+    weights = _kept(logits, best, parameters)
+    for row, share in zip(weights.numpy(), parameters.typical_p.tolist(), strict=True):
+        keep_typical(row, share)
+    return _draw(weights, _uniform(parameters))
+
+
 def _threshold(logits: Tensor, best: Tensor, parameters: Parameters) -> np.ndarray:
-    """Rows, whatever they keep: words below the smallest weight that each filter keeps weigh nothing."""
+    """Rows with top-k or top-p, whatever they keep."""
+    return _draw(_kept(logits, best, parameters), _uniform(parameters))
+
+
+def _kept(logits: Tensor, best: Tensor, parameters: Parameters) -> Tensor:
+    """w, and 0 of words below the smallest weight that top-k, top-p and min-p keep."""
     weights = _weights(logits, best, parameters)
     for row, top_k, top_p in zip(weights, parameters.top_k.tolist(), parameters.top_p.tolist(), strict=True):
         if 0 < top_k < len(row):
             row.masked_fill_(row < torch.topk(row, top_k, sorted=False).values.amin(), 0)
         if top_p < 1:
-            _keep_nucleus(row.numpy(), top_p)
-    weights.masked_fill_(weights < _column(parameters.min_p), 0)
-    return _draw(weights, _uniform(parameters))
-
-
-def _keep_nucleus(weights: np.ndarray, top_p: float) -> None:
-    """Set to 0 what top-p removes, in place. Of words that weigh the same as the last that stays, the first stay.
-
-    The smallest weight that stays is found without sorting the words: floats that are not negative are ordered as their
-    bits are, so the sums of weights by the upper bits say in which narrow range it lies, and only that is sorted.
-    """
-    ranges = weights.view(np.uint32) >> RANGE_BITS
-    held = np.bincount(ranges, weights)[::-1].cumsum()[::-1]  # by range: the sum of weights from there upwards
-    goal = top_p * float(held[0])
-    edge = int(np.flatnonzero(held >= goal)[-1])
-    inside = np.sort(weights[ranges == edge])[::-1]
-    above = float(held[edge + 1]) if edge + 1 < held.size else 0.0
-    last = min(int(np.searchsorted(above + inside.cumsum(dtype=np.float64), goal)), inside.size - 1)
-    smallest = inside[last]
-    staying = last + 1 - int(np.searchsorted(-inside, -smallest))  # of the words that weigh as much
-    weights[np.flatnonzero(weights == smallest)[staying:]] = 0
-    weights[weights < smallest] = 0
+            keep_nucleus(row.numpy(), top_p)
+    return weights.masked_fill_(weights < _column(parameters.min_p), 0)
 
 
 def _most_likely(logits: Tensor, peaks: Tensor, count: int) -> tuple[Tensor, Tensor]:

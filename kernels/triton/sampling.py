@@ -16,7 +16,8 @@ device. Three kernels, one after the other:
             weight passes u(seed, position) of the whole is, and the word is sought there; else among the candidates.
 The smallest weights that top-k and top-p keep, and the word that is drawn in descending order, are found by bisection
 on the bits of floats, which are ordered as the floats: 30 turns over the candidates, or, where these do not hold all
-that is kept (flat distributions, a top-k of thousands), over the whole row (sampler/weight_search.py).
+that is kept (flat distributions, a top-k of thousands), over the whole row (sampler/weight_search.py). So is the
+largest distance that typical-p keeps, behind the others (sampler/typical.py).
 Grids follow from shapes alone, parameters are read on the device: a graph captures them for any filters.
 Compiled ahead of time and checked in the interpreter; not run on a GPU yet: sizes are computed, not measured.
 
@@ -32,7 +33,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .sampler.draw import collect, draw_filtered, draw_freely, drawn_at_all, floor_of, uniform_number
+from .sampler.draw import (
+    collect,
+    draw_filtered,
+    draw_freely,
+    drawn_at_all,
+    floor_of,
+    goal_of,
+    holds_typical,
+    lists_words,
+    uniform_number,
+)
+from .sampler.typical import moments_of
 from .sampler.weight_search import fetch, lane_edge, sigma_edge, weigh
 from .sampler.workspace import DEFAULT, check_workspace
 from .sampler.workspace import Tiling as Tiling  # for those who call `sample`
@@ -43,18 +55,22 @@ MOST_WORDS = 1 << 20  # sums of their weights fit into 63 bits
 
 
 class RowParameters(NamedTuple):
-    """One value for each state row. top_p 1, and 0 of the others, switch a filter off; temperature 0 is greedy."""
+    """One value for each state row. top_p and typical_p 1, and 0 of the others: no filter; temperature 0 is greedy."""
 
     temperature: Tensor  # float32
     top_k: Tensor  # int64
     top_p: Tensor  # float64
     min_p: Tensor  # float32, at most 1
     top_n_sigma: Tensor  # float32
+    typical_p: Tensor  # float64
     seed: Tensor  # int64 with the bits of a uint64
     position: Tensor  # int64, where in its sequence the drawn token will stand
 
 
-PARAMETER_DTYPES = torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.int64, torch.int64
+PARAMETER_DTYPES = (
+    *(torch.float32, torch.int64, torch.float64, torch.float32, torch.float32, torch.float64),
+    *(torch.int64, torch.int64),
+)
 
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
@@ -86,8 +102,9 @@ def peaks_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def gather_kernel(
-    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma,
-    peaks, bests, numbers, sums, squares, totals, counts, found, masses, leasts, edges, slice_logits, slice_words,
+    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma, typical_p,
+    peaks, bests, numbers, sums, squares, totals, counts, found, masses, moments, leasts, edges,
+    slice_logits, slice_words,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr,
     SEGMENT: tl.constexpr,
 ):  # fmt: skip
@@ -102,7 +119,8 @@ def gather_kernel(
     best = tl.max(tl.load(bests + slots, mask=there, other=float("-inf")), 0)
     if not drawn_at_all(temperature, best):
         return
-    filtered = (tl.load(top_k + state) > 0) | (tl.load(top_p + state) < 1)
+    filtered = lists_words(tl.load(top_k + state), tl.load(top_p + state))
+    typical = tl.load(typical_p + state) < 1
     floor = floor_of(tl.load(min_p + state))
     at = part * WIDTH + tl.arange(0, WIDTH)
     least, sigmas = best * 0 + float("-inf"), tl.load(top_n_sigma + state)
@@ -117,7 +135,10 @@ def gather_kernel(
     slot = row * SLICES + part
     tl.store(totals + slot, tl.sum(tl.where(bits >= tl.where(filtered, 0, floor), weights, 0), 0))
     tl.store(counts + slot, tl.sum((bits >= tl.maximum(floor, 1)).to(tl.int32), 0))
-    if filtered:
+    if typical & (not filtered):
+        moment = moments_of(values, tl.where(bits >= floor, weights, 0), best, temperature)
+        tl.store(moments + slot, tl.sum(moment, 0))
+    if filtered | typical:
         lane = tl.arange(0, PADDED * LANES)
         peak = tl.load(peaks + row * SLICES * LANES + lane, mask=lane < SLICES * LANES, other=float("-inf"))
         peak = tl.where(peak >= least, peak, float("-inf"))
@@ -135,9 +156,9 @@ def gather_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["rows", "tokens"])
 def sample_kernel(
-    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma, seed, position,
-    bests, firsts, totals, counts, found, masses, leasts, edges, slice_logits, slice_words, found_logits, found_words,
-    tokens, kept,
+    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma, typical_p, seed, position,
+    bests, firsts, totals, counts, found, masses, moments, leasts, edges, slice_logits, slice_words,
+    found_logits, found_words, tokens, kept,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr,
     CANDIDATES: tl.constexpr, REPORT: tl.constexpr,
 ):  # fmt: skip
@@ -163,14 +184,19 @@ def sample_kernel(
         floor, least = floor_of(tl.load(min_p + state)), tl.load(leasts + row)
         u = uniform_number(tl.load(seed + state), tl.load(position + state))
         weights = tl.load(totals + slots, mask=there, other=0)
-        if (most > 0) | (share < 1):
+        typical = tl.load(typical_p + state)
+        filtered = lists_words(most, share)
+        if filtered | (typical < 1):
             total = tl.sum(weights, 0)
             numbers = tl.load(found + slots, mask=there, other=0)
             number, mass = tl.sum(numbers, 0), tl.sum(tl.load(masses + slots, mask=there, other=0), 0)
             edge = tl.load(edges + row)
-            limit = tl.ceil(total.to(tl.float64) * tl.minimum(share, 1.0)).to(tl.int64)
             limited = (most > 0) & (most < WORDS)
-            enough = tl.where(limited, number >= most, (mass >= limit) | (floor >= edge)) | (edge == 1)
+            enough = tl.where(limited, number >= most, (mass >= goal_of(total, share)) | (floor >= edge)) | (edge == 1)
+            moment = total.to(tl.float64) * 0
+            if not filtered:
+                moment = tl.sum(tl.load(moments + slots, mask=there, other=0.0), 0)
+                enough = enough | holds_typical(edge, mass, total, moment, typical)
             holds = enough & (number <= CANDIDATES) & (tl.max(numbers, 0) <= SEGMENT)
             place, count = source, number * 0 + WORDS
             own_words = found_words + row * CANDIDATES
@@ -183,8 +209,9 @@ def sample_kernel(
                 )  # fmt: skip
                 tl.debug_barrier()  # candidates are read by other threads than wrote them
             word, many = draw_filtered(
-                place, count, least, best, temperature, total, most, share, floor, u, WORDS, WIDTH, CANDIDATES
-            )
+                place, count, least, best, temperature, total, moment, most, share, typical, floor, u,
+                WORDS, WIDTH, CANDIDATES,
+            )  # fmt: skip
             if holds:
                 word = tl.load(own_words + word)
         else:
@@ -237,7 +264,7 @@ def sample(
         **shape, LANES=tiling.lanes, num_warps=tiling.slice_warps,
     )  # fmt: skip
     gather_kernel[grid](
-        *source, *parameters[:5], peaks, bests, *parts, *candidates[:2],
+        *source, *parameters[:6], peaks, bests, *parts, *candidates[:2],
         **shape, **wide, LANES=tiling.lanes, num_warps=tiling.slice_warps,
         maxnreg=255,  # one program of a multiprocessor either way; as below
     )  # fmt: skip

@@ -20,6 +20,7 @@ from actorserve import LLM, ConfigError, SamplingParams, StructuredOutputsParams
         ({"top_p": 0}, "top_p must be greater than 0"),
         ({"top_k": -2}, "top_k must be at least -1"),
         ({"top_n_sigma": -2}, "top_n_sigma must be between -1 and 100, not -2"),
+        ({"typical_p": 0}, "typical_p must be greater than 0 and at most 1, not 0"),
         ({"n": 0}, "n must be between 1"),
         ({"n": "two"}, "n: Expected `int"),
         ({"best_of": 2, "n": 3}, "best_of must be at least n"),

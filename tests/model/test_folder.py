@@ -44,6 +44,7 @@ WRONG: list[tuple[str, str, list[Any]]] = [  # file, field, values
     (GENERATION, "top_k", [-2, 1.5, 10**20, "40"]),
     (GENERATION, "min_p", [2, math.nan]),
     (GENERATION, "top_n_sigma", [-1.5, "1", math.nan]),
+    (GENERATION, "typical_p", [0, 1.5]),
     (GENERATION, "repetition_penalty", [0, -1, 10**400, math.nan]),
     (GENERATION, "max_new_tokens", [0, -5, 10**20]),
     (GENERATION, "do_sample", ["yes", 1]),

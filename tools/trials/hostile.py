@@ -20,7 +20,7 @@ FIELDS = (
     *("top_logprobs", "presence_penalty", "repetition_penalty", "stream", "stream_options", "messages", "model"),
     *("tools", "tool_choice", "response_format", "bad_words", "allowed_token_ids", "stop_token_ids", "request_id"),
     *("priority", "cache_salt", "chat_template_kwargs", "structured_outputs", "user", "metadata", "min_tokens"),
-    *("truncate_prompt_tokens", "prompt_logprobs", "thinking_token_budget", "top_n_sigma"),
+    *("truncate_prompt_tokens", "prompt_logprobs", "thinking_token_budget", "top_n_sigma", "typical_p"),
 )
 PATHS = (
     *(CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize"),

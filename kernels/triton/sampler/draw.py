@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .typical import log_of, moment_left, typical_reach
 from .weight_search import HEAVIEST, fetch, filters, pick, search, weigh, weight_of
 
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
@@ -39,6 +40,25 @@ def drawn_at_all(temperature, best):
 def floor_of(min_p):
     """The bits of the least weight that min-p keeps."""
     return tl.minimum(min_p.to(tl.int32, bitcast=True), HEAVIEST)
+
+
+@triton.jit
+def lists_words(top_k, top_p):
+    """Whether a filter wants the likeliest words of a row."""
+    return (top_k > 0) | (top_p < 1)
+
+
+@triton.jit
+def goal_of(total, share):
+    """The least weight that is this share of `total`."""
+    return tl.ceil(total.to(tl.float64) * tl.minimum(share, 1.0)).to(tl.int64)
+
+
+@triton.jit
+def holds_typical(edge, mass, total, moment, typical_p):
+    """Whether all that typical-p alone keeps is among the words from `edge` upwards: none of them is farther from the
+    mean than `edge`, and their weight, `mass`, is enough."""
+    return (2 * moment / total >= log_of(edge)) & (mass >= goal_of(total, typical_p))
 
 
 @triton.jit
@@ -76,13 +96,24 @@ def draw_freely(source, least, best, temperature, parts, totals, floor, u, WORDS
 
 @triton.jit
 def draw_filtered(
-    place, count, least, best, temperature, total, top_k, top_p, floor, u,
+    place, count, least, best, temperature, total, moment, top_k, top_p, typical_p, floor, u,
     WORDS: tl.constexpr, WIDTH: tl.constexpr, CANDIDATES: tl.constexpr,
 ):  # fmt: skip
-    """(where the drawn word stands among the `count` at `place`, how many words the filters leave)."""
+    """(where the drawn word stands among the `count` at `place`, how many words the filters leave). `moment` is the sum
+    of w · log w where typical-p is alone, and `total` that of w."""
     cut, ties, heavier, above, descending = filters(
         place, count, least, best, temperature, WORDS, total, top_k, top_p, floor, WIDTH, CANDIDATES
     )
+    centre, reach = best * 0, best * 0 + float("inf")
+    if typical_p < 1:
+        if lists_words(top_k, top_p):
+            total = heavier + ties * weight_of(cut)
+            moment = moment_left(place, count, least, best, temperature, cut, ties, CANDIDATES)
+        centre, wanted = (moment / total).to(tl.float32), tl.minimum(goal_of(total, typical_p), total)
+        reach, ties, heavier, above = typical_reach(
+            place, count, least, best, temperature, cut, ties, centre, wanted, CANDIDATES
+        )
+        descending = descending & (typical_p >= 1)
     kept = heavier + ties * weight_of(cut)
     many = above + ties
     goal = tl.minimum((u * kept.to(tl.float64)).to(tl.int64), kept - 1)
@@ -91,4 +122,4 @@ def draw_filtered(
         heavier, cut = tl.where(lower > cut, mass, heavier), tl.maximum(lower, cut)
         goal = (goal - heavier) // tl.maximum(weight_of(cut), 1)
         ties = total * 0 + WORDS
-    return pick(place, count, least, best, temperature, cut, ties, goal, descending, WIDTH), many
+    return pick(place, count, least, best, temperature, cut, ties, centre, reach, goal, descending, WIDTH), many

@@ -35,6 +35,12 @@ def weigh(logits, best, temperature):
 
 
 @triton.jit
+def distance_of(logits, best, temperature, centre):
+    """How far log w is from `centre`."""
+    return tl.abs((logits - best) / temperature - centre)
+
+
+@triton.jit
 def weight_of(bits):
     """w in integers."""
     return (bits.to(tl.float32, bitcast=True) * UNIT).to(tl.int64)
@@ -147,8 +153,11 @@ def filters(
 
 
 @triton.jit
-def pick(source, count, least, best, temperature, cut, ties, goal, descending, LANES: tl.constexpr):
-    """The first place at which the cumulated weight passes `goal`: of words above `cut`, and `ties` words at it.
+def pick(
+    source, count, least, best, temperature, cut, ties, centre, reach, goal, descending, LANES: tl.constexpr
+):  # fmt: skip
+    """The first place at which the cumulated weight passes `goal`: of words above `cut` whose log w is within
+    `reach` of `centre`, and `ties` words at it.
 
     Descending: the place of word number `goal` of those at the cut.
     """
@@ -158,8 +167,10 @@ def pick(source, count, least, best, temperature, cut, ties, goal, descending, L
     each = tl.where(descending, 1, weight_of(cut))
     for start in range(0, count, LANES):
         at = start + tl.arange(0, LANES)
-        bits, weights = weigh(fetch(source, at, count, least), best, temperature)
-        weights = tl.where((bits > cut) & (not descending), weights, 0)
+        logits = fetch(source, at, count, least)
+        bits, weights = weigh(logits, best, temperature)
+        near = distance_of(logits, best, temperature, centre) <= reach
+        weights = tl.where((bits > cut) & near & (not descending), weights, 0)
         tie = ((bits == cut) & (at < count)).to(tl.int64)
         tied = tl.sum(tie, 0)
         mass = tl.sum(weights, 0) + each * tl.minimum(tl.maximum(ties - seen, 0), tied)

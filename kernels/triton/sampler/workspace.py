@@ -45,6 +45,7 @@ class Workspace(NamedTuple):
     counts: Tensor  # int32 [rows, slices]: how many of them weigh anything, and as much as min-p asks
     found: Tensor  # int32 [rows, slices]: candidates
     masses: Tensor  # int64 [rows, slices]: their weight
+    moments: Tensor  # float64 [rows, slices]: of a row with typical-p alone, the sum of w · log w
     leasts: Tensor  # float32 [rows]: the smallest logit that top-nσ keeps
     edges: Tensor  # int32 [rows]: the bits of the weight from which on words are candidates
     slice_logits: Tensor  # float32 [rows, slices, segment]: those of candidates, taken as of the logits' type
@@ -72,6 +73,7 @@ class Workspace(NamedTuple):
             counts=empty(torch.int32, slices),
             found=empty(torch.int32, slices),
             masses=empty(torch.int64, slices),
+            moments=empty(torch.float64, slices),
             leasts=empty(torch.float32),
             edges=empty(torch.int32),
             slice_logits=empty(torch.float32, slices, tiling.segment),

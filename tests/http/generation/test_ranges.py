@@ -95,6 +95,8 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [  # field, value, words, param wh
     ("top_k", 1.5, "got `float`", ""),
     ("min_p", -0.1, "between 0 and 1", ""),
     ("min_p", 1.1, "between 0 and 1", ""),
+    ("typical_p", 0, "greater than 0 and at most 1", ""),
+    ("typical_p", 1.1, "not 1.1", ""),
     ("seed", 1 << 64, "64-bit", ""),
     ("seed", -(1 << 63) - 1, "64-bit", ""),
     ("seed", 0.5, "got `float`", ""),

@@ -29,6 +29,7 @@ def test_parameters_arrive() -> None:
         top_p=0.25,
         min_p=0.125,
         top_n_sigma=1.5,
+        typical_p=0.75,
         seed=3,
         min_tokens=2,
         ignore_eos=True,
@@ -41,6 +42,7 @@ def test_parameters_arrive() -> None:
     )
     drawn = made.sampling
     assert (drawn.seed, drawn.temperature, drawn.top_k, drawn.top_p, drawn.min_p) == (3, 0.5, 7, 0.25, 0.125)
+    assert drawn.typical_p == 0.75
     assert drawn.top_n_sigma == 1.5 and for_chat(top_n_sigma=-1)[1][0].sampling.top_n_sigma == 0
     assert (
         drawn.min_tokens == 2 and made.ignore_eos and made.include_stop_str_in_output and not made.skip_special_tokens
@@ -52,9 +54,9 @@ def test_parameters_arrive() -> None:
 
 
 def test_defaults_of_the_model() -> None:
-    defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "top_n_sigma": 1.5}
+    defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "top_n_sigma": 1.5, "typical_p": 0.9}
     (made,) = generations(decode(ChatRequest, body_of(messages=HI)), defaults)
-    assert made.sampling.top_n_sigma == 1.5
+    assert made.sampling.top_n_sigma == 1.5 and made.sampling.typical_p == 0.9
     assert (made.sampling.temperature, made.sampling.top_k, made.sampling.top_p) == (0.6, 20, 0.95)
     asked = body_of(messages=HI, temperature=0, top_k=-1, top_p=1)
     (made,) = generations(decode(ChatRequest, asked), defaults)

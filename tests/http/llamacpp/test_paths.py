@@ -43,6 +43,12 @@ async def test_a_prompt_is_read_and_nothing_said(served: Served, streamed: bool)
     assert '"id_slot":0' in text  # of one, as /props says
 
 
+async def test_a_share_that_is_none_is_named(served: Served) -> None:
+    for share in (-0.5, 1.5):
+        answer = await served.ask("POST", "/completion", {"prompt": "a", "typical_p": share})
+        assert answer.status == 400 and "typical_p must be greater than 0" in answer.json["error"]["message"]
+
+
 @pytest.mark.parametrize("field", ["content", "input"])
 async def test_older_vectors(field: str) -> None:
     async with serving(pooling=SPEC) as served:

@@ -13,3 +13,9 @@ def test_an_empty_schema_is_any_json() -> None:
 
 def test_several_answers() -> None:
     assert completion_of(LlamaCompletionRequest(prompt="a", n_cmpl=3)).n == 3
+
+
+def test_typical_p() -> None:
+    """0 is off here, as 1 is."""
+    assert completion_of(LlamaCompletionRequest(prompt="a", typical_p=0.5)).typical_p == 0.5
+    assert completion_of(LlamaCompletionRequest(prompt="a", typical_p=0)).typical_p is None

@@ -33,7 +33,8 @@ def test_it_streams_unless_it_is_told() -> None:
 
 def test_options() -> None:
     given = {"num_predict": 7, "repeat_penalty": 1.2, "repeat_last_n": -1, "top_k": 3, "stop": ["a"], "num_gpu": 9}
-    made = chat(options=given)
+    made = chat(options={**given, "typical_p": 0.5})
+    assert made["typical_p"] == 0.5 and "typical_p" not in chat(options={"typical_p": 0})
     assert (made["max_tokens"], made["repetition_penalty"], made["top_k"], made["stop"]) == (7, 1.2, 3, ["a"])
     assert not {"num_gpu", "num_predict", "repeat_last_n"} & made.keys()
     off = chat(options={"num_predict": -2, "seed": -1, "repeat_penalty": 1.2, "repeat_last_n": 0, "mirostat": 0})
@@ -44,7 +45,6 @@ def test_options() -> None:
     ("fields", "param"),
     [
         ({"options": {"mirostat": 1}}, "options.mirostat"),
-        ({"options": {"typical_p": 0.5}}, "options.typical_p"),
         ({"options": {"repeat_penalty": 1.1, "repeat_last_n": 64}}, "options.repeat_last_n"),
         ({"format": "yaml"}, "format"),
         ({"think": True, "thinks": False}, "think"),

@@ -118,7 +118,9 @@ async def test_one_that_fails_says_so(served: Served) -> None:
 @pytest.mark.parametrize("path", ["/", "/generate", "/generate_stream"])
 async def test_what_cannot_be_is_told_in_its_form(served: Served, path: str) -> None:
     for fields, words in (
-        ({"parameters": {"typical_p": 0.9}}, "parameters.typical_p"),
+        ({"parameters": {"typical_p": 1.1}}, "parameters.typical_p"),
+        ({"parameters": {"typical_p": 0}}, "parameters.typical_p"),
+        ({"parameters": {"watermark": True}}, "parameters.watermark"),
         ({"parameters": {"max_new_tokens": 0}}, "parameters.max_new_tokens"),
         ({"parameters": {"temperature": 9}}, "parameters.temperature"),
         ({"parameters": []}, "parameters"),

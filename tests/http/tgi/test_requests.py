@@ -29,11 +29,13 @@ def completion(stream: Any = False, **parameters: Any) -> dict[str, Any]:
 
 def test_the_likeliest_tokens_are_taken_unless_draws_are_asked_for() -> None:
     greedy = {"max_tokens": 100, "temperature": 0.0}
-    for given in ({}, {"do_sample": False, "temperature": 1, "top_p": 1, "top_k": 0}, {"watermark": False}):
+    off = {"do_sample": False, "temperature": 1, "top_p": 1, "top_k": 0, "typical_p": 1}
+    for given in ({}, off, {"watermark": False}):
         made = completion(**given)
         assert greedy.items() <= made.items(), given
     assert completion(do_sample=True) == {"max_tokens": 100}
     assert completion(temperature=0.5) == {"max_tokens": 100, "temperature": 0.5}
+    assert completion(typical_p=0.95) == {"max_tokens": 100, "typical_p": 0.95}
     assert completion(top_k=3) == {"max_tokens": 100, "top_k": 3}
     assert completion(top_p=0.9, temperature=1) == {"max_tokens": 100, "top_p": 0.9, "temperature": 1.0}
 
@@ -68,7 +70,6 @@ def test_tokens_are_told_where_they_are_wanted() -> None:
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"typical_p": 0.95}, "typical_p"),
         ({"watermark": True}, "watermark"),
         ({"best_of": 2}, "best_of"),
         ({"decoder_input_details": True}, "decoder_input_details"),
@@ -89,12 +90,12 @@ def test_what_cannot_be_is_named(given: dict[str, Any], param: str) -> None:
 
 
 def test_what_asks_for_nothing_is_taken() -> None:
-    given = {"typical_p": 1, "watermark": False, "best_of": 1, "decoder_input_details": False, "unknown": 5}
+    given = {"watermark": False, "best_of": 1, "decoder_input_details": False, "unknown": 5}
     assert completion(**given) == completion() == completion(**dict.fromkeys(given))
 
 
 def test_errors_have_this_apis_names() -> None:
-    said = {"max_tokens": "max_new_tokens", "truncate_prompt_tokens": "truncate", "temperature": "temperature"}
+    said = {"max_tokens": "max_new_tokens", "truncate_prompt_tokens": "truncate", "typical_p": "typical_p"}
     for ours, theirs in said.items():
         error = renamed(ApiError(400, f"{ours} must be else.", ours), body_of())
         assert (error.param, error.message) == (f"parameters.{theirs}", f"parameters.{theirs} must be else.")

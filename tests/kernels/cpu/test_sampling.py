@@ -23,6 +23,7 @@ def parameters(rows: int, **values: float) -> Parameters:
         top_p=np.full(rows, values.get("top_p", 1.0), np.float64),
         min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
         top_n_sigma=np.full(rows, values.get("top_n_sigma", 0.0), np.float32),
+        typical_p=np.full(rows, values.get("typical_p", 1.0), np.float64),
         seed=np.ones(rows, np.uint64),
         position=np.arange(rows),
     )
@@ -35,6 +36,7 @@ def expected(logits: torch.Tensor, filters: dict[str, float]) -> np.ndarray:
         TemperatureLogitsWarper,
         TopKLogitsWarper,
         TopPLogitsWarper,
+        TypicalLogitsWarper,
     )
 
     scores = logits[None].clone()
@@ -49,6 +51,8 @@ def expected(logits: torch.Tensor, filters: dict[str, float]) -> np.ndarray:
         scores = TopPLogitsWarper(float(filters["top_p"]))(ids, scores)
     if "min_p" in filters:
         scores = MinPLogitsWarper(float(filters["min_p"]))(ids, scores)
+    if "typical_p" in filters:
+        scores = TypicalLogitsWarper(float(filters["typical_p"]))(ids, scores)
     return np.asarray(torch.softmax(scores[0].double(), -1).numpy())
 
 
@@ -105,6 +109,11 @@ FILTERS: list[dict[str, float]] = [
     {"top_n_sigma": 1.0},
     {"top_n_sigma": 1.5, "temperature": 2.5, "top_k": 90},
     {"top_n_sigma": 1.2, "temperature": 1.6, "top_p": 0.8, "min_p": 0.05},
+    {"typical_p": 0.3},
+    {"typical_p": 0.95, "temperature": 1.5},
+    {"typical_p": 0.5, "top_k": 30},
+    {"typical_p": 0.6, "temperature": 1.7, "top_k": 95, "top_p": 0.95, "min_p": 0.02},
+    {"typical_p": 0.7, "temperature": 1.3, "top_n_sigma": 1.5},
 ]
 
 
@@ -131,6 +140,7 @@ WIDE: list[dict[str, float]] = [
     {"top_p": 0.9, "min_p": 0.3},
     {"top_k": 300, "top_p": 0.8},
     {"top_k": 300},
+    {"typical_p": 0.7},
     {},
 ]
 
@@ -190,6 +200,7 @@ def mixed(rows: int) -> Parameters:
         top_p=random.choice([1.0, 1.0, 0.5, 0.95], rows),
         min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
         top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
+        typical_p=random.choice([1.0, 1.0, 0.3, 0.9], rows),
         seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
         position=random.integers(0, 5000, rows),
     )
@@ -258,10 +269,44 @@ def test_rows_that_do_not_ask_for_top_n_sigma_draw_as_ever() -> None:
     assert (sample(logits, with_it)[others] == sample(logits, without)[others]).all() and 0 < others.sum() < 48
 
 
+@pytest.mark.parametrize("beside", [{}, {"temperature": 2.0}, {"top_k": 12}, {"top_p": 0.8}, {"min_p": 0.4}], ids=str)
+def test_typical_p_keeps_what_the_warper_keeps(beside: dict[str, float]) -> None:
+    """Of flat distributions, where each word that is kept comes; the likeliest is not always one of them."""
+    without_likeliest = 0
+    for number, share in enumerate((0.05, 0.2, 0.5, 0.8, 0.95)):
+        logits = torch.randn(40, generator=torch.Generator().manual_seed(number)) * 0.5
+        wanted = expected(logits, {"typical_p": share, **beside}) > 0
+        drawn = np.unique(draw(logits, {"typical_p": share, **beside}, 4000))
+        assert drawn.tolist() == np.flatnonzero(wanted).tolist()
+        without_likeliest += not wanted[int(logits.argmax())]
+    assert without_likeliest
+
+
+def test_words_as_typical_as_the_last_stay() -> None:
+    for words in (1, 60, 200):
+        assert np.unique(draw(torch.zeros(words), {"typical_p": 0.01}, 8_000)).size == words
+    logits = torch.tensor([2.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    for share in (0.1, 0.9):
+        assert (
+            np.unique(draw(logits, {"typical_p": share}, 500)).tolist()
+            == np.flatnonzero(expected(logits, {"typical_p": share})).tolist()
+        )
+
+
+def test_rows_that_do_not_ask_for_typical_p_draw_as_ever() -> None:
+    """1 asks for nothing."""
+    logits = torch.randn(48, 1000)
+    with_it = mixed(48)
+    without = with_it._replace(typical_p=np.ones(48))
+    others = with_it.typical_p == 1
+    assert (sample(logits, with_it)[others] == sample(logits, without)[others]).all() and 0 < others.sum() < 48
+
+
 def test_suppressed_words_are_never_drawn() -> None:
     logits = torch.randn(130)
     logits[::2] = float("-inf")
     several: list[dict[str, float]] = [{}, {"top_p": 0.999}, {"top_k": 100}, {"temperature": 5.0, "min_p": 0.001}]
+    several.append({"typical_p": 0.99})
     for filters in several:
         assert (draw(logits, filters, 5000) % 2 == 1).all()
 

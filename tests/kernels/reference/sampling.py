@@ -15,11 +15,21 @@ def reference_order(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]
     return ordered.double(), words
 
 
+def reference_typical(weights: Tensor, typical_p: float) -> Tensor:
+    """bool [words]: of words that weigh more than 0 what typical-p keeps, as transformers' TypicalLogitsWarper."""
+    shares = weights / weights.sum()
+    surprise = -shares.log()
+    distance = (surprise - (shares * surprise).nansum()).abs()
+    ordered, words = torch.sort(distance)
+    last = (shares[words].cumsum(0) < typical_p).sum().clamp(max=len(weights) - 1)
+    return (distance <= ordered[last]) & (weights > 0)
+
+
 def reference_kept(logits: Tensor, parameters: Parameters) -> Tensor:
     """bool [rows, words] of `logits` [rows, words] float32; of a greedy row the first of the largest words."""
     kept = torch.zeros(logits.shape, dtype=torch.bool)
     for row, own in enumerate(logits):
-        temperature, top_k, top_p, min_p, sigmas = (float(values[row]) for values in parameters[:5])
+        temperature, top_k, top_p, min_p, sigmas, typical_p = (float(values[row]) for values in parameters[:6])
         if temperature == 0:
             kept[row, own.argmax()] = True
             continue
@@ -33,5 +43,7 @@ def reference_kept(logits: Tensor, parameters: Parameters) -> Tensor:
         if top_p < 1:
             stays &= weights.cumsum(0) - weights < top_p * weights.sum()
         stays[0] = True
+        if typical_p < 1:
+            stays &= reference_typical(torch.where(stays, weights, 0), typical_p)
         kept[row, words[stays]] = True
     return kept

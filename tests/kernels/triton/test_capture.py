@@ -106,6 +106,7 @@ def sampling_memory(batch: int) -> Memory:
         "top_p": torch.tensor([1.0, 1.0, 0.5, 1.0, 0.9], dtype=torch.float64).roll(batch),
         "min_p": torch.tensor([0.0, 0.0, 0.0, 0.2, 0.0]).roll(batch),
         "top_n_sigma": torch.tensor([0.0, 0.0, 1.5, 0.0, 0.7]).roll(batch),
+        "typical_p": torch.tensor([1.0, 1.0, 0.5, 0.9, 1.0], dtype=torch.float64).roll(batch),
         "seed": torch.randint(1 << 60, (5,)),
         "position": torch.randint(1 << 20, (5,)),
     }

@@ -34,6 +34,7 @@ def parameters(rows: int, **values: float) -> sampling.Parameters:
         top_p=np.full(rows, values.get("top_p", 1.0), np.float64),
         min_p=np.full(rows, values.get("min_p", 0.0), np.float32),
         top_n_sigma=np.full(rows, values.get("top_n_sigma", 0.0), np.float32),
+        typical_p=np.full(rows, values.get("typical_p", 1.0), np.float64),
         seed=np.ones(rows, np.uint64),
         position=np.arange(rows),
     )
@@ -48,6 +49,7 @@ def mixed(rows: int, seed: int = 7) -> sampling.Parameters:
         top_p=random.choice([1.0, 1.0, 0.5, 0.95], rows),
         min_p=random.choice([0.0, 0.0, 0.1], rows).astype(np.float32),
         top_n_sigma=random.choice([0.0, 0.0, 0.8, 2.5], rows).astype(np.float32),
+        typical_p=random.choice([1.0, 1.0, 0.3, 0.9], rows),
         seed=random.integers(0, 1 << 63, rows).astype(np.uint64) * 2 + 1,
         position=random.integers(0, 5000, rows),
     )
@@ -82,6 +84,9 @@ def check(logits: torch.Tensor, values: sampling.Parameters) -> np.ndarray:
     for row, (own, number) in enumerate(zip(logits, kept.tolist(), strict=True)):
         if values.temperature[row] == 0:
             continue
+        if values.typical_p[row] < 1:
+            assert number == wanted[row].sum() and wanted[row, tokens[row]], (row, number, wanted[row].sum())
+            continue
         _, words = reference_order(own, float(values.temperature[row]))
         mask = torch.zeros(len(own), dtype=torch.bool)
         mask[words[:number]] = True  # what is kept are always the first words in descending order
@@ -113,6 +118,8 @@ def test_it_draws_what_a_cpu_draws_in_many_cases(words: int, scale: float) -> No
         {"top_k": 700, "top_p": 0.9},
         {"top_k": 10_000},
         {"top_n_sigma": 3.2, "top_p": 0.95},
+        {"typical_p": 0.9},
+        {"typical_p": 0.9, "top_p": 0.95},
     ],
     ids=str,
 )
@@ -130,6 +137,29 @@ def test_top_n_sigma(beside: dict[str, float]) -> None:
     values = parameters(4, **beside)
     values.top_n_sigma[:] = [0.3, 1.5, 0.3, 1.5]
     assert (check(logits, values) < 400).all()
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize(
+    "beside",
+    [{}, {"top_k": 30}, {"top_p": 0.5}, {"min_p": 0.3}, {"top_n_sigma": 1.2}, {"temperature": 2.0, "top_k": 400}],
+    ids=str,
+)
+def test_typical_p(scale: float, beside: dict[str, float]) -> None:
+    """By each way that a row may go: of steep distributions all that is kept is among the candidates."""
+    logits = random_logits(5, 1100, scale)
+    logits[:2, ::3] = float("-inf")
+    values = parameters(5, **beside)
+    values.typical_p[:] = [0.05, 0.3, 0.9, 0.97, 0.999]
+    check(logits, values)
+
+
+def test_equals_under_typical_p() -> None:
+    """All equals of the last that it keeps stay, as far as top-p has left them."""
+    values = parameters(3, typical_p=0.2)
+    values.top_p[1], values.top_k[2] = 0.3, 5
+    _, kept = draw(torch.full((3, 1500), -1.5), values)
+    assert kept.tolist() == [1500, 450, 1500]
 
 
 def test_more_candidates_than_a_slice_has_room_for() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 import torch
+from transformers import TypicalLogitsWarper
 
 from tests.support.client import http_client
 from tests.support.demo_model import COUNT, HI, PROMPT, Reference, ask, events, refused
@@ -83,6 +84,36 @@ def test_top_n_sigma(client: httpx.Client, reference: Reference) -> None:
     )
 
 
+def test_typical_p(client: httpx.Client, reference: Reference) -> None:
+    """Each token is one that transformers' warper keeps of transformers' logits, whole and streamed."""
+    asked: dict[str, Any] = {
+        "prompt": PROMPT,
+        "temperature": 2,
+        "seed": 4,
+        "top_p": 1,
+        "return_token_ids": True,
+        "n": 4,
+    }
+    warper = TypicalLogitsWarper(0.2 + 1e-3)
+
+    def atypical(**fields: Any) -> int:
+        """How many of all tokens that are drawn are others."""
+        body = ask(client, **asked, **fields)
+        streamed = [one for event in events(client, **asked, **fields) for one in event["choices"]]
+        found = 0
+        for choice in body["choices"]:
+            parts = [one for one in streamed if one["index"] == choice["index"]]
+            assert "".join(part["text"] for part in parts) == choice["text"]
+            ids = choice["prompt_token_ids"] + choice["token_ids"]
+            logits = reference.logits(ids)[-COUNT - 1 : -1]
+            kept = warper(torch.tensor([ids]), logits / 2).isfinite()
+            found += sum(not own[token] for own, token in zip(kept, choice["token_ids"], strict=True))
+        return found
+
+    assert atypical(typical_p=0.2) == 0 < atypical(typical_p=0.9) < 4 * COUNT
+    assert ask(client, **asked, typical_p=1)["choices"] == ask(client, **asked)["choices"]
+
+
 def test_best_of(client: httpx.Client) -> None:
     asked: dict[str, Any] = {"prompt": PROMPT, "temperature": 1.5, "seed": 9, "logprobs": 0}
     every = ask(client, **asked, n=6)["choices"]
@@ -128,6 +159,8 @@ def test_min_tokens_and_stop_tokens(client: httpx.Client) -> None:
         ("repetition_penalty", 0),
         ("top_n_sigma", -1.5),
         ("top_n_sigma", 101),
+        ("typical_p", 0),
+        ("typical_p", 1.01),
         ("logit_bias", {"5": 101}),
         ("logit_bias", {"1000000": 1}),
         ("logit_bias", {"x": 1}),

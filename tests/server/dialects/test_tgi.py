@@ -35,8 +35,9 @@ def test_huggingfaces_client(scripted_server: Server, monkeypatch: pytest.Monkey
     assert told.details.finish_reason == "eos_token"
     *parts, last = client.text_generation("<none>", details=True, stream=True, max_new_tokens=3)
     assert last.details is not None and last.details.finish_reason == "length" and len(parts) == 2
+    assert client.text_generation("<none>", typical_p=0.95) == NONE  # as LangChain asks unless it is told otherwise
     with pytest.raises(ValidationError, match=r"parameters\.typical_p"):
-        client.text_generation("<none>", typical_p=0.5)
+        client.text_generation("<none>", typical_p=1.5)
 
 
 def test_a_death_of_frontends(client: httpx.Client, kill_frontends: Callable[[], None]) -> None:

@@ -98,6 +98,7 @@ KINDS: list[dict[str, Any]] = [
     {"temperature": 0.7, "seed": 6, "top_k": 5, "ignore_eos": True, "max_tokens": 1},
     {"temperature": 0.7, "seed": 6, "min_p": 0.1, "ignore_eos": True, "max_tokens": 2},
     {"temperature": 1.2, "seed": 8, "top_n_sigma": 0.8, "ignore_eos": True},
+    {"temperature": 0.9, "seed": 8, "typical_p": 0.7, "ignore_eos": True},
 ]
 
 

@@ -33,7 +33,7 @@ def body(number: int) -> dict[str, Any]:
     """Half of them greedy, half drawn with a seed."""
     how: dict[str, Any] = {"temperature": 0} if number % 2 else {"temperature": 1.0, "seed": number}
     if number % 4 == 2:
-        how |= {"temperature": 1.6, "top_n_sigma": 1.1}
+        how |= {"temperature": 1.6, "top_n_sigma": 1.1, "typical_p": 0.9}
     prompt = f"Once upon a time there were {number} foxes. " * (1 + number % 5)
     return {"prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "stream": True, **how}
 

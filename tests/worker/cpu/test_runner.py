@@ -36,6 +36,7 @@ SAMPLINGS = [
     Sampling(15, temperature=1.5, top_k=300, top_p=0.9, min_p=0.01),
     Sampling(16, temperature=0.0),
     Sampling(17, temperature=2.0, top_n_sigma=1.3),
+    Sampling(18, temperature=1.2, typical_p=0.6, top_p=0.9),
 ]
 
 

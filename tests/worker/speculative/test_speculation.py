@@ -38,6 +38,7 @@ SAMPLINGS = [
     Sampling(13, temperature=0.5, top_p=0.8),
     Sampling(14),
     Sampling(17, temperature=1.5, top_n_sigma=1.0),
+    Sampling(18, temperature=0.8, typical_p=0.5),
     Sampling(15, temperature=0.3, frequency_penalty=0.5),
     Sampling(16, temperature=0.0, min_tokens=9, suppress=[5, 6]),
 ]

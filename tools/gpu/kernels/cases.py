@@ -202,6 +202,7 @@ FILTERS: dict[str, dict[str, float]] = {
     "free": {},
     "top-p": {"top_p": 0.95},
     "top-n-sigma": {"top_n_sigma": 1.0},
+    "typical-p": {"typical_p": 0.95},
     "top-k": {"top_k": 50, "top_p": 0.95, "temperature": 0.7},
 }
 

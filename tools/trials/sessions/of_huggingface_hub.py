@@ -48,6 +48,6 @@ steps: dict[str, Callable[[], Any]] = {
         chats.chat_completion([{"role": "user", "content": "@hello"}], model=MODEL).choices[0].message.content
     ),
     "error": lambda: client.text_generation(PROMPT, temperature=9),
-    "typical error": lambda: client.text_generation(PROMPT, stream=True, typical_p=0.5),
+    "typical error": lambda: client.text_generation(PROMPT, stream=True, typical_p=1.5),
 }
 told(steps, text=HELLO, sequence="Hello from the model", length="length", city=OSLO, error="parameters.t")
