@@ -3,8 +3,8 @@
 x86-64 keeps all orders but store → load, so only `full_fence` does anything there. arm64 needs a fence between two
 stores and between two loads as well.
 
-Releasing and then taking a private lock that is held in between is a full fence on both. The lock is the process's:
-one thread a process may use this module, and with it the rings, mailboxes and tables of this package.
+Releasing and then taking a private lock that is held in between is a full fence on both. Each thread has its own: of
+several that released a common one, a second would find it released.
 """
 
 from __future__ import annotations
@@ -12,17 +12,25 @@ from __future__ import annotations
 import platform
 import threading
 
-_lock = threading.Lock()
-_lock.acquire()
-_release, _acquire = _lock.release, _lock.acquire
+
+class _OwnLock(threading.local):
+    """A thread's, which holds it."""
+
+    def __init__(self) -> None:
+        lock = threading.Lock()
+        lock.acquire()
+        self.release, self.acquire = lock.release, lock.acquire
+
+
+_own = _OwnLock()
 
 KEEPS_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
 
 
 def full_fence() -> None:
     """No load or store crosses this line."""
-    _release()
-    _acquire()
+    _own.release()
+    _own.acquire()
 
 
 def _nothing() -> None:
