@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, cast
 
 import aiohttp
 import uvloop
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from actorserve.http.app import make_app
-from actorserve.http.middleware.context import DRAIN
+from actorserve.http.middleware.context import CLOSES, DRAIN
 from actorserve.http.settings import Settings
 from actorserve.http.transport.connection import below, unknown_names
 from actorserve.http.transport.header_timeout import TimedConnection
@@ -117,6 +117,7 @@ class Frontend(LoopActor):
     def _make_app(self, settings: Settings) -> web.Application:
         app = make_app(self.engine, settings, load_middlewares(self.context.config.middleware))
         app.on_response_prepare.append(self._close_when_draining)
+        app[CLOSES] = lambda: self.draining
         app.middlewares.insert(0, AdmissionQueue().wait)
         app.middlewares.insert(0, only_about_the_server)
         app.middlewares.append(self._refuse_when_giving_up)
@@ -231,6 +232,7 @@ class Frontend(LoopActor):
     async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
         if self.draining:
             response.force_close()
+            response.headers[hdrs.CONNECTION] = "close"  # aiohttp has decided about that before this is asked
 
     async def _drain(self) -> None:
         assert self.pool is not None

@@ -84,6 +84,7 @@ class Job:
         self.done: asyncio.Future[None] = loop.create_future()  # all choices have ended; or it failed
         self.lives: dict[int, list[int]] = {}  # of ended choices, when what happened to them, as the engine has it
         self.listener: Listener | None = None
+        self.opener: Callable[[], None] | None = None  # called once, in the turn in which it has `started`
         self._touched: dict[int, None] = {}
         self._open = len(self.choices)
 
@@ -170,16 +171,27 @@ class Job:
 
     def flush(self) -> None:
         """Hand on what the last messages brought, one update for each choice."""
-        if self.listener is not None:
-            touched, self._touched = self._touched, {}
-            try:
-                for index in touched:
-                    self.listener.update(self.choices[index])
-            except Exception:  # of this request: the others of the turn go on
-                log.exception("an answer cannot be written")
-                self.fail(ApiError(500, "The server made a mistake; its log says which."))
+        try:
+            self._hand_on()
+        except Exception:  # of this request: the others of the turn go on
+            log.exception("an answer cannot be written")
+            self.fail(ApiError(500, "The server made a mistake; its log says which."))
         if self._open == 0 and not self.done.done():
             self.done.set_result(None)
+
+    def _hand_on(self) -> None:
+        if self.opener is not None and self.has_started:
+            opener, self.opener = self.opener, None
+            opener()  # may listen
+        if self.listener is not None:
+            touched, self._touched = self._touched, {}
+            for index in touched:
+                self.listener.update(self.choices[index])
+
+    @property
+    def has_started(self) -> bool:
+        """And has not failed before."""
+        return self.started.done() and self.started.exception() is None
 
     def listen(self, listener: Listener) -> None:
         """From now on updates go to `listener`; what has come before goes there at once."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
@@ -106,12 +106,23 @@ class Answering:
                 await self._tell_prompts(job, answer)
                 return json_response(form.whole())
             keep_alive_s = self.settings.keep_alive_s if form.media_type == EVENTS else 0.0
-            if not (start.on_wire and start.begun):
-                await _has_started(job, start.on_wire, 0 if asked.wants.prompt_text else keep_alive_s)
-                await self._tell_prompts(job, answer)
-            return await stream_answer(request, job, form, start, keep_alive_s, origin_of(request, answer, job))
+            stream = EventStream(request, job, form, start, keep_alive_s, origin_of(request, answer, job))
+            return await _streamed(stream, partial(self._wait_for, job, answer, start, keep_alive_s))
         finally:
             release_behind(self.engine, job)
+
+    async def _wait_for(
+        self, job: Job, answer: Answer, start: StreamProgress, keep_alive_s: float, stream: EventStream
+    ) -> None:
+        """Until the stream may begin."""
+        if start.on_wire and start.begun:
+            return
+        if answer.wants.prompt_text:
+            await _has_started(job, start.on_wire, 0)
+            await self._tell_prompts(job, answer)
+        else:
+            await stream.prepare()
+            await _has_started(job, start.on_wire, keep_alive_s)
 
     def _goes_on(self, request: web.Request) -> bool:
         """Is it answered from slots that a predecessor has begun?"""
@@ -299,11 +310,18 @@ async def stream_answer(
     form: AnswerFormat,
     start: StreamProgress,
     keep_alive_s: float,
-    origin: Origin | None = None,
 ) -> web.StreamResponse:
-    """All of a stream."""
-    stream = EventStream(request, job, form, start, keep_alive_s, origin)
+    """All of a stream, from now on."""
+    return await _streamed(EventStream(request, job, form, start, keep_alive_s))
+
+
+async def _streamed(
+    stream: EventStream, before: Callable[[EventStream], Awaitable[None]] | None = None
+) -> web.StreamResponse:
+    """`before`: what its beginning waits for."""
     try:
+        if before is not None:
+            await before(stream)
         response = await stream.begin()
         await stream.end(response)
         return response

@@ -92,6 +92,7 @@ SEED = web.RequestKey("seed", int)  # of its draws, where its stream says how to
 ANSWER_SEED = web.RequestKey("answer_seed", int)  # of its answer, where that of its draws follows from it
 OWNER = web.RequestKey("owner", int)  # the frontend in its answer's id
 GO_ON = web.AppKey("go_on", list[RequestContext])  # in the background, for a predecessor's clients
+CLOSES: web.AppKey[Callable[[], bool]] = web.AppKey("closes")  # whether connections end with their answer now
 DRAIN: web.AppKey[Callable[[], None]] = web.AppKey("drain")  # the server ends: WebSockets begin nothing more
 GIVEN_AWAY = web.RequestKey("given_away", bool)  # another frontend answers it
 

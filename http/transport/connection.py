@@ -29,6 +29,7 @@ CONTINUES = "100-continue"
 # What connections read of aiohttp's that aiohttp promises to nobody.
 PRIVATE_SLOTS = ("_current_request", "_loop", "_messages", "_request_count", "_request_factory", "_waiter")
 PRIVATE_OPTIONS = "_kwargs"  # of web.Server: what each of its connections is made with
+PRIVATE_SENDING = "_send_headers_immediately"  # of web.StreamResponse: whether `prepare` does
 MakeRequest = Callable[..., web.BaseRequest]
 log = logging.getLogger("http")
 
@@ -36,8 +37,11 @@ log = logging.getLogger("http")
 def unknown_names(server: web.Server) -> list[str]:
     """The private names of aiohttp that this version of it does not have: with these missing it cannot be used."""
     slots = {name for kind in web.RequestHandler.__mro__ for name in getattr(kind, "__slots__", ())}
-    missing = [f"RequestHandler.{name}" for name in PRIVATE_SLOTS if name not in slots]
-    return missing if hasattr(server, PRIVATE_OPTIONS) else [*missing, f"Server.{PRIVATE_OPTIONS}"]
+    others = (server, "Server", PRIVATE_OPTIONS), (web.StreamResponse, "StreamResponse", PRIVATE_SENDING)
+    return [
+        *(f"RequestHandler.{name}" for name in PRIVATE_SLOTS if name not in slots),
+        *(f"{kind}.{name}" for owner, kind, name in others if not hasattr(owner, name)),
+    ]
 
 
 class Connection(web.RequestHandler):

@@ -11,18 +11,26 @@ import asyncio
 from collections.abc import Coroutine
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
 from ..errors import ENDING, ApiError
 from ..generation.choice import ENDED, Choice
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..generation.trail import ALIVE, BEGUN, CLOSED, ORIGIN, Origin, reached
+from ..middleware.context import CLOSES
 from ..output.answer import EVENTS, Writer
 from .resume import record_of
 
 STALL_S = 30.0
 KEEP_ALIVE = b": keep-alive\n\n"  # a comment, which clients pass over
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class PreparedResponse(web.StreamResponse):
+    """One whose headers wait for whoever sends them."""
+
+    _send_headers_immediately = False
 
 
 class EventStream:
@@ -51,6 +59,7 @@ class EventStream:
         self._waiting: dict[int, Choice] = {}  # choices with text that found the transport full
         self._full: asyncio.Task[None] | None = None  # runs while the transport is
         self._chunked = False
+        self._head: tuple[web.StreamResponse, AbstractStreamWriter] | None = None  # that is ready, and not out
         self._transport: asyncio.Transport | None = None
         self._connection = request.protocol
         self._record = record_of(request)
@@ -58,22 +67,60 @@ class EventStream:
         self._keep_alive_s = keep_alive_s if writer.media_type == EVENTS else 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._written_at = self._loop.time()
+        self._response: web.StreamResponse | None = None  # whose headers are out
         self._over_and_out = False  # the handler has ended
 
+    async def prepare(self) -> None:
+        """Make the headers ready before anything has come, so that they go out with the first text, in the turn that
+        brings it. Until then nothing is written, and `withdraw` makes room for another answer.
+        """
+        await self._make_head()
+        self._job.opener = self._open_in_time
+
+    def withdraw(self) -> None:
+        """What was prepared is not the answer, unless it is out."""
+        self._job.opener = None
+        if self._head is not None:
+            self._head[1].chunked = False  # aiohttp has one writer for all that is made ready to answer a request
+            self._head = None
+
     async def begin(self) -> web.StreamResponse:
-        """Send the headers and whatever has come so far. From here on an error can only be said inside the stream."""
+        """Send the headers and whatever has come so far, if they are not out. From here on an error can only be said
+        inside the stream.
+        """
+        if self._response is None:
+            self.withdraw()
+            await self._make_head()
+            self._open()
+        assert self._response is not None
+        return self._response
+
+    async def _make_head(self) -> None:
         headers = HEADERS | {"Content-Type": f"{self._writer.media_type}; charset=utf-8"}
         if self._origin is not None:
             headers[ORIGIN] = self._origin.written()
-        response = web.StreamResponse(headers=headers)
+        response = PreparedResponse(headers=headers)
         if self._request.version >= (1, 1):
             response.enable_chunked_encoding()
             self._chunked = True
         else:
             response.force_close()
         writer = await response.prepare(self._request)
-        if writer is not None:
-            writer.send_headers()
+        assert writer is not None, "nothing was answered yet"
+        self._head = response, writer
+
+    def _open_in_time(self) -> None:
+        """Unless the client has gone, or the headers should say by now that the connection is closed: then whoever
+        waits begins anew.
+        """
+        transport, closes = self._request.transport, self._request.app.get(CLOSES)
+        if transport is not None and not transport.is_closing() and not (closes is not None and closes()):
+            self._open()
+
+    def _open(self) -> None:
+        assert self._head is not None
+        (self._response, writer), self._head = self._head, None
+        writer.send_headers()
         self._transport = self._request.transport
         if self._record is not None:
             self._record.go_on()  # the head has gone out already, where a predecessor has begun
@@ -83,7 +130,6 @@ class EventStream:
             self._listen()
         else:  # the head went out early: what stands before all text may not be known yet
             self._job.started.add_done_callback(self._has_started)
-        return response
 
     def _has_started(self, started: asyncio.Future[None]) -> None:
         if not started.cancelled() and started.exception() is None and not self._over_and_out:
@@ -153,6 +199,7 @@ class EventStream:
     def close(self) -> None:
         """The handler ends, in whatever way."""
         self._over_and_out = True
+        self.withdraw()
         self._job.listener = None
         if self._timer is not None:
             self._timer.cancel()

@@ -24,7 +24,7 @@ class RunReaders:
         """One more, until `remove`: it is where the run is."""
         job = self._new_job()
         self._all.append(job)
-        if self.job.started.done() and self.job.started.exception() is None:
+        if self.job.has_started:
             self._wake(job)
         if self.job.done.done():
             own, error = self.job.choices[0], self.job.done.exception()
