@@ -222,11 +222,9 @@ class SchedulerActor(Actor):
             self.gauges.write()
         if self.tiers is not None:
             done += self.tiers.turn(self._workers)
-        while not self._holds() and (step := self.scheduler.plan()) is not None:
-            self._post_to_workers(step)
-            planned = self.scheduler.in_flight[-1]
-            self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
-            done += 1
+        if self.scheduler.in_flight or not self.scheduler.sequences:  # the worker waits for nothing: text goes first
+            done += self._post_moved()
+        done += self._plan()
         done += self._tell_paused(self.scheduler.pause.drained(len(self.scheduler.batch), self.scheduler.waiting))
         done += self._turn_administration() + self.adapters.turn() + self._post_moved()
         if self.tiers is not None:
@@ -236,6 +234,19 @@ class SchedulerActor(Actor):
             self.wait_s = min(self.wait_s, waits_s)
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
+        return done
+
+    def _plan(self) -> int:
+        """Steps, as many as are good ahead; the worker has each before anything else is done here."""
+        done = 0
+        while not self._holds() and (step := self.scheduler.plan()) is not None:
+            self._post_to_workers(step)
+            self.context.outboxes[self._workers].flush()
+            planned = self.scheduler.in_flight[-1]
+            if planned.new:  # of whom there is nothing to say yet: their text is made ready to be read meanwhile
+                self.scheduler.lifecycle.have_moved([one.ref for one in planned.new])
+            self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
+            done += 1
         return done
 
     def _turn_administration(self) -> int:
@@ -282,7 +293,7 @@ class SchedulerActor(Actor):
                 by_reader[self.context.system.detokenizer_of(slot_of(ref), self.context.spec.model)].append(ref)
         for name, refs in by_reader.items():
             if refs:
-                self.context.post(name, Advance(refs))
+                self.context.post_alone(name, Advance(refs))
         return len(moved)
 
 

@@ -206,11 +206,13 @@ class WorkerActor(Actor):
             return
         seconds = time.perf_counter() - start
         self.report_done(message, tokens, seconds, self.runner.failed_rows)
-        self.joined.ended(seconds)
 
     def report_done(self, message: Step, tokens: np.ndarray, seconds: float, failed_rows: Numbers) -> None:
-        """A step has ended now; the arrays are as StepDone has them."""
+        """A step has ended now; the arrays are as StepDone has them. The scheduler is told before anything else."""
         self._post(self.done(message, tokens, seconds, failed_rows))
+        self.joined.ended(seconds)
+        self.joined.flush()
+        self.context.flush()
         small = counts(message.num_rows, message.num_tokens)
         self.context.trace.add(time.monotonic_ns(), EventKind.STEP, int(seconds * 1e9), message.step, small)
         self.context.status.add(Gauge.STEPS, 1)

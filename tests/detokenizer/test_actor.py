@@ -75,6 +75,18 @@ def test_text_comes_as_tokens_do(make: Make) -> None:
     assert engine.table.text(ref) == len(ids) and not engine.actor.streams and not engine.stopped
 
 
+def test_told_of_a_text_before_it_begins(make: Make) -> None:
+    engine = make()
+    ref, ids = engine.open(), engine.ids("a fox")
+    for _ in range(2):
+        engine.tell(ref)
+        engine.turn()
+    assert not engine.deltas and list(engine.actor.streams) == [ref]
+    engine.advance(ref, ids, Finish.LENGTH)
+    engine.turn()
+    assert engine.clients[ref].text == "a fox" and not engine.actor.streams
+
+
 def test_a_step_without_text_sends_nothing(make: Make) -> None:
     engine = make()
     ref, ids = engine.open(), engine.ids("🦊")

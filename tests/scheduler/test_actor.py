@@ -130,6 +130,44 @@ def test_a_worker_with_the_memory_of_the_one_before_goes_on_in_it(
     assert life.context.table.generated(lives.ref) == 2
 
 
+def test_worker_and_detokenizer_are_told_before_all_else_is_done(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    life, actors = lives.now, lives.memory.system.by_name
+    monkeypatch.delattr(life.context, "post")
+    worker, detokenizer = (Context(lives.memory.boot(actors[name])) for name in ("worker", "detokenizer-0"))
+    seen: list[tuple[list[Any], list[Any]]] = []
+
+    def look() -> int:
+        seen.append((received(worker), received(detokenizer)))
+        return 0
+
+    received(worker)  # the greeting
+    monkeypatch.setattr(life.actor, "_turn_administration", look)
+    try:
+        life.turn(StepDone.make(life.steps[1], [8], 0.0))
+        (steps, advances) = seen.pop()
+        assert [type(step) for step in steps] == [Step] and advances == [Advance([lives.ref])]
+        life.context.table.cancel(lives.ref)
+        life.turn(Cancel([lives.ref]), StepDone.make(steps[0], [9], 0.0), StepDone.make(steps[0], [9], 0.0))
+        assert not life.actor.scheduler.in_flight and seen.pop() == ([], [Advance([lives.ref])])
+        other = life.context.table.open_slot(1, life.context.table.params(lives.ref), 1)
+        life.context.table.write_prompt(other, PROMPT, b"", 1)
+        life.turn(Admit([other]))
+        steps, advances = seen.pop()
+        assert [row.ref for step in steps for row in step.new_rows] == [other] and advances == []
+        assert received(detokenizer) == [Advance([other])], "there is no text yet: it makes ready to read some"
+    finally:
+        worker.close()
+        detokenizer.close()
+
+
+def received(context: Context) -> list[Any]:
+    """What has come for another actor."""
+    messages: list[Any] = []
+    context.inbox.drain(messages.append)
+    context.inbox.commit()
+    return messages
+
+
 def test_an_end_that_was_not_told_is_told_by_the_next_life(lives: Lives) -> None:
     """Else a client waits for it for ever."""
     old = lives.now
