@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from ...errors import ApiError, bad_request
+from ...errors import ApiError, bad_request, overloaded
 from .schemas import MCP, Object, ResponsesRequest
 
 TRIGGER = "compaction_trigger"
@@ -69,6 +69,8 @@ def remaining(items: Iterable[Object]) -> list[Object]:
 
 def compacted(remains: list[Object], ended: Object) -> Object:
     """The answer of /v1/responses/compact, of the response that has ended. ApiError where there is no whole summary."""
+    if ended["status"] == "cancelled":
+        raise overloaded("The summary was ended by an operator before it was whole. Try again.")
     if ended["status"] != "completed" or not ended["output"]:
         text = (
             "The model made no whole summary of input: it had no room for more, or nothing to say. Compact it sooner."

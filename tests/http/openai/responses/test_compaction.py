@@ -134,6 +134,8 @@ async def test_a_summary_that_is_not_whole_is_none(served: Served) -> None:
     for answer in (await compacted(served, Finish.LENGTH), await compacted(served, text="")):
         assert (answer.status, answer.error["param"]) == (400, "input")
         assert answer.error["code"] == "context_length_exceeded"
+    aborted = await compacted(served, Finish.ABORT)
+    assert aborted.status == 503 and "by an operator" in aborted.error["message"]
 
 
 @pytest.mark.parametrize(
