@@ -179,11 +179,13 @@ def test_cases_are_chosen_by_name() -> None:
     quick = [case for group in chosen(["tiny", "0.6B"], ["float32"], [], quick=True) for case in group.cases]
     assert len(quick) == 3 + 8 and all(case.requests >= case.clients for case in quick)
     assert not list(chosen(["tiny"], ["float32"], ["2x64"], quick=False))
+    (long,) = chosen(["tiny-16k"], ["float32"], [], quick=True)
+    assert (large.sequences, large.length) == (8, 1152) and (long.sequences, long.length) == (1, 8320)
 
 
 def test_both_read_one_file_of_quantised_weights(tmp_path: Path) -> None:
     folder = Checkpoint(tmp_path, tmp_path / "model.gguf")
-    task = Task(folder, "Q8_0", 2, 8, 80)
+    task = Task(folder, "Q8_0", 2, 8, 1152, 80)
     file = str(tmp_path / "model-Q8_0.gguf")
     assert file in actorserve(task).command and file in llama("llama-server")(task).command
     floats = actorserve(task._replace(weights="float32")).command

@@ -9,7 +9,8 @@ from .checkpoint import FLOATS, QUANTISED
 
 ANSWER = 48  # tokens
 SHORT = 128  # tokens of a prompt, up to which every client's sequence is tried once before
-LENGTH = 1152  # tokens of the longest sequence, with room
+LEAST_LENGTH = 1152  # tokens of a sequence that servers have room for
+ROOM = 80  # tokens beyond the longest
 
 
 class Case(NamedTuple):
@@ -39,6 +40,16 @@ class Group(NamedTuple):
     threads: int
     cases: tuple[Case, ...]
 
+    @property
+    def length(self) -> int:
+        """Tokens of the longest sequence, with room."""
+        return max(LEAST_LENGTH, *(case.prompt + case.answer + ROOM for case in self.cases))
+
+    @property
+    def sequences(self) -> int:
+        """That run at once, at most."""
+        return max(case.clients for case in self.cases)
+
     def title(self, case: Case) -> str:
         return f"{self.model} {self.weights}, {case.clients} × {case.prompt}/{case.answer}"
 
@@ -49,7 +60,12 @@ LARGE = tuple(
     for prompt, counts in ((64, (4, 4, 16, 64)), (1024, (2, 2, 8, 32)))
     for clients, requests in zip((1, 2, 8, 32), counts, strict=True)
 )
-GROUPS = (Group("tiny", FLOATS, 1, TINY), *(Group("0.6B", weights, 2, LARGE) for weights in (FLOATS, *QUANTISED)))
+LONG = (Case(1, 8192, ANSWER, 3),)
+GROUPS = (
+    Group("tiny", FLOATS, 1, TINY),
+    Group("tiny-16k", FLOATS, 1, LONG),
+    *(Group("0.6B", weights, 2, LARGE) for weights in (FLOATS, *QUANTISED)),
+)
 
 
 def chosen(models: Collection[str], weights: Collection[str], names: Collection[str], quick: bool) -> Iterator[Group]:

@@ -67,7 +67,7 @@ COMMON = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
-SHAPES = {"tiny": TINY, "0.6B": QWEN3_06B}
+SHAPES = {"tiny": TINY, "tiny-16k": TINY | {"max_position_embeddings": 16384}, "0.6B": QWEN3_06B}
 Tensors = Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]]
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from .cases import LENGTH
 from .checkpoint import FLOATS, Checkpoint
 
 NAME = "peers"
@@ -28,6 +27,7 @@ class Task(NamedTuple):
     weights: str
     threads: int
     sequences: int
+    length: int  # tokens of the longest, with room
     port: int
 
 
@@ -47,7 +47,14 @@ Server = Callable[[Task], Launch]
 def actorserve(task: Task) -> Launch:
     """Ours, from this tree: quantised weights from the file that llama.cpp has, as they are by default."""
     options = ["--served-model-name", NAME, "--port", str(task.port), "--device", "cpu", "--kv-cache-dtype", "float16"]
-    options += ["--threads", str(task.threads), "--max-num-seqs", str(task.sequences), "--max-model-len", str(LENGTH)]
+    options += [
+        "--threads",
+        str(task.threads),
+        "--max-num-seqs",
+        str(task.sequences),
+        "--max-model-len",
+        str(task.length),
+    ]
     model = task.checkpoint.gguf_of(task.weights)
     if task.weights in TYPES:
         model = task.checkpoint.folder
@@ -60,7 +67,7 @@ def vllm(python: str) -> Server:
 
     def launch(task: Task) -> Launch:
         options = ["--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(task.port), "--dtype", "float32"]
-        options += ["--max-model-len", str(LENGTH), "--max-num-seqs", str(task.sequences)]
+        options += ["--max-model-len", str(task.length), "--max-num-seqs", str(task.sequences)]
         environment = {
             "OMP_NUM_THREADS": str(task.threads),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise it takes all cores but one
@@ -90,7 +97,7 @@ def llama(command: str) -> Server:
             str(task.port),
         ]
         options += ["--threads", str(task.threads), "--threads-batch", str(task.threads)]
-        options += ["--parallel", str(task.sequences), "--ctx-size", str(task.sequences * LENGTH)]
+        options += ["--parallel", str(task.sequences), "--ctx-size", str(task.sequences * task.length)]
         return Launch([*shlex.split(command), *options])
 
     return launch
