@@ -230,7 +230,7 @@ class Frontend(LoopActor):
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def _close_when_draining(self, request: web.Request, response: web.StreamResponse) -> None:
-        if self.draining:
+        if self.draining and not isinstance(response, web.WebSocketResponse):
             response.force_close()
             response.headers[hdrs.CONNECTION] = "close"  # aiohttp has decided about that before this is asked
 

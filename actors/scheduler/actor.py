@@ -243,8 +243,9 @@ class SchedulerActor(Actor):
             self._post_to_workers(step)
             self.context.outboxes[self._workers].flush()
             planned = self.scheduler.in_flight[-1]
-            if planned.new:  # of whom there is nothing to say yet: their text is made ready to be read meanwhile
-                self.scheduler.lifecycle.have_moved([one.ref for one in planned.new])
+            # of these there is nothing to say yet: meanwhile it is made ready to be read
+            silent = [one.ref for one in planned.new if one.num_known_tokens == one.num_prompt_tokens]
+            self.scheduler.lifecycle.have_moved(silent)
             self._trace(PLANNED, step.step, counts(len(planned.rows), planned.tokens))
             done += 1
         return done

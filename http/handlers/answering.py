@@ -121,7 +121,8 @@ class Answering:
             await _has_started(job, start.on_wire, 0)
             await self._tell_prompts(job, answer)
         else:
-            await stream.prepare()
+            if not job.started.done():
+                await stream.prepare()
             await _has_started(job, start.on_wire, keep_alive_s)
 
     def _goes_on(self, request: web.Request) -> bool:

@@ -122,6 +122,7 @@ class EventStream:
         (self._response, writer), self._head = self._head, None
         writer.send_headers()
         self._transport = self._request.transport
+        self._written_at = self._loop.time()
         if self._record is not None:
             self._record.go_on()  # the head has gone out already, where a predecessor has begun
         if self._keep_alive_s:

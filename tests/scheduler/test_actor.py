@@ -155,6 +155,12 @@ def test_worker_and_detokenizer_are_told_before_all_else_is_done(lives: Lives, m
         steps, advances = seen.pop()
         assert [row.ref for step in steps for row in step.new_rows] == [other] and advances == []
         assert received(detokenizer) == [Advance([other])], "there is no text yet: it makes ready to read some"
+        given = life.context.table.open_slot(2, life.context.table.params(lives.ref), 1)
+        life.context.table.write_prompt(given, PROMPT, b"", 20, given=[7, 8])
+        life.turn(Admit([given]), StepDone.make(steps[0], [9], 0.0))
+        steps, advances = seen.pop()
+        assert [row.ref for step in steps for row in step.new_rows] == [given] and advances == []
+        assert received(detokenizer) == [Advance([other])], "what another server gave out is told with what follows"
     finally:
         worker.close()
         detokenizer.close()
