@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine
 
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import StreamWriter
 
 from ..errors import ENDING, ApiError
 from ..generation.choice import ENDED, Choice
@@ -59,7 +59,7 @@ class EventStream:
         self._waiting: dict[int, Choice] = {}  # choices with text that found the transport full
         self._full: asyncio.Task[None] | None = None  # runs while the transport is
         self._chunked = False
-        self._head: tuple[web.StreamResponse, AbstractStreamWriter] | None = None  # that is ready, and not out
+        self._head: tuple[web.StreamResponse, StreamWriter] | None = None  # that is ready, and not out
         self._transport: asyncio.Transport | None = None
         self._connection = request.protocol
         self._record = record_of(request)
@@ -106,7 +106,7 @@ class EventStream:
         else:
             response.force_close()
         writer = await response.prepare(self._request)
-        assert writer is not None, "nothing was answered yet"
+        assert isinstance(writer, StreamWriter), "nothing was answered yet"
         self._head = response, writer
 
     def _open_in_time(self) -> None:
