@@ -72,28 +72,35 @@ def grown(before: Iterable[tuple[int, int]], now: Iterable[tuple[int, int]]) -> 
             start = max(start, high)
 
 
-def put_away(before: Iterable[tuple[int, int]], mappings: Sequence[Mapping]) -> int:
+def map_function() -> Any:
+    """That of SOURCE, which `put_away` needs; None where there is no compiler, or others may write what was compiled.
+
+    It is to be had before `mappings` are read: to compile and to load it changes them.
+    """
+    try:
+        return _loaded()
+    except subprocess.SubprocessError as error:
+        print(f"what imports have allocated is not put into a file: {error}", file=sys.stderr)
+        return None
+    except (OSError, ConfigError):  # no cache folder
+        return None
+
+
+def put_away(before: Iterable[tuple[int, int]], mappings: Sequence[Mapping], map_from_file: Any) -> int:
     """Put into a file what the process has got since it had these ranges; how many bytes are there now."""
     ranges = list(grown(before, own_memory(mappings)))
     size = sum(end - start for start, end in ranges)
     if not size or size > available_bytes() // SHARE or len(os.listdir("/proc/self/task")) > 1 or not is_fit(mappings):
         return 0
     try:
-        function = _function()
-        if function is None:
-            return 0
         with tempfile.TemporaryFile(dir=cache_folder(), buffering=0) as file:
             words = array("Q", [word for start, end in ranges for word in (start, end - start)])
-            return int(function(file.fileno(), words.buffer_info()[0], len(ranges), LIMIT_MS))
-    except subprocess.SubprocessError as error:
-        print(f"what imports have allocated is not put into a file: {error}", file=sys.stderr)
-        return 0
-    except (OSError, ConfigError):  # no cache folder
+            return int(map_from_file(file.fileno(), words.buffer_info()[0], len(ranges), LIMIT_MS))
+    except (OSError, ConfigError):
         return 0
 
 
-def _function() -> Any:
-    """That of SOURCE; None where there is no compiler, or others may write what was compiled."""
+def _loaded() -> Any:
     given = os.environ.get("CC")
     compiler = next(filter(None, map(shutil.which, (given,) if given else COMPILERS)), None)
     if compiler is None:

@@ -45,7 +45,7 @@ from ...runtime.signals import die_with_supervisor, leave_signals_to_supervisor
 from ..rolling.preflight import check, tell_layout
 from .code_pages import let_go
 from .mappings import mapped_ranges, read_mappings
-from .memory_file import put_away
+from .memory_file import map_function, put_away
 
 ALSO = ("tokenizers",)  # what actors import only once they run
 ADOPTION_S = 10.0  # what the one in between gets to end
@@ -160,8 +160,9 @@ class _Template:
     def _import(self) -> None:
         if self._kind:
             find(KINDS[self._kind].early_imports)(*self._modules)
-            mappings = read_mappings()
-            put_away(self._before, mappings)
+            map_from_file, mappings = map_function(), read_mappings()
+            if map_from_file is not None:
+                put_away(self._before, mappings, map_from_file)
             let_go(mappings)
         else:
             import_aiohttp()

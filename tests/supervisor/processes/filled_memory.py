@@ -52,8 +52,8 @@ def main() -> None:
     memory_file.LIMIT_MS = -1 if "no time" in sys.argv else 60_000
     if "no memory" in sys.argv:
         memory_file.SHARE = 1 << 30
-    mappings = read_mappings()
-    size = memory_file.put_away(before, mappings)
+    function, mappings = memory_file.map_function(), read_mappings()
+    size = 0 if function is None else memory_file.put_away(before, mappings, function)
     release.set()
     told: dict[str, Any] = {
         "wanted": sum(end - start for start, end in memory_file.grown(before, memory_file.own_memory(mappings))),
