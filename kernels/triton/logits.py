@@ -195,8 +195,10 @@ def log_sums(logits: Tensor, out: Tensor | None = None) -> Tensor:
     out = torch.empty(len(logits), dtype=torch.float32, device=logits.device) if out is None else out
     if out.shape != logits.shape[:1] or out.dtype != torch.float32 or not out.is_contiguous():
         raise ValueError(f"out {out.dtype}{list(out.shape)} must be float32 [{len(logits)}]")
-    if len(logits):
-        log_sums_kernel[(len(logits),)](logits, logits.stride(0), out, WORDS=logits.shape[1], LANES=LANES, num_warps=16)
+    count, words = logits.shape
+    if count:
+        stride = logits.stride(0) if count > 1 else words  # that of a single row may be any
+        log_sums_kernel[(count,)](logits, stride, out, WORDS=words, LANES=LANES, num_warps=16)
     return out
 
 

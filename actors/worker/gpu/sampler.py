@@ -203,7 +203,8 @@ class Sampler:
             pending.told.append(told._replace(records=to_host(told.records)))
 
     def _logits_of(self, hidden: Hidden) -> Tensor:
-        return self.model.logits(self.model.norm(hidden)).float()
+        """Rows side by side, as all are of which logprobs are made: a group's have words behind them that are none."""
+        return self.model.logits(self.model.norm(hidden)).float().contiguous()
 
     def _fill_masks(self, pending: PendingStep, rows: Ints) -> Numbers:
         """Masks that depend on the text so far, made while the device computes; whose grammar has failed."""

@@ -20,6 +20,8 @@ import torch
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.telemetry.gauges import WorkerGauge
+from actorserve.actors.worker import logprobs
+from actorserve.shm.table.logprobs import Logprobs
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 from tests.support.warm import run_module
 
@@ -64,7 +66,9 @@ SETUPS: dict[str, dict[str, Any]] = {  # tables of a width that is no multiple o
     "drafts": {"rows": 9, "length": 1100, "block_size": 16, "tokens": 128, "changes": {}, "graphs": True},
     "stored": {"rows": 19, "length": 1100, "block_size": 16, "tokens": 300, "changes": {}, "graphs": True},
     "group": {"rows": 9, "length": 1030, "block_size": 16, "tokens": 40, "changes": {}, "graphs": True},
+    "float32 group": {"rows": 9, "length": 1030, "block_size": 16, "tokens": 40, "changes": {}, "graphs": True},
 }
+GROUPS = ("group", "float32 group")
 LAUNCHES = {  # of a layer that decodes one row of a divided context; with adapters two more for each product
     **{"plain": 10, "fused": 7, "experts": 12},
     "adapters": 10 + 2 * 4,
@@ -90,16 +94,16 @@ def counted() -> dict[str, dict[str, list[str]]]:
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_nothing_is_compiled_in_traffic(counted: dict[str, dict[str, list[str]]], setup: str) -> None:
-    """Chunks and decoding mixed at random, rows that want penalties, biases and masks among them."""
+    """Chunks and decoding mixed at random, rows that want penalties, biases, masks and logprobs among them."""
     before, after = counted[setup]["before"], counted[setup]["after"]
     attention = {"_decode", "_merge", "_prefill", "_merge_tokens"}
     if setup == "stored":
         assert {"stored_linear_kernel", "decode_kernel"} <= set(before)
-    assert ("key_kernel" in before) == (setup == "group")
+    assert ("key_kernel" in before) == (setup in GROUPS)
     if setup == "adapters":
         assert {"shrink_kernel", "expand_kernel"} <= set(before)
     kept = {"propose_kernel", "verify_kernel"} if setup == "drafts" else {"keep_kernel"}
-    assert attention | kept | {"inputs_kernel", "sample_kernel", "adjust_kernel"} <= set(before)
+    assert attention | kept | {"inputs_kernel", "sample_kernel", "adjust_kernel", "log_sums_kernel"} <= set(before)
     assert after == [], "compiled while requests run"
 
 
@@ -111,8 +115,8 @@ def test_all_are_compiled_side_by_side(counted: dict[str, dict[str, list[str]]],
 
 def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list[str]]]) -> None:
     """A fresh machine compiles all of them: none depends on how many rows or splits there are."""
-    assert len(counted["plain"]["before"]) <= 22, counted["plain"]["before"]
-    assert len(counted["windows"]["before"]) <= 22 + 6, "attention once for each kind of layer"
+    assert len(counted["plain"]["before"]) <= 23, counted["plain"]["before"]
+    assert len(counted["windows"]["before"]) <= 23 + 6, "attention once for each kind of layer"
 
 
 @pytest.mark.parametrize("setup", LAUNCHES)
@@ -137,7 +141,11 @@ class OneMember:
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
-    all_gather = maximum = all_reduce
+    maximum = all_reduce
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits, with words behind them that are none, as the last of several members has them."""
+        return torch.nn.functional.pad(x, (0, -x.shape[1] % 32))
 
 
 def make_runner(setup: dict[str, Any], drafts: int) -> Any:
@@ -157,24 +165,25 @@ def make_runner(setup: dict[str, Any], drafts: int) -> Any:
     lora = GpuLoraSites(ADAPTERS, 20, device) if setup is SETUPS["adapters"] else None
     get = lambda name: read(name, slice(None), None)  # noqa: E731
     stored = four_bits(shape) if setup is SETUPS["stored"] else None
-    fused, group = setup is SETUPS["fused"], OneMember() if setup is SETUPS["group"] else None
+    fused, group = setup is SETUPS["fused"], OneMember() if any(setup is SETUPS[name] for name in GROUPS) else None
     length: int = setup["length"]
-    model = make_model(shape, get, torch.bfloat16, length, device, cast(Any, group), fused, lora=lora, stored=stored)
-    log = np.zeros((rows, setup["length"]), np.int32)
+    dtype = torch.float32 if setup is SETUPS["float32 group"] else torch.bfloat16
+    model = make_model(shape, get, dtype, length, device, cast(Any, group), fused, lora=lora, stored=stored)
+    log = np.zeros((rows, length), np.int32)
+    told = Logprobs(Logprobs.create(rows, length), rows, length)
     sizes = Sizes(rows, setup["tokens"], setup["length"], setup["block_size"], drafts, ADAPTERS if lora else 0)
     mixed = mixed_sizes(rows, setup["tokens"], drafts > 0) if setup["graphs"] else []
     if drafts:
         runner: GpuRunner = DraftingRunner(
-            model, log, sizes, capture_sizes([], rows), mixed=mixed, lookup=Lookup(2, 4, drafts)
+            model, log, sizes, capture_sizes([], rows), logprobs=told, mixed=mixed, lookup=Lookup(2, 4, drafts)
         )
     else:
-        runner = GpuRunner(model, log, sizes, capture_sizes([], rows), mixed=mixed)
+        runner = GpuRunner(model, log, sizes, capture_sizes([], rows), logprobs=told, mixed=mixed)
     if runner.adapted is not None:
         for adapter in range(1, 1 + ADAPTERS):
             runner.adapted.slots.take(adapter)
-    runner.pools = make_pools(
-        shape, rows * -(-setup["length"] // setup["block_size"]), setup["block_size"], torch.bfloat16, device
-    )
+    blocks = rows * -(-length // setup["block_size"])
+    runner.pools = make_pools(shape, blocks, setup["block_size"], dtype, device)
     return runner
 
 
@@ -203,6 +212,7 @@ def prompts(rows: int, length: int, adapters: int) -> Iterator[Sequence]:
         Sampling(5, top_k=4),
         Sampling(6, logit_bias=[(3, 1.0)]),
         Sampling(7, allowed_token_ids=[4, 5, 6], min_tokens=2, suppress=[5]),
+        Sampling(8, logprobs=3, prompt_logprobs=2),
     ]
     for number in range(rows):
         size = int(random.integers(1, length // 4))
@@ -296,6 +306,7 @@ def late() -> dict[str, list[str]]:
 def main() -> None:
     torch.set_num_threads(1)
     names = compile_nothing()
+    logprobs.LOG_SUMS["cpu"] = logprobs.LOG_SUMS["cuda"]
     found: dict[str, Any] = {
         name: traffic(names, setup, 3 if name == "drafts" else 0) for name, setup in SETUPS.items()
     }
