@@ -30,7 +30,7 @@ from actorserve.http.dashboard.figures import PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Engine, Heard, Job
 from actorserve.http.generation.times import JobTimes
-from actorserve.shm.journals.keyed_log import KeyedLog
+from actorserve.shm.journals.keyed_log import KeyedLog, OtherLog
 from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.table.stamps import Stamps
 
@@ -87,6 +87,7 @@ class FrontendEngine(Engine):
         self.tools = ToolCalls(context, self._calls)
         self.scaling = SupervisorLink(context)
         self._log = KeyedLog(context.files["recent"], *system.files.recent, own)
+        self._other_logs: dict[int, OtherLog] = {}
         self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
         self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)
         client_metrics = ClientMetrics(context)
@@ -235,8 +236,12 @@ class FrontendEngine(Engine):
     def put(self, key: bytes, payload: bytes) -> bool:
         return self._log.put(key, payload)
 
-    def get(self, key: bytes) -> bytes | None:
-        return self._log.get(key)
+    def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
+        if frontend is None or frontend == self.index:
+            return self._log.get(key)
+        if frontend not in self._other_logs:
+            self._other_logs[frontend] = self._log.other(frontend)
+        return self._other_logs[frontend].get(key)
 
     def kept_payloads(self) -> list[bytes]:
         return [payload for key in self._log.keys() if (payload := self._log.get(key))]

@@ -264,8 +264,8 @@ class Engine(Protocol):
     def put(self, key: bytes, payload: bytes) -> bool:
         """Keep some bytes by a key, as long as there is room for them; False if they are too many."""
 
-    def get(self, key: bytes) -> bytes | None:
-        """What was put."""
+    def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
+        """What was put; `frontend`: by which, if not by this one."""
 
     def kept_payloads(self) -> list[bytes]:
         """All that was put and is not forgotten."""

@@ -1,17 +1,19 @@
 """What a frontend must find again by a key after its own death: a bounded log of records, the newest of a key counts.
 
-One region a frontend, written by it alone, read by it and its successor. Layout: one page of words, then a ring of
-bytes by their count in the server's life.
+One region a frontend, written by it alone, read by it, its successor and the others. Layout: one page of words, then a
+ring of bytes by their count in the server's life.
     start     the oldest record that is whole; moved before what lies there is overwritten
     end       behind the newest record; stored last
 A record: length of its payload and two words of key, then the payload, in whole words. What is old is forgotten when
-there is no room: nothing here is the only copy of a running request.
+there is no room: nothing here is the only copy of a running request. Others may read what is being overwritten: what
+stands before `start` once it is read counts for nothing.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections import deque
 from struct import Struct
 
 from ..fence import load_fence, store_fence
@@ -24,15 +26,24 @@ START, END = range(2)
 LARGEST_SHARE = 8  # of the room: a record that fills more of it would cost too many others
 
 
-class KeyedLog:
-    """Region `index` of the file."""
+class _Region:
+    """One of the file, and what stands in it by its place."""
 
-    def __init__(self, fd: int, count: int, room: int, index: int) -> None:
-        self._room = whole(room, PAGE)
-        self._map = mmap.mmap(fd, recent_bytes(count, room))
-        self._words = memoryview(self._map).cast("Q")
+    def __init__(self, memory: mmap.mmap, room: int, index: int) -> None:
+        self._map, self._room = memory, room
+        self._words = memoryview(memory).cast("Q")
         self._first = index * region_words(room)
         self._start = data_start(self._first)
+
+    def _read(self, at: int, length: int) -> bytes:
+        return read_ring(self._map, self._start, self._room, at, length)
+
+
+class KeyedLog(_Region):
+    """Region `index` of the file, for who writes it."""
+
+    def __init__(self, fd: int, count: int, room: int, index: int) -> None:
+        super().__init__(mmap.mmap(fd, recent_bytes(count, room)), whole(room, PAGE), index)
         self._found: dict[bytes, tuple[int, int]] = {}  # key: position and length of its newest payload
         at, end = self._words[self._first + START], self._words[self._first + END]  # SYNC: recent.end
         load_fence()
@@ -40,6 +51,10 @@ class KeyedLog:
             length, key = HEADER.unpack(self._read(at, HEADER.size))
             self._found[key] = at + HEADER.size, length
             at += _size(length)
+
+    def other(self, index: int) -> OtherLog:
+        """Another's region."""
+        return OtherLog(self._map, self._room, index)
 
     @staticmethod
     def create(count: int, room: int) -> int:
@@ -85,8 +100,52 @@ class KeyedLog:
         """All that are not forgotten, the one first written first."""
         return list(self._found)
 
-    def _read(self, at: int, length: int) -> bytes:
-        return read_ring(self._map, self._start, self._room, at, length)
+
+class OtherLog(_Region):
+    """A region for who only looks, while its writer may write."""
+
+    def __init__(self, memory: mmap.mmap, room: int, index: int) -> None:
+        super().__init__(memory, room, index)
+        self._at = 0  # behind the last record that is known
+        self._known: deque[tuple[int, bytes]] = deque()  # position and key of each, the oldest first
+        self._newest: dict[bytes, tuple[int, int]] = {}  # key: position and length of its newest record
+
+    def get(self, key: bytes) -> bytes | None:
+        """The key's newest payload, if it is not forgotten."""
+        self._follow()
+        while (found := self._newest.get(key)) is not None:
+            at, length = found
+            payload = self._read(at + HEADER.size, length)
+            if at >= self._oldest():
+                return payload
+            self._follow()
+        return None
+
+    def _oldest(self) -> int:
+        """The oldest record that is whole: what was read before it may be anything."""
+        load_fence()
+        return self._words[self._first + START]
+
+    def _follow(self) -> None:
+        """Forget what is overwritten, and learn what was written up to some moment behind that."""
+        self._forget(self._oldest())
+        while self._at < self._words[self._first + END]:  # SYNC: recent.end
+            load_fence()
+            length, key = HEADER.unpack(self._read(self._at, HEADER.size))
+            if self._at < (oldest := self._oldest()):
+                self._forget(oldest)
+                continue
+            self._known.append((self._at, key))
+            self._newest[key] = self._at, length
+            self._at += _size(length)
+
+    def _forget(self, oldest: int) -> None:
+        """All before this position."""
+        while self._known and self._known[0][0] < oldest:
+            at, key = self._known.popleft()
+            if self._newest[key][0] == at:
+                del self._newest[key]
+        self._at = max(self._at, oldest)
 
 
 def _size(length: int) -> int:

@@ -90,6 +90,7 @@ class FakeEngine:
         self.asked: list[Any] = []
         self.index, self.frontends = 0, 1
         self.payloads: dict[bytes, bytes] = {}
+        self.others_payloads: dict[int, dict[bytes, bytes]] = {}  # of other frontends
         self.open_sessions: dict[bytes, float] = {}
         self.pauses: list[tuple[str, bool]] = []
         self.others: dict[int, FakeEngine] = {}  # of further models
@@ -137,8 +138,9 @@ class FakeEngine:
         self.payloads[key] = payload
         return True
 
-    def get(self, key: bytes) -> bytes | None:
-        return self.payloads.get(key)
+    def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
+        found = self.payloads if frontend in (None, self.index) else self.others_payloads[frontend or 0]
+        return found.get(key)
 
     def kept_payloads(self) -> list[bytes]:
         return list(self.payloads.values())

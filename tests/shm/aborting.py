@@ -28,6 +28,24 @@ def aborted(operation: Callable[[], object], at: int, modules: tuple[ModuleType,
     return _traced(operation, die, modules)
 
 
+def interrupted(
+    operation: Callable[[], object], at: int, other: Callable[[], object], modules: tuple[ModuleType, ...]
+) -> bool:
+    """Run, with what another process does just before bytecode number `at` of these modules; False if it ended before.
+    The other's are not counted.
+    """
+    reached = False
+
+    def meanwhile(count: int) -> None:
+        nonlocal reached
+        if count == at:
+            reached = True
+            other()
+
+    _traced(operation, meanwhile, modules)
+    return reached
+
+
 def _traced(
     operation: Callable[[], object], before_each: Callable[[int], None], modules: tuple[ModuleType, ...]
 ) -> bool:

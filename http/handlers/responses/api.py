@@ -18,15 +18,14 @@ from ...generation.idempotency import StreamProgress
 from ...generation.idempotency_keys import Background
 from ...generation.job import Job
 from ...generation.prepare import PreparedRequest
-from ...generation.trail import Given
 from ...middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
 from ...openai.responses.answers import answer_to
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
-from ...openai.responses.references import owner_of_items, resolved
+from ...openai.responses.references import resolved
 from ...openai.responses.requests import can_move, input_items, renamed
 from ...openai.responses.schemas import InputItemsQuery, ResponsesRequest
 from ...openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
-from ...openai.responses.stored import StoredResponse, history, not_found, page_of
+from ...openai.responses.stored import StoredResponse, not_found, page_of
 from ...output import answer as answers
 from ...output.formats import AnswerFormat, ResponsesFormat
 from ...transport.json_response import json_response
@@ -68,15 +67,17 @@ class ResponsesApi:
         given, moves = request.get(GIVEN), can_move(body, bool(servers))
         if given is not None and not moves:
             raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
-        owner = self.owner(body, given)
-        if owner is not None:
-            await self.generator.give_to(request, owner)
+        begun_by = None if given is None else given.origin.owner
+        keeper = self.engine.index if begun_by is None else begun_by
+        keeps = keeper < self.engine.frontends  # else there is no frontend of this number here
+        if keeps:
+            await self.generator.give_to(request, keeper)
         body = resolved(body, self.keeping, request[CLIENT])
         await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
         if servers:
-            return await self._with_tools(request, raw, body, servers, owner)
+            return await self._with_tools(request, raw, body, servers)
         seeds = request if moves else None
         chat, asked = self.requests.ask(body, name_request(request, body.request_id), request[CLIENT], seeds)
         model = check_model(chat.model, *self.settings.names, True)  # who comes new is checked where it begins
@@ -84,9 +85,7 @@ class ResponsesApi:
             check_model(chat.model, *self.settings.names)
             return await self._begin(request, raw, body, asked, model)
 
-        begun_by = None if given is None else given.origin.owner
-        keeper = request[OWNER] = self.engine.index if begun_by is None else begun_by
-        keeps = keeper == self.engine.index  # else there is no frontend of this number here
+        request[OWNER] = keeper
 
         def form(answer: answers.Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
             key = response_id(keeper, answer.seed, answer.created)
@@ -96,16 +95,16 @@ class ResponsesApi:
             return ResponsesFormat(own, job, at_end=at_end)
 
         try:
-            return await self.generator.answer(request, raw, chat, asked, form, owner)
+            return await self.generator.answer(request, raw, chat, asked, form, begun_by if keeps else None)
         except ApiError as error:
             raise renamed(error) from None
 
     async def _with_tools(
-        self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], owner: int | None
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer]
     ) -> web.StreamResponse:
         """One whose model may call tools of these servers."""
         who = name_request(request, body.request_id), request[CLIENT]
-        asked = self.requests.with_tools(raw, body, servers, who, owner=owner)
+        asked = self.requests.with_tools(raw, body, servers, who)
         if not body.background:
             return await self.tools.create(request, asked)
         self.keeping.check_room()
@@ -119,11 +118,7 @@ class ResponsesApi:
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
-        body = read(ResponsesRequest, raw)
-        owner = self.owner(body, None)
-        if owner is not None:
-            await self.generator.give_to(request, owner)
-        body = resolved(body, self.keeping, request[CLIENT])
+        body = resolved(read(ResponsesRequest, raw), self.keeping, request[CLIENT])
         await self.generator.want_adapter(request, body.model)
         chat, asked = self.requests.ask(body, request[REQUEST_ID], request[CLIENT])
         check_model_of(request.get(ACCOUNT), check_model(chat.model, *self.settings.names))
@@ -132,21 +127,6 @@ class ResponsesApi:
         except ApiError as error:
             raise renamed(error) from None
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
-
-    def owner(self, body: ResponsesRequest, given: Given | None) -> int | None:
-        """The frontend that must answer, if there is one: it keeps what came before, or what is begun elsewhere."""
-        if given is not None and given.origin.owner is not None:
-            return given.origin.owner if given.origin.owner < self.engine.frontends else None
-        if body.previous_response_id is not None:
-            return self._owner_of_previous(body.previous_response_id)
-        return owner_of_items(body, self.engine.frontends)
-
-    def _owner_of_previous(self, name: str) -> int:
-        try:
-            return owner_of(name)
-        except ApiError:
-            history(lambda _: None, name)  # says that there is none
-            raise
 
     # --- in the background -----------------------------------------------------------------------------------------
 
@@ -221,8 +201,8 @@ class ResponsesApi:
 
     # --- kept ------------------------------------------------------------------------------------------------------
 
-    async def _named(self, request: web.Request) -> str:
-        """The id in the path; this frontend keeps it."""
+    async def _own(self, request: web.Request) -> str:
+        """The id in the path; this frontend keeps it, and has what is running of it."""
         name = request.match_info["id"]
         owner = owner_of(name)
         if owner >= self.engine.frontends:
@@ -232,10 +212,10 @@ class ResponsesApi:
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/responses/{id}, with ?stream=true&starting_after=N."""
-        name = await self._named(request)
-        stored = self.keeping.get(name, request[CLIENT])
         if request.query.get("stream", "false").lower() not in ("true", "1"):
-            return json_response(stored.response)
+            return json_response(self.keeping.get(request.match_info["id"], request[CLIENT]).response)
+        name = await self._own(request)
+        stored = self.keeping.get(name, request[CLIENT])
         after = request.query.get("starting_after", "-1")
         if not after.removeprefix("-").isdecimal() or len(after) > 9:
             raise bad_request("starting_after must be the number of an event.", "starting_after")
@@ -248,15 +228,15 @@ class ResponsesApi:
 
     async def input(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/responses/{id}/input_items."""
-        name, wanted = await self._named(request), decode_query(InputItemsQuery, request.query)
-        return json_response(page_of(self.keeping.get(name, request[CLIENT]).input, wanted))
+        wanted = decode_query(InputItemsQuery, request.query)
+        return json_response(page_of(self.keeping.get(request.match_info["id"], request[CLIENT]).input, wanted))
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/responses/{id}/cancel."""
-        return json_response(self.keeping.cancel(await self._named(request), request[CLIENT]).response)
+        return json_response(self.keeping.cancel(await self._own(request), request[CLIENT]).response)
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """DELETE /v1/responses/{id}."""
-        name = await self._named(request)
+        name = await self._own(request)
         self.keeping.delete(name, request[CLIENT])
         return json_response({"id": name, "object": "response", "deleted": True})

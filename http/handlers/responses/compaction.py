@@ -32,11 +32,7 @@ class CompactionApi:
     async def create(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/compact."""
         responses, client = self._responses, request[CLIENT]
-        body = with_trigger(read(ResponsesRequest, raw))
-        owner = responses.owner(body, None)
-        if owner is not None:
-            await self._generator.give_to(request, owner)
-        body = resolved(body, responses.keeping, client)
+        body = resolved(with_trigger(read(ResponsesRequest, raw)), responses.keeping, client)
         await self._generator.want_adapter(request, body.model)
         chat, asked = responses.requests.ask(body, name_request(request, body.request_id), client)
         model = check_model(chat.model, *responses.settings.names, True)  # who comes new is checked where it begins
@@ -50,6 +46,6 @@ class CompactionApi:
             return ResponsesFormat(made, job, as_whole=partial(compacted, remains))
 
         try:
-            return await self._generator.answer(request, raw, chat, asked, form, owner)
+            return await self._generator.answer(request, raw, chat, asked, form)
         except ApiError as error:
             raise renamed(error) from None

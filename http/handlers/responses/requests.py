@@ -61,14 +61,13 @@ class ResponseRequests:
         servers: list[McpServer],
         who: tuple[str, str],
         *,
-        owner: int | None = None,
         kept: Finder | None = None,
         keep: Callable[[str, Object], object] | None = None,
     ) -> RequestFacts:
         """One whose model may call tools of these servers. `who`: the request's id, and its client."""
         check_tools(body)
         return RequestFacts(
-            *(body, raw, servers, owner, self.earlier(body, who[1], kept)),
+            *(body, raw, servers, self.earlier(body, who[1], kept)),
             lambda turn: self.ask(turn, *who, kept=kept)[1],
             keep or (lambda key, ended: self.keep(body, key, ended, who[1])),
         )

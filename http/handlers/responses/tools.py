@@ -74,7 +74,6 @@ class RequestFacts:
     body: ResponsesRequest
     raw: bytes
     servers: list[McpServer]
-    owner: int | None
     earlier: list[Object]
     ask: Callable[[ResponsesRequest], PreparedRequest]
     keep: Callable[[str, dict[str, Any]], object]
@@ -140,7 +139,7 @@ class ToolResponses:
 
     async def _start(self, request: web.Request, asked: RequestFacts) -> Start:
         name_request(request, asked.body.request_id)
-        key = await self._generator.key(request, asked.raw, asked.owner)
+        key = await self._generator.key(request, asked.raw, None)
         record = record_of(request)
         before = record.predecessor if record else None
         if record and before and not before.begun:

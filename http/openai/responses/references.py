@@ -10,7 +10,6 @@ import msgspec
 
 from ...errors import ApiError, bad_request
 from .schemas import Object, ResponsesRequest
-from .store import owner_of
 from .stored import StoredResponse
 
 REFERENCE = "item_reference"
@@ -22,17 +21,6 @@ class Finder(Protocol):
 
     def find(self, name: str, client: str) -> StoredResponse | None:
         """The response of this id, if it is this client's."""
-
-
-def owner_of_items(request: ResponsesRequest, frontends: int) -> int | None:
-    """The frontend that keeps the first item which is only named: it has to answer. None where there is none."""
-    names = (_response_of(item.get("id")) for item in _items(request) if _is_reference(item))
-    name = next((name for name in names if name is not None), "")
-    try:
-        owner = owner_of(name)
-    except ApiError:  # if it is named at all, `resolved` says that it is not there
-        return None
-    return owner if owner < frontends else None
 
 
 def resolved(request: ResponsesRequest, kept: Finder, client: str) -> ResponsesRequest:

@@ -1,8 +1,8 @@
 """Responses that are kept: found again by their id, fetched, gone on from, deleted; and those in the background.
 
-A response's id names the frontend that keeps it, in shared memory, so that its successor has it; another frontend
-gives requests for it to that one. Only clients with the key that it was made with find it: to others it is not there.
-One that runs in the background goes on when its frontend dies: the successor finds its request and its slots.
+A response's id names the frontend that keeps it, in shared memory, so that its successor has it and others read it.
+What changes it, or needs what runs of it, is given to that one. Only clients with the key it was made with find it:
+to others it is not there. One in the background goes on when its frontend dies: the successor has request and slots.
 """
 
 from __future__ import annotations
@@ -149,8 +149,14 @@ class ResponseStore:
         return found if found is not None and found.client == client else None
 
     def _load(self, name: str) -> StoredResponse | None:
-        """The same, whosever it is."""
-        data = self.engine.get(_key("response", name))
+        """The same, whosever it is, and whichever frontend keeps it."""
+        try:
+            owner = owner_of(name)
+        except ApiError:  # no id of ours
+            return None
+        if owner >= self.engine.frontends:
+            return None
+        data = self.engine.get(_key("response", name), owner)
         return StoredResponse.decode(data) if data else None
 
     def begin(self, background: Background, running: RunningResponse, stored: StoredResponse) -> None:

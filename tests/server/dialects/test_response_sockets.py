@@ -71,3 +71,30 @@ async def test_a_connection_goes_on_when_its_frontend_dies(
             kill_frontends()
             second = await turn(socket, {}, input="<long>", previous_response_id=first["id"])
             assert second["output"][0]["content"][0]["text"] == LONG
+
+
+async def test_one_goes_on_from_a_response_whichever_frontend_keeps_it(
+    scripted_server: Server, kill_frontends: Callable[[], None]
+) -> None:
+    """By connections to both, behind the deaths of both, and by requests of their own."""
+    url, short = f"{scripted_server.base_url}/v1/responses", {"input": "<one>", "store": True}
+    async with aiohttp.ClientSession() as session:
+        sockets: dict[str, tuple[ClientWebSocketResponse, str]] = {}
+        others: list[ClientWebSocketResponse] = []
+        while len(sockets) < 2:
+            assert len(others) < 64, "all connections are one frontend's"
+            others.append(await session.ws_connect(url))
+            name = (await turn(others[-1], {}, **short))["id"]
+            sockets[name[:7]] = others[-1], name  # resp_, and the frontend's number
+        for _ in range(2):
+            names = [name for _, name in sockets.values()]
+            for owner, (socket, _) in sockets.items():
+                for name in names:
+                    following = await turn(socket, {}, previous_response_id=name, **short)
+                    assert following["previous_response_id"] == name and following["id"].startswith(owner)
+                    sockets[owner] = socket, following["id"]
+            kill_frontends()
+        for _, name in sockets.values():
+            async with session.post(url, json={"previous_response_id": name, **short}) as answer:
+                assert answer.status == 200, await answer.text()
+                assert (await answer.json())["previous_response_id"] == name

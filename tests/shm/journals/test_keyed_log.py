@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from actorserve.shm.journals import byte_ring, keyed_log
-from actorserve.shm.journals.keyed_log import KEY_BYTES, KeyedLog
+from actorserve.shm.journals.keyed_log import KEY_BYTES, KeyedLog, OtherLog
 from actorserve.shm.layout import PAGE
 
-from ..aborting import every_abort
+from ..aborting import every_abort, interrupted
 
 ROOM = 2 * PAGE
 
@@ -28,19 +28,31 @@ def fd() -> Iterator[int]:
     os.close(fd)
 
 
+def written(payloads: list[bytes]) -> tuple[KeyedLog, OtherLog]:
+    """A log with these by their numbers, and another's look at it."""
+    fd = KeyedLog.create(1, ROOM)
+    log = KeyedLog(fd, 1, ROOM, 0)
+    os.close(fd)
+    for number, payload in enumerate(payloads):
+        log.put(key(number), payload)
+    return log, log.other(0)
+
+
 def test_the_newest_of_a_key_is_found_by_a_successor(fd: int) -> None:
     recent = KeyedLog(fd, 3, ROOM, 1)
     assert recent.get(key(1)) is None
     assert recent.put(key(1), b"old") and recent.put(key(2), b"") and recent.put(key(1), b"new")
-    for reader in (recent, KeyedLog(fd, 3, ROOM, 1)):
+    successor = KeyedLog(fd, 3, ROOM, 1)
+    for reader in (recent, successor, KeyedLog(fd, 3, ROOM, 2).other(1)):
         assert (reader.get(key(1)), reader.get(key(2)), reader.get(key(3))) == (b"new", b"", None)
-        assert reader.keys() == [key(1), key(2)]
+    assert recent.keys() == successor.keys() == [key(1), key(2)]
     assert KeyedLog(fd, 3, ROOM, 0).keys() == KeyedLog(fd, 3, ROOM, 2).keys() == []
 
 
 def test_the_old_is_forgotten_for_the_new(fd: int) -> None:
     """Against a plain list of what was put: what is found is its newest end, and successors agree."""
     regions = [KeyedLog(fd, 3, ROOM, index) for index in range(3)]
+    others = [regions[index - 1].other(index) for index in range(3)]
     draw = random.Random(1)
     put: list[list[tuple[bytes, bytes]]] = [[], [], []]
     for number in range(600):
@@ -50,9 +62,11 @@ def test_the_old_is_forgotten_for_the_new(fd: int) -> None:
         put[index].append((name, payload))
         if number % 50 == 0:
             regions[index] = KeyedLog(fd, 3, ROOM, index)
-        for region, records in zip(regions, put, strict=True):
+        for region, other, records in zip(regions, others, put, strict=True):
             newest = dict(records)
             found = {name: region.get(name) for name in region.keys()}
+            if draw.random() < 0.3:
+                assert {name: other.get(name) for name in newest if other.get(name) is not None} == found
             assert found.items() <= newest.items() and (not records or records[-1][0] in found)
             if sum(len(payload) + 40 for _, payload in records[-4:]) <= ROOM:
                 assert {name for name, _ in records[-4:]} <= found.keys()
@@ -75,6 +89,8 @@ def test_a_death_anywhere_leaves_whole_records() -> None:
             self.recent = KeyedLog(fd, 1, ROOM, 0)
             for number, payload in enumerate(payloads[:-2]):
                 self.recent.put(key(number), payload)
+            self.other = self.recent.other(0)
+            assert self.other.get(key(9)) == payloads[9]
 
         def put(self) -> None:
             for number, payload in list(enumerate(payloads))[-2:]:
@@ -83,6 +99,9 @@ def test_a_death_anywhere_leaves_whole_records() -> None:
     counts = set()
     for scene, _ in every_abort(Scene, lambda scene: scene.put, (keyed_log, byte_ring)):
         successor = KeyedLog(scene.fd.fileno(), 1, ROOM, 0)
+        assert {name: scene.other.get(name) for name in successor.keys()} == {
+            name: successor.get(name) for name in successor.keys()
+        }
         found = [int.from_bytes(name, "little") for name in successor.keys()]
         assert found == list(range(found[0], found[-1] + 1)) and found[-1] >= len(payloads) - 3
         assert all(successor.get(key(number)) == payloads[number] for number in found)
@@ -90,3 +109,36 @@ def test_a_death_anywhere_leaves_whole_records() -> None:
         assert successor.put(key(99), b"goes on") and successor.get(key(99)) == b"goes on"
         assert all(successor.get(name) is not None for name in successor.keys())
     assert counts == {len(payloads) - 3, len(payloads) - 2, len(payloads) - 1}
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("many", "knows"), [(1, True), (1, False), (5, True), (30, False)])
+def test_who_reads_while_another_writes_finds_a_whole_record_or_none(many: int, knows: bool, again: bool) -> None:
+    """Before each step of the reader so many records are put at once as overwrite some, or all. `again`: and then the
+    one that is read.
+    """
+    draw = random.Random(2)
+    payloads = [bytes([65 + number]) * draw.randrange(600, 900) for number in range(42)]
+    found = set[bytes | None]()
+    reached, at = True, 0
+    while reached:
+        at += 1 if knows else 7  # it has far more to do
+        writer, reader = written(payloads[:12])
+        oldest = writer.keys()[0]
+        old, later = writer.get(oldest), b"new" if again else None
+        if knows:
+            assert reader.get(oldest) == old
+
+        def write(writer: KeyedLog = writer, oldest: bytes = oldest) -> None:
+            for number in range(12, 12 + many):
+                writer.put(key(number), payloads[number])
+            if again:
+                writer.put(oldest, b"new")
+
+        got: list[bytes | None] = []
+        reached = interrupted(lambda: got.append(reader.get(oldest)), at, write, (keyed_log, byte_ring))  # noqa: B023
+        assert got[0] in (old, later)
+        found.add(got[0])
+        assert all(reader.get(key(number)) == writer.get(key(number)) for number in range(42))
+    assert at > 40, f"only {at - 1} bytecodes were traced"
+    assert found == {old, later}

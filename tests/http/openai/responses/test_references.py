@@ -8,7 +8,7 @@ import pytest
 
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
-from actorserve.http.openai.responses.references import owner_of_items, resolved
+from actorserve.http.openai.responses.references import resolved
 from actorserve.http.openai.responses.requests import input_items, to_chat
 from actorserve.http.openai.responses.store import response_id
 from actorserve.http.openai.responses.stored import StoredResponse
@@ -48,7 +48,7 @@ def test_the_items_stand_in_the_place_of_their_names() -> None:
 def test_what_names_none_is_as_it_was() -> None:
     for given in ("a", [{"role": "user", "content": "a", "id": CALL}], [{"content": "a", "id": CALL}]):
         request = request_of(input=given)
-        assert resolved(request, Shelf(), "mine") is request and owner_of_items(request, 4) is None
+        assert resolved(request, Shelf(), "mine") is request
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,3 @@ def test_others_do_not_find_it_and_none_is_taken_twice() -> None:
         with pytest.raises(ApiError) as raised:
             resolved(request_of(input=items), Shelf(), client)
         assert (raised.value.status, raised.value.param) == (status, f"input[{len(items) - 1}].id")
-
-
-def test_who_keeps_the_first_one_answers() -> None:
-    asked = request_of(input=[reference("msg_1"), reference(f"msg_{SECOND}0001"), reference(CALL)])
-    assert (owner_of_items(asked, 2), owner_of_items(asked, 1)) == (1, None)

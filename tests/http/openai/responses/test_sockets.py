@@ -224,6 +224,24 @@ async def test_a_client_that_goes_is_generated_nothing_more(served: Served) -> N
     assert await served.release() is job
 
 
+async def test_what_another_frontend_keeps_is_gone_on_from(served: Served) -> None:
+    engine = served.engine
+    engine.frontends = 2
+    engine.others_payloads[1] = {}
+    async with connected(served) as socket:
+        first = await answered(served, socket, input="first")
+        engine.others_payloads[0], engine.payloads, engine.index = engine.payloads, {}, 1  # the connection's is another
+        second = await answered(served, socket, input="second", previous_response_id=first["id"])
+        assert second["id"].startswith("resp_01") and len(engine.payloads) == 1
+        await socket.create(input="third", previous_response_id=second["id"])
+        prompt = await prompt_of(served)
+        assert prompt.index('"first"') < prompt.index('"second"') < prompt.index('"third"')
+        await socket.end()
+        for name in (first["id"].replace("resp_00", "resp_02"), first["id"].replace("resp_00", "resp_01"), "resp_1"):
+            error = await socket.refused(previous_response_id=name)
+            assert error["error"]["code"] == "previous_response_not_found"
+
+
 async def test_a_server_that_ends_tells_its_clients(served: Served) -> None:
     async with connected(served) as idle, connected(served) as busy:
         await busy.create(input="hi")
