@@ -59,6 +59,8 @@ from .rpc import Calls
 from .supervisor import SupervisorLink
 from .tools import ToolCalls
 
+LEAST_OF_OTHERS = 256  # bytes: a kept response is longer, and of the keys' records there may be a hundred thousand
+
 
 class FrontendEngine(Engine):
     """One frontend's engine: a frontend drives it from its event loop, and so does an LLM object."""
@@ -68,7 +70,7 @@ class FrontendEngine(Engine):
         another frontend, so that this one handles all keys.
         """
         system, own, table = context.system, context.spec.index, context.table
-        self.index, self.frontends = (0, 1) if alone else (own, context.config.frontends)
+        self.index, self.frontends, self.alone = own, context.config.frontends, alone
         count = system.slots_per_frontend
         vectors = context.vectors()
         self._model = context.spec.model  # which one is asked
@@ -237,10 +239,11 @@ class FrontendEngine(Engine):
         return self._log.put(key, payload)
 
     def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
+        """See Engine; of another frontend what is long."""
         if frontend is None or frontend == self.index:
             return self._log.get(key)
         if frontend not in self._other_logs:
-            self._other_logs[frontend] = self._log.other(frontend)
+            self._other_logs[frontend] = self._log.other(frontend, LEAST_OF_OTHERS)
         return self._other_logs[frontend].get(key)
 
     def kept_payloads(self) -> list[bytes]:

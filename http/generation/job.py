@@ -230,6 +230,7 @@ class Engine(Protocol):
 
     index: int  # of this frontend
     frontends: int
+    alone: bool  # no connection can be given to another one
 
     def of_model(self, model: int) -> Engine:
         """The same, for requests to another of the server's models."""
@@ -265,7 +266,7 @@ class Engine(Protocol):
         """Keep some bytes by a key, as long as there is room for them; False if they are too many."""
 
     def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
-        """What was put; `frontend`: by which, if not by this one."""
+        """What was put; `frontend`: by which, if not by this one. Of others' only what is as long as a response is."""
 
     def kept_payloads(self) -> list[bytes]:
         """All that was put and is not forgotten."""

@@ -155,7 +155,8 @@ class Answering:
         return Answer(*about, request[REQUEST_ID] if named_so else "", self.settings.fingerprint)
 
     async def key(self, request: web.Request, raw: bytes, owner: int | None) -> Key | None:
-        """The request's key; this frontend handles it. Another's request is given to that one."""
+        """The request's key; this frontend handles it. Another's request is given to that one, if nothing of its answer
+        was given out."""
         if not self.settings.idempotency:
             return None
         key = key_of(
@@ -165,7 +166,9 @@ class Answering:
             self.engine.frontends,
             self.settings.idempotent_request_ids,
         )
-        if key is not None and owner is None:
+        record = record_of(request)
+        begun = record is not None and record.predecessor is not None and record.predecessor.begun
+        if key is not None and owner is None and not (begun or self.engine.alone):
             await self.give_to(request, key.owner)
         return key
 
@@ -173,6 +176,10 @@ class Answering:
         """Go on, if this is that frontend; otherwise it is given the connection, and this handler is cancelled."""
         if frontend == self.engine.index:
             return
+        if self.engine.alone:
+            raise overloaded(
+                "With TLS a connection stays with its frontend, and another has to do this. Try a new one."
+            )
         record = record_of(request)
         if record is None or frontend >= self.engine.frontends or not record.move(frontend):
             raise overloaded("There are too many connections for requests that belong together. Try again soon.")

@@ -52,9 +52,9 @@ class KeyedLog(_Region):
             self._found[key] = at + HEADER.size, length
             at += _size(length)
 
-    def other(self, index: int) -> OtherLog:
+    def other(self, index: int, least: int = 0) -> OtherLog:
         """Another's region."""
-        return OtherLog(self._map, self._room, index)
+        return OtherLog(self._map, self._room, index, least)
 
     @staticmethod
     def create(count: int, room: int) -> int:
@@ -102,10 +102,14 @@ class KeyedLog(_Region):
 
 
 class OtherLog(_Region):
-    """A region for who only looks, while its writer may write."""
+    """A region for who only looks, while its writer may write. While a record is written in the place of its key's own
+    old one there is neither.
+    """
 
-    def __init__(self, memory: mmap.mmap, room: int, index: int) -> None:
+    def __init__(self, memory: mmap.mmap, room: int, index: int, least: int) -> None:
+        """`least`: bytes of payloads that are looked for; shorter ones are taken for none, and cost no memory."""
         super().__init__(memory, room, index)
+        self._least = least
         self._at = 0  # behind the last record that is known
         self._known: deque[tuple[int, bytes]] = deque()  # position and key of each, the oldest first
         self._newest: dict[bytes, tuple[int, int]] = {}  # key: position and length of its newest record
@@ -135,15 +139,18 @@ class OtherLog(_Region):
             if self._at < (oldest := self._oldest()):
                 self._forget(oldest)
                 continue
-            self._known.append((self._at, key))
-            self._newest[key] = self._at, length
+            if length >= self._least:
+                self._known.append((self._at, key))
+                self._newest[key] = self._at, length
+            else:
+                self._newest.pop(key, None)
             self._at += _size(length)
 
     def _forget(self, oldest: int) -> None:
         """All before this position."""
         while self._known and self._known[0][0] < oldest:
             at, key = self._known.popleft()
-            if self._newest[key][0] == at:
+            if key in self._newest and self._newest[key][0] == at:
                 del self._newest[key]
         self._at = max(self._at, oldest)
 

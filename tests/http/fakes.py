@@ -88,7 +88,7 @@ class FakeEngine:
         self.refusal: Exception | None = None
         self.missing: list[str] = []
         self.asked: list[Any] = []
-        self.index, self.frontends = 0, 1
+        self.index, self.frontends, self.alone = 0, 1, False
         self.payloads: dict[bytes, bytes] = {}
         self.others_payloads: dict[int, dict[bytes, bytes]] = {}  # of other frontends
         self.open_sessions: dict[bytes, float] = {}

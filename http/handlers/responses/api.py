@@ -69,7 +69,7 @@ class ResponsesApi:
             raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
         begun_by = None if given is None else given.origin.owner
         keeper = self.engine.index if begun_by is None else begun_by
-        keeps = keeper < self.engine.frontends  # else there is no frontend of this number here
+        keeps = keeper == self.engine.index or (keeper < self.engine.frontends and not self.engine.alone)
         if keeps:
             await self.generator.give_to(request, keeper)
         body = resolved(body, self.keeping, request[CLIENT])
@@ -193,7 +193,8 @@ class ResponsesApi:
     async def _events(self, request: web.Request, running: RunningResponse, after: int) -> web.StreamResponse:
         """Its events from the first or behind one on."""
         start = follow(request, seed_of(running.answer.key), running.answer.created)
-        job, form = running.read(self.engine, max(after, read_state(start.states[0])[1] - 1))
+        at_end = partial(self.keeping.end, running.answer.id)
+        job, form = running.read(self.engine, max(after, read_state(start.states[0])[1] - 1), at_end)
         try:
             return await stream_answer(request, job, form, start, self.settings.keep_alive_s)
         finally:

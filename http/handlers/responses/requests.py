@@ -34,12 +34,12 @@ class ResponseRequests:
         request_id: str,
         client: str,
         seeds: web.Request | None = None,
-        kept: Finder | None = None,
+        earlier: list[Object] | None = None,
     ) -> tuple[ChatRequest, PreparedRequest]:
-        """`seeds`: the request whose stream another server may go on with; `kept`: where else than in the store it is
-        looked for what the response goes on from.
+        """`seeds`: the request whose stream another server may go on with; `earlier`: what stands before its input,
+        where it is known.
         """
-        earlier = self.earlier(body, client, kept)
+        earlier = self.earlier(body, client) if earlier is None else earlier
         try:
             chat = chat_request(to_chat(body, earlier))
             chat = chat if seeds is None else seeded(seeds, chat)
@@ -50,7 +50,7 @@ class ResponseRequests:
         return chat, asked
 
     def earlier(self, body: ResponsesRequest, client: str, kept: Finder | None = None) -> list[Object]:
-        """What stands before its input."""
+        """What stands before its input; `kept`: where else than in the store it is looked for."""
         previous, found = body.previous_response_id, self._keeping if kept is None else kept
         return history(lambda name: found.find(name, client), previous) if previous is not None else []
 
@@ -61,14 +61,15 @@ class ResponseRequests:
         servers: list[McpServer],
         who: tuple[str, str],
         *,
-        kept: Finder | None = None,
+        earlier: list[Object] | None = None,
         keep: Callable[[str, Object], object] | None = None,
     ) -> RequestFacts:
         """One whose model may call tools of these servers. `who`: the request's id, and its client."""
         check_tools(body)
+        earlier = self.earlier(body, who[1]) if earlier is None else earlier
         return RequestFacts(
-            *(body, raw, servers, self.earlier(body, who[1], kept)),
-            lambda turn: self.ask(turn, *who, kept=kept)[1],
+            *(body, raw, servers, earlier),
+            lambda turn: self.ask(turn, *who, earlier=earlier)[1],
             keep or (lambda key, ended: self.keep(body, key, ended, who[1])),
         )
 

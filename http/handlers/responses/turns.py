@@ -76,7 +76,8 @@ class TurnMaker:
         kept = SocketResponses(self._session, api.keeping)
         body = resolved(read(ResponsesRequest, active.raw), kept, self._request[CLIENT])
         await api.generator.want_adapter(self._request, body.model)
-        making = _Making(self._request, self._session, api, message, body, active, kept)
+        earlier = api.requests.earlier(body, self._request[CLIENT], kept)  # at its end it may be forgotten
+        making = _Making(self._request, self._session, api, message, body, active, earlier)
         if servers := mcp_servers(body, api.settings):
             if message.prepares:
                 raise bad_request("generate: false does not go with tools that are called here.", "generate")
@@ -92,7 +93,7 @@ class _Making:
     message: SocketMessage
     body: ResponsesRequest
     active: ActiveResponse
-    kept: SocketResponses
+    earlier: list[Object]
 
     @property
     def key(self) -> str:
@@ -107,7 +108,7 @@ class _Making:
         """One whose model calls nothing here."""
         api, active = self.api, self.active
         asked_body = streamed(self.body, self.message.prepares)
-        chat, asked = api.requests.ask(asked_body, *self.who(), kept=self.kept)
+        chat, asked = api.requests.ask(asked_body, *self.who(), earlier=self.earlier)
         model = check_model(chat.model, *api.settings.names, state is not None)
         check_model_of(self.request.get(ACCOUNT), model)
         answer = answer_to(self.body, self.key, model, active.created, api.settings.sampling_defaults)
@@ -130,7 +131,7 @@ class _Making:
         """One whose model may call tools of these servers."""
         body = streamed(self.body, self.message.prepares)
         facts = self.api.requests.with_tools(
-            self.active.raw, body, servers, self.who(), kept=self.kept, keep=self._keep
+            self.active.raw, body, servers, self.who(), earlier=self.earlier, keep=self._keep
         )
         start = Start(digest_of(self.active.raw), self.active.seed, self.active.created, is_known=state is not None)
         try:
@@ -151,5 +152,4 @@ class _Making:
         """By the store, or by the connection itself."""
         client = self.request[CLIENT]
         if not self.api.requests.keep(self.body, key, ended, client):
-            earlier = self.api.requests.earlier(self.body, client, self.kept)
-            self.session.remember(self.message.stream_id, unkept(self.body, key, ended, earlier, client))
+            self.session.remember(self.message.stream_id, unkept(self.body, key, ended, self.earlier, client))

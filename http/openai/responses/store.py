@@ -24,12 +24,13 @@ from ...output.formats import AnswerFormat, ResponsesFormat
 from ...settings import printable
 from .answers import ResponseAnswer
 from .schemas import Object
-from .stored import StoredResponse, not_found
+from .stored import RUNNING, StoredResponse, not_found
 
 MOST_RUNNING = 256  # that are remembered after their end, for those who read their events
 CANCELLED = 499
 GRAIN = 8  # characters of an event that may be asked for again
 log = logging.getLogger("http")
+AtEnd = Callable[[Object], object]
 
 
 class RunningResponse(Protocol):
@@ -52,8 +53,9 @@ class RunningResponse(Protocol):
     def failed(self, error: ApiError) -> Object:
         """The same of one that failed."""
 
-    def read(self, engine: Engine, after: int) -> tuple[Job, AnswerFormat]:
-        """For one who reads its events behind this one. ApiError 404 where they are no longer kept."""
+    def read(self, engine: Engine, after: int, at_end: AtEnd) -> tuple[Job, AnswerFormat]:
+        """For one who reads its events behind this one: `at_end` is given the body before he has the last, unless it is
+        kept by then. ApiError 404 where they are no longer kept."""
 
     def stop_reading(self, engine: Engine, job: Job) -> None:
         """The reader of this job is gone."""
@@ -87,7 +89,7 @@ class RunningAnswer:
     def failed(self, error: ApiError) -> Object:
         return ResponsesFormat(self.answer, self.job).failed_body(error)
 
-    def read(self, engine: Engine, after: int) -> tuple[Job, AnswerFormat]:
+    def read(self, engine: Engine, after: int, at_end: AtEnd) -> tuple[Job, AnswerFormat]:
         """As the slot has it, in pieces of always the same length."""
         if not engine.has(self.job.refs):
             raise ApiError(404, "The events of this response are no longer kept.", "stream")
@@ -95,7 +97,7 @@ class RunningAnswer:
         job.seed = self.job.seed
         job.choices[0].grain = GRAIN
         engine.submit(job, self.job.refs)
-        return job, ResponsesFormat(self.answer, job, after)
+        return job, ResponsesFormat(self.answer, job, after, at_end)
 
     def stop_reading(self, engine: Engine, job: Job) -> None:
         engine.release(job)
@@ -198,7 +200,7 @@ class ResponseStore:
             except msgspec.DecodeError:  # a record of another kind
                 continue
             stored = self._load(left.id)
-            if stored is None or stored.status not in ("queued", "in_progress") or left.id in self.running:
+            if stored is None or stored.status not in RUNNING or left.id in self.running:
                 continue
             try:
                 running = make(left, stored.client)
@@ -223,17 +225,27 @@ class ResponseStore:
                 body = running.failed(error)
             finally:
                 running.leave(self.engine)
-            current = self._load(name)
-            if name not in self.running or (current is not None and current.status == "cancelled"):
-                pass  # deleted, or as `cancel` has kept it
-            elif not self.put(msgspec.structs.replace(stored, response=body)):
-                self._fail(name, stored, ApiError(500, "The response is too large to be kept."))
+            self._end(name, stored, body)
             self.engine.put(_key("background", name), b"")
 
         running.task = asyncio.get_running_loop().create_task(wait())
         self.running[name] = running
         while len(self.running) > MOST_RUNNING and (old := self._oldest_ended()) is not None:
             del self.running[old]
+
+    def end(self, name: str, body: Object) -> None:
+        """It is found as it has ended, before somebody is told so: who asks next may ask another frontend."""
+        stored = self._load(name)
+        if stored is not None:
+            self._end(name, stored, body)
+
+    def _end(self, name: str, stored: StoredResponse, body: Object) -> None:
+        """Unless it has ended before, as by `cancel`, or was deleted."""
+        current = self._load(name)
+        if name not in self.running or (current is not None and current.status not in RUNNING):
+            return
+        if not self.put(msgspec.structs.replace(stored, response=body)):
+            self._fail(name, stored, ApiError(500, "The response is too large to be kept."))
 
     def _oldest_ended(self) -> str | None:
         return next((name for name, one in self.running.items() if one.task is not None and one.task.done()), None)
@@ -244,7 +256,7 @@ class ResponseStore:
         running = self.running.get(name)
         if stored.status == "cancelled" and running is not None and not running.job.done.done():
             self.put(stored)
-            self._end(name, running)
+            self._abort(name, running)
         return stored
 
     def delete(self, name: str, client: str) -> None:
@@ -253,9 +265,9 @@ class ResponseStore:
         running = self.running.pop(name, None)
         self.engine.put(_key("response", name), b"")
         if running is not None and not running.job.done.done():
-            self._end(name, running)
+            self._abort(name, running)
 
-    def _end(self, name: str, running: RunningResponse) -> None:
+    def _abort(self, name: str, running: RunningResponse) -> None:
         running.abort(self.engine, self._slots(name), ApiError(CANCELLED, "It was cancelled."))
 
 

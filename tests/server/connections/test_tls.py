@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -162,6 +163,40 @@ def test_keys_of_requests_are_handled_by_whoever_has_the_connection(server: Serv
         connection.request("POST", "/v1/completions", json.dumps(CAPITAL), key)
         response = connection.getresponse()
         assert response.headers["Idempotent-Replayed"] == "true" and b"Paris" in response.read()
+
+
+def test_responses_are_found_whoever_keeps_them(server: Server, files: Certificates) -> None:
+    """What runs of them is its frontend's alone."""
+    connections: list[http.client.HTTPConnection] = []
+    names: dict[str, str] = {}
+
+    def ask(connection: http.client.HTTPConnection, method: str, path: str, **body: Any) -> tuple[int, Any]:
+        connection.request(method, f"/v1/responses{path}", json.dumps(body) if body else None)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    while len(names) < 2:
+        assert len(connections) < 64, "all connections are one frontend's"
+        connections.append(connect(server, files.context()))
+        status, made = ask(connections[-1], "POST", "", input="Hello!", max_output_tokens=4, background=True)
+        assert status == 200
+        names[made["id"][:7]] = made["id"]  # resp_, and the frontend's number
+    refused = 0
+    for connection in connections:
+        for name in names.values():
+            deadline = time.monotonic() + WAIT_S
+            while (found := ask(connection, "GET", f"/{name}"))[1].get("status") in ("queued", "in_progress"):
+                assert time.monotonic() < deadline
+            assert found[0] == 200 and found[1]["id"] == name
+            body = {"input": "And?", "max_output_tokens": 4, "previous_response_id": name}
+            status, following = ask(connection, "POST", "", **body)
+            assert status == 200 and following["previous_response_id"] == name
+            status, answer = ask(connection, "POST", f"/{name}/cancel")
+            assert status in (200, 503)
+            if status == 503:
+                assert "With TLS a connection stays with its frontend" in answer["error"]["message"]
+            refused += status == 503
+    assert refused == len(connections), "each connection is one frontend's"
 
 
 def test_certificates_that_are_renewed(server: Server, files: Certificates) -> None:

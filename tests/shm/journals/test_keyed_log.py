@@ -111,6 +111,22 @@ def test_a_death_anywhere_leaves_whole_records() -> None:
     assert counts == {len(payloads) - 3, len(payloads) - 2, len(payloads) - 1}
 
 
+def test_others_may_look_for_long_payloads_alone(fd: int) -> None:
+    recent = KeyedLog(fd, 3, ROOM, 0)
+    other = recent.other(0, least=10)
+    recent.put(key(1), b"long enough")
+    recent.put(key(2), b"short")
+    assert (other.get(key(1)), other.get(key(2))) == (b"long enough", None)
+    recent.put(key(1), b"")
+    assert other.get(key(1)) is None
+    recent.put(key(1), b"another that is long")
+    assert other.get(key(1)) == b"another that is long"
+    recent.put(key(1), b"short")
+    for number in range(20):
+        recent.put(key(9), bytes(900))
+        assert other.get(key(1)) is None and other.get(key(9)) == bytes(900), number
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(("many", "knows"), [(1, True), (1, False), (5, True), (30, False)])
 def test_who_reads_while_another_writes_finds_a_whole_record_or_none(many: int, knows: bool, again: bool) -> None:

@@ -9,6 +9,7 @@ from ....generation.idempotency_keys import Key
 from ....generation.job import Engine, Job
 from ....output.formats import AnswerFormat
 from ..schemas import Object
+from ..store import AtEnd
 from .run import ToolRun
 from .run_format import ToolRunFormat
 
@@ -39,8 +40,8 @@ class RunningTools:
         """See RunningResponse."""
         return self._run.failed_body(error)
 
-    def read(self, engine: Engine, after: int) -> tuple[Job, AnswerFormat]:
-        """See RunningResponse."""
+    def read(self, engine: Engine, after: int, at_end: AtEnd) -> tuple[Job, AnswerFormat]:
+        """See RunningResponse; the run keeps its end before it tells of it."""
         return self._run.readers.add(), ToolRunFormat(self._run, after + 1)
 
     def stop_reading(self, engine: Engine, job: Job) -> None:

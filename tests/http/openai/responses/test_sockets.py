@@ -242,6 +242,21 @@ async def test_what_another_frontend_keeps_is_gone_on_from(served: Served) -> No
             assert error["error"]["code"] == "previous_response_not_found"
 
 
+async def test_what_it_goes_on_from_may_be_forgotten_meanwhile(served: Served) -> None:
+    """It was read at the beginning, and stands before what follows as well."""
+    async with connected(served) as socket:
+        first = await answered(served, socket, input="first")
+        await socket.create(input="second", store=False, previous_response_id=first["id"])
+        job = await served.job()
+        assert (await served.ask("DELETE", f"{PATH}/{first['id']}")).status == 200
+        finish_all(job)
+        second = (await socket.end())[-1]["response"]
+        await socket.create(input="third", store=False, previous_response_id=second["id"])
+        prompt = await prompt_of(served)
+        assert prompt.index('"first"') < prompt.index('"second"') < prompt.index('"third"')
+        await socket.end()
+
+
 async def test_a_server_that_ends_tells_its_clients(served: Served) -> None:
     async with connected(served) as idle, connected(served) as busy:
         await busy.create(input="hi")

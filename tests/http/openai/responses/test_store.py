@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.stored import StoredResponse, history, not_found
-from tests.http.fakes import finish_all
+from tests.http.fakes import finish_all, rendered
 from tests.http.openai.responses.scripted import SAID, TWICE, USAGE
 from tests.http.serving import Served
 
@@ -120,3 +121,38 @@ async def made(served: Served, items: list[dict[str, Any]]) -> str:
     client.send("POST", "/v1/responses", {"input": items})
     finish_all(await served.job())
     return f"/v1/responses/{(await client.answer()).json['id']}/input_items"
+
+
+async def test_who_is_told_the_end_of_one_in_the_background_finds_it_kept(served: Served) -> None:
+    """Also by another frontend, and before this one has come to write it down by itself."""
+    served.engine.has = lambda refs: True  # type: ignore[method-assign]
+    client = await served.client()
+    client.send("POST", "/v1/responses", {"input": "hi", "background": True, "stream": True})
+    running, reader = await served.job(), await served.job()
+    finish_all(reader)
+    last = json.loads((await client.answer()).body.strip().rpartition(b"data: ")[2])
+    assert last["type"] == "response.completed" and not running.done.done()
+    path = f"/v1/responses/{last['response']['id']}"
+    for _ in range(2):
+        assert (await served.ask("GET", path)).json == last["response"]
+        if not running.done.done():
+            finish_all(running)
+            await served.release()
+
+
+@pytest.mark.parametrize(("method", "what"), [("POST", "/cancel"), ("DELETE", "")])
+async def test_what_was_cancelled_or_deleted_stays_so_whoever_reads_its_end(
+    served: Served, method: str, what: str
+) -> None:
+    served.engine.has = lambda refs: True  # type: ignore[method-assign]
+    begun = await served.ask("POST", "/v1/responses", {"input": "hi", "background": True})
+    path = f"/v1/responses/{begun.json['id']}"
+    client = await served.client()
+    client.send("GET", f"{path}?stream=true")
+    _, reader = await served.job(), await served.job()
+    rendered(reader)
+    assert (await served.ask(method, path + what)).status == 200
+    finish_all(reader)
+    await client.answer()
+    found = await served.ask("GET", path)
+    assert (found.status, found.json.get("status")) == ((200, "cancelled") if what else (404, None))
