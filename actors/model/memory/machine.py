@@ -71,12 +71,15 @@ def torch_has_cuda() -> bool:
 
 
 def cpu_flags() -> set[str]:
-    """What the processor can do, in the kernel's names."""
+    """What the processor can do, in the kernel's names, and who made it, where the kernel says so."""
+    found: set[str] = set()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
+        if name.strip() in ("flags", "Features", "vendor_id"):
+            found |= set(value.split())
+        elif not name.strip() and found:  # those of the first one
+            break
+    return found
 
 
 def dtype_on_cpu(config: Config, shape: Architecture) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -277,6 +278,20 @@ def in_another_process(code: str, cache: Path, **environment: str) -> subprocess
 
 
 LOAD = "print(native.load(cpu_flags()).seconds > 0)\nassert 'torch' not in sys.modules"
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        (set(), ["avx512bf16", "avx512"]),
+        ({"GenuineIntel"}, ["avx512", "avx512bf16"]),
+        ({"GenuineIntel", "amx_tile", "amx_int8", "amx_bf16"}, ["amx", "avx512", "avx512bf16"]),
+    ],
+)
+def test_which_kernels_a_processor_has(more: set[str], names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    own = next(one for one in native.VARIANTS if one.name == "avx512bf16")
+    assert [one.name for one in native.variants(own.needs | more)] == [*names, "plain"]
 
 
 def test_two_starts_at_once_and_a_third_one_find_a_whole_library(tmp_path: Path) -> None:
