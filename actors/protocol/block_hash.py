@@ -1,6 +1,7 @@
 """Names of KV blocks: block i's hash covers every token up to its end, so equal hashes mean equal prefixes.
 
-h(i) = blake2b-128(h(i-1) + int32 ids of block i + pictures in it), h(-1) = empty, or blake2b-128(cache salt, adapter).
+h(i) = blake2b-128(h(i-1) + int32 ids of block i + pictures in it), h(-1) = empty, or blake2b-128(cache salt), which has
+the adapter as its key, so that no salt, which clients choose, gives an adapter's blocks another name.
 All positions of a picture have the same id, so that a block with some of them says which picture it is, and where it
 begins. Leaf module, for the renderer (prompts) and the scheduler (generated tokens).
 """
@@ -20,10 +21,8 @@ def first_hash(salt: str, adapter: int = 0) -> bytes:
     """
     if not salt and not adapter:
         return b""
-    own = blake2b(salt.encode(errors="surrogatepass"), digest_size=HASH_BYTES)
-    if adapter:
-        own.update(b"\0adapter\0%d" % adapter)
-    return own.digest()
+    own = b"%d" % adapter if adapter else b""
+    return blake2b(salt.encode(errors="surrogatepass"), digest_size=HASH_BYTES, key=own).digest()
 
 
 def extend_hashes(

@@ -21,7 +21,7 @@ from actorserve.actors.protocol.request import (
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError, bad_request
-from ..generation.fields.ranges import MAX_SALT, check_ranges
+from ..generation.fields.ranges import check_ranges, check_salt
 from ..generation.prompts import chat_prompt, check_template, check_tokens
 from ..openai.schemas import ChatRequest
 from ..settings import Settings
@@ -103,8 +103,7 @@ def work(
         raise bad_request("mm_processor_kwargs: this model takes texts alone.", "mm_processor_kwargs")
     if body.truncate_prompt_tokens == 0:
         raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
-    if body.cache_salt is not None and not 0 < len(body.cache_salt) <= MAX_SALT:
-        raise bad_request(f"cache_salt must have 1 to {MAX_SALT} characters.", "cache_salt")
+    check_salt(body.cache_salt)
     if len(prompts) > MAX_INPUTS:
         raise bad_request(f"{field}: at most {MAX_INPUTS} are taken in one request, not {len(prompts)}.", field)
     if not settings.has_tokenizer and not all(isinstance(prompt, TokenPrompt) for prompt in prompts):

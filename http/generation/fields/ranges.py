@@ -99,8 +99,13 @@ def _check_words(request: GenerationFields, vocab_size: int) -> None:
     words = request.bad_words or []
     if len(words) > MAX_BAD_WORDS or any(not 0 < len(word) <= MAX_BAD_WORD for word in words):
         raise bad_request(f"bad_words takes at most {MAX_BAD_WORDS} words of {MAX_BAD_WORD} characters.", "bad_words")
-    if request.cache_salt is not None and not 0 < len(request.cache_salt) <= MAX_SALT:
-        raise bad_request(f"cache_salt must have 1 to {MAX_SALT} characters.", "cache_salt")
+    check_salt(request.cache_salt)
+
+
+def check_salt(salt: str | None) -> None:
+    """Behind a NUL the server says of which weights the blocks are."""
+    if salt is not None and (not 0 < len(salt) <= MAX_SALT or "\0" in salt):
+        raise bad_request(f"cache_salt must have 1 to {MAX_SALT} characters, none of them NUL.", "cache_salt")
 
 
 def _check_logprob_ids(request: GenerationFields) -> None:

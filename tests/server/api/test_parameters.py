@@ -172,6 +172,7 @@ def test_min_tokens_and_stop_tokens(client: httpx.Client) -> None:
         ("stop_token_ids", [1 << 20]),
         ("bad_words", [""]),
         ("cache_salt", ""),
+        ("cache_salt", "a\0weights 1"),
         ("stream_interval", 0),
         ("length_penalty", 0.5),
         ("suffix", "a"),
