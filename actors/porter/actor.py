@@ -200,7 +200,8 @@ class PorterActor(Actor):
         now = time.monotonic()
         if now >= self._look_at:
             self._meet()
-            self._look()
+            if self.kind is not None:
+                self._look()
             self._look_at = now + (BUSY_S if self._changed or self.saving else QUIET_S)
         copied = self._copy() if self.kind is not None else 0
         written = self.saving.save(self.kind) if self.kind is not None else 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
@@ -19,6 +20,9 @@ from struct import Struct
 MAGIC = b"ACTKVB\0\1"
 HEAD = Struct("<8s32s16sQ32s")
 SUFFIX, UNFINISHED = ".kv", ".part"
+FINGERPRINT, FIRST = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{2}")  # folders
+BLOCK = re.compile("[0-9a-f]{32}" + re.escape(SUFFIX))
+PART = re.compile(BLOCK.pattern + r"\.\d+-\d+" + re.escape(UNFINISHED))
 _numbers = itertools.count()
 
 

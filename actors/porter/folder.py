@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import queue
-import shutil
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from ..telemetry.gauges import PorterGauge
 from .carrier import Kind, Reading
 from .files import BadFile, place_of, read_block, write_block
 from .recent_keys import RecentKeys
-from .sweep import measure, sweep
+from .sweep import forgotten_name, measure, sweep
 
 READERS = 4
 STALLED_S = 1.0  # a read that takes so long ends hopes of others
@@ -58,6 +57,7 @@ class FolderTier:
         self._saved = RecentKeys()
         self._generation = 0  # of what is to be kept
         self._again = 0.0  # when writing is tried again
+        self._troubled = False  # some files cannot be removed
         self._lock = threading.Lock()
         self._due = threading.Event()  # a sweep
         self._writes.put(self._try_to_write)
@@ -111,7 +111,9 @@ class FolderTier:
         place = place_of(self.root, kind.fingerprint, key)
         try:
             data = read_block(self.root, kind.fingerprint, key, kind.size)
-            if data is not None and time.time() - place.stat().st_mtime > TOUCHED_S:
+            if data is None:
+                self._saved.discard(kind, [key])
+            elif time.time() - place.stat().st_mtime > TOUCHED_S:
                 with contextlib.suppress(OSError):  # of one that may only be read
                     os.utime(place)
             return data
@@ -191,11 +193,11 @@ class FolderTier:
                 self._pending -= len(data)
 
     def _forget_now(self, kind: Kind, done: Callable[[], None]) -> None:
+        """Under another name it is forgotten at once; what of that is not removed now, the next look removes."""
         place = self.root / kind.fingerprint.hex()
         try:
-            shutil.rmtree(place)
-        except FileNotFoundError:
-            pass
+            with contextlib.suppress(FileNotFoundError):
+                place.rename(forgotten_name(place))
         except OSError as error:
             self._log.error("%s cannot be forgotten, and is not read any more: %s", place, error)
             return
@@ -205,6 +207,11 @@ class FolderTier:
         self._wake()
 
     # --- its size ------------------------------------------------------------------------------------------------
+
+    def _tell_trouble(self, trouble: OSError | None) -> None:
+        if trouble is not None and not self._troubled:
+            self._log.warning("%s may outgrow its limit: %s", self.root, trouble)
+        self._troubled = trouble is not None
 
     def _sweep_on(self) -> None:
         while True:
@@ -219,6 +226,7 @@ class FolderTier:
                     if swept.removed:
                         with self._lock:
                             self._saved.clear()
+                    self._tell_trouble(swept.trouble)
             except OSError as error:
                 self._log.debug("%s cannot be looked through: %s", self.root, error)
             self._due.wait(SWEEP_S)

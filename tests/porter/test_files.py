@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from actorserve.actors.porter import folder as folder_module
 from actorserve.actors.porter.carrier import Kind
 from actorserve.actors.porter.files import HEAD, BadFile, place_of, read_block, write_block
 from actorserve.actors.porter.folder import FolderTier
-from actorserve.actors.porter.sweep import Swept, measure, sweep
+from actorserve.actors.porter.sweep import Swept, forgotten_name, measure, sweep
 from tests.support.until import until
 
 from .blocks import WAIT_S
@@ -80,12 +81,12 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_kept_within_its_size(tmp_path: Path) -> None:
-    import os
-
     sizes = [write_block(tmp_path, PRINT if n % 2 else OTHER, bytes([n]) * 16, DATA) for n in range(10)]
     for number in range(10):
         os.utime(place_of(tmp_path, PRINT if number % 2 else OTHER, bytes([number]) * 16), (number, number))
-    left = tmp_path / "left.part"
+    left = place_of(tmp_path, PRINT, KEY)
+    left = left.with_name(f"{left.name}.7-1.part")
+    left.parent.mkdir(parents=True, exist_ok=True)
     left.write_bytes(b"of one who has died")
     os.utime(left, (1, 1))
     limit = 6 * sizes[0]
@@ -94,6 +95,71 @@ def test_the_folder_is_kept_within_its_size(tmp_path: Path) -> None:
     assert read_block(tmp_path, PRINT, bytes([9]) * 16, len(DATA)) == DATA, "the last used stay"
     assert read_block(tmp_path, OTHER, bytes([4]) * 16, len(DATA)) is None
     assert sweep(tmp_path, limit) == Swept(5 * sizes[0], 0)
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    """Whatever folder was named, and whatever ends like a block's name."""
+    write_block(tmp_path, PRINT, KEY, DATA)
+    place = place_of(tmp_path, PRINT, KEY)
+    link = place.with_name(f"{'1' * 32}.kv")
+    link.symlink_to(tmp_path / "film.kv")
+    others = [
+        *(tmp_path / name for name in ("film.part", "film.kv", "deep/er/film.part", f"{place.name}.1-1.part")),
+        *(place.with_name(name) for name in ("film.part", "film.kv", f"{place.name}.part")),
+        place.parent / "deeper" / place.name,
+    ]
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(DATA)
+        os.utime(path, (1, 1))
+    assert measure(tmp_path) == place.stat().st_size
+    assert sweep(tmp_path, 0) == Swept(0, 1) and not place.exists()
+    assert all(path.read_bytes() == DATA for path in others) and link.is_symlink()
+
+
+def test_what_cannot_be_removed_is_told_and_hinders_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [bytes([n]) * 16 for n in range(4)]
+    sizes = [write_block(tmp_path, PRINT, key, DATA) for key in keys]
+    for age, key in enumerate(keys):
+        os.utime(place_of(tmp_path, PRINT, key), (100 + age, 100 + age))
+    kept, unlink = str(place_of(tmp_path, PRINT, keys[0])), os.unlink
+
+    def refuse(path: str) -> None:
+        if path == kept:
+            raise PermissionError(1, "of somebody else", path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    found = sweep(tmp_path, sizes[0])
+    assert found is not None and (found.bytes, found.removed) == (sizes[0], 3)
+    assert isinstance(found.trouble, PermissionError) and Path(kept).exists()
+
+
+def test_what_is_forgotten_is_not_found_and_removed_later(tmp_path: Path) -> None:
+    """Also what a server before has begun to forget, and where there is nothing."""
+    place = place_of(tmp_path, PRINT, KEY)
+    write_block(tmp_path, PRINT, KEY, DATA)
+    forgotten = forgotten_name(place.parents[1])
+    place.parents[1].rename(forgotten)
+    other = tmp_path / f"{forgotten.name}-of-others"
+    other.mkdir()
+    assert read_block(tmp_path, PRINT, KEY, len(DATA)) is None and measure(tmp_path) == 0
+    assert sweep(tmp_path, 1 << 30) == Swept(0, 0)
+    assert not forgotten.exists() and other.exists()
+    tier, done = FolderTier(tmp_path, 1 << 30, lambda: None, LOG), threading.Event()
+    tier.forget(Kind(PRINT, len(DATA)), done.set)
+    assert done.wait(WAIT_S) and tier.answers
+
+
+def test_a_block_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    kind = Kind(PRINT, len(DATA))
+    tier = FolderTier(tmp_path, 1 << 30, lambda: None, LOG)
+    tier.write(kind, KEY, DATA)
+    until(lambda: tier.has(kind, KEY))
+    place_of(tmp_path, PRINT, KEY).unlink()
+    reading = tier.read(kind, [KEY])
+    until(lambda: reading.done)
+    assert not reading.blocks and not tier.has(kind, KEY)
 
 
 def test_a_folder_reads_chains_and_forgets(tmp_path: Path) -> None:
