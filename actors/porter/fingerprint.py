@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
+import re
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -28,6 +31,8 @@ OPTIONS = (
 LARGE = 32 << 20  # bytes of a file whose digest is kept
 DIGESTS = ".digests"  # folder for these
 MOST_KNOWN = 64  # states of folders
+SHA256 = re.compile("[0-9a-f]{64}")
+AGAIN_S = 60.0  # behind files that could not be read
 
 
 def make_fingerprint(identity: bytes, config: Config, workers: Iterable[bytes]) -> bytes:
@@ -58,8 +63,8 @@ def _digest(path: Path, kept: Path | None) -> str:
         return _read(target)
     place = kept / DIGESTS / hashlib.sha256(marks.encode()).hexdigest()
     try:
-        text = place.read_text()
-        if len(text) == 64:
+        text = place.read_bytes().decode(errors="replace")
+        if SHA256.fullmatch(text):
             return text
     except OSError:
         pass  # nobody has kept it yet
@@ -89,10 +94,11 @@ class Identities:
         self._kept, self._wake, self._log = kept, wake, log
         self._known: dict[bytes, bytes | None] = {}  # by marks; None: it is being read, or cannot be
         self._missed = set[bytes]()  # marks that were looked for in vain
+        self._again: dict[bytes, float] = {}  # marks whose files could not be read: when that is tried again
 
     def of(self, folder: str, marks: bytes) -> bytes | None:
         """None while it is not known, or if the files are others now."""
-        if marks not in self._known and self.look(folder) != marks and marks not in self._missed:
+        if self._is_due(marks) and self.look(folder) != marks and marks not in self._missed:
             self._missed.add(marks)
             self._log.warning("KV blocks of weights whose files in %s have changed since are not kept", folder)
         return self._known.get(marks)
@@ -104,12 +110,17 @@ class Identities:
         except OSError as error:
             self._log.debug("no KV blocks are kept: the model's files cannot be read: %s", error)
             return None
-        if marks not in self._known:
+        if self._is_due(marks):
             if len(self._known) >= MOST_KNOWN:
                 del self._known[next(iter(self._known))]
+            self._again.pop(marks, None)
             self._known[marks] = None
             threading.Thread(target=self._read, args=(folder, marks), daemon=True).start()
         return marks
+
+    def _is_due(self, marks: bytes) -> bool:
+        """Was it not begun, or did it fail a while ago?"""
+        return marks not in self._known or time.monotonic() >= self._again.get(marks, math.inf)
 
     def _read(self, folder: str, marks: bytes) -> None:
         try:
@@ -117,5 +128,6 @@ class Identities:
             if folder_marks(folder) == marks:
                 self._known[marks] = found
         except OSError as error:
+            self._again[marks] = time.monotonic() + AGAIN_S
             self._log.error("no KV blocks are kept: the model's files cannot be read: %s", error)
         self._wake()

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,47 @@ def test_the_models_files_count_by_their_contents(
     second = model_identity(str(model), kept)
     (model / "config.json").write_text('{"rope_theta": 500000}')
     assert len({first, second, model_identity(str(model), kept)}) == 3
+
+
+def test_how_pictures_become_numbers_counts(model: Path, tmp_path: Path) -> None:
+    found = [(model_identity(str(model), tmp_path / "kept"), folder_marks(str(model)))]
+    for name in ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json"):
+        (model / name).write_text("{}")
+        found.append((model_identity(str(model), tmp_path / "kept"), folder_marks(str(model))))
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize("left", [b"", bytes(64), b"\xff" * 64, b"f" * 63])
+def test_a_digest_that_is_none_is_computed_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: bytes
+) -> None:
+    monkeypatch.setattr(fingerprint, "LARGE", 100)
+    first = model_identity(str(model), tmp_path / "kept")
+    (place,) = (tmp_path / "kept" / fingerprint.DIGESTS).iterdir()
+    place.write_bytes(left)
+    assert model_identity(str(model), tmp_path / "kept") == first and len(place.read_text()) == 64
+
+
+def test_files_that_could_not_be_read_are_tried_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, woken = fingerprint._read, threading.Event()
+
+    def fail(path: Path) -> str:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(fingerprint, "_read", fail)
+    known = Identities(tmp_path / "kept", woken.set, logging.getLogger("porter"))
+    marks = known.look(str(model))
+    assert marks is not None and woken.wait(60) and known.of(str(model), marks) is None
+    monkeypatch.setattr(fingerprint, "_read", read)
+    woken.clear()
+    assert not known._is_due(marks), "not at once"
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + fingerprint.AGAIN_S)
+    known.of(str(model), marks)
+    assert woken.wait(60)
+    assert known.of(str(model), marks) == model_identity(str(model), tmp_path / "kept")
 
 
 def test_of_the_hubs_cache_names_are_taken(model: Path, tmp_path: Path) -> None:

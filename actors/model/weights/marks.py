@@ -8,14 +8,18 @@ from pathlib import Path
 from ..gguf.folder import SOURCES
 from ..values import read_json
 
-FILES = (".safetensors", ".bin", ".pt", ".gguf", ".py")  # beside config.json
+FILES = (".safetensors", ".bin", ".pt", ".gguf", ".py")
+CONFIGS = (  # also of how pictures, films and sounds become numbers
+    "config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
+    "processor_config.json",
+)
 
 
 def model_files(folder: Path) -> list[Path]:
     """All that give the numbers that it computes; of a GGUF file's folder that file, and all its parts, too."""
-    found = [
-        path for path in folder.iterdir() if path.is_file() and (path.suffix in FILES or path.name == "config.json")
-    ]
+    found = [path for path in folder.iterdir() if path.is_file() and (path.suffix in FILES or path.name in CONFIGS)]
     if (folder / SOURCES).is_file():
         found += [Path(about["path"]) for about in read_json(folder / SOURCES)["files"]]
     return sorted(found)

@@ -28,7 +28,8 @@ from actorserve.shm.layout import PAGE, whole
 from ...options.config import Config
 
 NO_DIFFERENCE = ("log_level", "debug")  # options
-CODE = ("worker", "model", "../kernels/cpu")  # folders beside this package's, whose files say what the numbers mean
+# Folders beside this package's, whose files say what the numbers mean:
+CODE = ("worker", "model", "media", "sound", "../kernels/cpu")
 
 
 class KeptMemory:
