@@ -114,6 +114,8 @@ class PorterActor(Actor):
             self.context.log.error("no KV blocks are kept: one of %d bytes does not fit into --kv-offload", kind.size)
             return
         self.kind = kind
+        for key in self.host.keys():  # of a predecessor, who may not have come to write them
+            self.saving.offer(kind, key)
         slots, name = self.host.arena.count, kind.fingerprint.hex()[:16]
         self.context.log.info("KV blocks of %d bytes are kept as %s, up to %d in memory", kind.size, name, slots)
         if wish := self.host.arena.to_forget:

@@ -31,6 +31,10 @@ class HostTier:
     def __contains__(self, key: bytes) -> bool:
         return key in self._slots
 
+    def keys(self) -> list[bytes]:
+        """Of all blocks, the least recently used first."""
+        return list(self._slots)
+
     def format(self, fingerprint: bytes, slot_bytes: int) -> bool:
         """Be for blocks of this kind; False while slots of another are in use."""
         arena = self.arena

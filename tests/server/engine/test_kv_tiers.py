@@ -280,6 +280,19 @@ def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_porter_has_not_written_its_successor_writes(tmp_path: Path) -> None:
+    """A link to nothing stands where the folder is to be, until the porter is killed."""
+    folder = tmp_path / "blocks"
+    folder.symlink_to(tmp_path / "missing" / "deeper")
+    with launch(folder) as server, http_client(server) as client:
+        ask_all(client)
+        stored(client, BLOCKS)
+        folder.unlink()
+        os.kill(server.pids()["porter"], signal.SIGKILL)
+        until(lambda: measure(folder) > 0 and metric(client, "written_total") >= BLOCKS)
+
+
+@pytest.mark.slow
 def test_the_folder_keeps_its_size(tmp_path: Path) -> None:
     with Server("--threads", "1", "--kv-offload", f"folder:{tmp_path}:1Mi") as server, http_client(server) as client:
         texts, _ = ask_all(client)
