@@ -229,7 +229,7 @@ class EventStream:
     async def _patiently(self, transport: asyncio.Transport, drain: Coroutine[None, None, None]) -> bool:
         """Await what needs room; cut off a reader that has taken nothing for STALL_S. Is it still there?"""
         task = asyncio.get_running_loop().create_task(drain)
-        task.add_done_callback(_look_at)
+        task.add_done_callback(look_at)
         try:
             while not task.done():
                 left = transport.get_write_buffer_size()
@@ -241,7 +241,7 @@ class EventStream:
         return not transport.is_closing()
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
+def look_at(task: asyncio.Task[None]) -> None:
     """A connection that was lost while somebody waited for it: its handler is cancelled anyway."""
     if not task.cancelled():
         task.exception()

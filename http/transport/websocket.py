@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from .sse import STALL_S
+from .sse import STALL_S, look_at
 
 PING_S = 30.0  # between two; a client that does not answer one for half of it is gone
 GOODBYE_S = 5.0  # what it gets to answer the end
@@ -41,6 +41,7 @@ class WebSocketChannel:
         options = {"heartbeat": PING_S, "max_msg_size": most, "timeout": GOODBYE_S, "decode_text": False}
         self.response = web.WebSocketResponse(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
         self._transport: asyncio.Transport | None = None
+        self._draining: asyncio.Task[None] | None = None  # ends when there is room again, or the connection is lost
 
     async def open(self) -> None:
         """Say that it is one from here on."""
@@ -76,15 +77,18 @@ class WebSocketChannel:
         """There is room again, or it is gone: who has taken nothing for STALL_S is cut off."""
         transport = self._transport
         while transport is not None and self.is_full:
-            drain = asyncio.ensure_future(self._protocol._drain_helper())
-            left = transport.get_write_buffer_size()
-            done, _ = await asyncio.wait([drain], timeout=STALL_S)
-            if done:
-                drain.exception()  # the connection was lost
-            else:
-                drain.cancel()
-                if transport.get_write_buffer_size() >= left:
-                    transport.abort()
+            draining, left = self._drain(), transport.get_write_buffer_size()
+            await asyncio.wait([draining], timeout=STALL_S)
+            if not draining.done() and transport.get_write_buffer_size() >= left:
+                transport.abort()
+
+    def _drain(self) -> asyncio.Task[None]:
+        """The one of all who wait. aiohttp has one future for them, which is never to be cancelled: whoever waits
+        next would be, too."""
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.get_running_loop().create_task(self._protocol._drain_helper())
+            self._draining.add_done_callback(look_at)
+        return self._draining
 
     async def close(self, code: WSCloseCode, reason: str) -> None:
         """In order."""

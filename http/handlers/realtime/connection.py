@@ -233,8 +233,10 @@ class RealtimeConnection:
             self.finish(now, problem if isinstance(problem, ApiError) else None)
 
     async def _tell_later(self) -> None:
-        await self._channel.drained()
-        self._draining = None
+        try:
+            await self._channel.drained()
+        finally:
+            self._draining = None
         self._tell()
 
     def finish(self, now: Generation, error: ApiError | None = None, cancelled: str = "") -> None:

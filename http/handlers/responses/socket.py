@@ -229,8 +229,10 @@ class ResponseSocket:
                 self._channel.write(texts)
 
     async def _tell_later(self) -> None:
-        await self._channel.drained()
-        self._full = None
+        try:
+            await self._channel.drained()
+        finally:
+            self._full = None
         self._tell()
 
     def _finish(self, turn: Turn, error: ApiError | None) -> None:

@@ -1,0 +1,75 @@
+"""A WebSocket whose client takes what it is told slowly, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp.base_protocol import BaseProtocol
+
+from actorserve.http.transport import websocket
+from actorserve.http.transport.websocket import WebSocketChannel
+from tests.http.serving import PATIENCE_S
+
+
+class Slow:
+    """Stands for the transport of a client that takes `pace` bytes between two looks at it."""
+
+    def __init__(self, protocol: BaseProtocol, size: int, pace: int) -> None:
+        self.protocol, self.size, self.pace = protocol, size, pace
+        self.looked_at = 0
+        self.is_gone = False
+
+    def get_write_buffer_size(self) -> int:
+        self.looked_at += 1
+        self.size -= self.pace
+        if self.size <= 0 and self.protocol.writing_paused:
+            self.protocol.resume_writing()
+        return self.size
+
+    def is_closing(self) -> bool:
+        return self.is_gone
+
+    def abort(self) -> None:
+        self.is_gone = True
+        self.protocol.connection_lost(ConnectionResetError())
+
+
+def channel_of(monkeypatch: pytest.MonkeyPatch, pace: int) -> tuple[WebSocketChannel, Slow]:
+    """One that is full."""
+    monkeypatch.setattr(websocket, "STALL_S", 0.001)
+    protocol = BaseProtocol(asyncio.get_running_loop())
+    transport: Any = Slow(protocol, 100, pace)
+    protocol.transport = transport
+    request: Any = SimpleNamespace(protocol=protocol, transport=transport)
+    channel = WebSocketChannel(request, 1000, ())
+    channel._transport = transport
+    protocol.pause_writing()
+    return channel, transport
+
+
+async def test_a_slow_reader_is_waited_for_as_long_as_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both who tell it something and who read what it says."""
+    channel, transport = channel_of(monkeypatch, pace=1)
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(channel.drained(), channel.drained())
+    assert transport.looked_at >= 100 and not channel.is_full and not channel.is_gone
+
+
+async def test_one_who_waits_may_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, _ = channel_of(monkeypatch, pace=1)
+    first, second = asyncio.ensure_future(channel.drained()), asyncio.ensure_future(channel.drained())
+    await asyncio.wait([first], timeout=0)
+    first.cancel()
+    async with asyncio.timeout(PATIENCE_S):
+        await second
+    assert first.cancelled() and not channel.is_full and not channel.is_gone
+
+
+async def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    channel, _ = channel_of(monkeypatch, pace=0)
+    async with asyncio.timeout(PATIENCE_S):
+        await channel.drained()
+    assert channel.is_gone
