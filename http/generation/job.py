@@ -24,11 +24,12 @@ from actorserve.actors.protocol.topics.prompts import Prompt
 from ..dashboard.figures import PageFigures
 from ..errors import ApiError, bad_request, overloaded
 from ..output.events import OutputParser
-from .choice import Choice
+from .choice import Choice, PlainText
 from .idempotency_keys import Kept, Key
 from .times import JobTimes
 
 log = logging.getLogger("http")
+MISTAKE = "The server made a mistake; its log says which."
 UNUSABLE = (
     "messages: of a picture no embeddings can be made: what was sent of it (image_embeds, or its parts) does not fit "
     "the model."
@@ -155,6 +156,15 @@ class Job:
                 future.set_exception(error)
                 future.exception()  # retrieved: nobody may be waiting for it
 
+    def give_up(self) -> ApiError:
+        """An answer cannot be written, for the exception that is being handled: what is told in its place. Parsers are
+        not asked again, as they may raise again.
+        """
+        log.exception("an answer cannot be written")
+        for choice in self.choices:
+            choice.parser = PlainText()
+        return ApiError(500, MISTAKE)
+
     def rendering_of(self, prompt: int) -> Mapping[str, Any]:
         """The fields of the Render of one of its prompts."""
         if self.fields:
@@ -175,7 +185,7 @@ class Job:
             self._hand_on()
         except Exception:  # of this request: the others of the turn go on
             log.exception("an answer cannot be written")
-            self.fail(ApiError(500, "The server made a mistake; its log says which."))
+            self.fail(ApiError(500, MISTAKE))
         if self._open == 0 and not self.done.done():
             self.done.set_result(None)
 

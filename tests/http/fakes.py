@@ -17,6 +17,7 @@ from actorserve.http.dashboard.figures import PageEngine, PageFigures
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Heard, Job
 from actorserve.http.generation.times import JobTimes
+from actorserve.http.output.events import Content, Piece
 
 
 class FakeAdministration:
@@ -237,6 +238,21 @@ class FakeEngine:
 
     def page_figures(self) -> PageFigures:
         return PageFigures(time.monotonic(), [], [], PageEngine(0, 0, 0, 0, 0, 0, 0, 0, "", ""))
+
+
+class BrokenParser:
+    """As a plugin's may be."""
+
+    def __init__(self, fails_at_once: bool = False) -> None:
+        self._fails_at_once = fails_at_once
+
+    def feed(self, text: str) -> list[Piece]:
+        if self._fails_at_once:
+            raise RuntimeError("a plugin's")
+        return [Content(text)] if text else []
+
+    def finish(self) -> list[Piece]:
+        raise RuntimeError("a plugin's")
 
 
 def say(job: Job, index: int, text: str, tokens: int = 1, finish: int = 0, **more: Any) -> None:

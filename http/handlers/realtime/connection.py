@@ -219,6 +219,14 @@ class RealtimeConnection:
         now = self.now
         if now is None or self._draining is not None:
             return
+        try:
+            self._tell_of(now)
+        except Exception:  # nobody else is there to catch what is raised behind the end of a job
+            if self.now is not now:
+                raise
+            self.finish(now, now.job.give_up())
+
+    def _tell_of(self, now: Generation) -> None:
         if self._channel.is_full:
             self._draining = asyncio.get_running_loop().create_task(self._tell_later())
             return

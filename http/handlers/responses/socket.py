@@ -216,6 +216,14 @@ class ResponseSocket:
         turn = self._now
         if turn is None or self._full is not None:
             return
+        try:
+            self._tell_of(turn)
+        except Exception:  # nobody else is there to catch what is raised behind the end of a job
+            if self._now is not turn:
+                raise
+            self._finish(turn, turn.job.give_up())
+
+    def _tell_of(self, turn: Turn) -> None:
         if self._channel.is_full:
             self._full = asyncio.get_running_loop().create_task(self._tell_later())
         elif turn.job.done.done():

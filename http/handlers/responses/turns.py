@@ -56,8 +56,9 @@ class Turn:
     def take(self, choice: Choice) -> bytes:
         """The events that are new."""
         first = b"" if self.is_told else self.form.first(choice)
+        events = first + self.form.update(choice)
         self.is_told = True
-        return first + self.form.update(choice)
+        return events
 
 
 class TurnMaker:

@@ -219,10 +219,7 @@ class ResponseStore:
     def _watch(self, name: str, running: RunningResponse, stored: StoredResponse) -> None:
         async def wait() -> None:
             try:
-                await asyncio.shield(running.job.done)
-                body = running.body()
-            except ApiError as error:
-                body = running.failed(error)
+                body = await _ended(running)
             finally:
                 running.leave(self.engine)
             self._end(name, stored, body)
@@ -269,6 +266,18 @@ class ResponseStore:
 
     def _abort(self, name: str, running: RunningResponse) -> None:
         running.abort(self.engine, self._slots(name), ApiError(CANCELLED, "It was cancelled."))
+
+
+async def _ended(running: RunningResponse) -> Object:
+    """The response object, once it has ended or failed."""
+    try:
+        try:
+            await asyncio.shield(running.job.done)
+            return running.body()
+        except ApiError as error:
+            return running.failed(error)
+    except Exception:  # of a parser; nobody else waits for it, who would be told
+        return running.failed(running.job.give_up())
 
 
 def _key(kind: str, name: str) -> bytes:

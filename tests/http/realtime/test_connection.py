@@ -11,7 +11,7 @@ import pytest
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.middleware.context import DRAIN
-from tests.http.fakes import finish_all, rendered, say
+from tests.http.fakes import BrokenParser, finish_all, rendered, say
 from tests.http.realtime.talk import HELLO, PATH, SOUND, begun, talking
 from tests.http.serving import PATIENCE_S, Served, serving
 
@@ -103,6 +103,24 @@ async def test_a_failure_ends_the_response_and_not_the_connection(served: Served
         assert done["status"] == "failed" and done["status_details"]["error"]["type"] == "server_error"
         await talk.send("conversation.item.create", item=HELLO)
         assert (await talk.next())["type"] == "conversation.item.added"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_plugin_that_raises_ends_the_response_and_not_the_connection(
+    served: Served, at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with talking(served) as talk:
+        job = await begun(served, talk)
+        rendered(job)
+        say(job, 0, "half")
+        job.choices[0].parser = BrokenParser(at_once)
+        say(job, 0, " of it", 2, Finish.STOP)
+        done = (await talk.until("response.done"))[-1]["response"]
+        assert done["status"] == "failed" and "its log says" in done["status_details"]["error"]["message"]
+        assert done["output"][0]["content"][0]["text"] == "half"
+        assert await served.release() is job and "a plugin's" in caplog.text
+        finish_all(await begun(served, talk))
+        await talk.until("response.done")
 
 
 @pytest.mark.parametrize(

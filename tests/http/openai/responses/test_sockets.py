@@ -14,7 +14,7 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.errors import bad_request
 from actorserve.http.handlers.responses.socket import MOST_WAITING, MOST_WRONG
 from actorserve.http.middleware.context import DRAIN
-from tests.http.fakes import finish_all, rendered, say
+from tests.http.fakes import BrokenParser, finish_all, rendered, say
 from tests.http.realtime.talk import Talk
 from tests.http.realtime.test_client_secrets import OfFile
 from tests.http.serving import Served, serving
@@ -179,6 +179,29 @@ async def test_what_fails_before_its_first_event_and_behind_it(served: Served) -
         served.engine.refusal = bad_request("no", "model")
         assert (await socket.refused())["error"]["param"] == "model"
         served.engine.refusal = None
+        await answered(served, socket)
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_plugin_that_raises_ends_the_response_and_not_the_connection(
+    served: Served, told: bool, at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected(served) as socket:
+        await socket.create(input="hi")
+        job = await served.job()
+        rendered(job)
+        if told:
+            say(job, 0, "half")
+            await socket.until("response.output_text.delta")
+        job.choices[0].parser = BrokenParser(at_once)
+        say(job, 0, " of it", 2, Finish.STOP)
+        last = (await socket.end())[-1]
+        problem = last["response"]["error"] if told else last["error"]
+        assert last["type"] == ("response.failed" if told else "error") and "its log says" in problem["message"]
+        assert last["sequence_number"] == 5 if told else last["status"] == 500
+        assert await served.release() is job
+        assert "a plugin's" in caplog.text and "Traceback" in caplog.text
         await answered(served, socket)
 
 

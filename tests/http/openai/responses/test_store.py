@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.protocol.messages import Finish
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.stored import StoredResponse, history, not_found
-from tests.http.fakes import finish_all, rendered
+from tests.http.fakes import BrokenParser, finish_all, rendered, say
 from tests.http.openai.responses.scripted import SAID, TWICE, USAGE
 from tests.http.serving import Served
 
@@ -138,6 +139,25 @@ async def test_who_is_told_the_end_of_one_in_the_background_finds_it_kept(served
         if not running.done.done():
             finish_all(running)
             await served.release()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_one_in_the_background_that_cannot_be_read_has_failed(
+    served: Served, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = await served.ask("POST", "/v1/responses", {"input": "hi", "background": True})
+    job = await served.job()
+    rendered(job)
+    job.choices[0].parser = BrokenParser(fails_at_once=True)
+    if fails:
+        say(job, 0, "half")
+        job.fail(ApiError(500, "no"))
+    else:
+        say(job, 0, "all", 1, Finish.STOP)
+    assert await served.release() is job
+    found = (await served.ask("GET", f"/v1/responses/{begun.json['id']}")).json
+    assert found["status"] == "failed" and "its log says" in found["error"]["message"]
+    assert "a plugin's" in caplog.text
 
 
 @pytest.mark.parametrize(("method", "what"), [("POST", "/cancel"), ("DELETE", "")])
