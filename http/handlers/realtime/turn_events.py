@@ -69,7 +69,7 @@ class TurnEvents:
         now = await self._events.hear(name, samples, None)
         try:
             await asyncio.shield(now.job.started)
-        except ApiError:
+        except BaseException:  # also where its client has gone: nobody else knows of it yet
             self._link.makes.release(now)
             raise
         self._turns.over()

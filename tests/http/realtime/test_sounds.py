@@ -103,6 +103,18 @@ async def test_a_turn_is_answered_and_the_next_one_interrupts() -> None:
         assert (await talk.error("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
 
 
+async def test_a_client_that_goes_while_its_turn_begins_to_be_written_down_leaves_nothing() -> None:
+    async with serving(encoder=SPEECH) as served:
+        async with talking(served) as talk:
+            await talk.send("session.update", session=TURNS)
+            await talk.next()
+            await talk.send("input_audio_buffer.append", audio=spoken(400, 200, 400))
+            job = await served.job()
+            assert talk.socket._response.connection is not None
+            talk.socket._response.connection.transport.abort()  # type: ignore[union-attr]
+            assert await served.release() is job and not job.started.done()
+
+
 async def test_a_turn_need_not_be_answered_nor_interrupt() -> None:
     turns = {"type": "server_vad", "create_response": False, "interrupt_response": False, "silence_duration_ms": 200}
     async with serving(media=HEARS) as served, talking(served) as talk:
