@@ -66,6 +66,7 @@ class RealtimeConnection:
         self._draining: asyncio.Task[None] | None = None  # waits for a slow client
         self._closing: asyncio.Task[None] | None = None
         self._drains = False
+        self._is_ready = False  # what was left of it goes on, or its client was greeted
         self._events = ClientEvents(self)
 
     # --- from the first message to the last --------------------------------------------------------------------------
@@ -80,6 +81,8 @@ class RealtimeConnection:
                 self.settle([begun, *wrong])
             else:
                 await self._go_on(left)
+            self._is_ready = True
+            self.drain_if_asked()
             while (raw := await self._receive()) is not None:
                 await self._handle(raw)
         finally:
@@ -278,7 +281,7 @@ class RealtimeConnection:
         self.drain_if_asked()
 
     def drain_if_asked(self) -> None:
-        if self._drains and self.now is None and self._closing is None:
+        if self._drains and self._is_ready and self.now is None and self._closing is None:
             goodbye = self._channel.close(WSCloseCode.GOING_AWAY, ENDING)
             self._closing = asyncio.get_running_loop().create_task(goodbye)
 

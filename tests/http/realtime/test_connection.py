@@ -12,6 +12,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.middleware.context import DRAIN
 from tests.http.fakes import BrokenParser, finish_all, rendered, say
+from tests.http.realtime.records import record_for
 from tests.http.realtime.talk import HELLO, PATH, SOUND, begun, talking
 from tests.http.serving import PATIENCE_S, Served, serving
 
@@ -231,6 +232,23 @@ async def test_a_server_that_ends_says_so_behind_what_runs(served: Served) -> No
         assert "about to end" in (await talk.error("response.create"))["message"]
         finish_all(job)
         await talk.until("response.done")
+        assert await talk.closed() == 1001
+
+
+async def test_a_successor_that_drains_tells_what_was_begun_to_its_end(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_for(monkeypatch)
+    async with talking(served) as talk:
+        await begun(served, talk)
+    served.app[DRAIN]()
+    record_for(monkeypatch, record.upgraded.kept[-1])
+    async with talking(served, greets=False) as talk:
+        finish_all(await served.job())
+        assert (await talk.until("response.done"))[-1]["response"]["status"] == "completed"
+        assert await talk.closed() == 1001
+    record_for(monkeypatch)
+    async with talking(served) as talk:
         assert await talk.closed() == 1001
 
 
