@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Iterable, Sequence
+from time import monotonic
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -17,6 +18,7 @@ from .sse import STALL_S, look_at
 
 PING_S = 30.0  # between two; a client that does not answer one for half of it is gone
 GOODBYE_S = 5.0  # what it gets to answer the end
+SOON_S = 0.001  # for a message that may have come already
 TEXT_FRAME = 0x81  # the last of its message
 SHORT, MEDIUM = 126, 1 << 16
 
@@ -41,6 +43,7 @@ class WebSocketChannel:
         options = {"heartbeat": PING_S, "max_msg_size": most, "timeout": GOODBYE_S, "decode_text": False}
         self.response = web.WebSocketResponse(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
         self._transport: asyncio.Transport | None = None
+        self._lively_at = monotonic()  # the last message came or went, or that none did was told
         self._draining: asyncio.Task[None] | None = None  # ends when there is room again, or the connection is lost
 
     async def open(self) -> None:
@@ -49,11 +52,18 @@ class WebSocketChannel:
         self._transport = self._request.transport
 
     async def receive(self, patience_s: float) -> bytes | None:
-        """The next message; None: there will be none. TimeoutError where nothing comes."""
-        message = await self.response.receive(patience_s)
-        if message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY:
-            return bytes(message.data)
-        return None
+        """The next message; None: there will be none. TimeoutError where none comes or goes for so long."""
+        while True:
+            try:
+                message = await self.response.receive(max(SOON_S, self._lively_at + patience_s - monotonic()))
+            except TimeoutError:
+                if monotonic() < self._lively_at + patience_s:  # something went
+                    continue
+                self._lively_at = monotonic()
+                raise
+            self._lively_at = monotonic()
+            is_one = message.type is WSMsgType.TEXT or message.type is WSMsgType.BINARY
+            return bytes(message.data) if is_one else None
 
     def write(self, texts: Iterable[bytes]) -> None:
         """All of them as one piece."""
@@ -63,6 +73,7 @@ class WebSocketChannel:
         transport = self._transport
         if frames and transport is not None and not transport.is_closing() and not self.response.closed:
             transport.write(frames)
+            self._lively_at = monotonic()
 
     @property
     def is_full(self) -> bool:

@@ -101,7 +101,7 @@ class RealtimeConnection:
                 raw = await self._channel.receive(self.settings.realtime_idle_s)
             except TimeoutError:
                 if self.now is None:
-                    text = f"Nothing has come for {self.settings.realtime_idle_s:g} s (--realtime-idle-timeout)."
+                    text = f"Nothing came or went for {self.settings.realtime_idle_s:g} s (--realtime-idle-timeout)."
                     self.settle([error_event(ApiError(408, text, None, "session_expired"), None)])
                     await self._channel.close(WSCloseCode.OK, text)
                     return None

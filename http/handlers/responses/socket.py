@@ -72,7 +72,7 @@ class ResponseSocket:
         self._came = asyncio.Event()
         self._wrong = 0
         self._now: Turn | None = None
-        self._free = asyncio.Event()  # nothing is generated
+        self._free = asyncio.Event()  # nothing is generated, nor is a message being read
         self._free.set()
         self._full: asyncio.Task[None] | None = None  # waits for a slow client
         self._drains = False
@@ -103,7 +103,7 @@ class ResponseSocket:
                 raw = await self._channel.receive(self._settings.realtime_idle_s)
             except TimeoutError:
                 if self._free.is_set() and not self._messages:
-                    text = f"Nothing has come for {self._settings.realtime_idle_s:g} s (--realtime-idle-timeout)."
+                    text = f"Nothing came or went for {self._settings.realtime_idle_s:g} s (--realtime-idle-timeout)."
                     return await self._end(ApiError(408, text, code="session_expired"), WSCloseCode.OK)
                 continue
             if raw is None:
@@ -137,6 +137,7 @@ class ResponseSocket:
     async def _begin(self, message: Waiting) -> None:
         """Of a message that cannot be answered its client is told why."""
         lane = None
+        self._free.clear()
         try:
             head = read_message(check_depth(message.raw, MESSAGE))
             lane = head.stream_id
@@ -145,10 +146,12 @@ class ResponseSocket:
         except ApiError as error:
             self._at, self._wrong = message.end, self._wrong + 1
             self._settle([error_message(error, lane)])
+            self._free.set()
             return
         self._at = message.end
         if turn is None:
             self._settle([not_steered(head)])
+            self._free.set()
         else:
             self._under_way(turn, active)
 
@@ -184,6 +187,7 @@ class ResponseSocket:
         active = self.session.active
         if active is None:
             return
+        self._free.clear()
         same = before is not None and before.refs == active.refs
         state = before.states[0] if before is not None and same else 0
         try:
@@ -191,6 +195,7 @@ class ResponseSocket:
         except ApiError as error:
             self.session.active = None
             self._settle([error_message(error, read_message(active.raw).stream_id)], ends=True)
+            self._free.set()
         else:
             self._under_way(turn, active, begins=not same or turn.refs != active.refs)
 

@@ -1,4 +1,4 @@
-"""A WebSocket whose client takes what it is told slowly, or not at all."""
+"""A WebSocket whose client takes what it is told slowly, or not at all, or says nothing."""
 
 from __future__ import annotations
 
@@ -73,3 +73,39 @@ async def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
     async with asyncio.timeout(PATIENCE_S):
         await channel.drained()
     assert channel.is_gone
+
+
+class Clock:
+    """Stands for the response of a channel, whose client says nothing: time passes only while that is waited for."""
+
+    closed = False
+
+    def __init__(self, channel: WebSocketChannel) -> None:
+        self.channel, self.now = channel, 0.0
+        self.speaks_at: list[float] = []
+
+    def time(self) -> float:
+        return self.now
+
+    async def receive(self, timeout: float) -> None:
+        end = self.now + timeout
+        while self.speaks_at and self.speaks_at[0] <= end:
+            self.now = self.speaks_at.pop(0)
+            self.channel.write([b"{}"])
+        self.now = end
+        raise TimeoutError
+
+
+async def test_nothing_comes_or_goes_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told counts; who is not closed then has the whole time again."""
+    channel, transport = channel_of(monkeypatch, pace=0)
+    transport.write = lambda _: None  # type: ignore[attr-defined]
+    clock: Any = Clock(channel)
+    channel.response = clock
+    monkeypatch.setattr(websocket, "monotonic", clock.time)
+    channel._lively_at = 0.0
+    clock.speaks_at = [4.0, 9.5, 599.0]
+    for end in (1199.0, 1799.0):
+        with pytest.raises(TimeoutError):
+            await channel.receive(600.0)
+        assert clock.now == pytest.approx(end)

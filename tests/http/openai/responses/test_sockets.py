@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,10 +15,11 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.errors import bad_request
 from actorserve.http.handlers.responses.socket import MOST_WAITING, MOST_WRONG
 from actorserve.http.middleware.context import DRAIN
+from actorserve.http.transport.websocket import WebSocketChannel
 from tests.http.fakes import BrokenParser, finish_all, rendered, say
 from tests.http.realtime.talk import Talk
 from tests.http.realtime.test_client_secrets import OfFile
-from tests.http.serving import Served, serving
+from tests.http.serving import PATIENCE_S, Served, serving
 
 PATH = "/v1/responses"
 ENDS = ("response.completed", "response.failed", "response.incomplete", "error")
@@ -238,6 +240,35 @@ async def test_who_says_nothing_is_closed() -> None:
         error = await socket.next()
         assert (error["status"], error["error"]["code"]) == (408, "session_expired")
         assert await socket.closed() == 1000
+
+
+async def test_who_waits_for_an_adapter_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is generated yet, and no message waits."""
+    loaded, waits, patience_ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def want_adapter(name: str | None) -> None:
+        waits.set()
+        await loaded.wait()
+
+    receive = WebSocketChannel.receive
+
+    async def watched(channel: WebSocketChannel, patience_s: float) -> bytes | None:
+        try:
+            return await receive(channel, patience_s)
+        except TimeoutError:
+            if waits.is_set():
+                patience_ends.set()
+            raise
+
+    monkeypatch.setattr(WebSocketChannel, "receive", watched)
+    async with serving(realtime_idle_s=0.5) as served, connected(served) as socket:
+        served.engine.want_adapter = want_adapter  # type: ignore[method-assign]
+        await socket.create(input="hi")
+        async with asyncio.timeout(PATIENCE_S):
+            await patience_ends.wait()
+        loaded.set()
+        finish_all(await served.job())
+        assert (await socket.end())[-1]["type"] == "response.completed"
 
 
 async def test_a_client_that_goes_is_generated_nothing_more(served: Served) -> None:
