@@ -125,6 +125,7 @@ class ResponseSocket:
                 return await self._channel.close(WSCloseCode.GOING_AWAY, ENDING)
             if self._channel.is_full:
                 await self._channel.drained()
+                continue  # meanwhile it may have been told to drain
             if self._messages:
                 message = self._messages.popleft()
                 await self._begin(message)

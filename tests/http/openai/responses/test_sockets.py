@@ -324,6 +324,33 @@ async def test_a_server_that_ends_tells_its_clients(served: Served) -> None:
     assert served.engine.jobs.empty()
 
 
+async def test_a_server_that_ends_tells_a_slow_client_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, waits, has_room = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def drained(_: WebSocketChannel) -> None:
+        waits.set()
+        await has_room.wait()
+
+    def write_frames(channel: WebSocketChannel, frames: bytes) -> None:
+        write(channel, frames)
+        if frames:
+            told.set()
+
+    write = WebSocketChannel.write_frames
+    monkeypatch.setattr(WebSocketChannel, "write_frames", write_frames)
+    monkeypatch.setattr(WebSocketChannel, "drained", drained)
+    is_full = property(lambda _: told.is_set() and not has_room.is_set())
+    monkeypatch.setattr(WebSocketChannel, "is_full", is_full)
+    async with connected(served) as socket:
+        await socket.send("response.steer")
+        await socket.next()
+        async with asyncio.timeout(PATIENCE_S):
+            await waits.wait()
+        served.app[DRAIN]()
+        has_room.set()
+        assert await socket.closed() == 1001
+
+
 async def test_keys_and_other_sites_pages() -> None:
     async with serving(api_keys=["right", "other"], allowed_origins=("https://own",)) as served:
         async with connected(served, protocols=["responses", "openai-insecure-api-key.right"]) as socket:
