@@ -36,7 +36,7 @@ from .client_events import ClientEvents
 from .generation import Generation, Generations
 
 MESSAGE = "message"  # as it is called where it cannot be read
-FAR = 1 << 17  # bytes that a client has sent since what is kept begins
+FAR = 1 << 17  # bytes that a client has sent since something was written down
 
 
 class RealtimeConnection:
@@ -60,6 +60,7 @@ class RealtimeConnection:
         self._at = 0  # so much of that is heeded ...
         self._came = 0  # ... and the message that is being heeded ends here
         self._kept = 0  # a successor begins to read there
+        self._settled = 0  # so much had come when that was written down
         self.now: Generation | None = None
         self.free = asyncio.Event()  # nothing is generated
         self.free.set()
@@ -123,7 +124,7 @@ class RealtimeConnection:
         except ApiError as error:
             events = [error_event(error, event_id)]
         self.heeded()
-        if events or self._came - self._kept > FAR:
+        if events or self._came - self._settled > FAR:
             self.settle(events)
 
     # --- what is written down ----------------------------------------------------------------------------------------
@@ -134,6 +135,7 @@ class RealtimeConnection:
         frames = b"".join(map(frame, told(events, session.beta, session.plain)))
         if record is not None and self.upgraded is not None:
             session.heard, self._kept = self._events.heard, self._kept_from()
+            self._settled = self._came
             self.upgraded.keep(msgspec.msgpack.encode(session), frames, self._kept, self._at)
             if ends:
                 record.forget()
@@ -160,7 +162,7 @@ class RealtimeConnection:
         self.session = msgspec.msgpack.decode(left.state, type=Session)
         self._events.listen()
         before, self._at = self._record.predecessor, left.start
-        self._kept = left.start
+        self._kept, self._settled = left.start, left.end
         self._record.go_on()
         self._channel.write_frames(left.frames)
         sound = await self._replay(left.end)

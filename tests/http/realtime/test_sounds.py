@@ -8,8 +8,10 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
+from actorserve.http.handlers.realtime.connection import FAR
 from actorserve.http.settings import MediaRules
 from tests.http.fakes import finish_all, rendered, say
+from tests.http.realtime.records import record_for
 from tests.http.realtime.talk import SOUND, SPEECH, begun, talking
 from tests.http.serving import serving
 
@@ -38,6 +40,20 @@ async def test_a_sound_is_written_down_when_it_is_committed() -> None:
         await talk.send("input_audio_buffer.append", audio=SOUND)
         await talk.send("input_audio_buffer.commit")
         assert (await talk.next())["previous_item_id"] == committed["item_id"]
+
+
+async def test_a_long_sound_is_written_down_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with each of its messages, however long ago it has begun."""
+    upgraded = record_for(monkeypatch).upgraded
+    async with serving(encoder=SPEECH, max_body_bytes=1 << 20) as served, talking(served) as talk:
+        upgraded.size = FAR // 4
+        for _ in range(20):
+            await talk.send("input_audio_buffer.append", audio=SOUND)
+        await talk.send("session.update", session={"type": "transcription"})
+        await talk.next()
+        first, *between, last = upgraded.kept
+        assert len(between) == 4 and {one.start for one in between} == {first.end}
+        assert [one.end for one in (*between, last)] == [upgraded.size * count for count in (5, 10, 15, 20, 21)]
 
 
 async def test_sounds_have_an_end_and_are_base64() -> None:
