@@ -151,6 +151,7 @@ class ResponseSocket:
             return
         self._at = message.end
         if turn is None:
+            self._wrong += 1
             self._settle([not_steered(head)])
             self._free.set()
         else:

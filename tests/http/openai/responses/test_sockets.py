@@ -215,6 +215,15 @@ async def test_nobody_is_steered(served: Served) -> None:
         assert event["steer"] == {"input": "left", "previous_response_id": "resp_1"}
 
 
+async def test_who_steers_again_and_again_is_closed_too(served: Served) -> None:
+    async with connected(served) as socket:
+        for _ in range(MOST_WRONG + 1):
+            await socket.send("response.steer")
+            assert (await socket.next())["type"] == "response.steer.failed"
+        assert (await socket.next())["error"]["code"] == "too_many_errors"
+        assert await socket.closed() == 1008
+
+
 async def test_who_sends_no_messages_is_told_and_then_closed(served: Served) -> None:
     async with connected(served) as socket:
         wrong = (b"{", b"[]", b'{"type": 1}', b"\xff", b"[" * 500, b'{"type":"response.create"}')
