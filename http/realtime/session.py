@@ -69,6 +69,7 @@ class Session(msgspec.Struct, kw_only=True):
     heard: BufferStart = msgspec.field(
         default_factory=BufferStart
     )  # of its sounds, as the buffer was when this was written down
+    committed: int = -1  # the last commit that was not refused ends there in what the client has sent; -1: unknown
     made: int = 0  # ids
     answers: int = 0  # that were begun
 
@@ -204,7 +205,8 @@ class Session(msgspec.Struct, kw_only=True):
 
 def new_session(kind: Kind, model: str, created: int, beta: bool) -> Session:
     """One that has just begun."""
-    return Session(id=f"sess_{secrets.token_hex(8)}", kind=kind, model=model, created=created, beta=beta)
+    name = f"sess_{secrets.token_hex(8)}"
+    return Session(id=name, kind=kind, model=model, created=created, beta=beta, committed=0)
 
 
 def check_response(given: ResponseFields) -> None:

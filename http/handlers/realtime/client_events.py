@@ -214,6 +214,7 @@ class ClientEvents:
 
         events = self.insert(self._link.session.new_id("item"), samples)
         self.buffer.clear()
+        self._link.committed()
         return events
 
     async def _transcribe(self, samples: bytes) -> None:
@@ -221,6 +222,7 @@ class ClientEvents:
         now = await self.hear(self._link.session.new_id("item"), samples, self.buffer.place or 0)
         self.buffer.clear()
         self._link.heeded()
+        self._link.committed()
         self._link.under_way(now, self.committed(now.active.id, now))
 
     async def hear(self, item: str, samples: bytes, place: int | None) -> Generation:

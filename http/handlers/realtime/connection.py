@@ -115,6 +115,10 @@ class RealtimeConnection:
         """All of the last message: who goes on begins behind it."""
         self._at = self._came
 
+    def committed(self) -> None:
+        """The last message is a commit, and was not refused."""
+        self.session.committed = self._came
+
     async def _handle(self, raw: bytes) -> None:
         event_id = None
         try:
@@ -183,7 +187,9 @@ class RealtimeConnection:
             self.under_way(now, [], begins=refs is None or not same)
 
     async def _replay(self, end: int) -> bytes:
-        """Heed once more what a predecessor had heeded of sounds; the one that was committed last."""
+        """Heed once more what a predecessor had heeded of sounds; the one that was committed last. Commits that were
+        refused have left the buffer as it was.
+        """
         sound = b""
         while self._at < end and (raw := await self._receive()) is not None:
             self.heeded()
@@ -195,9 +201,13 @@ class RealtimeConnection:
                             self._events.turns.catch_up()
                     case "input_audio_buffer.clear":
                         self._events.buffer.clear()
-                    case "input_audio_buffer.commit" if self._events.is_end_of_sound(raw):
+                    case "input_audio_buffer.commit" if self._was_committed(raw):
                         sound = self._events.buffer.take()
         return sound
+
+    def _was_committed(self, raw: bytes) -> bool:
+        """By this message, which is the last that was heeded."""
+        return self.session.committed in (self._at, -1) and self._events.is_end_of_sound(raw)
 
     # --- what is generated -------------------------------------------------------------------------------------------
 

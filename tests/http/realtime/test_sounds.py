@@ -8,6 +8,7 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
+from actorserve.http.errors import ApiError
 from actorserve.http.handlers.realtime.connection import FAR
 from actorserve.http.settings import MediaRules
 from tests.http.fakes import finish_all, rendered, say
@@ -54,6 +55,34 @@ async def test_a_long_sound_is_written_down_now_and_then(monkeypatch: pytest.Mon
         first, *between, last = upgraded.kept
         assert len(between) == 4 and {one.start for one in between} == {first.end}
         assert [one.end for one in (*between, last)] == [upgraded.size * count for count in (5, 10, 15, 20, 21)]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+async def test_a_commit_that_was_refused_is_refused_behind_a_death_too(
+    monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    """What it left in the buffer is there for the next one, which may have come before the death."""
+    upgraded = record_for(monkeypatch).upgraded
+    async with serving(encoder=SPEECH) as served:
+        async with talking(served) as talk:
+            await talk.send("input_audio_buffer.append", audio=SOUND)
+            served.engine.refusal = ApiError(429, "too often")
+            assert (await talk.error("input_audio_buffer.commit"))["message"] == "too often"
+            served.engine.refusal = None
+            if accepted:
+                await talk.send("input_audio_buffer.append", audio=SOUND)
+                await talk.send("input_audio_buffer.commit")
+                await talk.until("conversation.item.done")
+                await served.job()
+        left = upgraded.kept[-1]
+        assert (left.start, left.end) == (0, 4 if accepted else 2)
+        record_for(monkeypatch, left)
+        async with talking(served, greets=False) as talk:
+            for _ in range(2):
+                await talk.send("input_audio_buffer.append", audio=SOUND)
+                await talk.send("input_audio_buffer.commit")
+            (asked,) = (await served.job()).prompts
+            assert isinstance(asked, SoundPrompt) and len(asked.data) == 2 * 3200 + 44
 
 
 async def test_sounds_have_an_end_and_are_base64() -> None:
