@@ -75,7 +75,9 @@ class Continued:
 
     session: str
     client: str
+    model: int
     after: str  # the turn before it, or nothing
+    replaces: bool  # what stands behind that is forgotten once this is begun
     asked: PreparedRequest
 
 
@@ -119,17 +121,16 @@ class Sessions:
         params = body.session_params
         assert params is not None, "without them there is no session"
         if begun:
-            return self._go_on_again(session_of(body), params, asked, client)
+            return self._go_on_again(session_of(body), params, asked, client, model)
         session = self._find(session_of(body), client, ID)
         if session.model not in (-1, model):
             raise bad_request(f"{ID}: the session is of another model.", ID)
-        session.model = model
         for field in ("use_beam_search", "echo", "suffix"):
             if getattr(body, field):
                 raise bad_request(f"{field} does not go with session_params.", field)
         if len(asked.prompts) * len(asked.params) > 1:
             raise bad_request("session_params: a turn has one prompt and one answer (n, best_of).", "session_params")
-        after = self._begin(session, params)
+        after = _turn_before(session, params)
         before: list[int] = []
         if after:
             data = self._engine.get(_key("turn", session.id, after))
@@ -144,23 +145,16 @@ class Sessions:
             text = f"the turn has {len(tokens)} tokens, the session's capacity_of_str_len is {session.capacity}."
             raise bad_request(f"prompt: {text}", "prompt")
         prompts: list[Prompt] = [TokenPrompt(tokens)]
-        return Continued(session.id, client, after, replace(asked, prompts=prompts, wants_ids=True))
+        asked = replace(asked, prompts=prompts, wants_ids=True)
+        return Continued(session.id, client, model, after, bool(params.replace), asked)
 
-    def _go_on_again(self, name: str, params: SessionParams, asked: PreparedRequest, client: str) -> Continued:
+    def _go_on_again(
+        self, name: str, params: SessionParams, asked: PreparedRequest, client: str, model: int
+    ) -> Continued:
         """The prompt stands where the answer does, whatever has become of the session: nothing of that is changed."""
         session = self._load(name)
         after = params.rid or ("" if session is None else _last_turn(session, params))
-        return Continued(name, client, after, replace(asked, wants_ids=True))
-
-    def _begin(self, session: Session, params: SessionParams) -> str:
-        """The turn that it comes behind; what it takes the place of is forgotten."""
-        after = params.rid or _last_turn(session, params)
-        if after and after not in session.turns:
-            raise bad_request(f"{RID}: the session has no turn {after!r:.80} (any more).", RID)
-        if params.replace:
-            _forget(session, after)
-        self._put(session)
-        return after
+        return Continued(name, client, model, after, False, replace(asked, wants_ids=True))
 
     async def _tokens(self, prompt: Prompt, begins: bool) -> list[int]:
         if isinstance(prompt, TokenPrompt):
@@ -171,10 +165,13 @@ class Sessions:
         return tokens
 
     def begun(self, turn: Continued, name: str) -> None:
-        """Its answer, of this id, is being made."""
+        """Its answer, of this id, is being made: nothing refuses it any more, and what it takes the place of goes."""
         session = self._load(turn.session)
         if session is None or session.client != turn.client or name in session.turns or name in session.forgotten:
             return
+        session.model = turn.model
+        if turn.replaces:
+            _forget(session, turn.after)
         session.running[name] = turn.after
         while len(session.running) > MOST_TURNS:  # those that were given up
             del session.running[next(iter(session.running))]
@@ -218,6 +215,14 @@ def session_of(body: CompletionRequest) -> str:
     if body.session_params is None or body.session_params.id is None:
         raise bad_request(f"{ID} is missing: it says which session the turn is of.", ID)
     return body.session_params.id
+
+
+def _turn_before(session: Session, params: SessionParams) -> str:
+    """What it comes behind: a turn, or nothing. 400 for one that is not there."""
+    after = params.rid or _last_turn(session, params)
+    if after and after not in session.turns:
+        raise bad_request(f"{RID}: the session has no turn {after!r:.80} (any more).", RID)
+    return after
 
 
 def _forget(session: Session, after: str) -> None:
