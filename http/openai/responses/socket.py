@@ -23,6 +23,7 @@ from .stored import StoredResponse
 CREATE, STEER = "response.create", "response.steer"
 MESSAGE = "message"  # as it is called where it cannot be read
 MOST_LANES = 8  # whose last response is remembered
+MOST_UNKEPT = 1 << 20  # bytes of these, which are written down with each change
 ANYTHING = "?"  # stands for the input that a prepared response has not yet
 encode = msgspec.json.Encoder().encode
 
@@ -63,10 +64,13 @@ class SocketSession(msgspec.Struct):
     unkept: dict[str, tuple[str, bytes]] = {}  # by lane: the response's id, and it
 
     def remember(self, lane: str | None, stored: StoredResponse) -> None:
-        """In the place of the lane's last."""
+        """In the place of the lane's last, unless it is too long; the oldest make room for it."""
         self.unkept.pop(lane or "", None)
-        self.unkept[lane or ""] = (stored.id, stored.encode())
-        while len(self.unkept) > MOST_LANES:
+        data = stored.encode()
+        if len(data) > MOST_UNKEPT:
+            return
+        self.unkept[lane or ""] = (stored.id, data)
+        while len(self.unkept) > MOST_LANES or sum(len(one) for _, one in self.unkept.values()) > MOST_UNKEPT:
             del self.unkept[next(iter(self.unkept))]
 
 

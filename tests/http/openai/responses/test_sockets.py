@@ -15,6 +15,7 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.errors import bad_request
 from actorserve.http.handlers.responses.socket import MOST_WAITING, MOST_WRONG
 from actorserve.http.middleware.context import DRAIN
+from actorserve.http.openai.responses.socket import MOST_UNKEPT
 from actorserve.http.transport.websocket import WebSocketChannel
 from tests.http.fakes import BrokenParser, finish_all, rendered, say
 from tests.http.realtime.talk import Talk
@@ -318,6 +319,20 @@ async def test_what_it_goes_on_from_may_be_forgotten_meanwhile(served: Served) -
         prompt = await prompt_of(served)
         assert prompt.index('"first"') < prompt.index('"second"') < prompt.index('"third"')
         await socket.end()
+
+
+async def test_what_is_kept_nowhere_else_is_bounded() -> None:
+    """The oldest make room; what alone is too long is not remembered, and costs no other lane its last."""
+    async with serving(max_body_bytes=2 * MOST_UNKEPT) as served, connected(served) as socket:
+        third = "x" * (MOST_UNKEPT // 3)
+        made = [await answered(served, socket, input=third, store=False, stream_id=lane) for lane in "abc"]
+        error = await socket.refused(previous_response_id=made[0]["id"], store=False)
+        assert error["error"]["code"] == "previous_response_not_found"
+        long = await answered(served, socket, input=third * 3, store=False, stream_id="d")
+        error = await socket.refused(previous_response_id=long["id"], store=False)
+        assert error["error"]["code"] == "previous_response_not_found"
+        for lane, one in zip("bc", made[1:], strict=True):
+            await answered(served, socket, input="go", store=True, stream_id=lane, previous_response_id=one["id"])
 
 
 async def test_a_server_that_ends_tells_its_clients(served: Served) -> None:
