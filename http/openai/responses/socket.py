@@ -23,7 +23,7 @@ from .stored import StoredResponse
 CREATE, STEER = "response.create", "response.steer"
 MESSAGE = "message"  # as it is called where it cannot be read
 MOST_LANES = 8  # whose last response is remembered
-MOST_UNKEPT = 1 << 20  # bytes of these, which are written down with each change
+MOST_UNKEPT = 8 << 20  # bytes of these, pictures and all; of more than 2 MiB a successor knows nothing
 ANYTHING = "?"  # stands for the input that a prepared response has not yet
 encode = msgspec.json.Encoder().encode
 
