@@ -33,6 +33,23 @@ def frame(text: bytes) -> bytes:
     return struct.pack("!BBQ", TEXT_FRAME, 127, length) + text
 
 
+class _Response(web.WebSocketResponse):
+    """Who answers no ping is gone, but for one who is not listened to, or who takes what stands before the ping."""
+
+    _unsent = 0  # bytes, when that was asked last
+
+    def _pong_not_received(self) -> None:
+        request = self._req
+        transport = None if request is None else request.transport
+        if request is not None and transport is not None:
+            unsent, before = transport.get_write_buffer_size(), self._unsent
+            self._unsent = unsent
+            if request.protocol._reading_paused or (unsent and unsent != before):
+                self._reset_heartbeat()
+                return
+        super()._pong_not_received()
+
+
 class WebSocketChannel:
     """Of one request."""
 
@@ -41,7 +58,7 @@ class WebSocketChannel:
         self._request, self._protocol = request, request.protocol
         self.most = most
         options = {"heartbeat": PING_S, "max_msg_size": most, "timeout": GOODBYE_S, "decode_text": False}
-        self.response = web.WebSocketResponse(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
+        self.response = _Response(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
         self._transport: asyncio.Transport | None = None
         self._lively_at = monotonic()  # the last message came or went, or that none did was told
         self._draining: asyncio.Task[None] | None = None  # ends when there is room again, or the connection is lost

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import ClientWebSocketResponse, web
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.test_utils import TestClient, TestServer
 
 from actorserve.http.transport import websocket
-from actorserve.http.transport.websocket import WebSocketChannel
+from actorserve.http.transport.websocket import WebSocketChannel, _Response
 from tests.http.serving import PATIENCE_S
 
 
@@ -73,6 +77,69 @@ async def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
     async with asyncio.timeout(PATIENCE_S):
         await channel.drained()
     assert channel.is_gone
+
+
+@asynccontextmanager
+async def connected(handler: Callable[[WebSocketChannel], Awaitable[None]]) -> AsyncIterator[ClientWebSocketResponse]:
+    """A client that answers pings only while it receives."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        channel = WebSocketChannel(request, 1 << 20, ())
+        await channel.open()
+        await handler(channel)
+        return channel.response
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    async with TestClient(TestServer(app)) as client, client.ws_connect("/", max_msg_size=1 << 25) as socket:
+        yield socket
+
+
+async def test_whom_nobody_has_listened_to_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pongs lie behind messages that wait."""
+    monkeypatch.setattr(websocket, "PING_S", 0.02)
+    missed, times = asyncio.Event(), 0
+    look = _Response._pong_not_received
+
+    def count(self: _Response) -> None:
+        nonlocal times
+        times += 1
+        look(self)
+        if times == 4:
+            missed.set()
+
+    monkeypatch.setattr(_Response, "_pong_not_received", count)
+    many = 400
+
+    async def listen_late(channel: WebSocketChannel) -> None:
+        await missed.wait()
+        for _ in range(many):
+            assert await channel.receive(PATIENCE_S) == b"x" * 4096
+        channel.write([b"all"])
+
+    async with asyncio.timeout(PATIENCE_S), connected(listen_late) as socket:
+        said = asyncio.ensure_future(socket.receive())
+        for _ in range(many):
+            await socket.send_str("x" * 4096)
+        assert (await said).data == "all"
+
+
+async def test_who_takes_what_stands_before_a_ping_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until nothing moves any more."""
+    channel, transport = channel_of(monkeypatch, pace=1)
+    request: Any = SimpleNamespace(protocol=channel._protocol, transport=transport)
+    channel._protocol._reading_paused = False
+    response, again = channel.response, list[int]()
+    monkeypatch.setattr(response, "_req", request)
+    monkeypatch.setattr(response, "_reset_heartbeat", lambda: again.append(transport.size))
+    lost: list[BaseException] = []
+    monkeypatch.setattr(response, "_handle_ping_pong_exception", lost.append)
+    for _ in range(3):
+        response._pong_not_received()
+    assert again == [99, 98, 97] and not lost
+    transport.pace = 0
+    response._pong_not_received()
+    assert len(again) == 3 and isinstance(lost[0], asyncio.TimeoutError)
 
 
 class Clock:
