@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from actorserve.actors.accounts.account import Account
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.protocol.request import (
     MOST_LOGPROBS,
@@ -87,10 +88,12 @@ class BeamSearch:
         asked: PreparedRequest,
         end_tokens: list[int],
         encoder: EncoderSpec | None = None,
+        account: Account | None = None,
     ) -> None:
-        """`encoder`: of a model that reads the prompt apart from what it writes."""
+        """`encoder`: of a model that reads the prompt apart from what it writes; `account`: whose key asks."""
         self._engine, self._encoder = engine, encoder
         self._width = width_of(request)
+        self._most = None if account is None else account.max_tokens
         self._penalty = 1.0 if request.length_penalty is None else request.length_penalty
         own = request.stop_token_ids or []
         self._ends = frozenset([*own, *([] if request.ignore_eos else end_tokens)])
@@ -100,7 +103,7 @@ class BeamSearch:
             Generation(
                 drawn,
                 ignore_eos=True,
-                priority=given.priority,
+                priority=given.priority if account is None else account.priority_of(given.priority),
                 request_id=given.request_id,
                 cache_salt=given.cache_salt,
                 adapter=given.adapter,
@@ -117,15 +120,20 @@ class BeamSearch:
         if room < 1 or (most is not None and most > room):
             text = f"This model's maximum context length is {max_model_len} tokens, and the prompt has {len(tokens)}."
             raise bad_request(text, "messages" if isinstance(prompt, ChatPrompt) else "prompt")
-        beams, done = [Beam()], []
-        for _ in range(room if most is None else most):
+        beams, done = [Beam()], list[Beam]()
+        limit = room if most is None else most
+        for _ in range(limit if self._most is None else min(limit, self._most)):
             found = await self._step(tokens, beams)
-            done += [beam for beam in found if beam.reason == "stop"]
+            done = self._best([*done, *(beam for beam in found if beam.reason == "stop")])
             beams = [beam for beam in found if beam.reason != "stop"][: self._width]
-            best = sorted((beam.score(self._penalty) for beam in done), reverse=True)[: self._width]
-            if not beams or (len(best) == self._width and best[-1] >= beams[0].score(self._penalty)):
+            enough = len(done) == self._width and bool(beams)
+            if not beams or (enough and done[-1].score(self._penalty) >= beams[0].score(self._penalty)):
                 break
-        return tokens, sorted([*done, *beams], key=lambda beam: -beam.score(self._penalty))[: self._width]
+        return tokens, self._best([*done, *beams])
+
+    def _best(self, beams: list[Beam]) -> list[Beam]:
+        """As many as are told, best first: of those who have ended no other is ever among them."""
+        return sorted(beams, key=lambda beam: -beam.score(self._penalty))[: self._width]
 
     def _job(self, prompt: list[int], beams: list[Beam]) -> Job:
         """That makes the next token of each."""

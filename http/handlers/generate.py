@@ -136,7 +136,7 @@ class Generator(Answering):
         check_model_of(account, model)
         if account is not None and account.is_limited:
             raise bad_request("use_beam_search is for keys without limits: what it uses is known too late.", BEAMS)
-        search = BeamSearch(self.engine, body, asked, self.settings.end_tokens, self.settings.encoder)
+        search = BeamSearch(self.engine, body, asked, self.settings.end_tokens, self.settings.encoder, account)
         wanted, job = body.n or 1, Job(asked.prompts, asked.params[: body.n or 1], {}, asked.make_parser)
         for index, prompt in enumerate(asked.prompts):
             tokens, beams = await search.run(prompt, max_tokens_of(body), self.settings.max_model_len)

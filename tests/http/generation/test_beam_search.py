@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
+from actorserve.actors.accounts.account import Account
+from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.actors.protocol.request import Generation
+from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.beam_search import check_beams, width_of
+from actorserve.http.generation.beam_search import Beam, BeamSearch, check_beams, width_of
 from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.sampling import max_tokens_of
+from actorserve.http.generation.job import Job
+from actorserve.http.generation.prepare import ask_completion
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from tests.http.bodies import HI, body_of
-from tests.http.serving import Served
+from tests.http.fakes import FakeEngine, finish_all
+from tests.http.serving import SETTINGS, Served
 
 ASKING: list[tuple[str, Any]] = [
     *(("repetition_penalty", 1.1), ("frequency_penalty", 0.5), ("min_tokens", 3), ("return_token_ids", True)),
@@ -54,6 +62,48 @@ async def test_the_priority_is_that_of_the_request(served: Served) -> None:
     (params,) = (await served.job()).params
     assert msgspec.msgpack.decode(params, type=Generation).priority == -7
     client.leave()
+
+
+async def search(
+    engine: FakeEngine, account: Account | None, steps: int, **fields: Any
+) -> tuple[list[Job], list[Beam]]:
+    """So many steps at most, of which each finds that a beam has ended and two that go on; what they asked for."""
+    body = decode(CompletionRequest, body_of(prompt="a", use_beam_search=True, n=2, **fields))
+    own = BeamSearch(engine, body, ask_completion(body, SETTINGS, "id"), [2], account=account)
+    running = asyncio.create_task(own.run(TextPrompt("a"), max_tokens_of(body), SETTINGS.max_model_len))
+    made: list[Job] = []
+    while not running.done():
+        asked = asyncio.ensure_future(engine.jobs.get())
+        await asyncio.wait([running, asked], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            asked.cancel()
+            break
+        made.append(asked.result())
+        assert len(made) <= steps
+        told = [TokenLogprobs(b"x", 5, -1.0, 1, [(b"", 2, -3.0), (b"x", 5, -1.0), (b"y", 6, -2.0)])]
+        for choice in made[-1].choices:
+            choice.logprobs = told
+        finish_all(made[-1])
+    return made, running.result()[1]
+
+
+async def test_a_key_bounds_what_a_search_may_have() -> None:
+    """Its priority, too, though the search's own requests are nobody's."""
+    asked = {"max_tokens": 30, "priority": -7}
+    limited = Account(0, "name", b"digest", max_tokens=3, priority=4)
+    made, _ = await search(FakeEngine(), limited, 3, length_penalty=9.0, **asked)
+    assert len(made) == 3 and msgspec.msgpack.decode(made[0].params[0], type=Generation).priority == 4
+    unlimited = msgspec.structs.replace(limited, max_tokens=None, priority=None)
+    made, _ = await search(FakeEngine(), unlimited, 30, length_penalty=9.0, **asked)
+    assert len(made) == 30 and msgspec.msgpack.decode(made[0].params[0], type=Generation).priority == -7
+
+
+async def test_of_those_who_have_ended_the_best_are_told() -> None:
+    """Of each step one: with a penalty that favours long ones the last are, without one the first."""
+    _, longest = await search(FakeEngine(), None, 12, max_tokens=12, length_penalty=9.0)
+    assert [(len(beam.tokens), beam.reason) for beam in longest] == [(12, "length"), (12, "length")]
+    made, shortest = await search(FakeEngine(), None, 12, max_tokens=12, length_penalty=0.0)
+    assert len(made) < 12 and [len(beam.tokens) for beam in shortest] == [0, 1]
 
 
 @pytest.mark.parametrize(
