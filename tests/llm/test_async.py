@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -100,6 +101,30 @@ async def test_who_stops_reading_or_asks_wrongly_leaves_nothing(engine: AsyncLLM
         await anext(engine.generate("x", SamplingParams(logprobs=1000), "wrong"))
     (output,) = [one async for one in engine.generate("The fox", SamplingParams(output_kind=FINAL, seed=1), "left")]
     assert output.finished and not len(engine._requests)
+
+
+async def test_who_gives_up_while_it_begins_leaves_nothing(engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread goes on, and its id is taken until then."""
+    prepare, go_on, begins = engine._llm.prepare, threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        begins.set()
+        assert go_on.wait(60)
+        return prepare(*given)
+
+    monkeypatch.setattr(engine._llm, "prepare", slowly)
+    asking = asyncio.create_task(outputs_of(engine, CUMULATIVE, "given up"))
+    assert await asyncio.to_thread(begins.wait, 60)
+    with pytest.raises(ValueError, match="under way"):
+        await outputs_of(engine, CUMULATIVE, "given up")
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    go_on.set()
+    async with asyncio.timeout(60):
+        while len(engine._requests):
+            await asyncio.sleep(0.01)
+    assert len(await outputs_of(engine, FINAL, "given up")) == 1
 
 
 async def test_a_death_is_not_seen(engine: AsyncLLM) -> None:

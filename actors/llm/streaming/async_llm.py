@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from ..inputs.lora import LoRARequest
@@ -102,8 +103,13 @@ class AsyncLLM:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(there.set)
 
-        begin = self._requests.begin
-        batch = await asyncio.to_thread(begin, request_id, prompt, sampling_params, tell, priority, lora_request)
+        begin = partial(self._requests.begin, request_id, prompt, sampling_params, tell, priority, lora_request)
+        begun = asyncio.ensure_future(asyncio.to_thread(begin))
+        try:
+            batch = await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            begun.add_done_callback(lambda begun: self._leave(request_id, begun))
+            raise
         stream = batch.request.stream
         try:
             while not stream.ended:
@@ -112,6 +118,11 @@ class AsyncLLM:
                 if (output := stream.take()) is not None:
                     yield output
         finally:
+            self._requests.ended(request_id)
+
+    def _leave(self, request_id: str, begun: asyncio.Future[Any]) -> None:
+        """Whom this was begun for is gone."""
+        if not begun.cancelled() and begun.exception() is None:
             self._requests.ended(request_id)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:

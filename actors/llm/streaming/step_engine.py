@@ -40,6 +40,7 @@ class LLMEngine:
         self._llm, self._requests = llm, OpenRequests(llm)
         self._batches: dict[str, StreamBatch] = {}
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._errors: list[Exception] = []  # of requests that failed, not raised yet
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> LLMEngine:
@@ -68,18 +69,24 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """What is new of all requests, as their `output_kind` says; empty if nothing was within a second. A request
-        that cannot be answered is removed, and raised as ValueError once the others are told.
+        that cannot be answered is removed, and raised by a step that has nothing else to tell.
         """
         outputs: list[RequestOutput] = []
         deadline = time.monotonic() + STEP_S
-        while self._batches and not outputs and (left := deadline - time.monotonic()) > 0:
+        while not (outputs or self._errors) and self._batches and (left := deadline - time.monotonic()) > 0:
             try:
                 first = self._news.get(timeout=left)
             except queue.Empty:
                 break
             for request_id in dict.fromkeys([first, *self._waiting()]):
-                if (output := self._take(request_id)) is not None:
-                    outputs.append(output)
+                try:
+                    output = self._take(request_id)
+                except Exception as error:
+                    self._errors.append(error)
+                else:
+                    outputs += [] if output is None else [output]
+        if self._errors and not outputs:
+            raise self._errors.pop(0)
         return outputs
 
     def _waiting(self) -> Iterable[str]:
@@ -105,7 +112,7 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Is there anything left to tell?"""
-        return bool(self._batches)
+        return bool(self._batches or self._errors)
 
     def get_num_unfinished_requests(self) -> int:
         return len(self._batches)

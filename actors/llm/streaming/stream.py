@@ -75,16 +75,16 @@ class OutputStream:
         self._tell()
 
     def take(self) -> RequestOutput | None:
-        """What is there; None if nothing is. Raises what it has failed with."""
+        """What is there; None if nothing is. Raises what it has failed with, behind what came before that."""
         with self._lock:
             output, self._output = self._output, None
-            if output is not None:
-                self.ended = output.finished
-                return output
-            if self._error is not None:
-                self.ended = True
-                raise self._error
-            return None
+            error = self._error
+            self.ended = error is not None if output is None else output.finished
+        if output is None and error is not None:
+            raise error
+        if error is not None and not self.ended:
+            self._tell()  # the one who was told of both took this for all
+        return output
 
     def _new(self, one: CompletionOutput) -> CompletionOutput:
         """What was not put before."""
