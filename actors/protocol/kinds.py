@@ -154,6 +154,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         kept=TOOLS_KEPT,
         metrics=TOOLS_METRICS,
         needed=False,
+        rests=True,
     ),
     ActorKind(
         name="steward",
@@ -176,6 +177,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         restart_order=0,
         restart_help="engines that Ray keeps go on",
         needed=False,
+        rests=True,
     ),
     ActorKind(
         name="detokenizer",

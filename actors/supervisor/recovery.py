@@ -28,7 +28,7 @@ class Recovery:
 
     def follow(self, child: Child, death: Death, was_up: bool, wanted: bool) -> None:
         """Decide it. `was_up`: this life had been ready; `wanted`: it was ended to be replaced."""
-        supervisor, say = self._supervisor, self._supervisor.output.say
+        supervisor, say, is_counted = self._supervisor, self._supervisor.output.say, False
         if supervisor.shutdown.begins_last_life(child, death):
             say(f"{death}; it is started once more, to tell its clients", "error")
             supervisor.start(child)
@@ -36,7 +36,11 @@ class Recovery:
             self._end_or_drain_on(child, death, was_up)
         elif child.parked:
             supervisor.parking.died(child, death)
-        elif child.on_trial and not was_up and not (death.returncode < 0 and not death.hung and _may_restart(child)):
+        elif (
+            child.on_trial
+            and not (was_up or child.with_others)
+            and not (is_counted := death.returncode < 0 and not death.hung and _may_restart(child))
+        ):
             supervisor.parking.failed(child, death)
         elif not supervisor.ready and not was_up:
             child.gone.set()
@@ -50,7 +54,7 @@ class Recovery:
             say(f"{death}; it is replaced, as it has asked")
             self._end_others(child)
             self._start_group(child)
-        elif self._is_a_request_to_blame(child, death) or _may_restart(child):
+        elif is_counted or self._is_a_request_to_blame(child, death) or _may_restart(child):
             say(f"{death}; it is started again", "error")
             self._end_others(child)
             self._start_group(child)

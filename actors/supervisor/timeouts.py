@@ -32,9 +32,13 @@ def why_useless(in_want_s: float, config: Config) -> str:
 
 
 def is_in_order(child: Child, config: Config) -> bool:
-    """Its loop turns, or it is being started again and has time left. False for one that should be dead and is not."""
+    """Its loop turns, it is being started again and has time left, or it is not to run: parked, or left down for a
+    while. False for one that should be dead and is not.
+    """
     if child.hung:
         return False
+    if child.gone.is_set():
+        return True
     if child.liveness is None:  # its process is still to be started
         return child.waits or child.age <= child.traits.start_s
     return not why_hung(child, config)

@@ -137,10 +137,13 @@ def fake_child(
     hung: str = "",
     waits: bool = False,
     age: float = 1.0,
+    is_gone: bool = False,
 ) -> Any:
-    return SimpleNamespace(
-        name=kind, traits=KINDS[kind], liveness=liveness, hung=hung, waits=waits, age=age, up=True, restarts=0
-    )
+    gone = asyncio.Event()
+    if is_gone:
+        gone.set()
+    about = {"hung": hung, "waits": waits, "age": age, "gone": gone}
+    return SimpleNamespace(name=kind, traits=KINDS[kind], liveness=liveness, up=True, restarts=0, **about)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +160,9 @@ def fake_child(
         (fake_child(liveness=None), True),
         (fake_child(liveness=None, age=61), False),
         (fake_child(liveness=None, age=61, waits=True), True),
+        (fake_child("worker", None, age=1e6, is_gone=True), True),  # parked since the machine was started
+        (fake_child("porter", None, age=1e6, is_gone=True), True),  # left down for a while
+        (fake_child(liveness=None, hung="it was killed, and is still there", is_gone=True), False),
     ],
 )
 def test_what_is_in_order(child: Any, good: bool) -> None:

@@ -187,7 +187,11 @@ class Rolling:
         if not supervisor.warm:
             return None
         fresh = Templates(supervisor.output, supervisor.memory, on_trial=True)
-        fresh.start()
+        try:
+            fresh.start()
+        except OSError:  # some may be there
+            fresh.retire()
+            raise
         supervisor.templates.append(fresh)
         try:
             for child in to_be_tried(batches):
