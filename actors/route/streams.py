@@ -97,9 +97,14 @@ class Streams:
                 if passed:
                     await client.write(passed)
                 self._metrics.pieces += pieces
-        except (aiohttp.ClientError, OSError, TimeoutError, TrailError) as error:
+        except TrailError as error:
+            if error.passed:  # of the same read: by its trail the client has it
+                await client.write(error.passed)
             if not trail.closed:
-                raise Failed(str(error) if isinstance(error, TrailError) else type(error).__name__) from error
+                raise Failed(str(error)) from error
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if not trail.closed:
+                raise Failed(type(error).__name__) from error
         if not trail.closed:
             raise Failed("its end is missing")
 

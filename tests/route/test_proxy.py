@@ -142,6 +142,14 @@ def goes_on_from(*pieces: bytes) -> Answer:
     return answer
 
 
+async def test_what_stands_before_a_torn_trail_in_one_read_is_the_clients() -> None:
+    """The replica that goes on is told of its tokens."""
+    async with routed() as made:
+        for replica in made.replicas:
+            replica.answer = goes_on_from(b":t b\n\n" + event("one", 3, 1, 5) + b'data: "x"\n\n:t no trail\n\n')
+        assert await made.ask(**STREAM) == (200, b'data: "one"\n\ndata: "two"\n\ndata: [DONE]\n\n')
+
+
 async def test_a_stream_that_gets_on_may_move_as_often_as_it_has_to() -> None:
     async with routed(retries=1) as made:
 

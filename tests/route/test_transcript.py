@@ -65,6 +65,14 @@ def test_errors_are_passed_on_but_those_that_another_server_does_not_have() -> N
         Transcript().feed(b"data: x\n\n")
 
 
+def test_what_stands_before_an_error_in_one_read_is_the_clients() -> None:
+    """Another replica's copy of it is dropped, so it has to be out."""
+    transcript = Transcript()
+    with pytest.raises(TrailError, match="its server ends") as raised:
+        transcript.feed(delta("It is") + error("server_ending"))
+    assert raised.value.passed == delta("It is") and transcript.tokens == len("It is")
+
+
 async def ask(made: Routed) -> bytes:
     form = aiohttp.FormData()
     form.add_field("file", b"\x00sound", filename="a.wav")
@@ -89,6 +97,20 @@ async def test_the_rest_is_had_of_another_replica() -> None:
         said = await ask(made)
         assert text_of(said) == "It is late." and said.endswith(DONE)
         assert [[seen[1] for seen in one.seen] for one in made.replicas] == [[PATH]] * 2
+
+
+async def test_nothing_is_lost_where_a_replica_that_ends_says_so_in_one_read() -> None:
+    async with routed() as made:
+        for replica in made.replicas:
+
+            async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+                asked = sum(len(one.seen) for one in made.replicas)
+                ends = stream(b"".join(WHOLE[:2]) + error("server_ending"), trail=False)
+                return await (ends if asked == 1 else stream(*OTHERWISE, trail=False))(request, body)
+
+            replica.answer = answer
+        said = await ask(made)
+        assert text_of(said) == "It is late." and said.endswith(DONE)
 
 
 async def test_of_another_text_nothing_is_tried_again() -> None:

@@ -24,7 +24,11 @@ encode = msgspec.json.Encoder().encode
 
 
 class TrailError(Exception):
-    """This is no stream of a server that was asked for its trail."""
+    """This is no stream of a server that was asked for its trail. `passed` is what stood whole before: it counts as
+    what the client has, so it has to get it.
+    """
+
+    passed = b""
 
 
 class Passed(Protocol):
@@ -43,7 +47,9 @@ class Passed(Protocol):
         """How far it is: a larger number is further."""
 
     def feed(self, data: bytes) -> tuple[bytes, int]:
-        """What of the stream the client may have now, and of how many pieces that is. TrailError if it cannot be."""
+        """What of the stream the client may have now, and of how many pieces that is. TrailError if it cannot be, with
+        what the client may have all the same.
+        """
 
     def drop_rest(self) -> None:
         """The server is gone: what came of a piece that is not whole comes again from another one."""
@@ -92,14 +98,19 @@ class Trail:
     def feed(self, data: bytes) -> tuple[bytes, int]:
         """What of the stream the client may have now, and of how many pieces that is."""
         text = self._held + data if len(self._held) > 1 else b"\n" + data
-        passed, at, pieces = [], 0, 0
-        while (mark := text.find(MARK, at)) >= 0 and (end := text.find(END, mark + 1)) >= 0:
-            passed.append(text[at + 1 : mark + 1])
-            self._note(text[mark + len(MARK) : end])
-            at, pieces = end + 1, pieces + 1
-        self._held = text[at:]
-        if len(self._held) > MOST_HELD:
-            raise TrailError(f"a piece of a stream has more than {MOST_HELD} bytes")
+        passed = list[bytes]()
+        at, pieces = 0, 0
+        try:
+            while (mark := text.find(MARK, at)) >= 0 and (end := text.find(END, mark + 1)) >= 0:
+                self._note(text[mark + len(MARK) : end])
+                passed.append(text[at + 1 : mark + 1])
+                at, pieces = end + 1, pieces + 1
+            self._held = text[at:]
+            if len(self._held) > MOST_HELD:
+                raise TrailError(f"a piece of a stream has more than {MOST_HELD} bytes")
+        except TrailError as error:
+            error.passed = b"".join(passed)
+            raise
         return b"".join(passed), pieces
 
     @property

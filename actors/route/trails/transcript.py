@@ -67,9 +67,16 @@ class Transcript:
     def feed(self, data: bytes) -> tuple[bytes, int]:
         """What of the stream the client may have now, and of how many events that is. TrailError if it is another."""
         *events, self._held = (self._held + data).split(b"\n\n")
-        if len(self._held) > MOST_HELD:
-            raise TrailError(f"an event of a stream has more than {MOST_HELD} bytes")
-        return b"".join(map(self._passed, events)), len(events)
+        passed = list[bytes]()
+        try:
+            for event in events:
+                passed.append(self._passed(event))
+            if len(self._held) > MOST_HELD:
+                raise TrailError(f"an event of a stream has more than {MOST_HELD} bytes")
+        except TrailError as error:
+            error.passed = b"".join(passed)
+            raise
+        return b"".join(passed), len(events)
 
     def _passed(self, written: bytes) -> bytes:
         if not written.startswith(b"data: "):
