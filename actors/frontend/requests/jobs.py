@@ -31,8 +31,11 @@ RENDER_S = 60.0  # what a renderer gets for a prompt, its queue included
 
 
 def cannot_finish() -> ApiError:
-    """What clients are told whose answer is not there."""
-    return ApiError(500, "The server is about to end and cannot finish this request.", code=ENDING)
+    """What clients are told whose answer is not there. 503: nothing is wrong with the request or the server, and
+    another server may answer it, as routers and balancers take that status.
+    """
+    text = "The server is about to end and cannot finish this request."
+    return ApiError(503, text, code=ENDING, retry_after=1)
 
 
 def about_to_end() -> ApiError:
