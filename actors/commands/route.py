@@ -24,8 +24,10 @@ def run(arguments: argparse.Namespace) -> int:
     import logging
 
     from ..route.server import serve
+    from ..runtime.descriptors import raise_limit
 
     settings = options.read_settings(arguments)
+    raise_limit()  # each request is two connections
     form = "%(asctime)s %(name)s | %(levelname)s %(message)s"
     logging.basicConfig(stream=sys.stderr, level=settings.log_level.upper(), format=form)
     try:

@@ -28,6 +28,11 @@ def error_response(error: RouteError) -> web.Response:
     return response
 
 
+def no_descriptors() -> RouteError:
+    """It is the router that has no more connections, and no replica's fault."""
+    return RouteError(503, "The router has as many open files as it may have (ulimit -n). Try again soon.")
+
+
 def nobody() -> RouteError:
     """All that could take it are gone, or have refused."""
     return RouteError(503, "No replica can take this request now. Try again soon.")

@@ -12,7 +12,8 @@ import contextlib
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from .replica import Replica
 from .request import BLOCK, RoutedRequest
@@ -21,6 +22,7 @@ BYTES_A_TOKEN = 4
 TOKENS_A_REQUEST = 16
 PENDING = 0.3
 MOST_BLOCKS = 200_000  # that are remembered
+NO_RESTS: Mapping[Replica, float] = MappingProxyType({})
 
 
 class Fleet:
@@ -87,18 +89,22 @@ class Fleet:
         self._remember(asked.prefix, chosen)
         return self.all[chosen]
 
-    async def another(self, asked: RoutedRequest, avoid: Collection[Replica], until: float) -> Replica | None:
+    async def another(
+        self, asked: RoutedRequest, avoid: Collection[Replica], until: float, rests: Mapping[Replica, float] = NO_RESTS
+    ) -> Replica | None:
         """One that takes it, as soon as there is one; at last also one to be avoided, once a look has found it ready
-        since it failed: one that is dead would use up all tries in no time. None when it is `until`, in monotonic time.
+        since it failed: one that is dead would use up all tries in no time. None when it is `until`, in monotonic time,
+        as are the ends of `rests`: who is not to be asked before.
         """
         while True:
+            now = time.monotonic()
+            resting = [one for one, end in rests.items() if end > now]
             unproved = [one for one in avoid if not one.is_proved]
-            left = until - time.monotonic()
-            replica = self.choose(asked, avoid) or self.choose(asked, unproved)
-            if replica is not None or left <= 0:
+            replica = self.choose(asked, [*avoid, *resting]) or self.choose(asked, [*unproved, *resting])
+            if replica is not None or now >= until:
                 return replica
             self.changed.clear()
-            await within(self.changed, left)
+            await within(self.changed, min([until, *(rests[one] for one in resting)]) - now)
 
     def forget(self, replica: Replica) -> None:
         """It may have lost what it knew."""

@@ -18,6 +18,7 @@ from .fleet import Fleet, within
 from .metrics import RouterMetrics
 from .replica import Replica
 from .settings import RouteSettings
+from .upstream import is_own
 
 MODELS_S = 10.0  # between two looks at the names of a replica's models
 SOONEST = 0.1  # of the interval is left between two looks, however many requests fail
@@ -67,11 +68,11 @@ class Prober:
                 self._silent(replica, time.monotonic() - heard)
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 log.debug("%s: %s", replica.address, error)
-                state = _refusal(error)
-                if not replica.is_up and state != replica.state:  # else _set tells it
-                    log.warning("%s: %s", replica.address, state)
-                self._set(replica, False, state)
-                models_at = 0.0
+                if is_own(error):  # nobody was looked at: no silence is counted
+                    heard = time.monotonic()
+                else:
+                    self._refused(replica, _refusal(error))
+                    models_at = 0.0
             await asyncio.sleep(SOONEST * self._settings.probe_interval)
             await within(replica.doubted, began + self._settings.probe_interval - time.monotonic())
         self._metrics.gone(replica)
@@ -84,6 +85,11 @@ class Prober:
         self._set(replica, status == 200, "ready" if status == 200 else f"not ready ({status})")
         if replica.is_proved and not was_proved:
             self._fleet.changed.set()
+
+    def _refused(self, replica: Replica, state: str) -> None:
+        if not replica.is_up and state != replica.state:  # else _set tells it
+            log.warning("%s: %s", replica.address, state)
+        self._set(replica, False, state)
 
     def _silent(self, replica: Replica, seconds: float) -> None:
         if seconds < self._settings.detection_limit - self._settings.probe_interval:

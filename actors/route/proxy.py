@@ -17,7 +17,7 @@ from uuid import uuid4
 import aiohttp
 from aiohttp import web
 
-from .errors import RouteError, nobody
+from .errors import RouteError, no_descriptors, nobody
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
@@ -27,7 +27,7 @@ from .streams import ClientGone, ClientStream, Streams, reason_of
 from .trails.trail import ORIGIN, Passed, Trail, TrailError
 from .trails.transcript import PATHS as HEARD
 from .trails.transcript import Transcript
-from .upstream import GATEWAY, Failed, Upstream, Whole, read_whole, sent_headers
+from .upstream import GATEWAY, Failed, NotNow, Upstream, Whole, read_whole, sent_headers
 
 STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")
 KNOWN_BY_ONE = ("/v1/responses/", "/responses/")  # what is kept is at the replica that made it
@@ -108,6 +108,8 @@ class Proxy:
             except ClientGone:
                 assert passage.client is not None
                 return passage.client.response
+            except NotNow:
+                raise no_descriptors() from None
             except (Failed, ReplicaLost) as error:
                 reason, answer = reason_of(error), error.answer if isinstance(error, Failed) else None
                 since = time.monotonic()
@@ -186,6 +188,8 @@ class Proxy:
             passage = Passage()
             try:
                 answer = await replica.run(self._ask(request, asked, replica, passage))
+            except NotNow:
+                raise no_descriptors() from None
             except (Failed, ReplicaLost) as error:
                 replica.fails()
                 if passage.client is not None:  # the stream of a response that it keeps

@@ -17,7 +17,7 @@ from .replica import Replica, ReplicaLost
 from .request import RoutedRequest
 from .settings import RouteSettings
 from .trails.trail import Passed, TrailError
-from .upstream import GATEWAY, Failed, Upstream, passed_headers, read_whole
+from .upstream import GATEWAY, Failed, NotNow, Upstream, passed_headers, read_whole
 
 STALL_S = 25.0  # a client that takes nothing for so long is cut off, before a replica cuts off the router
 MOST_ERROR = 1 << 20  # bytes of an error's body
@@ -113,9 +113,10 @@ class Streams:
     ) -> None:
         """Elsewhere, up to the end."""
         left, avoid, cut_at = self._settings.retries, [lost], time.monotonic()
+        rests: dict[Replica, float] = {}  # who has said when to be asked again
         while not trail.closed:
             trail.drop_rest()
-            replica = await self._fleet.another(asked, avoid, cut_at + self._settings.patience)
+            replica = await self._fleet.another(asked, avoid, cut_at + self._settings.patience, rests)
             if replica is None or left == 0 or trail.is_over:
                 log.error("request %s breaks off: %s, and nobody goes on with it", request_id, reason)
                 self._metrics.broken.inc()
@@ -126,6 +127,9 @@ class Streams:
             log.warning("request %s goes on at %s: %s (%s)", request_id, replica.address, lost.address, reason)
             try:
                 await replica.run(self._at(client, replica, asked, trail, request_id, cut_at))
+            except NotNow as error:  # nothing was tried: what bounds this is the patience
+                left, reason = left + 1, error.reason
+                rests[replica] = time.monotonic() + error.seconds
             except (Failed, ReplicaLost) as error:
                 lost, reason, cut_at = replica, reason_of(error), time.monotonic()
                 lost.fails()

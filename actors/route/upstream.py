@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +21,13 @@ HOP_BY_HOP = frozenset(
 OURS = "x-actorserve-"  # heads between router and replica, which neither clients send nor see
 NOT_SENT = HOP_BY_HOP | {"host", "content-length", "content-encoding", "expect"}
 NOT_PASSED = HOP_BY_HOP | {"content-length", "date", "server"}
+PAUSE_S = 1.0  # before another try, where nothing else is said
 GATEWAY = (502, 503, 504)  # this replica cannot, and another one may
+
+
+def is_own(error: BaseException) -> bool:
+    """Is it the router itself that can open no connection? That says nothing of the replica."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class Failed(Exception):
@@ -33,6 +40,14 @@ class Failed(Exception):
         super().__init__(reason)
         self.reason = reason
         self.answer = answer
+
+
+class NotNow(Failed):
+    """The replica is as good as any: it may be asked again after so many seconds."""
+
+    def __init__(self, reason: str, seconds: float) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
 
 
 @dataclass
@@ -98,6 +113,8 @@ class Upstream:
             try:
                 response = await request
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                if is_own(error):
+                    raise NotNow("no open files are left", PAUSE_S) from error
                 raise Failed(f"{type(error).__name__}") from error
             replica.pending -= asked.size
             waits = False

@@ -12,12 +12,12 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from .errors import RouteError, nobody
+from .errors import RouteError, no_descriptors, nobody
 from .fleet import Fleet
 from .replica import Replica, ReplicaLost
 from .request import RoutedRequest
 from .settings import RouteSettings
-from .upstream import GATEWAY, sent_headers
+from .upstream import GATEWAY, is_own, sent_headers
 
 MOST_MESSAGE = 16 << 20  # bytes
 BEAT_S = 20.0
@@ -48,6 +48,8 @@ async def pass_socket(
         except (ReplicaLost, aiohttp.ClientError, OSError) as error:
             if passage.is_reached:
                 return await passage.end(replica, error)
+            if is_own(error):
+                raise no_descriptors() from None
         log.warning("a WebSocket is asked for again: %s does not take it", replica.address)
         since = time.monotonic()
         replica.fails()

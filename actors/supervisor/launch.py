@@ -26,6 +26,7 @@ from ..options.objects.remote import read_address
 from ..protocol.file_sizes import KV_LISTENER
 from ..protocol.kinds import KINDS
 from ..protocol.topology import System
+from ..runtime.descriptors import raise_limit
 from ..runtime.signals import UNUSED
 from ..telemetry.discovery import socket_name
 from ..telemetry.startup import StartPhase
@@ -48,7 +49,6 @@ from .systemd.notify import MICROSECONDS, Manager, find_manager
 log = logging.getLogger("launch")
 FAILED = 1
 REFUSED = 2  # an option that cannot be
-DESCRIPTORS = 1 << 16  # open files that each process may have: connections and lanes
 LOAD_S = max(kind.start_s for kind in KINDS.values())  # the slowest one's may be a download
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of addresses that stand for all
 FINISH_S = 1.0  # what a reader of the output gets to take its last lines
@@ -229,10 +229,7 @@ def _become_supervisor() -> None:
         signal.signal(number, signal.SIG_DFL)
     for number in UNUSED:  # a handler, since what is ignored is so in all processes that are started
         signal.signal(number, lambda *_: None)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raise_limit()
 
 
 def _refuse(output: Output, reason: str, status: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import resource
 import signal
 import threading
 import urllib.request
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.runtime.descriptors import DESCRIPTORS
 from tests.support.client import WAIT_S, connect
-from tests.support.server import Server
+from tests.support.server import LAUNCH, Server
 from tests.support.streams.cases import CASES
 from tests.support.streams.pieces import answer_of
 
@@ -102,3 +104,12 @@ def test_streams_go_on_when_a_whole_server_is_lost(fleet: Fleet, number: signal.
         for process in lost:
             process.send_signal(signal.SIGCONT)
         fleet.router.wait_for(f"{fleet.victim.base_url}: ready")
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    """Each request is two connections; the soft limit is often 1,024."""
+    limited = ("sh", "-c", 'ulimit -Sn 200; exec "$@"', "sh", *LAUNCH[:-1], "route")
+    with Server("--replicas", "http://127.0.0.1:9", command=limited, subcommand="route", wait=False) as router:
+        router.wait_for("routing at")
+        soft, hard = resource.prlimit(router.pid, resource.RLIMIT_NOFILE)
+        assert soft == min(hard, DESCRIPTORS) > 200
