@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from aiohttp import web
 
-TYPES = {401: "authentication_error", 403: "authentication_error", 503: "service_unavailable_error"}
+TYPES = {
+    **dict.fromkeys((401, 403), "authentication_error"),
+    408: "timeout_error",
+    503: "service_unavailable_error",
+}
 CODES = {401: "invalid_api_key"}  # OpenAI's, as the servers behind it have them
+BODY_S = 60.0  # what a client gets to send its body, as at a replica
 
 
 class RouteError(Exception):
@@ -23,6 +32,8 @@ def error_response(error: RouteError) -> web.Response:
     response = web.json_response({"error": body}, status=error.status)
     if error.status == 503:
         response.headers["Retry-After"] = "1"
+    if error.status == 408:
+        response.force_close()  # the rest of the body may come yet
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
@@ -36,3 +47,13 @@ def no_descriptors() -> RouteError:
 def nobody() -> RouteError:
     """All that could take it are gone, or have refused."""
     return RouteError(503, "No replica can take this request now. Try again soon.")
+
+
+@asynccontextmanager
+async def reading_body() -> AsyncIterator[None]:
+    """A client's body comes within its time, or is refused: what has come of it is held meanwhile."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            yield
+    except TimeoutError:
+        raise RouteError(408, f"The body did not come within {BODY_S:.0f} s.") from None

@@ -17,7 +17,7 @@ from uuid import uuid4
 import aiohttp
 from aiohttp import web
 
-from .errors import RouteError, no_descriptors, nobody
+from .errors import RouteError, no_descriptors, nobody, reading_body
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
@@ -84,13 +84,13 @@ class Proxy:
         """The body, which is held until the answer is out."""
         most, parts, size = self._settings.max_body_bytes, [], 0
         try:
-            async for part in request.content.iter_any():
-                size += len(part)
-                if size > most:
-                    size -= len(part)
-                    raise RouteError(413, f"The body has more than the {most} bytes of --max-body-mib.")
-                self._held.take(len(part))
-                parts.append(part)
+            async with reading_body():
+                async for part in request.content.iter_any():
+                    size += len(part)
+                    if size > most:
+                        raise RouteError(413, f"The body has more than the {most} bytes of --max-body-mib.")
+                    self._held.take(len(part))
+                    parts.append(part)
         except BaseException:
             self._held.give_back(sum(map(len, parts)))
             raise

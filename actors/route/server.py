@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from ..options.config import ConfigError
-from .errors import RouteError, error_response
+from .errors import RouteError, error_response, reading_body
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .names import Names
@@ -28,6 +28,7 @@ from .upstream import Upstream
 from .websockets import pass_socket
 
 HEAD_BYTES = 64 << 10
+KEEP_ALIVE_S = 75.0  # of a connection without a request, or with half a head: longer than balancers keep theirs
 log = logging.getLogger("route")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -89,6 +90,7 @@ class Router:
             access_log=None,
             max_line_size=HEAD_BYTES,
             max_field_size=HEAD_BYTES,
+            keepalive_timeout=KEEP_ALIVE_S,
             shutdown_timeout=1.0,
         )
         await runner.setup()
@@ -209,7 +211,10 @@ class Router:
         if self.settings.admin_api_key is None:
             raise RouteError(404, "Not Found: POST /drain (--admin-api-key opens it)")
         self._check_key(request, [self.settings.admin_api_key.encode()])
-        raw = await request.content.read(HEAD_BYTES)
+        raw = b""
+        async with reading_body():
+            while len(raw) < HEAD_BYTES and (part := await request.content.readany()):
+                raw += part
         try:
             asked = msgspec.json.decode(raw or b"{}", type=DrainRequest)
         except msgspec.MsgspecError as error:

@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from actorserve.actors.route import upstream
+from actorserve.actors.route import errors, server, upstream
 from tests.support.routers import END, Answer, FakeReplica, Routed, breaks_off, event, routed, status, stream
 
 STREAM: dict[str, Any] = {"stream": True}
@@ -449,6 +449,36 @@ async def test_bodies_are_bounded() -> None:
         gate.set()
         assert (await first)[0] == 200
         assert (await made.ask(prompt="x" * 900))[0] == 200
+
+
+async def test_a_body_that_does_not_come_is_not_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "BODY_S", 0.05)
+    heads = {"Content-Length": "900", "Authorization": "Bearer admin"}
+    async with routed(1, max_held_bytes=1000) as made:
+        for path in ("/v1/completions", "/drain"):
+
+            async def stalls() -> AsyncIterator[bytes]:
+                yield b"x" * 800
+                await asyncio.Event().wait()
+
+            async with made.session.post(path, data=stalls(), headers=heads) as answer:
+                assert (answer.status, answer.headers["Connection"]) == (408, "close")
+                assert (await answer.json())["error"]["type"] == "timeout_error"
+        assert (await made.ask(prompt="x" * 900))[0] == 200, "all that was held is given back"
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"])
+async def test_a_connection_without_a_request_is_not_kept(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a head has begun, and does not end."""
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", 0.05)
+    async with routed(1) as made:
+        base = made.session._base_url
+        assert base is not None
+        reader, writer = await asyncio.open_connection(base.host, base.port)
+        writer.write(sent)
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_a_web_socket_is_had_of_a_replica_that_is_there() -> None:
