@@ -21,7 +21,7 @@ from .errors import RouteError, no_descriptors, nobody, reading_body
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
-from .request import RoutedRequest, understand
+from .request import RoutedRequest, is_json, understand
 from .settings import RouteSettings
 from .streams import ClientGone, ClientStream, Streams, reason_of
 from .trails.trail import ORIGIN, Passed, Trail, TrailError
@@ -71,7 +71,7 @@ class Proxy:
         """A request of a client, up to the end of its answer."""
         body = await self._read(request)
         try:
-            json = "json" in request.headers.get("Content-Type", "json")
+            json = is_json(request.headers.get("Content-Type", ""))
             headers = sent_headers(request.headers, request.remote, self._settings.replica_api_key)
             asked = understand(request.method, request.path_qs, headers, body, json)
             if request.path.startswith(KNOWN_BY_ONE) or asked.goes_on:

@@ -40,6 +40,8 @@ BY_ITSELF = frozenset(
     {"/api/chat", "/api/generate", "/generate_stream"}
 )  # streamed unless the body says that it is not to be
 
+JSON = frozenset({"", "application/json", "text/json", "application/x-www-form-urlencoded"})
+
 
 class Fields(msgspec.Struct):
     """Of a body, whatever API it is of. What is of another type is for the replica to refuse."""
@@ -94,6 +96,12 @@ class RoutedRequest:
     prefix: list[bytes] = field(default_factory=list)  # a hash for each block of its text and all before it
     size: int = 0  # bytes of its text
     goes_on: bool = False  # from a response, which one replica keeps
+
+
+def is_json(given: str) -> bool:
+    """Does a replica read a body of this Content-Type as JSON? `curl -d` calls it a form."""
+    kind = given.partition(";")[0].strip().lower()
+    return kind in JSON or kind.endswith("+json")
 
 
 def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, json: bool) -> RoutedRequest:

@@ -283,6 +283,16 @@ async def test_prompts_go_where_they_begin_alike() -> None:
             assert len(replica.seen) == 4 * len(begins) == 12
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "Application/JSON"])
+async def test_json_is_understood_whatever_it_is_called(kind: str) -> None:
+    """As `curl -d` calls it: its replica is asked for the trail by which another one goes on."""
+    async with routed(1) as made:
+        body = json.dumps({"model": "tiny", "prompt": "x", **STREAM})
+        async with made.session.post("/v1/completions", data=body, headers={"Content-Type": kind}) as answer:
+            assert answer.status == 200
+        assert made.replicas[0].seen[0][2]["X-Actorserve-Trail"] == "1"
+
+
 async def test_a_key_goes_to_one_replica() -> None:
     async with routed(3) as made:
         for index in range(6):

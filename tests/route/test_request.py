@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
 
-from actorserve.actors.route.request import BLOCK, understand
+from actorserve.actors.route.request import BLOCK, is_json, understand
+from actorserve.http.errors import ApiError
+from actorserve.http.transport.body import _check_kind
 
 TEXT = "".join(f"line {number}\n" for number in range(400))
 
@@ -76,3 +79,17 @@ def test_which_streams_can_be_gone_on_with(path: str, body: dict[str, Any], move
 def test_a_text_of_text_generation_inference_is_hashed() -> None:
     one, two = blocks("/", inputs=TEXT), blocks("/generate", inputs=TEXT + "x")
     assert one[:5] == two[:5] and len(one) > 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_read"),
+    [
+        *[(kind, True) for kind in ("", "application/json", "Application/JSON; charset=utf-8", "text/json")],
+        *[(kind, True) for kind in ("application/vnd.api+json", "application/x-www-form-urlencoded")],
+        *[(kind, False) for kind in ("text/plain", "multipart/form-data; boundary=json", "application/jsonl")],
+    ],
+)
+def test_what_a_replica_reads_as_json_is_read_here(kind: str, is_read: bool) -> None:
+    assert is_json(kind) is is_read
+    with contextlib.nullcontext() if is_read else pytest.raises(ApiError):
+        _check_kind(kind, of_page=False)
