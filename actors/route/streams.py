@@ -17,7 +17,7 @@ from .replica import Replica, ReplicaLost
 from .request import RoutedRequest
 from .settings import RouteSettings
 from .trails.trail import Passed, TrailError
-from .upstream import GATEWAY, Failed, NotNow, Upstream, passed_headers, read_whole
+from .upstream import BUSY, GATEWAY, Failed, NotNow, Upstream, passed_headers, pause_of, read_whole
 
 STALL_S = 25.0  # a client that takes nothing for so long is cut off, before a replica cuts off the router
 MOST_ERROR = 1 << 20  # bytes of an error's body
@@ -149,6 +149,8 @@ class Streams:
     ) -> None:
         target, body = trail.ask(asked.path, asked.body, request_id)
         async with self._upstream.ask(replica, asked, target, body) as head:
+            if head.status in BUSY:
+                raise NotNow(f"status {head.status}", pause_of(head.headers))
             if head.status in GATEWAY or head.status == 500:
                 raise Failed(f"status {head.status}")
             if head.status != 200 or not trail.is_gone_on_with(head.headers):

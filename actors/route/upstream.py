@@ -22,12 +22,20 @@ OURS = "x-actorserve-"  # heads between router and replica, which neither client
 NOT_SENT = HOP_BY_HOP | {"host", "content-length", "content-encoding", "expect"}
 NOT_PASSED = HOP_BY_HOP | {"content-length", "date", "server"}
 PAUSE_S = 1.0  # before another try, where nothing else is said
+LEAST_PAUSE_S = 0.1
+BUSY = (429, 503)  # this replica can, but not now
 GATEWAY = (502, 503, 504)  # this replica cannot, and another one may
 
 
 def is_own(error: BaseException) -> bool:
     """Is it the router itself that can open no connection? That says nothing of the replica."""
     return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def pause_of(headers: Mapping[str, str]) -> float:
+    """For how long a replica that is busy says that it is so, in seconds."""
+    told = headers.get("Retry-After", "")
+    return max(LEAST_PAUSE_S, float(told)) if told.isdecimal() else PAUSE_S
 
 
 class Failed(Exception):

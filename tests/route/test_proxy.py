@@ -197,6 +197,43 @@ async def test_what_breaks_off_waits_for_a_replica_that_comes_back(streams: bool
         assert code == 200 and body.endswith(b'data: "two"\n\ndata: [DONE]\n\n' if streams else b'{"by": "a"}')
 
 
+@pytest.mark.parametrize("code", [429, 503])
+async def test_a_stream_waits_for_replicas_that_are_busy(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are asked when they say so, and no try is used up."""
+    monkeypatch.setattr(upstream, "LEAST_PAUSE_S", 0.01)
+    async with routed(retries=1) as made:
+        refused = 0
+
+        async def busy(request: web.Request, body: bytes) -> web.StreamResponse:
+            nonlocal refused
+            if request.path == "/go_on" and refused < 6:
+                refused += 1
+                return await status(code, Retry_After="0")(request, body)
+            return await goes_on_from(event("one", 3, 1, 5))(request, body)
+
+        for replica in made.replicas:
+            replica.answer = busy
+        assert await made.ask(**STREAM) == (200, b'data: "one"\n\ndata: "two"\n\ndata: [DONE]\n\n')
+        assert refused == 6
+
+
+async def test_a_stream_does_not_wait_longer_than_patience() -> None:
+    """Nobody is asked again before the time that it has said."""
+    async with routed(patience=0.2) as made:
+
+        async def busy(request: web.Request, body: bytes) -> web.StreamResponse:
+            if request.path == "/go_on":
+                return await status(503, Retry_After="30")(request, body)
+            return await goes_on_from(event("one", 3, 1, 5))(request, body)
+
+        for replica in made.replicas:
+            replica.answer = busy
+        code, body = await made.ask(**STREAM)
+        assert code == 200 and b'"server_lost"' in body
+        rest = [[seen[1] for seen in one.seen].count("/go_on") for one in made.replicas]
+        assert sum(rest) > 0 and max(rest) == 1, "each of them once at most"
+
+
 async def test_a_client_that_leaves_ends_the_request_at_its_replica() -> None:
     async with routed(1) as made:
         ended = asyncio.Event()
