@@ -182,8 +182,11 @@ class Proxy:
         return passage.client.response
 
     async def _find(self, request: web.Request, asked: RoutedRequest) -> web.StreamResponse:
-        """What one replica keeps, or what goes on from that: all are asked, until one has it."""
-        found: Whole | None = None
+        """What one replica keeps, or what goes on from that: all are asked, until one has it. That others have it not
+        says nothing where one could not answer: it may be that one's.
+        """
+        missing: Whole | None = None
+        failure: Whole | RouteError | None = None
         for replica in [one for one in self._fleet.replicas if one.is_up]:
             passage = Passage()
             try:
@@ -194,7 +197,7 @@ class Proxy:
                 replica.fails()
                 if passage.client is not None:  # the stream of a response that it keeps
                     return await self._rest(passage, asked, replica, reason_of(error))
-                found = found or (error.answer if isinstance(error, Failed) else None)
+                failure = failure or (error.answer if isinstance(error, Failed) else None) or nobody()
                 continue
             except ClientGone:
                 raise ConnectionResetError from None
@@ -202,7 +205,8 @@ class Proxy:
                 return answer  # a stream
             if answer.status != 404 and not (answer.status == 400 and NOT_HERE in answer.body):
                 return answer
-            found = Whole(answer.status, answer.headers, answer.body)
-        if found is None:
-            raise nobody()
-        return web.Response(status=found.status, headers=found.headers, body=found.body)
+            missing = Whole(answer.status, answer.headers, answer.body)
+        told = failure or missing or nobody()
+        if isinstance(told, RouteError):
+            raise told
+        return web.Response(status=told.status, headers=told.headers, body=told.body)

@@ -399,6 +399,16 @@ async def test_a_response_is_found_where_it_is_kept() -> None:
             assert answer.status == 404
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("failure", [status(503, Retry_After="9"), breaks_off])
+async def test_that_others_do_not_keep_it_does_not_hide_a_failure(first: int, failure: Answer) -> None:
+    """A client that is told 404 gives up what is there still."""
+    async with routed() as made:
+        made.replicas[first].answer, made.replicas[1 - first].answer = failure, status(404)
+        async with made.session.get("/v1/responses/resp_1") as answer:
+            assert answer.status == 503 and int(answer.headers["Retry-After"]) > 0
+
+
 # --- its own paths, keys and bounds ----------------------------------------------------------------------------------
 
 
