@@ -39,6 +39,14 @@ def error_response(error: RouteError) -> web.Response:
     return response
 
 
+def check_key(given: str) -> None:
+    """One that is not UTF-8 would be sent without its other bytes, and so be the key of other requests."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise RouteError(400, "Idempotency-Key takes UTF-8.", "Idempotency-Key") from None
+
+
 def no_descriptors() -> RouteError:
     """It is the router that has no more connections, and no replica's fault."""
     return RouteError(503, "The router has as many open files as it may have (ulimit -n). Try again soon.")
@@ -51,9 +59,11 @@ def nobody() -> RouteError:
 
 @asynccontextmanager
 async def reading_body() -> AsyncIterator[None]:
-    """A client's body comes within its time, or is refused: what has come of it is held meanwhile."""
+    """A client's body comes within its time, and is what its head says, or is refused."""
     try:
         async with asyncio.timeout(BODY_S):
             yield
     except TimeoutError:
         raise RouteError(408, f"The body did not come within {BODY_S:.0f} s.") from None
+    except web.RequestPayloadError as error:
+        raise RouteError(400, f"The body is malformed: {error}") from None

@@ -17,7 +17,7 @@ from uuid import uuid4
 import aiohttp
 from aiohttp import web
 
-from .errors import RouteError, no_descriptors, nobody, reading_body
+from .errors import RouteError, check_key, no_descriptors, nobody, reading_body
 from .fleet import Fleet
 from .metrics import RouterMetrics
 from .replica import Replica, ReplicaLost
@@ -71,6 +71,7 @@ class Proxy:
         """A request of a client, up to the end of its answer."""
         body = await self._read(request)
         try:
+            check_key(request.headers.get("Idempotency-Key", ""))
             json = is_json(request.headers.get("Content-Type", ""))
             headers = sent_headers(request.headers, request.remote, self._settings.replica_api_key)
             asked = understand(request.method, request.path_qs, headers, body, json)

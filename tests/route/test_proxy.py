@@ -524,6 +524,27 @@ async def test_a_body_that_does_not_come_is_not_held_for_ever(monkeypatch: pytes
         assert (await made.ask(prompt="x" * 900))[0] == 200, "all that was held is given back"
 
 
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        (b"Content-Encoding: gzip", "malformed"),
+        (b"Idempotency-Key: J\xf6rg", "Idempotency-Key"),
+    ],
+)
+async def test_what_cannot_be_read_is_an_error_of_the_api(head: bytes, told: str) -> None:
+    async with routed(1) as made:
+        base = made.session._base_url
+        assert base is not None
+        reader, writer = await asyncio.open_connection(base.host, base.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n%s\r\nContent-Length: 2\r\n" % head)
+        writer.write(b"Connection: close\r\n\r\n{}")
+        async with asyncio.timeout(20):
+            first, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert first.startswith(b"HTTP/1.1 400 ") and told in json.loads(body)["error"]["message"]
+        writer.close()
+        assert made.replicas[0].seen == [] and (await made.ask())[0] == 200
+
+
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"])
 async def test_a_connection_without_a_request_is_not_kept(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a head has begun, and does not end."""
