@@ -26,7 +26,7 @@ from typing import Annotated
 
 import msgspec
 
-from ..errors import bad_request
+from ..errors import ApiError, bad_request
 from .choice import CHARACTERS, make_state, read_state
 from .idempotency import StreamProgress
 
@@ -37,6 +37,9 @@ WRITTEN = re.compile(
     r"([0-9a-f]{16})\.([0-9a-f]{1,16})\.(-?[0-9]{1,20})\.([0-9]{1,9})(?:\.([\w-]{0,64})(?:\.([0-9a-f]{1,2}))?)?",
     re.ASCII,
 )
+
+TOKEN_BYTES = 5  # of a token in a message to the renderer
+SPARE_BYTES = 256 << 10  # of such a message, beside a third of the longest body (what a lane takes)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=CHARACTERS)]
 
@@ -111,6 +114,22 @@ class Given:
                 f"choices: {len(self.tokens)} are given, origin has {self.origin.choices}, and body asks for {choices}."
             )
             raise bad_request(text, "choices")
+
+
+def longest_wrapper(longest: int) -> int:
+    """Bytes of a request that goes on with one of `longest` bytes: in a string each of them may become two, and as many
+    tokens as `check_size` lets through stand beside it.
+    """
+    return 3 * longest + (1 << 20)
+
+
+def check_size(asked: GoOnRequest, most: int) -> None:
+    """ApiError 413 for more than reaches a renderer together, where a body has at most `most` bytes."""
+    tokens = sum(len(choice.tokens) for choice in asked.choices)
+    if min(len(asked.body), most) + TOKEN_BYTES * tokens > most + most // 3 + SPARE_BYTES:
+        raise ApiError(
+            413, f"choices: {tokens} tokens are too many beside a body of {len(asked.body)} bytes.", "choices"
+        )
 
 
 def read_given(asked: GoOnRequest, vocab_size: int, most: int) -> Given:

@@ -20,7 +20,7 @@ from ..generation.adapter import chat_request
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
-from ..generation.trail import GoOnRequest, read_given
+from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..middleware.edge import check_depth
 from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
@@ -119,6 +119,16 @@ class Api:
         check_generates(self.settings)
         return body
 
+    async def _wrapper(self, request: web.Request) -> bytes:
+        """Of a request that goes on with another one: longer than that one's body, which has its own limit."""
+        most = longest_wrapper(self.longest)
+        if BODY in request:
+            body = check_length(request[BODY], most)
+        else:
+            body = check_depth(await read_body(request, most, self._unfinished))
+        check_generates(self.settings)
+        return body
+
     async def _form(self, request: web.Request) -> bytes:
         return await read_form_body(request, self.settings.longest_form, self._unfinished, sound_limit(self.settings))
 
@@ -157,7 +167,8 @@ class Api:
 
     async def go_on(self, request: web.Request) -> web.StreamResponse:
         """A stream that another server has begun: its request's handler goes on with it."""
-        asked = read(GoOnRequest, await self._conversation(request))
+        asked = read(GoOnRequest, await self._wrapper(request))
+        check_size(asked, self.settings.max_body_bytes)
         handler = self._movable.get(asked.path)
         if handler is None:
             raise bad_request(f"path: it must be one of {', '.join(self._movable)}.", "path")

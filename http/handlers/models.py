@@ -13,7 +13,7 @@ from operator import attrgetter
 import msgspec
 from aiohttp import web
 
-from ..generation.trail import GoOnRequest
+from ..generation.trail import GoOnRequest, longest_wrapper
 from ..middleware.context import BODY, GRANT
 from ..middleware.edge import check_depth
 from ..openai.schemas import InvocationRequest
@@ -70,6 +70,8 @@ class ModelApis:
         if len(handlers) == 1 or not _names_model(route):
             return handlers[0]
 
+        longest = longest_wrapper(self._longest) if route.request is GoOnRequest else self._longest
+
         async def answer(request: web.Request) -> web.StreamResponse:
             if route.method == "get":
                 granted = request[GRANT].model if GRANT in request else None
@@ -77,7 +79,7 @@ class ModelApis:
             if BODY not in request and route.hears:
                 request[BODY] = await read_form_body(request, self._longest_form, self._unfinished, self._sound)
             elif BODY not in request:
-                request[BODY] = check_depth(await read_body(request, self._longest, self._unfinished))
+                request[BODY] = check_depth(await read_body(request, longest, self._unfinished))
             return await handlers[await self._find(request, route)](request)
 
         return answer

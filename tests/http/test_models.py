@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from actorserve.http.settings import Catalog, Settings
 from tests.http.fakes import FakeEngine
 from tests.http.realtime.talk import talking
 from tests.http.realtime.test_client_secrets import OfFile
-from tests.http.serving import SETTINGS, Served, serving
+from tests.http.serving import PATIENCE_S, SETTINGS, Served, serving
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
 GO_ON: dict[str, Any] = {"path": "/v1/completions", "origin": "", "choices": []}
@@ -91,6 +92,36 @@ async def test_a_body_may_be_as_long_as_its_model_takes() -> None:
         body = {"model": "second", "messages": [{"role": "user", "content": "a" * 3000}]}
         answer = await served.ask("POST", "/v1/chat/completions", body)
         assert answer.status == 413 and "2000 bytes" in answer.error["message"]
+
+
+def wrapped(model: str, count: int) -> dict[str, Any]:
+    """Goes on with a stream whose body has so many line ends."""
+    body = {**CHAT, "model": model, "stream": True, "messages": [{"role": "user", "content": "\n" * count}]}
+    origin = {"origin": "00000000000000aa.6553f100.7.1", "choices": [{}], "path": "/v1/chat/completions"}
+    return {**origin, "body": json.dumps(body)}
+
+
+@pytest.mark.parametrize("model", [SETTINGS.served[0], "second", None])
+async def test_a_stream_of_a_long_body_is_gone_on_with(model: str | None) -> None:
+    """In the request that goes on its body is a string, in which each line end and quote takes more bytes."""
+    most = 2000 if model == "second" else SETTINGS.max_body_bytes
+    async with served_both() if model else serving() as served:
+        engine = served.engine.others[1] if model == "second" else served.engine
+        name = model or SETTINGS.served[0]
+        client = await served.client()
+        client.send("POST", "/go_on", wrapped(name, most // 2))
+        assert (await client.answer()).status == 413, "of its own it has no more than any"
+        client.send("POST", "/go_on", wrapped(name, most // 2 - 200))
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await engine.jobs.get()).prompts
+        client.leave()
+
+
+async def test_tokens_beside_a_long_body_are_bounded() -> None:
+    async with serving(max_body_bytes=1000) as served:
+        body = wrapped(SETTINGS.served[0], 10)
+        answer = await served.ask("POST", "/go_on", {**body, "choices": [{"tokens": [1] * 60_000}]})
+        assert answer.status == 413 and answer.error["param"] == "choices"
 
 
 @pytest.mark.parametrize(
