@@ -104,7 +104,8 @@ class Fleet:
             if replica is not None or now >= until:
                 return replica
             self.changed.clear()
-            await within(self.changed, min([until, *(rests[one] for one in resting)]) - now)
+            shut = [one.shut_until for one in self.all if one.shut_until > now]  # nobody tells that the breaker is back
+            await within(self.changed, min([until, *shut, *(rests[one] for one in resting)]) - now)
 
     def forget(self, replica: Replica) -> None:
         """It may have lost what it knew."""

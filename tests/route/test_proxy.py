@@ -86,6 +86,16 @@ async def test_after_errors_in_a_row_a_replica_is_left_alone() -> None:
         assert codes.count(500) == 3 == asked_of(made)[0]
 
 
+async def test_a_request_waits_no_longer_than_the_breaker() -> None:
+    async with routed(1, breaker_errors=1, breaker_seconds=0.2, patience=25.0) as made:
+        made.replicas[0].answer = status(500)
+        assert (await made.ask())[0] == 500
+        made.replicas[0].answer = made.replicas[0].named
+        began = time.monotonic()
+        assert (await made.ask())[0] == 200
+        assert time.monotonic() - began < 20
+
+
 async def test_a_frozen_replica_is_seen_and_its_whole_answers_are_had_elsewhere() -> None:
     async with routed(detection_limit=3.0) as made:
         gate = asyncio.Event()
