@@ -1,13 +1,15 @@
 """Looks at each replica again and again, on a connection of its own each time, so that no frozen one is asked twice.
 
 Refused: nobody listens there. It is sent nothing, but streams that it may still end, in a drain, are left to it. Silent
-for the detection limit: it is frozen, or cut off, and what it was doing goes on elsewhere. One that fails a request is
-looked at without delay: until it is found ready again, nobody who has seen it fail asks it once more.
+for the detection limit, or not to be reached for so long: it is frozen, or cut off, and what it was doing goes on
+elsewhere. One that fails a request is looked at without delay: until it is found ready again, nobody who has seen it
+fail asks it once more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 
@@ -23,6 +25,7 @@ from .upstream import is_own
 MODELS_S = 10.0  # between two looks at the names of a replica's models
 SOONEST = 0.1  # of the interval is left between two looks, however many requests fail
 MOST_ANSWER = 1 << 20  # bytes of an answer to a probe
+NO_WAY = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT})
 log = logging.getLogger("route")
 
 
@@ -66,13 +69,15 @@ class Prober:
                         replica.told_load = await self._load(replica)
             except TimeoutError:
                 self._silent(replica, time.monotonic() - heard)
-            except (aiohttp.ClientError, OSError, ValueError) as error:
+            except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
                 log.debug("%s: %s", replica.address, error)
                 if is_own(error):  # nobody was looked at: no silence is counted
                     heard = time.monotonic()
                 else:
                     self._refused(replica, _refusal(error))
                     models_at = 0.0
+                if _is_cut_off(error) and self._is_over(time.monotonic() - heard):
+                    self._leave(replica)
             await asyncio.sleep(SOONEST * self._settings.probe_interval)
             await within(replica.doubted, began + self._settings.probe_interval - time.monotonic())
         self._metrics.gone(replica)
@@ -92,9 +97,15 @@ class Prober:
         self._set(replica, False, state)
 
     def _silent(self, replica: Replica, seconds: float) -> None:
-        if seconds < self._settings.detection_limit - self._settings.probe_interval:
-            return  # it has said that it is ready, and was slow to say the rest
-        self._set(replica, False, f"silent for {seconds:.1f} s")
+        if self._is_over(seconds):  # else it has said that it is ready, and was slow to say the rest
+            self._set(replica, False, f"silent for {seconds:.1f} s")
+            self._leave(replica)
+
+    def _is_over(self, seconds: float) -> bool:
+        """Has it said nothing for too long?"""
+        return seconds >= self._settings.detection_limit - self._settings.probe_interval
+
+    def _leave(self, replica: Replica) -> None:
         if (count := replica.leave()) > 0:
             log.warning("%s is silent: %d requests go on elsewhere", replica.address, count)
 
@@ -125,8 +136,15 @@ class Prober:
         return _number(body) if status == 200 else 0
 
 
+def _is_cut_off(error: Exception) -> bool:
+    """Does no way lead to its machine? Then nothing comes of what runs there, which no connection tells."""
+    return isinstance(error, OSError) and error.errno in NO_WAY
+
+
 def _refusal(error: Exception) -> str:
     """A state that says what to look at: a certificate is no closed port."""
+    if _is_cut_off(error):
+        return "not reachable"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause: Exception = error.certificate_error
         return f"refused: its certificate: {getattr(cause, 'verify_message', '') or cause}"

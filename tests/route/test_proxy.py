@@ -6,11 +6,13 @@ import asyncio
 import errno
 import json
 import os
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import aiohappyeyeballs
 import aiohttp
 import pytest
 from aiohttp import web
@@ -261,6 +263,53 @@ async def test_a_client_that_leaves_ends_the_request_at_its_replica() -> None:
         await asyncio.wait_for(ended.wait(), 20)
         await made.until(lambda: made.router.in_flight == 0)
         assert len(made.replicas[0].seen) == 1
+
+
+# --- what looks find -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.EHOSTUNREACH, errno.ENETUNREACH])
+async def test_streams_of_a_replica_to_which_no_way_leads_go_on_elsewhere(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine is gone: no connection breaks off."""
+    cut_off = set[int]()
+    connect = aiohappyeyeballs.start_connection
+
+    async def connected(addr_infos: Any, **options: Any) -> socket.socket:
+        if addr_infos[0][4][1] in cut_off:
+            raise OSError(code, os.strerror(code))
+        return await connect(addr_infos, **options)
+
+    monkeypatch.setattr("aiohttp.connector.aiohappyeyeballs.start_connection", connected)
+    async with routed(detection_limit=0.5) as made:
+        gate = asyncio.Event()
+
+        async def stands_still(request: web.Request, body: bytes) -> web.StreamResponse:
+            if request.path == "/go_on":
+                return await stream(event("two", 6, 2, 6), END)(request, body)
+            return await stream(event("one", 3, 1, 5), gate=gate)(request, body)
+
+        for replica in made.replicas:
+            replica.answer = stands_still
+        response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
+        assert await response.content.readany() == b'data: "one"\n\n'
+        first = asked_of(made).index(1)
+        cut_off.add(int(made.replicas[first].address.rpartition(":")[2]))
+        assert (await response.read()).endswith(b'data: "two"\n\ndata: [DONE]\n\n')
+        assert made.router.fleet.replicas[first].state == "not reachable"
+        gate.set()
+
+
+async def test_looks_go_on_whatever_a_replica_says_of_itself() -> None:
+    """JSON nested too deeply to be read ended the router."""
+    async with routed(1) as made:
+        (replica,) = made.router.fleet.replicas
+        made.replicas[0].load = b'{"server_load": %s' % (b"[" * 100_000)
+        await made.until(lambda: not replica.is_up)
+        assert not made.running.done()
+        made.replicas[0].load = b"{}"
+        await made.until(lambda: replica.is_up)
 
 
 # --- no open files -------------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class FakeReplica:
     def __init__(self, name: str) -> None:
         self.name = name
         self.ready = 200
+        self.load = b"{}"
         self.models = ["tiny"]
         self.seen: list[tuple[str, str, Any, bytes]] = []
         self.answer: Answer = self.named
@@ -74,7 +75,9 @@ class FakeReplica:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if self.frozen is not None:
             await self.frozen.wait()
-        probes = {"/ready": {}, "/v1/models": {"data": [{"id": one} for one in self.models]}, "/load": {}}
+        probes = {"/ready": {}, "/v1/models": {"data": [{"id": one} for one in self.models]}}
+        if request.path == "/load":
+            return web.Response(body=self.load)
         if request.method == "GET" and request.path in probes:
             return web.json_response(probes[request.path], status=self.ready)
         body = await request.read()
