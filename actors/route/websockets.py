@@ -21,6 +21,8 @@ from .upstream import GATEWAY, is_own, sent_headers
 
 MOST_MESSAGE = 16 << 20  # bytes
 BEAT_S = 20.0
+REPLICA_LOST, CLIENT_LOST = aiohttp.WSCloseCode.SERVICE_RESTART, aiohttp.WSCloseCode.GOING_AWAY
+OVER = (aiohttp.WSMsgType.ERROR, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
 log = logging.getLogger("route")
 
 
@@ -81,7 +83,7 @@ class Passage:
         log.warning("a WebSocket ends: %s (%s)", replica.address, type(error).__name__)
         if not self.client.prepared:
             raise nobody() from None
-        await self.client.close(code=aiohttp.WSCloseCode.SERVICE_RESTART, message=b"the server is gone")
+        await self.client.close(code=REPLICA_LOST, message=b"the server is gone")
         return self.client
 
 
@@ -89,20 +91,39 @@ Side = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
 
 async def _copy_both(client: web.WebSocketResponse, server: aiohttp.ClientWebSocketResponse) -> None:
-    ways = [asyncio.create_task(_copy(client, server)), asyncio.create_task(_copy(server, client))]
+    """Until one of them ends; the other one is told with which code, or that the first was lost."""
+    to_client = asyncio.create_task(_copy(server, client, REPLICA_LOST, CLIENT_LOST))
+    to_server = asyncio.create_task(_copy(client, server, CLIENT_LOST, REPLICA_LOST))
+    ways = (to_client, to_server)
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:  # no client is there any more, or it is to leave this replica
+        await server.close(code=CLIENT_LOST)
+        raise
     finally:
         for way in ways:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
-    code = server.close_code or client.close_code or aiohttp.WSCloseCode.OK
+    code = (to_client if to_client in ended else to_server).result()
     await asyncio.gather(server.close(code=code), client.close(code=code), return_exceptions=True)
 
 
-async def _copy(giver: Side, taker: Side) -> None:
-    async for message in giver:
-        if message.type is aiohttp.WSMsgType.TEXT:
-            await taker.send_str(message.data)
-        elif message.type is aiohttp.WSMsgType.BINARY:
-            await taker.send_bytes(message.data)
+async def _copy(giver: Side, taker: Side, giver_lost: int, taker_lost: int) -> int:
+    """The code with which `giver` closes. Of one that ends without a word aiohttp says 1000, or 1006, which must not be
+    sent: then, or where nothing reaches `taker` any more, it is the code for that.
+    """
+    while True:
+        message = await giver.receive()
+        try:
+            if message.type is aiohttp.WSMsgType.TEXT:
+                await taker.send_str(message.data)
+            elif message.type is aiohttp.WSMsgType.BINARY:
+                await taker.send_bytes(message.data)
+        except ConnectionError:
+            return taker_lost
+        if message.type is aiohttp.WSMsgType.CLOSE:
+            return message.data or aiohttp.WSCloseCode.OK
+        if message.type is aiohttp.WSMsgType.ERROR and isinstance(message.data, aiohttp.WebSocketError):
+            return message.data.code  # what it sent was none of a WebSocket's
+        if message.type in OVER:
+            return giver_lost
