@@ -100,8 +100,9 @@ class Router:
             host, port = runner.addresses[0][:2]
             scheme = "http" if self.tls is None else "https"
             announce(f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}")
-            await self._until_the_end(prober)
-            await site.stop()
+            await self._until_told(prober)
+            await site.stop()  # whoever connects from now on is for another router
+            await self._until_empty()
         finally:
             prober.cancel()
             await asyncio.gather(prober, return_exceptions=True)
@@ -127,7 +128,7 @@ class Router:
         except (ConfigError, OSError, ssl.SSLError) as error:
             log.error("--ssl-certfile: %s stays as it was: %s", self.settings.ssl_certfile, error)
 
-    async def _until_the_end(self, prober: asyncio.Task[None]) -> None:
+    async def _until_told(self, prober: asyncio.Task[None]) -> None:
         end = asyncio.create_task(self.ends.wait())
         await asyncio.wait([prober, end], return_when=asyncio.FIRST_COMPLETED)
         end.cancel()
@@ -135,6 +136,8 @@ class Router:
             prober.result()  # a mistake of ours, which ends the router
         self.draining = True
         log.info("the router ends: %d requests are left", self.in_flight)
+
+    async def _until_empty(self) -> None:
         if not self.in_flight:
             return
         try:

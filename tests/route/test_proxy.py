@@ -536,9 +536,26 @@ async def test_in_a_drain_what_runs_ends() -> None:
         response = await made.session.post("/v1/completions", json={"prompt": "x", **STREAM})
         async with made.session.post("/drain", headers={"Authorization": "Bearer admin"}) as answer:
             assert await answer.json() == {"status": "draining", "in_flight": 1}
+        await refuses(made)
         gate.set()
         assert (await response.read()).endswith(b"[DONE]\n\n")
         await asyncio.wait_for(made.running, 20)
+
+
+async def refuses(made: Routed) -> None:
+    """Wait until nobody listens any more."""
+    base = made.session._base_url
+    assert base is not None
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(base.host, base.port)
+                writer.close()
+            except ConnectionRefusedError:
+                return
+            except ConnectionResetError:
+                pass  # it was closed under it
+            await asyncio.sleep(0.01)  # nothing tells of a port that is closed
 
 
 async def test_keys_of_its_own() -> None:
