@@ -62,7 +62,7 @@ class HostedSequences:
             session.named.add(begin.ref)
         known = session.sequences.get(begin.ref)
         if known is not None and self._reports.continues(known, begin):
-            known.told = len(begin.generated) // ITEM_BYTES
+            self._reports.go_on(known, begin)
             session.changed[begin.ref] = None
             return
         self.drop(session, [begin.ref])

@@ -105,6 +105,15 @@ class Reports:
         found: bytes = self._table.token_ids(known.own, known.prompt, known.prompt + there).tobytes()
         return found == begin.generated
 
+    def go_on(self, known: Hosted, begin: Begin) -> None:
+        """Its server has so much of it as it says. With no token it may not have heard of the prompt, either: what was
+        written to a way that was cut then may have been read or not.
+        """
+        known.told = len(begin.generated) // ITEM_BYTES
+        if not known.told:
+            params: Generation = self._read_params(begin.params)
+            known.prompt_logprobs, known.began_told = params.sampling.prompt_logprobs, False
+
     def tell(self, session: Session, refs: list[int]) -> list[Hosted]:
         """Say what is new of these; returns those that have ended, which the server knows now."""
         assert session.channel is not None
