@@ -49,15 +49,15 @@ class Recovery:
             child.with_others = False
             how = "replaced" if wanted else "started again with its group"
             say(f"{death}; it is {how}", "info" if wanted else "error")
-            self._start_group(child)
+            self.start_group(child)
         elif death.returncode == RENEW:
             say(f"{death}; it is replaced, as it has asked")
             self._end_others(child)
-            self._start_group(child)
+            self.start_group(child)
         elif is_counted or self._is_a_request_to_blame(child, death) or _may_restart(child):
             say(f"{death}; it is started again", "error")
             self._end_others(child)
-            self._start_group(child)
+            self.start_group(child)
         elif child.traits.rests:
             self._let_rest(child, death)
         else:
@@ -121,7 +121,7 @@ class Recovery:
             other.with_others = True
             other.signal(signal.SIGKILL)
 
-    def _start_group(self, child: Child) -> None:
+    def start_group(self, child: Child) -> None:
         """Once the last of a group has died, all of it are started: each then sees the others' new lives."""
         child.waits = True
         if not any(member.with_others for member in child.group):

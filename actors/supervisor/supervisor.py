@@ -218,6 +218,9 @@ class Supervisor:
     def _start_again(self, child: Child) -> None:
         if child.stopping:  # meanwhile
             self._is_gone(child)
+        elif child.with_others:  # one of its group has died meanwhile, and waits for it
+            child.with_others = False
+            self.recovery.start_group(child)
         else:
             self.start(child)
 

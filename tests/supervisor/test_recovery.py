@@ -12,6 +12,7 @@ import pytest
 from actorserve.actors.protocol.kinds import KINDS
 from actorserve.actors.supervisor.recovery import Recovery
 from actorserve.actors.supervisor.restart_policy import Death
+from actorserve.actors.supervisor.supervisor import Supervisor
 
 
 class Intensity:
@@ -83,3 +84,16 @@ async def test_what_the_server_does_without_is_left_down(kind: str, monkeypatch:
     child = child_of(supervised, kind, 0)
     Recovery(supervised).follow(child, death_by(1), True, False)  # type: ignore[arg-type]
     assert supervised.done == [] and child.gone.is_set() and "left down" in supervised.said[0]
+
+
+async def test_one_that_could_not_be_started_yet_is_started_with_its_group() -> None:
+    """Another of it has died while there was no room for its process, and waits for a death that nobody will see."""
+    supervised = Supervised()
+    recovery = Recovery(supervised)  # type: ignore[arg-type]
+    first, second = (child_of(supervised, "worker", 5, up=False) for _ in range(2))
+    second.signal = lambda number: None
+    recovery.follow(first, death_by(-signal.SIGSEGV), True, False)
+    assert second.with_others and first.waits and supervised.done == []
+    more: Any = SimpleNamespace(recovery=recovery, start=supervised.start)
+    Supervisor._start_again(more, second)
+    assert supervised.done == ["started"] * 2 and not (first.waits or second.waits or second.with_others)

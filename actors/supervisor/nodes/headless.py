@@ -106,7 +106,13 @@ class Standby:
             self.process = subprocess.Popen(command, pass_fds=fds, start_new_session=True, **pipes)
         assert self.process.stdout is not None
         self._reader = threading.Thread(target=pass_on, args=(self.process.stdout,))
-        self._reader.start()
+        try:
+            self._reader.start()
+        except RuntimeError:  # no more threads
+            self.process.kill()
+            self.process.wait()
+            self._control.close()
+            raise
 
     def become(self, boot: Boot, connection: socket.socket) -> None:
         """It is this worker from now on. ConnectionError if it is dead."""
@@ -137,10 +143,13 @@ class Keeper:
         self._facts = facts_of(self._config, headless.system.model, headless.system.table_sizes)
 
     def run(self) -> None:
-        """Until the machine is to stop."""
-        self._standby = self._start()
+        """Until the machine is to stop, which it is where this ends otherwise."""
         try:
+            self._prepare()
             self._run()
+        except Exception as error:
+            self._headless.end(1, f"{self.worker.name} cannot be kept any more: {error!r}")
+            raise
         finally:
             if self._standby is not None:
                 self._standby.end()
@@ -162,7 +171,11 @@ class Keeper:
                 continue
             said = False
             with connection:
-                self._live(connection, life)
+                try:
+                    self._live(connection, life)
+                except (OSError, RuntimeError) as error:  # it has died meanwhile, or there is no room for one more
+                    self._headless.say(f"{self.worker.name} cannot be started: {error}", "error")
+                    self._headless.ended.wait(AGAIN_S)
 
     def _join(self) -> tuple[socket.socket, int]:
         """(the connection to the proxy, which life of the group it is)."""
@@ -189,12 +202,18 @@ class Keeper:
         began = time.monotonic()
         try:
             standby.become(self._memory.boot(self.worker, connection.fileno()), connection)
-            self._standby = self._start()
+            self._prepare()
             self._watch(standby.process, connection)
-        except ConnectionError as error:  # it has died meanwhile
-            self._headless.say(f"{self.worker.name} cannot be started: {error}", "error")
-        status = standby.end()
-        self._headless.say(f"{self.worker.name} ended (status {status}, up {time.monotonic() - began:.1f} s)")
+        finally:
+            status = standby.end()
+            self._headless.say(f"{self.worker.name} ended (status {status}, up {time.monotonic() - began:.1f} s)")
+
+    def _prepare(self) -> None:
+        """The next life, if there is room for its process by now."""
+        try:
+            self._standby = self._start()
+        except (OSError, RuntimeError) as error:
+            self._headless.say(f"{self.worker.name}: its next life is started when it is wanted: {error}", "warning")
 
     def _start(self) -> Standby:
         return Standby(self._memory.inherited, self._pass_on)
