@@ -52,7 +52,7 @@ class FrontendThread(LoopActor):
         self.dead: Exception | None = None
         self._tokenizer = load_tokenizer(self.model)
         self._prompts = PromptQueue(self._context, self.decode)
-        self._asked: set[Future[Any]] = set()  # questions, of which somebody waits for the answers
+        self._asked: dict[Future[Any], asyncio.Task[Any]] = {}  # questions, of which somebody waits for the answers
         self._loop = asyncio.new_event_loop()
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actorserve-llm", daemon=True)
@@ -127,9 +127,17 @@ class FrontendThread(LoopActor):
         done: Future[T] = Future()
         self._call(self._begin_to_ask, done, question)
         try:
-            return done.result(limit)
+            return self._answer_to(done, limit)
         except TimeoutError:  # the thread has ended between the question and its turn
             raise RuntimeError(f"it was not known within {limit:.0f} s whether {what}") from None
+
+    def _answer_to(self, done: Future[T], limit: float) -> T:
+        """Whoever does not wait any more, as behind Ctrl-C, gives the question up."""
+        try:
+            return done.result(limit)
+        except BaseException:
+            self._call(self._give_up, done)
+            raise
 
     def close(self) -> None:
         """End the thread; whoever still waits is told."""
@@ -229,9 +237,12 @@ class FrontendThread(LoopActor):
         if self.dead is not None:
             done.set_exception(self.dead)
             return
-        self._asked.add(done)
-        task = self._loop.create_task(self._answer(question))
+        task = self._asked[done] = self._loop.create_task(self._answer(question))
         task.add_done_callback(partial(self._answered, done))
+
+    def _give_up(self, done: Future[Any]) -> None:
+        if (task := self._asked.pop(done, None)) is not None:
+            task.cancel()
 
     async def _answer(self, question: Callable[[], Awaitable[Any]]) -> Any:
         self._loop.call_soon(self._turns.turn)  # behind what is posted now
@@ -243,7 +254,7 @@ class FrontendThread(LoopActor):
     def _answered(self, done: Future[Any], task: asyncio.Task[Any]) -> None:
         if done not in self._asked:  # it was told of the end
             return
-        self._asked.remove(done)
+        del self._asked[done]
         if (error := task.exception()) is not None:
             done.set_exception(error)
         else:
