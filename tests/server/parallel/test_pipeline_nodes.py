@@ -62,7 +62,7 @@ def test_two_machines_say_what_one_worker_says(nodes: tuple[Server, Server], exp
 def test_ctrl_c_on_the_other_machine_is_for_its_supervisor_alone(nodes: tuple[Server, Server]) -> None:
     """The terminal sends it to the whole group, also to the next worker, which is about to import torch."""
     _, other = nodes
-    remote_worker(other)
+    other.wait_for("ready, for the server", since_start=True)
     threads = Path(f"/proc/{other.pid}/task").iterdir()
     children = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
     assert len(children) == 2 and not [pid for pid in children if os.getpgid(pid) == os.getpgid(other.pid)]
