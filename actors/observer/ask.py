@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from struct import Struct
 
 import msgspec
 
@@ -21,6 +22,7 @@ from ..telemetry.discovery import peer_of
 from .attach import RunningServer
 
 CONNECT_S = 5.0
+TIMEVAL = Struct("ll")  # seconds, microseconds
 ANSWER_S = 30.0  # of an operation, which is asked again and again how it goes
 
 
@@ -34,15 +36,14 @@ def ask(
     """The result of a command; `timeout` is what the answer may take. Nothing is told to anybody but that server."""
     request = encode_request(command.name, arguments)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(CONNECT_S)
         try:
-            connection.connect(f"\0{server.name}")
+            _connect(connection, server.name)
             pid, uid = peer_of(connection)
             if (pid, uid) != (server.pid, server.uid):
                 raise AskError(f"not the supervisor on {server} listens there, but process {pid} of user {uid}")
             connection.sendall(request)
             line = _line(connection, time.monotonic() + timeout)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             raise AskError(
                 f"the supervisor on {server} does not answer {command.name!r} within {timeout:g} s"
             ) from None
@@ -57,6 +58,15 @@ def ask(
         return msgspec.convert(answer.result, command.result)
     except msgspec.DecodeError as error:
         raise AskError(f"the supervisor on {server} is of another version: {error}") from None
+
+
+def _connect(connection: socket.socket, name: str) -> None:
+    """It waits for its turn where a crowd wants to connect: one that does not block is told at once that there is no
+    room, as Unix sockets have it. BlockingIOError if it does not come.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TIMEVAL.pack(int(CONNECT_S), 0))
+    connection.connect(f"\0{name}")
+    connection.settimeout(CONNECT_S)
 
 
 def follow(server: RunningServer, command: ControlCommand[ProgressRequest, OperationNews], number: int) -> str:

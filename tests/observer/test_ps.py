@@ -20,7 +20,7 @@ from msgspec import structs
 
 from actorserve.actors.cli import main
 from actorserve.actors.observer import attach as module
-from actorserve.actors.observer.ask import AskError, ask
+from actorserve.actors.observer.ask import CONNECT_S, AskError, _connect, ask
 from actorserve.actors.observer.attach import AttachError, RunningServer, attach, choose, find_servers
 from actorserve.actors.protocol.sockets.control_wire import STATUS, ControlCommand, NoArguments, ServerStatus
 from actorserve.actors.telemetry.snapshot import Snapshot
@@ -309,6 +309,23 @@ def test_another_user_can_neither_fake_a_server_nor_take_its_places(
     with as_another_user(crowd):
         for _ in range(3):
             assert ask(mine, STATUS, NoArguments()).ready
+
+
+def test_who_asks_waits_for_room_in_a_crowd() -> None:
+    """Until the one before it is accepted."""
+    name = f"actorserve-test-{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(f"\0{name}")
+        listener.listen(0)
+        first.connect(f"\0{name}")
+        accepted: list[socket.socket] = []
+        waits = threading.Timer(0.05, lambda: accepted.append(listener.accept()[0]))
+        waits.start()
+        with socket.socket(socket.AF_UNIX) as second:
+            _connect(second, name)
+            assert second.gettimeout() == CONNECT_S
+        waits.join()
+        accepted[0].close()
 
 
 def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
