@@ -10,8 +10,7 @@ import pytest
 from aiohttp import web
 
 from actorserve.actors.route.endings import Ending
-from tests.route.test_proxy import asked_of
-from tests.support.routers import Routed, breaks_off, event, routed, status, stream
+from tests.support.routers import Routed, asked_of, breaks_off, event, routed, status, stream
 
 LOST = b"server that made this answer was lost"
 

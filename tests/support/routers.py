@@ -37,6 +37,7 @@ SETTINGS = RouteSettings(
 )
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 ORIGIN = "00000000000000aa.6553f100.7.1"
+STREAM: dict[str, Any] = {"stream": True}
 
 
 class FakeReplica:
@@ -179,3 +180,16 @@ async def routed(
             router.stop()
             router.stop()
             await running
+
+
+def asked_of(routed: Routed) -> list[int]:
+    """How many requests each replica has had."""
+    return [len(replica.seen) for replica in routed.replicas]
+
+
+def stuck(replica: FakeReplica, gate: asyncio.Event) -> Answer:
+    async def answer(request: web.Request, body: bytes) -> web.StreamResponse:
+        await gate.wait()
+        return await replica.named(request, body)
+
+    return answer
