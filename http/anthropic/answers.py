@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..output.events import Piece
 from .blocks import Blocks
+from .edits import Edits
 from .schemas import Object
 
 CONTEXT_ENDED = "context"  # the finish reason of an answer that the model's length has ended before max_tokens
@@ -31,6 +32,7 @@ class MessageAnswer:
     key: str  # of which all ids are made
     model: str
     omit_thinking: bool = False
+    edits: Edits | None = None
 
     @property
     def id(self) -> str:
@@ -59,7 +61,12 @@ class MessageAnswer:
         """The message that answers a request that has ended."""
         blocks = self.blocks(pieces)
         content = [block.object() for block in blocks.blocks]
-        return self.message(content, usage) | ends(finish_reason, stop_reason, blocks.has_calls)
+        return self.message(content, usage) | ends(finish_reason, stop_reason, blocks.has_calls) | self.edited
+
+    @property
+    def edited(self) -> Object:
+        """What the end of a message says of its context."""
+        return {} if self.edits is None else {"context_management": self.edits.said}
 
 
 def ends(finish_reason: str, stop_reason: str | int | None, has_calls: bool) -> Object:
@@ -85,6 +92,9 @@ def usage_of(usage: Object) -> Object:
     }
 
 
-def count(tokens: int) -> Object:
+def count(tokens: int, edits: Edits | None) -> Object:
     """The answer of count_tokens."""
-    return {"input_tokens": tokens}
+    if edits is None:
+        return {"input_tokens": tokens}
+    before = tokens if edits.tokens is None else edits.tokens
+    return {"input_tokens": tokens, "context_management": {"original_input_tokens": before}}

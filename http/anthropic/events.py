@@ -44,7 +44,8 @@ class MessageEvents:
         if self._blocks.open is not None:
             events += _close(self._blocks.open)
         delta = ends(finish_reason, stop_reason, self._blocks.has_calls) | {"container": None}
-        events += (_event("message_delta", delta=delta, usage=usage_of(usage)), _event("message_stop"))
+        ended = _event("message_delta", delta=delta, usage=usage_of(usage), **self.answer.edited)
+        events += (ended, _event("message_stop"))
         return b"".join(events)
 
     def error(self, message: str, status: int) -> bytes:

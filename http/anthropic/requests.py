@@ -90,18 +90,6 @@ def _check_refused(request: CountRequest) -> None:
             raise bad_request(f"{name} is not supported.", name)
     if request.speed not in (None, "standard"):
         raise bad_request(f"speed: {request.speed!r} is not supported.", "speed")
-    edits = request.context_management.get("edits") if isinstance(request.context_management, dict) else None
-    if request.context_management and not _is_no_edit(edits):
-        raise bad_request("context_management is not supported.", "context_management")
-
-
-def _is_no_edit(edits: object) -> bool:
-    """To keep all thinking asks for nothing: what of it the model sees is its template's matter."""
-    keeps = [
-        isinstance(edit, dict) and edit.get("type") == "clear_thinking_20251015" and edit.get("keep") == "all"
-        for edit in (edits if isinstance(edits, list) else [])
-    ]
-    return isinstance(edits, list) and all(keeps)
 
 
 def _budget(thinking: ThinkingConfig, max_tokens: int) -> int:

@@ -93,6 +93,28 @@ class Metadata(msgspec.Struct):
     user_id: str | None = None
 
 
+class Amount(msgspec.Struct):
+    """A number of something: of `input_tokens`, `tool_uses` or `thinking_turns`."""
+
+    type: str
+    value: int | None = None
+
+
+class ContextEdit(msgspec.Struct):
+    """What of a long conversation the model is not told again; which fields it has depends on its type."""
+
+    type: str
+    trigger: Amount | None = None
+    keep: Amount | Literal["all"] | None = None
+    clear_at_least: Amount | None = None
+    clear_tool_inputs: bool | list[str] | None = None
+    exclude_tools: list[str] | None = None
+
+
+class ContextManagement(msgspec.Struct):
+    edits: list[ContextEdit] | None = None
+
+
 class CountRequest(msgspec.Struct, kw_only=True):
     """POST /v1/messages/count_tokens: all that says something about the prompt."""
 
@@ -104,11 +126,11 @@ class CountRequest(msgspec.Struct, kw_only=True):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None  # the older place of `output_config.format`
+    context_management: ContextManagement | None = None
 
     # known, and refused
     compaction: Any = None
     container: Any = None
-    context_management: Any = None
     fallbacks: Any = None
     inference_geo: str | None = None
     mcp_servers: Any = None

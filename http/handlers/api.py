@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -13,10 +14,10 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPr
 
 from ..accounts import check_model_of
 from ..anthropic.answers import count
-from ..anthropic.requests import prompt_of, renamed
+from ..anthropic.edits import edited
+from ..anthropic.requests import prompt_of
 from ..anthropic.schemas import CountRequest
-from ..errors import ApiError, bad_request
-from ..generation.adapter import chat_request
+from ..errors import bad_request
 from ..generation.fields.decoding import check_model
 from ..generation.fields.unsupported import read
 from ..generation.prompts import chat_prompt, check_template, check_tokens, tools_of
@@ -158,12 +159,9 @@ class Api:
     async def count_tokens(self, request: web.Request) -> web.Response:
         body = read(CountRequest, await self._body_with_media(request))
         self._check_model(request, body.model)
-        try:
-            prompt = chat_prompt(chat_request(prompt_of(body)), self.settings)
-        except ApiError as error:
-            raise renamed(error) from None
-        tokens, _ = await self.engine.tokenize(prompt, False)
-        return json_response(count(len(tokens)))
+        tokens_of = partial(self._generator.tokens_of, prompt_of)
+        body, edits = await edited(body, tokens_of)
+        return json_response(count(await tokens_of(body), edits))
 
     async def go_on(self, request: web.Request) -> web.StreamResponse:
         """A stream that another server has begun: its request's handler goes on with it."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 from aiohttp import web
 
 from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 
 from ..accounts import check_model_of
+from ..anthropic.edits import edited
 from ..anthropic.requests import named, omits_thinking, renamed
 from ..anthropic.requests import to_chat as messages_to_chat
-from ..anthropic.schemas import MessagesRequest
+from ..anthropic.schemas import MessagesRequest, Object
 from ..errors import ApiError, bad_request
 from ..generation.adapter import chat_request
 from ..generation.beam_search import BeamSearch, check_beams
@@ -19,6 +24,7 @@ from ..generation.fields.unsupported import read
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion, with_whole_calls
+from ..generation.prompts import chat_prompt
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
 from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
@@ -40,6 +46,7 @@ from ..transport.json_response import json_response
 from .answering import Answering, seeded
 
 BEAMS = "use_beam_search"
+T = TypeVar("T")
 
 
 class Generator(Answering):
@@ -153,6 +160,7 @@ class Generator(Answering):
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/messages."""
         body = read(MessagesRequest, raw)
+        body, edits = await edited(body, partial(self.tokens_of, messages_to_chat))
         chat = messages_to_chat(body)
         if self.settings.reasoning_parser is None:
             chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget
@@ -167,8 +175,17 @@ class Generator(Answering):
         asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
-            made = MessagesFormat(answer, job, omits_thinking(body), body.max_tokens)
+            made = MessagesFormat(answer, job, omits_thinking(body), body.max_tokens, edits)
             request[NOTED].answer_id = made.answer.id
             return made
 
         return await self.answer(request, raw, asked_for, asked, form)
+
+    async def tokens_of(self, chat_of: Callable[[T], Object], body: T) -> int:
+        """How many the prompt has of what is a chat request by another name."""
+        try:
+            prompt = chat_prompt(chat_request(chat_of(body)), self.settings)
+        except ApiError as error:
+            raise renamed(error) from None
+        tokens, _ = await self.engine.tokenize(prompt, False)
+        return len(tokens)

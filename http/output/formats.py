@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from ..anthropic import answers as anthropic
 from ..anthropic.answers import CONTEXT_ENDED
+from ..anthropic.edits import Edits
 from ..anthropic.events import MessageEvents
 from ..errors import ApiError
 from ..generation.choice import Choice, make_state
@@ -44,9 +45,9 @@ class MessagesFormat:
 
     media_type = EVENTS
 
-    def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int) -> None:
+    def __init__(self, answer: Answer, job: Job, omit_thinking: bool, most: int, edits: Edits | None = None) -> None:
         """`most`: tokens; where the model's length leaves fewer, the answer ends there, and says so."""
-        self.answer = anthropic.MessageAnswer(key_of_answer(answer), answer.model, omit_thinking)
+        self.answer = anthropic.MessageAnswer(key_of_answer(answer), answer.model, omit_thinking, edits)
         self._job = job
         self._most = most
 

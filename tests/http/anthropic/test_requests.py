@@ -219,11 +219,6 @@ def test_limits() -> None:
     assert chat(thinking={"type": "enabled", "budget_tokens": 1})["thinking_token_budget"] == 1
 
 
-def test_to_keep_all_thinking_asks_for_nothing() -> None:
-    keep = {"type": "clear_thinking_20251015", "keep": "all"}
-    assert chat(context_management={"edits": [keep]}) == chat() == chat(context_management={"edits": []})
-
-
 def test_a_prompt_is_counted_as_it_is_asked_for() -> None:
     fields: dict[str, Any] = {
         "messages": [*HI, {"role": "assistant", "content": "So"}],

@@ -105,6 +105,39 @@ def test_counting(client: Anthropic) -> None:
     assert counted.input_tokens == 1
 
 
+def test_old_results_of_tools_are_left_out(client: Anthropic) -> None:
+    messages: list[Any] = [{"role": "user", "content": "look"}]
+    for number in range(3):
+        call = {"type": "tool_use", "id": f"toolu_{number}", "name": "look", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": "a long result " * 30}
+        messages += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    edit = {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 2}}
+    asked: dict[str, Any] = {
+        "model": "claude",
+        "messages": messages,
+        "betas": ["context-management-2025-06-27"],
+        "context_management": {"edits": [edit | {"keep": {"type": "tool_uses", "value": 1}}]},
+    }
+    counted = client.beta.messages.count_tokens(**asked)
+    answer = client.beta.messages.create(max_tokens=2, **asked)
+    assert answer.context_management is not None and counted.context_management is not None
+    (told,) = answer.context_management.applied_edits
+    assert told.to_dict() == {
+        "type": edit["type"],
+        "cleared_tool_uses": 2,
+        "cleared_input_tokens": counted.context_management.original_input_tokens - counted.input_tokens,
+    }
+    assert told.cleared_input_tokens > 0
+    usage = answer.usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    ends = [
+        event
+        for event in client.beta.messages.create(max_tokens=2, stream=True, **asked)
+        if event.type == "message_delta"
+    ]
+    assert [end.context_management for end in ends] == [answer.context_management]
+
+
 def test_errors_are_anthropics(client: Anthropic) -> None:
     from anthropic import BadRequestError, NotFoundError
 
