@@ -24,6 +24,7 @@ from .refused import MediaRefused
 
 if TYPE_CHECKING:
     import aiohttp
+    from yarl import URL
 
 SCHEMES = ("http", "https")
 AT_ONCE = 256  # connections
@@ -120,9 +121,9 @@ class Fetcher:
         options: dict[str, Any] = {"auto_decompress": False, "trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
         async with aiohttp.ClientSession(connector=connector, headers=HEADERS, **options) as session:
             for _ in range(most + 1):
-                check_url(url, self._config)
+                asked = check_url(url, self._config)
                 try:
-                    async with session.get(url, allow_redirects=False) as response:
+                    async with session.get(asked, allow_redirects=False) as response:
                         if response.status not in REDIRECTS:
                             return await self._body(url, response, fetched)
                         url = str(response.url.join(URL(response.headers.get("Location", ""))))
@@ -179,19 +180,27 @@ def too_long(most: int) -> MediaRefused:
     return MediaRefused(f"it has more than the {most} bytes that --max-media-bytes allows.", 413)
 
 
-def check_url(url: str, config: Config) -> None:
-    """MediaRefused for an address that is not asked at all."""
+def check_url(url: str, config: Config) -> URL:
+    """As it is asked; MediaRefused for an address that is not asked at all.
+
+    It is read by what the client library reads it with, and the host is the one that is connected to: another reader
+    would see no number in `127。0。0。1`, which is one, and is resolved by nobody.
+    """
+    from yarl import URL
+
     try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError:
+        asked = URL(url)
+        host = asked.raw_host or ""
+    except (ValueError, UnicodeError):
         raise MediaRefused("its address cannot be read.") from None
-    if parts.scheme.lower() not in SCHEMES or not host:
+    if asked.scheme not in SCHEMES or not host:
         raise MediaRefused("its address must begin with https://, http:// or data:, and name a host.")
-    if config.allowed_media_domains and not is_below(host, config.allowed_media_domains):
+    allowed = config.allowed_media_domains
+    if allowed and not (is_below(host, allowed) or is_below(asked.host or "", allowed)):  # by either spelling
         raise MediaRefused(f"{host} is none of --allowed-media-domains.")
     if not config.allow_private_media and _is_address(host) and not is_public(host):
         raise _private(host)
+    return asked
 
 
 def local_path(url: str, config: Config) -> Path:

@@ -13,7 +13,8 @@ PNG, GIF, RIFF, JPEG = b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"\xff\xd8\xff"
 TIFF = {b"II*\0": "<", b"MM\0*": ">"}
 FRAMES = (*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0))  # of JPEG: that tell its size
 ALONE = (0x01, *range(0xD0, 0xDA))  # of JPEG: markers without a length, and those behind which it is too late
-WIDTH, HEIGHT = 256, 257  # tags of TIFF
+WIDTH, HEIGHT = 256, 257  # tags of TIFF, and those of its tiles, each of which room is made for as a whole
+TILES = {322: WIDTH, 323: HEIGHT}
 MOST_TAGS = 512
 KINDS = "PNG, JPEG, WebP, AVIF, GIF, BMP or TIFF"
 AVIF = (b"avif", b"avis")
@@ -118,6 +119,7 @@ def _tiff(data: bytes, order: str) -> Header | None:
     for index in range(min(MOST_TAGS, _one(f"{order}H", data, first))):
         at = first + 2 + 12 * index
         tag, kind = _one(f"{order}H", data, at), _one(f"{order}H", data, at + 2)
-        if tag in (WIDTH, HEIGHT) and kind in (3, 4):
-            sizes[tag] = _one(f"{order}{'H' if kind == 3 else 'I'}", data, at + 8)
+        side = TILES.get(tag, tag)
+        if side in (WIDTH, HEIGHT) and kind in (3, 4):
+            sizes[side] = max(sizes.get(side, 0), _one(f"{order}{'H' if kind == 3 else 'I'}", data, at + 8))
     return Header("TIFF", sizes[WIDTH], sizes[HEIGHT]) if len(sizes) == 2 else None

@@ -160,7 +160,7 @@ class Prompts:
         if len(self.truncated(tokens, message)) < len(tokens):
             field = "truncate_prompt_tokens"
             raise RenderRefused(400, f"{field}: a prompt with pictures is not cut; it has {len(tokens)} tokens.", field)
-        return tokens, items_of(tokens, order)
+        return tokens, self._items(message.prompt, tokens, order)
 
     def media_tokens(
         self, prompt: Prompt, text: str | None, media: Sequence[PreparedMedia]
@@ -177,11 +177,17 @@ class Prompts:
             else:
                 whole = expanded(given, media)
         except Misplaced as error:
-            field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-            raise RenderRefused(400, f"{field}: {error}.", field) from None
+            raise _misplaced(prompt, error) from None
         self.check_length(prompt if isinstance(prompt, ChatPrompt) else TextPrompt(whole), whole)
         special = isinstance(prompt, ChatPrompt | TextPrompt) and prompt.add_special_tokens
         return self._text_tokens(whole, special), order
+
+    def _items(self, prompt: Prompt, tokens: list[int], order: list[PreparedMedia]) -> list[MediaItem]:
+        """Where the embeddings go; 400 where a text has a token that stands for one."""
+        try:
+            return items_of(tokens, order)
+        except Misplaced as error:
+            raise _misplaced(prompt, error) from None
 
     def pooled_tokens(self, message: Render) -> tuple[list[int], int]:
         """The ids of a prompt of which nothing is generated, and where the second of two texts begins."""
@@ -221,7 +227,7 @@ class Prompts:
             tokens, order = self.media_tokens(prompt, text, message.media)
         if len(tokens) > self._model.max_model_len:
             raise self.too_long(str(len(tokens)), message.prompt, message.field)
-        return tokens, items_of(tokens, order)
+        return tokens, self._items(prompt, tokens, order)
 
     def _picture_alone(self, message: Render, chat: str | None) -> tuple[list[int], list[PreparedMedia]]:
         """The same of a model that makes a vector of a text or of a picture, whose ids are none of the tokenizer's."""
@@ -264,6 +270,11 @@ class Prompts:
             spec, longest = self._model.encoder, self._model.max_model_len
             keep = max(1, longest - (message.max_tokens or 1)) if spec is None else spec.longest
         return tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
+
+
+def _misplaced(prompt: Prompt, error: Misplaced) -> RenderRefused:
+    field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+    return RenderRefused(400, f"{field}: {error}.", field)
 
 
 def _loads(data: bytes | None) -> Any:

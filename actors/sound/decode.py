@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from av import AudioFrame, AudioResampler
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
 
 CONTAINERS = "wav,w64,aiff,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,amr,caf"
 MOST_SECONDS = 3600
@@ -43,29 +49,55 @@ def decode_steps(data: bytes, rate: int, most_seconds: float = MOST_SECONDS) -> 
         raise SoundError(f"it is no sound in a form that is read ({reason})") from None
 
 
-def _samples(container: object, rate: int, most_seconds: float) -> Iterator[np.ndarray | None]:
+def _samples(container: InputContainer, rate: int, most_seconds: float) -> Iterator[np.ndarray | None]:
     import av
 
-    assert isinstance(container, av.container.InputContainer)
     if not container.streams.audio:
         raise SoundError("it has no sound")
     stream = container.streams.audio[0]
     if stream.channels > MOST_CHANNELS:
         raise SoundError(f"it has {stream.channels} channels; at most {MOST_CHANNELS} are taken")
-    resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+    resampler: av.AudioResampler | None = None
+    form: tuple[str, str, int] | None = None
     parts: list[np.ndarray] = []
     count = 0
-    for frame in container.decode(stream):
-        for made in resampler.resample(frame):
-            parts.append(made.to_ndarray()[0])
-            count += len(parts[-1])
+    for frames in _decoded(container, stream):
+        for frame in frames:
+            if (found := (frame.format.name, frame.layout.name, frame.sample_rate)) != form:  # files that were joined
+                parts += _resampled(resampler, None)
+                resampler, form = av.AudioResampler(format="flt", layout="mono", rate=rate), found
+            made = _resampled(resampler, frame)
+            parts += made
+            count += sum(map(len, made))
         if count > most_seconds * rate:
             raise SoundError(f"it is longer than {most_seconds:g} seconds")
         yield None
-    parts += [made.to_ndarray()[0] for made in resampler.resample(None)]
+    parts += _resampled(resampler, None)
     samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
     if not samples.size:
         raise SoundError("it has no samples")
     if not np.isfinite(samples).all():
         raise SoundError("it has samples that are no numbers")
     yield np.ascontiguousarray(samples, np.float32)
+
+
+def _decoded(container: InputContainer, stream: AudioStream) -> Iterator[list[AudioFrame]]:
+    """The frames of each packet. What is damaged is left out, as players do, and what was cut off ends there."""
+    import av
+
+    packets = container.demux(stream)
+    while True:
+        frames: list[AudioFrame] = []
+        try:
+            packet = next(packets, None)
+            if packet is None:
+                return
+            frames = packet.decode()
+        except av.error.InvalidDataError:
+            pass  # the samples around it are worth having
+        yield frames
+
+
+def _resampled(resampler: AudioResampler | None, frame: AudioFrame | None) -> list[np.ndarray]:
+    """What comes out when this goes in; None: the rest."""
+    return [] if resampler is None else [made.to_ndarray()[0] for made in resampler.resample(frame)]

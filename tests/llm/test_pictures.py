@@ -105,3 +105,12 @@ def test_films_are_frames_or_files(llm: LLM, tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(llm: LLM, prompt: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said.replace("|", r"\|")):
         llm.generate(prompt, PARAMS, use_tqdm=False)
+
+
+def test_a_text_with_the_token_of_an_embedding_is_refused(tmp_path: Path) -> None:
+    """Also where another text stands for a picture in a prompt."""
+    folder = vision_folder("gemma3", tmp_path)
+    with LLM(str(folder), worker="scripted", max_num_seqs=1) as llm:
+        picture_of = {"type": "image_pil", "image_pil": pil()}
+        with pytest.raises(ValueError, match="messages: the prompt has 10 tokens for embeddings"):
+            chat_ids(llm, picture_of, {"type": "text", "text": "What is <image_soft_token>?"})

@@ -206,6 +206,7 @@ def test_what_nobody_wants_any_more_is_not_waited_for(own: Fetcher, pages: str) 
         *("http://127.0.0.1/", "http://127.1/", "http://2130706433/", "http://0x7f000001/", "http://[::1]/"),
         *("http://localhost/", "http://LOCALHOST./", "http://user:key@127.0.0.1/", "http://[::ffff:7f00:1]/"),
         *("http://169.254.169.254/latest/meta-data/", "http://0/", "http://127.0.0.1./", "http://017700000001/"),
+        *("http://127。0。0。1/", "http://127．0.0．1/", "http://①②⑦.0.0.1/", "http://%31%32%37.0.0.1/"),
     ],
 )
 def test_private_addresses_are_not_asked(pages: str, url: str) -> None:

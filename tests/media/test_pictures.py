@@ -96,10 +96,15 @@ def gif(width: int, height: int, inside: tuple[int, int] | None = None) -> bytes
     return b"GIF89a" + struct.pack("<HH", width, height) + b"\x80\0\0" + bytes(6) + b"," + frame + b"\0" + pixels + b";"
 
 
-def tiff(width: int, height: int) -> bytes:
-    tags = [(256, 4, width), (257, 4, height), (258, 3, 8), (259, 3, 5), (262, 3, 1), (273, 4, 200), (278, 4, height)]
-    body = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in [*tags, (279, 4, 10)])
-    return b"II*\0" + struct.pack("<I", 8) + struct.pack("<H", len(tags) + 1) + body + bytes(300)
+def tiff(width: int, height: int, tile: int = 0) -> bytes:
+    """In tiles of so many pixels each way, or of lines."""
+    tags = [(256, 4, width), (257, 4, height), (258, 3, 8), (259, 3, 5), (262, 3, 1)]
+    if tile:
+        tags += [(322, 4, tile), (323, 4, tile), (324, 4, 200), (325, 4, 10)]
+    else:
+        tags += [(273, 4, 200), (278, 4, height), (279, 4, 10)]
+    body = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
+    return b"II*\0" + struct.pack("<I", 8) + struct.pack("<H", len(tags)) + body + bytes(300)
 
 
 def jpeg(width: int, height: int) -> bytes:
@@ -117,6 +122,7 @@ BOMBS = {
     "GIF": gif(65_535, 65_535),
     "GIF whose frame is larger": gif(10, 10, (60_000, 60_000)),
     "TIFF": tiff(1 << 31, 1 << 31),
+    "TIFF of one tile": tiff(16, 16, 60_000),
     "JPEG": jpeg(65_500, 65_500),
     "AVIF": FILES["AVIF"].replace(struct.pack(">II", 30, 20), struct.pack(">II", 60_000, 60_000)),
     "BMP": b"BM" + bytes(12) + struct.pack("<Iii", 40, 1 << 30, -(1 << 30)) + bytes(40),

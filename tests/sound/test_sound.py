@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -44,6 +45,35 @@ def test_forms_that_are_read(container: str, codec: str) -> None:
     found = decode(encoded(samples, container, codec), RATE)
     assert abs(len(found) - len(samples)) < RATE // 5
     assert 0.5 < np.abs(found).mean() / np.abs(samples / 32768).mean() < 1.5
+
+
+def damaged(data: bytes) -> bytes:
+    """In its middle."""
+    middle = len(data) // 2
+    return data[:middle] + b"\xa5" * 600 + data[middle + 600 :]
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "change"),
+    [
+        ("adts", "aac", lambda data: data[:-3]),
+        ("flac", "flac", lambda data: data[:-10]),
+        ("mp3", "libmp3lame", lambda data: data + bytes(4096)),
+        ("mp3", "libmp3lame", lambda data: data + b"<html>no sound</html>" * 99),
+        ("mp3", "libmp3lame", damaged),
+    ],
+)
+def test_what_is_damaged_is_left_out(container: str, codec: str, change: Callable[[bytes], bytes]) -> None:
+    samples = sound(4.0)
+    found = decode(change(encoded(samples, container, codec)), RATE)
+    assert 0.7 < len(found) / len(samples) < 1.2
+    assert 0.4 < np.abs(found).mean() / np.abs(samples / 32768).mean() < 1.5
+
+
+def test_files_that_were_joined_are_one_sound() -> None:
+    """Also where their rates differ."""
+    one, other = encoded(sound(2.0), "mp3", "libmp3lame"), encoded(sound(1.0), "mp3", "libmp3lame", rate=44_100)
+    assert abs(len(decode(one + other, RATE)) / RATE - 3.0) < 0.3
 
 
 @pytest.mark.parametrize(

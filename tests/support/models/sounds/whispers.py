@@ -127,13 +127,13 @@ def wav(samples: np.ndarray) -> bytes:
     return made.getvalue()
 
 
-def encoded(samples: np.ndarray, container: str, codec: str) -> bytes:
-    """The same in another form."""
+def encoded(samples: np.ndarray, container: str, codec: str, rate: int = RATE) -> bytes:
+    """The same in another form, of which opus is always at 48 kHz."""
     import av
 
     made = io.BytesIO()
     with av.open(made, "w", format=container) as file:
-        rate = 48_000 if codec == "libopus" else RATE
+        rate = 48_000 if codec == "libopus" else rate
         stream: Any = file.add_stream(codec, rate=rate, layout="mono")
         frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
         frame.sample_rate = RATE
