@@ -8,6 +8,8 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ..model.info import ModelInfo
 from ..model.pooling.spec import PairForm
 from ..model.tokenizers.tokenizer import special_tokens, tokenizer_config
@@ -48,16 +50,16 @@ class PooledTexts:
     def encode_cut(self, prompt: TextPrompt | PairPrompt, keep: int, keep_first: bool) -> tuple[list[int], int]:
         """The same, at most `keep` tokens; of a pair the longer text is cut first. TooFewTokens if there is no room."""
         if self._form is not None and isinstance(prompt, PairPrompt):
-            shortened = _shortened(prompt, max(LEAST, GIANT * self._longest), keep_first)
+            shortened = self._shortened(prompt, keep_first)
             assert isinstance(shortened, PairPrompt)
             return self._formed(self._form, shortened, keep, keep_first), 0
-        ending, most = self._ending_of(prompt), max(LEAST, GIANT * self._longest)
+        ending, shortened = self._ending_of(prompt), self._shortened(prompt, keep_first)
         room = keep - len(ending)
         if room < 1:
             raise TooFewTokens(keep)
         try:
             self._tokenizer.enable_truncation(max_length=room, direction="right" if keep_first else "left")
-            ids, second = _read(_encode(self._tokenizer, _shortened(prompt, most, keep_first)))
+            ids, second = _read(_encode(self._tokenizer, shortened))
         finally:
             self._tokenizer.no_truncation()
         if len(ids) > room:
@@ -81,6 +83,14 @@ class PooledTexts:
             ids = ids[:room] if keep_first else ids[max(0, len(ids) - room) :]
         return [*before, *ids, *after]
 
+    def _shortened(self, prompt: TextPrompt | PairPrompt, keep_first: bool) -> TextPrompt | PairPrompt:
+        """Without what is too much in any case, and of the second text so many tokens."""
+        found = _shortened(prompt, max(LEAST, GIANT * self._longest), keep_first)
+        if not isinstance(found, PairPrompt) or not found.most:
+            return found
+        ends = self._tokenizer.encode(found.second, add_special_tokens=False).offsets[: found.most]
+        return replace(found, second=found.second[: ends[-1][1]]) if ends else found
+
     def _ending_of(self, prompt: TextPrompt | PairPrompt) -> list[int]:
         return [] if isinstance(prompt, TextPrompt) and not prompt.add_special_tokens else self._ending
 
@@ -103,7 +113,7 @@ def _shortened(prompt: TextPrompt | PairPrompt, most: int, keep_first: bool) -> 
         return text[:most] if keep_first else text[-most:]
 
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction, prompt.field)
+        return replace(prompt, text=cut(prompt.text), second=cut(prompt.second))
     return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
 
 
@@ -114,12 +124,12 @@ def without_punctuation(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPro
         return " ".join(text.translate(PUNCTUATION).split())
 
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(cut(prompt.text), cut(prompt.second), prompt.instruction, prompt.field)
+        return replace(prompt, text=cut(prompt.text), second=cut(prompt.second))
     return TextPrompt(cut(prompt.text), prompt.add_special_tokens)
 
 
 def lowered(prompt: TextPrompt | PairPrompt) -> TextPrompt | PairPrompt:
     """In small letters."""
     if isinstance(prompt, PairPrompt):
-        return PairPrompt(prompt.text.lower(), prompt.second.lower(), prompt.instruction, prompt.field)
+        return replace(prompt, text=prompt.text.lower(), second=prompt.second.lower())
     return TextPrompt(prompt.text.lower(), prompt.add_special_tokens)

@@ -34,7 +34,7 @@ from ..speech.prepare import (
     speech_of,
 )
 from ..speech.schemas import TIMED, SpeechRequest
-from ..speech.transcript import language_of, plain, spoken
+from ..speech.transcript import first_language, plain, spoken
 from ..speech.words import told, words_of
 from ..transport import form
 from ..transport.json_response import json_response
@@ -77,6 +77,7 @@ class SpeechApi:
         """The answer to a form that is in order."""
         model = check_model(body.model, self._settings.served)
         request_id = name_request(request, body.request_id)
+        check_model_of(request.get(ACCOUNT), model)
         measured = await self._generator.engine.measure(body.file)
         timed = body.response_format in TIMED
         about = request_id, 0 if timed or has_thresholds(body) else -1
@@ -88,7 +89,6 @@ class SpeechApi:
         job.counted = "file"
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         noted = request[NOTED] = RequestContext(request_id, model, job)
-        check_model_of(request.get(ACCOUNT), model)
         submit = partial(self._generator.submit, request, job, answer, None, bool(body.stream))
         start = await self._generator.begin(request, job, submit)
         noted.answer_id = answer.id
@@ -148,7 +148,7 @@ class SpeechApi:
             return web.Response(text=answers.srt(segments), content_type=answers.SUBRIP)
         if body.response_format == "vtt":
             return web.Response(text=answers.vtt(segments), content_type=answers.VTT)
-        language = body.language or language_of(texts[0], spec) or "en"
+        language = body.language or first_language(texts, spec) or "en"
         words = None
         if WORD in (body.timestamp_granularities or ()):
             words = await self._words(windows, takes, language)

@@ -63,13 +63,14 @@ def instruction_of(body: PairFields, spec: PoolingSpec) -> str:
 
 
 def pair_prompts(
-    pairs_: Sequence[Pair], fields: Sequence[Pair], spec: PoolingSpec, instruction: str = ""
+    pairs_: Sequence[Pair], fields: Sequence[Pair], spec: PoolingSpec, instruction: str = "", most: int = 0
 ) -> tuple[list[Prompt], list[str]]:
     """Each pair as one, for a model that looks at both; or each text once, for one that makes vectors. And the field
-    that is to blame for each (of a pair the second text's: the first one's stands beside it).
+    that is to blame for each (of a pair the second text's: the first one's stands beside it). `most`: tokens of a
+    pair's second text, if that is not 0.
     """
     if spec.head:
-        prompts = [PairPrompt(*pair, instruction, own[0]) for pair, own in zip(pairs_, fields, strict=True)]
+        prompts = [PairPrompt(*pair, instruction, own[0], most) for pair, own in zip(pairs_, fields, strict=True)]
         return list(prompts), [own[1] for own in fields]
     found: dict[str, str] = {}
     for pair, own in zip(pairs_, fields, strict=True):

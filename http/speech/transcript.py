@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from actorserve.actors.model.encoder_decoder.spec import SpeechSpec
@@ -24,6 +24,11 @@ def language_of(text: str, spec: SpeechSpec) -> str | None:
     first = MARK.match(text)
     code = first[0].strip("<|>") if first else ""
     return code if code in spec.languages else None
+
+
+def first_language(texts: Iterable[str], spec: SpeechSpec) -> str | None:
+    """Of the first of these windows in which one is heard: where nobody speaks, none is."""
+    return next(filter(None, (language_of(text, spec) for text in texts)), None)
 
 
 @dataclass

@@ -45,6 +45,18 @@ def test_the_second_of_a_pair_is_told_apart(model: ModelInfo) -> None:
     assert len(cut) == 12 and cut[second:] == ids[kinds.index(1) :]  # the longer one is cut
 
 
+def test_the_second_of_a_pair_is_cut_alone(model: ModelInfo) -> None:
+    texts = PooledTexts(load_tokenizer(model), model)
+    ids, kinds = encode(Path(model.folder), TEXT, TEXT)
+    second = kinds.index(1)
+    wanted = [*ids[: second + 4], ids[-1]], second
+    assert texts.encode_cut(PairPrompt(TEXT, TEXT, most=4), 99, True) == wanted
+    assert texts.encode_cut(PairPrompt(TEXT, TEXT, most=99), 99, True) == (ids, second)
+    small = texts.encode(TextPrompt(TEXT.lower(), add_special_tokens=False))[0]
+    cut, _ = texts.encode_cut(lowered(PairPrompt(TEXT, TEXT.upper(), most=4)), 99, True)
+    assert cut[-5:] == [*small[:4], ids[-1]]
+
+
 def test_an_end_token_that_only_the_config_knows(model: ModelInfo, tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_text((Path(model.folder) / name).read_text())

@@ -43,6 +43,7 @@ class PairPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="pa
     second: str
     instruction: str = ""  # by what, for a model that is told so
     field: str = ""  # where the first stands in the request
+    most: int = 0  # tokens of the second, if that is not 0: of a longer one the first are taken
 
 
 class SoundPrompt(msgspec.Struct, array_like=True, frozen=True, gc=False, tag="sound"):

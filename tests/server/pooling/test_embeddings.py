@@ -163,6 +163,9 @@ def test_scores_and_rankings_by_cosine(client: httpx.Client, expected: np.ndarra
     refused(client, "/rerank", {"query": LONG, "documents": ["a", "b"]}, "query", too_long)
     refused(client, "/rerank", {"query": "a", "documents": ["b", LONG]}, "documents[1]", too_long)
     refused(client, "/score", {"text_1": ["a", LONG], "text_2": ["b", "c"]}, "text_1[1]", too_long)
+    cut = {"query": "a", "documents": ["b", LONG]}
+    assert client.post("/rerank", json=cut | {"max_tokens_per_doc": 5}).status_code == 200
+    refused(client, "/rerank", cut | {"max_tokens_per_doc": 0}, "documents[1]", too_long)
 
 
 def test_pooling_by_token(client: httpx.Client, encoder: Path) -> None:
