@@ -20,7 +20,7 @@ from .generation import end_tokens, read_override, sampling_defaults
 from .gguf.folder import SOURCES, check_header, model_folder
 from .media import changes_of, modalities_of
 from .memory.machine import may_have_gpu
-from .names import check_folder, find_folder, use_cache
+from .names import CODE, check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
 from .pooling.dual_encoder import text_part
 from .pooling.sentence_folder import model_within
@@ -86,6 +86,7 @@ def resolve_model(config: Config) -> ModelInfo:
             lambda found, complete: _look(config, _overridden(config, model_within(found)), complete),
             weights,
             peek=lambda header: check_header(header, own),
+            more=(CODE,) if config.trust_remote_code else (),
         )
     return _look(config, _overridden(config, model_within(_without_gguf(config, folder, own))), False)
 

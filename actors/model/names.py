@@ -8,6 +8,7 @@ and the weights when `look` had nothing against these.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -26,6 +27,7 @@ ADAPTER = "adapter_config.json"
 CONFIG = ["config.json", "generation_config.json"]
 WITHIN = ["modules.json", "*/config.json"]  # of sentence-transformers, whose models may be in a folder inside
 TEXTS = ["*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"]
+CODE = "*.py"  # of --trust-remote-code
 GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|(?:MX|NV)FP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -52,9 +54,11 @@ def find_folder(
     weights: bool = True,
     files: tuple[str, ...] = (),
     peek: Peek | None = None,
+    more: tuple[str, ...] = (),
 ) -> Path:
     """The folder of `name`, or its GGUF file; ConfigError says what it is, if it is no model. Without `weights` they
-    are not downloaded. `files` are other names under which they may be, of which one is enough.
+    are not downloaded. `files` are other names under which they may be, of which one is enough; `more` other small
+    files that are wanted.
 
     `look` is called with a folder of which config.json is there, and then with one of which all but the weights are;
     `peek` with the header of a GGUF file of the hub before it is downloaded.
@@ -78,7 +82,7 @@ def find_folder(
         return _gguf_from_hub(wanted[1], wanted[2], revision, peek)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not HUB_NAME.fullmatch(name):
         raise ConfigError(f"model: there is no folder {_shown(name)}{_near(path)}{_no_hub_name(name)}")
-    return _from_hub(name, revision, look, weights, files, peek)
+    return _from_hub(name, revision, look, weights, files, peek, [*TEXTS, *more])
 
 
 def check_folder(folder: Path) -> None:
@@ -147,7 +151,13 @@ def _near(path: Path) -> str:
 
 
 def _from_hub(
-    name: str, revision: str | None, look: Look | None, weights: bool, others: tuple[str, ...], peek: Peek | None
+    name: str,
+    revision: str | None,
+    look: Look | None,
+    weights: bool,
+    others: tuple[str, ...],
+    peek: Peek | None,
+    texts: list[str],
 ) -> Path:
     """Download what is needed, the small things first, all of one commit."""
     folder = _download(name, revision, CONFIG)
@@ -164,14 +174,16 @@ def _from_hub(
         raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'config.json')}")
     if look is not None:
         look(folder, False)
-    folder = _download(name, commit, TEXTS)
+    folder = _download(name, commit, texts)
     if look is not None:
         look(folder, True)
+    if CODE in texts:
+        _code_elsewhere(folder / inside)
     if not weights:
         return folder
     forms = ((INDEX, SINGLE), (PICKLED_INDEX, PICKLED), *((file, file) for file in others))
     _, beside = model_place(folder)
-    small = [*TEXTS, *(f"{one}/{file}" for one in beside for file in (SINGLE, PICKLED))]
+    small = [*texts, *(f"{one}/{file}" for one in beside for file in (SINGLE, PICKLED))]
     for index, single in forms:  # the others hold the same once more
         at = folder / inside / index
         files = [str(inside / file) for file in (index_files(at) if index != single and at.exists() else [single])]
@@ -179,6 +191,15 @@ def _from_hub(
         if any((folder / file).exists() for file in files):
             return folder
     raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'safetensors')}")
+
+
+def _code_elsewhere(folder: Path) -> None:
+    """That which config.json names of other repositories. What cannot be had may not be needed: the worker tells."""
+    classes = read_json(folder / "config.json").get("auto_map")
+    names = classes.values() if isinstance(classes, dict) else ()
+    for other in sorted({name.partition("--")[0] for name in names if isinstance(name, str) and "--" in name}):
+        with contextlib.suppress(ConfigError):
+            _download(other, None, [CODE])
 
 
 def _gguf_from_hub(name: str, wanted: str, revision: str | None, peek: Peek | None) -> Path:

@@ -21,7 +21,7 @@ from ...options.objects.speculative import (
 )
 from ..architecture import Architecture
 from ..config_json import find_architecture
-from ..heads.blocks import read_blocks
+from ..heads.blocks import MASK_FILE, read_blocks
 from ..heads.checkpoints import MEDUSA_FILES, Head, read_eagle, read_medusa, read_mtp
 from ..heads.formats import DraftShape, Shape
 from ..info import ModelInfo, read_json, resolve_model
@@ -69,7 +69,8 @@ def find_head(config: Config, model: ModelInfo, target: Architecture) -> Head | 
 def _read_head(given: HeadOptions, model: ModelInfo, target: Architecture) -> Head:
     if isinstance(given, MtpOptions):
         return read_mtp(Path(model.folder), target)
-    folder = find_folder(given.model, None, files=MEDUSA_FILES if isinstance(given, MedusaOptions) else ())
+    files = MEDUSA_FILES if isinstance(given, MedusaOptions) else ()
+    folder = find_folder(given.model, None, files=files, more=(MASK_FILE,))
     if not folder.is_dir():
         raise ConfigError(f"model: {folder} is a GGUF file; heads are read of safetensors and PyTorch's files")
     if isinstance(given, MedusaOptions):

@@ -29,13 +29,16 @@ def refusal(name: str, **options: object) -> str:
 
 
 class Hub(ThreadingHTTPServer):
-    """It has one model, over HTTP; `asked` are the files that were fetched, in order."""
+    """It has one model, over HTTP; `asked` are the files that were fetched, in order; `others` are models that it has
+    not.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.files = {file.name: file.read_bytes() for file in DEMO_FOLDER.iterdir() if file.is_file()}
         self.asked: list[str] = []
+        self.others: list[str] = []
         self.ranges = True  # it answers with parts of files
 
     def change(self, file: str, change: Callable[[dict[str, Any]], object]) -> None:
@@ -64,6 +67,7 @@ class Answers(BaseHTTPRequestHandler):
             names = [{"rfilename": name} for name in files]
             self.answer(json.dumps({"id": NAME, "sha": COMMIT, "siblings": names}).encode())
         else:
+            self.server.others.append(path.removeprefix("/api/models/").partition("/revision/")[0])
             self.send_response(404)
             self.send_header("X-Error-Code", "RepoNotFound")
             self.send_header("Content-Length", "0")

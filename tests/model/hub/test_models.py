@@ -100,6 +100,19 @@ def test_a_tokenizer_comes_without_weights(hub: Hub) -> None:
     assert "tokenizer.json" in hub.asked and "model.safetensors" not in hub.asked
 
 
+@pytest.mark.parametrize("trust", [True, False])
+def test_code_comes_only_where_it_is_trusted(hub: Hub, trust: bool) -> None:
+    """That which config.json names of another repository may be missing: this model needs none."""
+    code = {"modeling_own.py": b"raise SystemExit", "parts/more.py": b"x = 1"}
+    hub.files |= code
+    classes = {"AutoConfig": "org/other--configuration.Own", "AutoModel": "modeling_own.Own"}
+    hub.change("config.json", lambda v: v.update(auto_map=classes))
+    find_model(make_config({"model": NAME, "device": "cpu", "trust_remote_code": trust}))
+    assert set(code) & set(hub.asked) == (set(code) if trust else set())
+    assert hub.asked[-1] == "model.safetensors"
+    assert ("org/other" in hub.others) == trust
+
+
 @pytest.mark.parametrize(
     ("method", "file"),
     [("eagle", "pytorch_model.bin"), ("eagle3", "model.safetensors"), ("medusa", "medusa_lm_head.pt")],
@@ -115,6 +128,14 @@ def test_a_head_is_had_from_the_hub(method: str, file: str, hub: Hub, tmp_path: 
     drafts = {"method": method, "model": NAME, "num_speculative_tokens": 2}
     find_model(make_config({"device": "cpu", "speculative_config": json.dumps(drafts)}))
     assert hub.asked == ["config.json", file]
+
+
+def test_what_refuses_a_head_comes_from_the_hub(hub: Hub, tmp_path: Path) -> None:
+    folder = heads.write_dflash(tmp_path / "head", DEMO_FOLDER, heads.dflash(DEMO_FOLDER))
+    hub.files = {path.name: path.read_bytes() for path in folder.iterdir()} | {"mask_embedding.pt": b"x"}
+    drafts = {"method": "dflash", "model": NAME, "num_speculative_tokens": 2}
+    with pytest.raises(ConfigError, match=r"has mask_embedding\.pt, which is not supported"):
+        find_model(make_config({"device": "cpu", "speculative_config": json.dumps(drafts)}))
 
 
 def test_the_hub_has_no_such_model(hub: Hub) -> None:
