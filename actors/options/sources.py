@@ -5,6 +5,7 @@ Both give values by field name. A value that cannot be is refused with the name 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from .parser import nearest
 PREFIX = "ACTORSERVE_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 SECRET_VARIABLE = f"{PREFIX}ENGINE_SECRET"  # in the place of --engine-secret-file: no option has it as it is
+INJECTED = re.compile(r"\w+_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")  # by Kubernetes
+ADDRESSES = ("tcp://", "udp://", "sctp://")  # a Service's, in NAME_PORT
 WHOLE = ("api_key",)  # one text, in which a comma is a comma
 MAY_BE_WHOLE = ("also",)  # the same, but where it is JSON
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -29,7 +32,8 @@ BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false
 def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """The options that variables set; an empty one sets nothing. What sets no option is warned of.
 
-    Of other servers' variables those that stand for one of ours; ours win over them.
+    Of other servers' variables those that stand for one of ours; ours win over them. Kubernetes tells of a Service
+    whose name begins as ours do in variables of its own, which set nothing.
     """
     known = option_fields()
     fields = {variable(name): field for name, field in known.items()}
@@ -37,6 +41,8 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, text in sorted(environ.items()):
         if name in (CONFIG_VARIABLE, SECRET_VARIABLE) or not (name.startswith(PREFIX) or name in VARIABLES):
+            continue
+        if INJECTED.fullmatch(name) or (name.endswith("_PORT") and text.startswith(ADDRESSES)):
             continue
         if name not in fields:
             near = nearest(name, [*fields, CONFIG_VARIABLE], PREFIX)

@@ -84,6 +84,14 @@ def test_the_server_of_kubernetes_knows_each_engine(monkeypatch: pytest.MonkeyPa
     assert specs["Service", service]["clusterIP"] == "None"
 
 
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-engines.yaml"])
+def test_services_leave_no_variables_in_pods(name: str) -> None:
+    """The one named actorserve would leave ACTORSERVE_PORT=tcp://…, which is an option."""
+    documents = yaml.safe_load_all((DEPLOY / name).read_text())
+    pods = [one["spec"]["template"]["spec"] for one in documents if "template" in one["spec"]]
+    assert len(pods) == 2 and not any(pod["enableServiceLinks"] for pod in pods)
+
+
 def test_shared_memory_has_room() -> None:
     """What an engine gives by itself is a quarter of what the smallest server takes."""
     pod = object_of("StatefulSet", "actorserve-replica")["template"]["spec"]

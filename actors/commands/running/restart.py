@@ -107,17 +107,14 @@ def _value(name: str, texts: list[str]) -> Any:
 
     from ...options.fields import default, option_fields, plain_type
     from ...options.parser import nearest
-    from ...options.sources import read_environment, variable
+    from ...options.sources import value_of
 
     fields = option_fields()
     if name not in fields:
         raise ConfigError(f"--set {name}: there is no such option{nearest(name, fields)}")
     if texts == [""]:
         return default(fields[name])
-    try:
-        values = [read_environment({variable(name): text})[name] for text in texts if text]
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(variable(name), f"--set {name}", 1)) from None
+    values = [value_of(f"--set {name}", fields[name], text) for text in texts if text]
     if isinstance(plain_type(fields[name].type), inspect.ListType):
         return [item for value in values if isinstance(value, list) for item in value]
     return values[-1]

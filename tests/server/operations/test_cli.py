@@ -255,6 +255,19 @@ def test_an_unknown_variable_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsy
     assert "ACTORSERVE_QUITE_OTHER: there is no such option\n" in warned and "secret" not in warned
 
 
+def test_what_kubernetes_tells_of_a_service_sets_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a Service named actorserve, and of one named actorserve-http2."""
+    told = {"PORT": "tcp://10.0.0.1:80", "PORT_80_TCP": "tcp://10.0.0.1:80", "PORT_80_TCP_PROTO": "tcp"}
+    told |= {"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "80", "SERVICE_PORT_HTTP": "80"}
+    for name, text in told.items():
+        monkeypatch.setenv(f"ACTORSERVE_{name}", text)
+        monkeypatch.setenv(f"ACTORSERVE_HTTP2_{name}", text)
+    assert read() == Config()
+    assert capsys.readouterr().err == ""
+
+
 def test_yaml_environment_command_line_in_this_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "options.yaml"
     file.write_text("port: 1\nfrontends: 1\nrenderers: 1\nserved_model_name: [a, b]\n")
