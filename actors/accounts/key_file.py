@@ -21,6 +21,7 @@ PATH = re.compile(r" - at `\$(.*)`$")
 STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 NAME = r"^[\w.@-]{1,64}$"
 MOST_BYTES = 4 << 20  # of the file
+LET_THROUGH = ValueError, TypeError, AttributeError, LookupError, ArithmeticError  # by PyYAML, of odd values
 Limit = Annotated[int, Meta(ge=1, le=1 << 40)]
 
 
@@ -62,14 +63,18 @@ def read_key_file(path: str, others: Sequence[str] = ()) -> list[KeyEntry]:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is not None:
-            _check_repeated(root, path)
+            _check_fields(root, path)
         data = None if root is None else loader.construct_document(root)
+    except KeyFileError:
+        raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f", line {mark.line + 1}"
         raise KeyFileError(f"{path}{where}: it is no YAML: {getattr(error, 'problem', None) or error}") from None
     except RecursionError:
         raise KeyFileError(f"{path}: it is nested too deeply") from None
+    except LET_THROUGH:
+        raise KeyFileError(f"{path}{_line_of(loader)}: a date or number that cannot be; quote what is a text") from None
     try:
         keys = msgspec.convert(data, KeyFileContent).keys
     except msgspec.ValidationError as error:
@@ -92,14 +97,22 @@ def _text(path: str) -> str:
         raise KeyFileError(f"{path} cannot be read: it is not UTF-8") from None
 
 
-def _check_repeated(node: yaml.Node, path: str) -> None:
-    """YAML would take the last of two fields of one name."""
+def _line_of(loader: yaml.SafeLoader) -> str:
+    """`, line N` of what it reads, or makes a value of: the innermost of those it has begun."""
+    node = next(reversed(loader.recursive_objects), None)
+    return f", line {(loader.get_mark() if node is None else node.start_mark).line + 1}"
+
+
+def _check_fields(node: yaml.Node, path: str) -> None:
+    """Their names are texts; of two fields of one name YAML would take the last."""
     for child in _below(node):
         seen: set[str] = set()
         for key, _ in child.value if child.id == "mapping" else ():
+            if key.id != "scalar":
+                raise KeyFileError(f"{path}, line {key.start_mark.line + 1}: a field's name is a text")
             if key.value in seen:
                 raise KeyFileError(f"{path}, line {key.start_mark.line + 1}: {key.value}: it stands there twice")
-            seen.add(str(key.value))
+            seen.add(key.value)
 
 
 def _below(node: Any) -> Iterator[Any]:
@@ -156,6 +169,8 @@ def _troubles(keys: list[KeyEntry], others: set[bytes]) -> Iterator[tuple[int, s
             yield number, "key", "an entry has either key or sha256"
         elif one.key is not None and (one.key != one.key.strip() or not one.key.isprintable()):
             yield number, "key", "it must not begin or end with a space, or hold control characters"
+        elif not all(map(str.isprintable, one.models)):
+            yield number, "models", "they must not hold control characters"
         elif one.name in names:
             yield number, "name", f"{one.name} stands there twice"
         elif one.digest in digests:

@@ -58,6 +58,12 @@ def test_keys(tmp_path: Path) -> None:
         ("keys:\n  - name: a\n    key: 'b '\n", "line 3: key: it must not begin or end with a space"),
         ("keys:\n  - name: a\n    key: b\n    key: c\n", "line 4: key: it stands there twice"),
         ("keys:\n  - name: a\n    key: b\n    models: [1]\n", "line 4: models: Expected `str`"),
+        ("keys:\n  - name: a\n    key: b\n    [models]: c\n", "line 4: a field's name is a text"),
+        ("keys:\n  - name: a\n    ? {key: b}\n", "line 3: a field's name is a text"),
+        ("keys:\n  - name: a\n    key: 9999-99-99\n", "line 3: a date or number that cannot be"),
+        ("keys:\n  - name: a\n    key: !!bool b\n", "line 3: a date or number that cannot be"),
+        ('keys:\n  - name: a\n    key: "\\U99999999"\n', "line 3: a date or number that cannot be"),
+        ('keys:\n  - name: a\n    key: b\n    models: ["\\ud800"]\n', "line 4: models: they must not hold control"),
         ("keys:\n  - name: a\n    key: admin\n", "line 3: key: it is a key of --api-key or --admin-api-key, too"),
     ],
 )
