@@ -99,6 +99,7 @@ class Adapter(NamedTuple):
 
     file: Path
     linears: dict[str, AdaptedLinear]  # by module
+    absent: tuple[str, ...] = ()  # names of target_modules, of which the file has no tensors
 
     @property
     def rank(self) -> int:
@@ -137,8 +138,7 @@ def read_adapter(path: str, max_rank: int) -> Adapter:
     _check_parameters(config, linears)
     if not linears:
         raise AdapterError(f"{file} has no tensors of LoRA")
-    _check_targets(config.target_modules, linears)
-    adapter = Adapter(file, linears)
+    adapter = Adapter(file, linears, _absent(config.target_modules, linears))
     if adapter.rank > max_rank:
         raise AdapterError(f"its rank of {adapter.rank} is more than --max-lora-rank {max_rank}")
     return adapter
@@ -243,26 +243,33 @@ def _by_pattern(pattern: Mapping[str, float] | None, module: str, default: float
     return default
 
 
-def _check_targets(targets: list[str] | str | None, linears: Iterable[str]) -> None:
-    """What was trained is in the file: one that was cut short would be another adapter."""
+def _absent(targets: list[str] | str | None, linears: Iterable[str]) -> tuple[str, ...]:
+    """The names of target_modules that no layer has; AdapterError if they are a pattern, and none is of it."""
     if targets is None or targets == ALL_LINEAR:
-        return
-    if isinstance(targets, str):
-        try:
-            found = any(re.fullmatch(targets, module) for module in linears)
-        except re.error as error:
-            raise AdapterError(f"target_modules is no regular expression: {error}") from None
-        missing = [] if found else [targets]
-    else:
-        missing = [one for one in targets if not any(f".{module}".endswith(f".{one}") for module in linears)]
-    if missing:
-        raise AdapterError(f"target_modules names {some(missing)}, of which the file has no tensors")
+        return ()
+    if not isinstance(targets, str):
+        return tuple(one for one in targets if not _named_so(one, linears))
+    try:
+        found = any(re.fullmatch(targets, module) for module in linears)
+    except re.error as error:
+        raise AdapterError(f"target_modules is no regular expression: {error}") from None
+    if not found:
+        raise AdapterError(f"target_modules names {targets}, of which the file has no tensors")
+    return ()
+
+
+def _named_so(target: str, modules: Iterable[str]) -> bool:
+    return any(f".{module}".endswith(f".{target}") for module in modules)
 
 
 def check_fit(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], refused: Mapping[str, str]) -> None:
     """AdapterError if a layer is not the model's: `sizes` are (outputs, inputs) of those that can be adapted, and
-    `refused` says of others why not, by the end of their names.
+    `refused` says of others why not, by the end of their names. Or if it was trained of more than the file has: one
+    that was cut short would be another. Names that the model has not trained nothing; nor, in new files, do experts'.
     """
+    own = [module for module in sizes if ".experts." not in module]
+    if cut := [one for one in adapter.absent if _named_so(one, own)]:
+        raise AdapterError(f"target_modules names {some(cut)}, of which the file has no tensors")
     for module, linear in adapter.linears.items():
         if module not in sizes:
             reason = next(
