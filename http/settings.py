@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -177,7 +177,7 @@ class Settings:
     accounts: Accounts = field(default_factory=Accounts)  # of --key-file
     tokenizer_info: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json, and the chat template
     card: Callable[[], ModelCard] = ModelCard  # files are read for it
-    special_tokens: Callable[[], frozenset[str]] = frozenset  # of the tokenizer; a file is read for it
+    special_tokens: Callable[[], Mapping[str, int]] = dict  # of the tokenizer, their ids; a file is read for it
     max_num_seqs: int = 1
     response_role: str = "assistant"
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing

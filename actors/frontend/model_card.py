@@ -36,12 +36,13 @@ def fingerprint_of(config: Config, model: ModelInfo) -> str:
     return f"fp_{hashlib.sha256(about.encode()).hexdigest()[:10]}"
 
 
-def added_tokens(model: ModelInfo) -> frozenset[str]:
-    """The tokens that its tokenizer knows beside its words: special ones."""
-    return _read_added(Path(model.tokenizer_folder)) if model.tokenizer_folder else frozenset()
+def added_tokens(model: ModelInfo) -> dict[str, int]:
+    """The ids of the tokens that its tokenizer knows beside its words: special ones."""
+    return _read_added(Path(model.tokenizer_folder)) if model.tokenizer_folder else {}
 
 
 class _Added(msgspec.Struct):
+    id: int
     content: str
 
 
@@ -50,9 +51,9 @@ class _TokenizerFile(msgspec.Struct):
 
 
 @cache
-def _read_added(folder: Path) -> frozenset[str]:
+def _read_added(folder: Path) -> dict[str, int]:
     found = msgspec.json.decode((folder / "tokenizer.json").read_bytes(), type=_TokenizerFile)
-    return frozenset(token.content for token in found.added_tokens)
+    return {token.content: token.id for token in found.added_tokens}
 
 
 @cache

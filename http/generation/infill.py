@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from ..errors import bad_request
 
 FILE = "file"
+SEPARATORS = ("<|file_sep|>", "<|file_separator|>", "<file_sep>")  # before each file of the same repository
+SNIPPET = "\n\n--- snippet ---\n\n"  # as llama.cpp has it, where a tokenizer has no token for that
+ENDS = (  # of what is filled in, beside the model's own: what may follow it where files stand one behind the other
+    *SEPARATORS,
+    *("<|fim_pad|>", "<|repo_name|>", "<|endoftext|>", "<|EOT|>"),
+    *("<fim_pad>", "<repo_name>", "<fim-pad>", "▁<EOT>"),
+)
 
 
 @dataclass(frozen=True)
@@ -17,22 +24,22 @@ class InfillTokens:
     prefix: str
     suffix: str
     middle: str
-    separator: str = ""  # before each file of the same repository
     suffix_first: bool = False
 
-    def prompt(self, before: str, behind: str, extra: Iterable[tuple[str, str]] = ()) -> str:
-        """`extra`: (name, text) of other files."""
-        files = "".join(f"{self.separator}{name}\n{text}\n" for name, text in extra) if self.separator else ""
-        if files:
-            files += f"{self.separator}{FILE}\n"
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (self.prefix, self.suffix, self.middle) if name]
+
+    def prompt(self, before: str, behind: str, files: str = "") -> str:
+        """`files`: of the same repository, as `files_of` writes them."""
         if self.suffix_first:
             return f"{files}{self.suffix}{behind}{self.prefix}{before}{self.middle}"
         return f"{files}{self.prefix}{before}{self.suffix}{behind}{self.middle}"
 
 
 KNOWN = (
-    InfillTokens("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"),  # Qwen, CodeGemma
-    InfillTokens("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<file_sep>"),  # StarCoder
+    InfillTokens("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    InfillTokens("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
     InfillTokens("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
     InfillTokens("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
     InfillTokens("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
@@ -44,7 +51,20 @@ KNOWN = (
 def infill_tokens(special: Collection[str], field: str) -> InfillTokens:
     """Those that a tokenizer has; a 400 for the field if it has none."""
     for tokens in KNOWN:
-        needed = [name for name in (tokens.prefix, tokens.suffix, tokens.middle) if name]
-        if all(name in special for name in needed):
-            return tokens if tokens.separator in special else replace(tokens, separator="")
+        if all(name in special for name in tokens.names):
+            return tokens
     raise bad_request(f"{field}: this model's tokenizer has no tokens for what stands between two texts.", field)
+
+
+def files_of(extra: Iterable[tuple[str, str]], special: Collection[str]) -> str:
+    """(name, text) of other files, as they stand before the one that is filled in."""
+    mark = next((name for name in SEPARATORS if name in special), None)
+    if mark is None:
+        return "".join(f"{SNIPPET}{text}" for _, text in extra)
+    files = "".join(f"{mark}{name}\n{text}\n" for name, text in extra)
+    return f"{files}{mark}{FILE}\n" if files else ""
+
+
+def infill_ends(special: Mapping[str, int], tokens: InfillTokens) -> list[int]:
+    """The ids that end what is filled in: no model writes them inside of it."""
+    return [special[name] for name in (*tokens.names, *ENDS) if name in special]

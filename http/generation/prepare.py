@@ -25,6 +25,7 @@ from .fields.decoding import decode
 from .fields.kv_transfer import hands_on, peer_of
 from .fields.plugins import plugin_names, plugin_request
 from .fields.sampling import check_fields, max_tokens_of, parameters
+from .infill import infill_ends, infill_tokens
 from .job import NO_WATERMARKS, Job
 from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of, with_allowed_tools
 from .structured_output import constraint_of
@@ -237,6 +238,10 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     body = _salted(body, settings, client)
     if settings.encoder is not None:
         _check_encoded(body)
+    if body.suffix and not body.ignore_eos:
+        special = settings.special_tokens()
+        ends = infill_ends(special, infill_tokens(special, "suffix"))
+        body = msgspec.structs.replace(body, stop_token_ids=[*(body.stop_token_ids or []), *ends])
     adapter = adapter_of(body.model, settings)
     plugins = plugin_request(body, settings.plugins)
     peer = peer_of(body.kv_transfer_params, settings.kv)

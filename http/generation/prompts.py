@@ -151,7 +151,7 @@ def _raw(name: str, value: object) -> bytes | None:
 
 
 def completion_prompts(
-    request: CompletionRequest, special: Callable[[], Collection[str]] = frozenset, embeds: bool = False
+    request: CompletionRequest, special: Callable[[], Collection[str]] = dict, embeds: bool = False
 ) -> list[Prompt]:
     """One text, several texts, one list of ids, or several lists of ids. `special`: the tokenizer's special tokens,
     of which some say that a suffix stands behind. `embeds`: prompts may be embeddings, which come first, and alone

@@ -8,10 +8,11 @@ from typing import Any
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
-from ..generation.infill import infill_tokens
+from ..generation.infill import files_of, infill_ends, infill_tokens
 from ..openai.schemas import Object, TokensRequest
 from ..pooling.schemas import EmbeddingRequest
 from .schemas import (
+    HINTS,
     MOST_TEXTS,
     NOTHING,
     Biases,
@@ -28,6 +29,17 @@ SAME = (
     *("presence_penalty", "frequency_penalty", "ignore_eos", "grammar", "json_schema"),
 )
 NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
+INFILL = "infill"  # keeps what is likely enough to be filled in: the likeliest token, where nothing else draws
+SAMPLERS: dict[str, tuple[str, ...]] = {  # by their names there: the fields that are theirs
+    **{name: (name,) for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
+    "typ_p": ("typical_p",),
+    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
+    **dict.fromkeys(("dry", "xtc", "tfs_z", INFILL), ()),  # which are refused elsewhere, where they are asked for
+}
+OFF: Object = {
+    **{"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "top_n_sigma": -1, "typical_p": 1},
+    **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
+}
 NEVER = -100  # a bias; what it is added to is far from it
 
 
@@ -78,7 +90,8 @@ def _text(prompt: str | PromptObject, path: str) -> str:
 
 def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
     """The completion."""
-    for field, nothing in NOTHING.items():
+    refused = NOTHING if isinstance(body, LlamaInfillRequest) else NOTHING | HINTS
+    for field, nothing in refused.items():
         value = getattr(body, field)
         if value is not None and value not in nothing:
             raise bad_request(f"{field} is not supported; leave it out.", field)
@@ -96,7 +109,7 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
         given["logprobs"] = body.n_probs
     if body.logit_bias:
         given["logit_bias"] = _biases(body.logit_bias)
-    return decode(TokensRequest, encoded(given | _penalty(body), None))
+    return decode(TokensRequest, encoded(given | _penalty(body) | _unused(body.samplers or []), None))
 
 
 def embedding_of(body: LlamaEmbeddingRequest) -> EmbeddingRequest:
@@ -120,12 +133,14 @@ def check_scales(scales: list[LlamaScale], adapters: Collection[int]) -> None:
             raise bad_request(f"{path}.scale: {text}", f"{path}.scale")
 
 
-def infill_of(body: LlamaInfillRequest, special: Collection[str]) -> LlamaCompletionRequest:
-    """With the prompt that asks for what stands between; `special`: the tokenizer's special tokens."""
+def infill_of(body: LlamaInfillRequest, special: Mapping[str, int]) -> list[int]:
+    """Gives it the prompt that asks for what stands between; the tokens that end that. `special`: the tokenizer's
+    special tokens.
+    """
     tokens = infill_tokens(special, "input_suffix")
     extra = [(file.filename or f"file{number}", file.text) for number, file in enumerate(body.input_extra or [])]
-    body.prompt = tokens.prompt(body.input_prefix, body.input_suffix, extra) + body.prompt
-    return body
+    body.prompt = tokens.prompt(body.input_prefix, body.input_suffix, files_of(extra, special)) + body.prompt
+    return [] if body.ignore_eos else infill_ends(special, tokens)
 
 
 def _penalty(body: LlamaCompletionRequest) -> Object:
@@ -135,6 +150,19 @@ def _penalty(body: LlamaCompletionRequest) -> Object:
         text = "repeat_last_n: repeat_penalty looks back on the whole text here; -1 says so."
         raise bad_request(text, "repeat_last_n")
     return {"repetition_penalty": body.repeat_penalty}
+
+
+def _unused(samplers: list[str] | str) -> Object:
+    """What turns off the samplers that are not among these, if any are named."""
+    if isinstance(samplers, str):
+        raise bad_request("samplers: a list of names is taken, not their letters.", "samplers")
+    for name in samplers:
+        if name not in SAMPLERS:
+            raise bad_request(f"samplers: {name[:64]!r} is none of {', '.join(SAMPLERS)}.", "samplers")
+    used = {name for one in samplers for name in SAMPLERS[one]}
+    if INFILL in samplers and "temperature" not in samplers:
+        return {name: value for name, value in OFF.items() if name not in used} | {"temperature": 0}
+    return {name: value for name, value in OFF.items() if name not in used} if samplers else {}
 
 
 def texts_of(given: Biases | None) -> list[str]:

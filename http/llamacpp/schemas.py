@@ -10,17 +10,18 @@ from ..openai.schemas import Object
 
 Biases = list[tuple[int | str, float | bool]] | dict[str, float | bool]  # by ids, or by texts: of all their tokens
 MOST_TEXTS = 64  # of a prompt of texts and ids
+HINTS: dict[str, tuple[object, ...]] = {  # likewise, but where a text is filled in: editors send them with each request
+    "n_indent": (0,),
+    "t_max_predict_ms": (0, -1),
+}
 NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
     "lora": ([],),
     "min_keep": (0, 1),
     "mirostat": (0,),
-    "n_indent": (0,),
     "post_sampling_probs": (False,),
     "return_progress": (False,),
-    "samplers": ([], ""),
-    "t_max_predict_ms": (0, -1),
     "xtc_probability": (0,),
 }
 
@@ -65,6 +66,7 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     id_slot: int | None = None
     cache_prompt: bool | None = None
     n_keep: int | None = None
+    samplers: list[str] | str | None = None  # those that are used, in our order; an empty list: as if left out
     model: str | None = None
 
     dry_multiplier: Any = None  # these are in NOTHING
@@ -75,7 +77,6 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     n_indent: Any = None
     post_sampling_probs: Any = None
     return_progress: Any = None
-    samplers: Any = None
     t_max_predict_ms: Any = None
     xtc_probability: Any = None
 

@@ -70,9 +70,13 @@ class LlamaApi:
         raw = await self._read_body(request)
         check_generates(self._settings)
         body = read(LlamaInfillRequest, raw)
-        return await self._answer(request, raw, infill_of(body, self._settings.special_tokens()))
+        ends = infill_of(body, self._settings.special_tokens())
+        return await self._answer(request, raw, body, ends)
 
-    async def _answer(self, request: web.Request, raw: bytes, body: LlamaCompletionRequest) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, raw: bytes, body: LlamaCompletionRequest, ends: list[int] | None = None
+    ) -> web.StreamResponse:
+        """`ends`: tokens that end it, beside the model's own."""
         if words := texts_of(body.logit_bias):
             if len(words) > MOST:
                 raise bad_request(
@@ -84,6 +88,7 @@ class LlamaApi:
         body.prompt = await plain_prompt(body.prompt, self._tokens_of)
         try:
             given = completion_of(body)
+            given.stop_token_ids = ends
             drawn = seeded(request, given)  # `given` tells of its own seed alone
             await self._generator.want_adapter(request, given.model)
             asked = ask_completion(drawn, self._settings, name_request(request, None), request[CLIENT])

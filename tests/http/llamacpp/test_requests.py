@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from actorserve.http.llamacpp.requests import completion_of
-from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
+from typing import Any
+
+import pytest
+
+from actorserve.http.errors import ApiError
+from actorserve.http.llamacpp.requests import completion_of, infill_of
+from actorserve.http.llamacpp.schemas import ExtraFile, LlamaCompletionRequest, LlamaInfillRequest
+
+CODE_GEMMA = {"<|fim_prefix|>": 67, "<|fim_suffix|>": 69, "<|fim_middle|>": 68, "<|file_separator|>": 70}
+CODE_LLAMA = {"▁<PRE>": 7, "▁<SUF>": 8, "▁<MID>": 9, "▁<EOT>": 10}
 
 
 def test_an_empty_schema_is_any_json() -> None:
@@ -19,3 +27,49 @@ def test_typical_p() -> None:
     """0 is off here, as 1 is."""
     assert completion_of(LlamaCompletionRequest(prompt="a", typical_p=0.5)).typical_p == 0.5
     assert completion_of(LlamaCompletionRequest(prompt="a", typical_p=0)).typical_p is None
+
+
+def infill(**fields: Any) -> LlamaInfillRequest:
+    return LlamaInfillRequest(input_prefix="a", input_suffix="b", **fields)
+
+
+def test_what_is_filled_in_ends_where_another_file_would_begin() -> None:
+    assert sorted(infill_of(infill(), CODE_GEMMA)) == [67, 68, 69, 70]
+    assert sorted(infill_of(infill(), CODE_LLAMA)) == [7, 8, 9, 10]
+    assert infill_of(infill(ignore_eos=True), CODE_LLAMA) == []
+
+
+def test_other_files_stand_before_it_with_a_token_for_that_or_without() -> None:
+    body = infill(input_extra=[ExtraFile("x", "x.py"), ExtraFile("y")])
+    infill_of(body, CODE_GEMMA)
+    mark = "<|file_separator|>"
+    assert body.prompt == f"{mark}x.py\nx\n{mark}file1\ny\n{mark}file\n<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>"
+    body = infill(input_extra=[ExtraFile("x", "x.py")])
+    infill_of(body, CODE_LLAMA)
+    assert body.prompt == "\n\n--- snippet ---\n\nx▁<PRE>a▁<SUF>b▁<MID>"
+
+
+def test_samplers_that_are_not_named_are_off() -> None:
+    given = {"prompt": "a", "temperature": 0.5, "top_k": 40, "min_p": 0.1, "repeat_penalty": 1.2}
+    some = completion_of(LlamaCompletionRequest(**given, samplers=["top_k", "typ_p", "temperature"]))
+    assert (some.temperature, some.top_k, some.min_p, some.repetition_penalty) == (0.5, 40, 0, 1)
+    assert (some.top_p, some.top_n_sigma, some.typical_p) == (1, -1, None)
+    for samplers in ([], None):
+        every = completion_of(LlamaCompletionRequest(**given, samplers=samplers))
+        assert (every.min_p, every.repetition_penalty, every.top_p) == (0.1, 1.2, None)
+    assert completion_of(infill(samplers=["top_k", "infill"], temperature=0.5)).temperature == 0
+    assert completion_of(infill(samplers=["infill", "temperature"], temperature=0.5)).temperature == 0.5
+
+
+@pytest.mark.parametrize("samplers", [["top_k", "nobody"], "kypmt"])
+def test_samplers_that_nobody_knows(samplers: Any) -> None:
+    with pytest.raises(ApiError, match=r"samplers:") as raised:
+        completion_of(LlamaCompletionRequest(prompt="a", samplers=samplers))
+    assert raised.value.param == "samplers"
+
+
+@pytest.mark.parametrize("field", ["n_indent", "t_max_predict_ms"])
+def test_what_editors_send_with_each_text_to_fill_in_is_no_error_there(field: str) -> None:
+    assert completion_of(infill(**{field: 5})).prompt == ""
+    with pytest.raises(ApiError, match=f"{field} is not supported"):
+        completion_of(LlamaCompletionRequest(prompt="a", **{field: 5}))

@@ -11,7 +11,9 @@ from tests.support.scripted import LAST, scripted
 from tests.support.server import Server
 
 INFILL = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+SEPARATOR = "<|file_sep|>"
 FILLED = " return a + b"
+OTHER_FILE = f"{SEPARATOR}other.py\nimport os\n"  # which a model may go on with
 LONG = "".join(f"{number} bottles, " for number in range(300))
 
 
@@ -19,8 +21,8 @@ LONG = "".join(f"{number} bottles, " for number in range(300))
 def scripted_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = scripted(
         tmp_path_factory.mktemp("dialects"),
-        {**QWEN.scripts, "long": LONG, "infill": "".join(INFILL) + FILLED},
-        INFILL,
+        {**QWEN.scripts, "long": LONG, "infill": "".join(INFILL) + FILLED + OTHER_FILE},
+        (*INFILL, SEPARATOR),
         template=f"{{% if false %}}{QWEN.mark}{{% endif %}}{LAST}",
     )
     options = ["--threads", "1", "--frontends", "2", "--max-restarts", "100", "--served-model-name", "tiny"]

@@ -139,6 +139,13 @@ def test_filling_in(client: httpx.Client, scripted_server: Server) -> None:
     answer = ask(client, "/infill", input_prefix="def add(a, b):\n", input_suffix="\n", prompt="")
     assert answer["content"] == FILLED
     assert answer["prompt"] == "<|fim_prefix|>def add(a, b):\n<|fim_suffix|>\n<|fim_middle|>"
+    assert answer["stop_type"] == "eos" and answer["stopping_word"] == ""
+    editor = {"samplers": ["top_k", "top_p", "infill"], "top_k": 40, "n_indent": 4, "t_max_predict_ms": 1000}
+    other = [{"text": "import this", "filename": "a.py"}]
+    answer = ask(client, "/infill", input_prefix="def", input_suffix="\n", prompt="", input_extra=other, **editor)
+    assert answer["content"] == FILLED and answer["prompt"].startswith(
+        "<|file_sep|>a.py\nimport this\n<|file_sep|>file\n"
+    )
     with OpenAI(base_url=f"{scripted_server.base_url}/v1", api_key="-", max_retries=0) as openai:
         completed = openai.completions.create(model="tiny", prompt="def add(a, b):\n", suffix="\n")
     assert completed.choices[0].text == FILLED
