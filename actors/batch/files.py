@@ -47,6 +47,8 @@ def requests(path: Path) -> Iterator[tuple[int, Request]]:
     """Each request with the number of its line. ConfigError where a line is none."""
     try:
         with path.open("rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a second look would find a pipe empty
+                raise ConfigError(f"--input-file: {path} is no file that can be read twice: write its lines to one")
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, _request(line, f"{path}, line {number}")

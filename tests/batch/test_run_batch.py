@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from actorserve.actors.batch import files
 from actorserve.actors.cli import main
 from tests.bench.fake import Fake
 from tests.support.server import Server
@@ -157,6 +159,36 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path, capfd: pytest.Captur
     said = capfd.readouterr().err
     assert "http://127.0.0.1:9 was not ready within 0 s" in said
     assert "0 of 2 have an answer" in said
+
+
+def test_a_pipe_is_no_input(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is read twice: the second time nothing was there, and all of it counted as answered."""
+    lines = write(tmp_path / "in", 2).read_bytes()
+    reading, writing = os.pipe()
+    with open(reading), open(writing, "wb") as pipe:
+        pipe.write(lines)
+        pipe.flush()
+        words = ["run-batch", "-i", f"/dev/fd/{reading}", "-o", str(tmp_path / "out")]
+        assert main([*words, "--base-url", "http://127.0.0.1:9"]) == 2
+    assert f"--input-file: /dev/fd/{reading} is no file that can be read twice" in capfd.readouterr().err
+
+
+def test_an_input_that_changes_is_not_all_answered(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = write(tmp_path / "in", 3), tmp_path / "out"
+    find = files.names
+
+    def find_and_cut(path: Path) -> set[str]:
+        found = find(path)
+        write(path, 1)
+        return found
+
+    monkeypatch.setattr(files, "names", find_and_cut)
+    with Fake() as fake:
+        assert main(["run-batch", "-i", str(source), "-o", str(target), "--base-url", fake.base_url]) == 1
+    said = capfd.readouterr().err
+    assert f"--input-file: {source} has changed since the run began" in said and "1 of 3 have an answer" in said
 
 
 def test_options_that_contradict_each_other_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

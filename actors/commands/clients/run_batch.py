@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace, words: list[str], answers: Answers, tota
 def _send(arguments: argparse.Namespace, server: BatchServer, settings: Settings, answers: Answers, total: int) -> int:
     from tqdm import tqdm
 
-    from ...batch.files import requests
+    from ...batch.files import BatchError, requests
     from ...batch.sender import Sender
 
     hidden = arguments.disable_tqdm or not sys.stderr.isatty()
@@ -117,6 +117,8 @@ def _send(arguments: argparse.Namespace, server: BatchServer, settings: Settings
     with tqdm(total=total, initial=len(done), unit="request", disable=hidden) as bar:
         sender = Sender(server, settings, answers, bar.update)
         asyncio.run(sender.run(waiting))
+    if len(answers.done) != total:
+        raise BatchError(f"--input-file: {arguments.input_file} has changed since the run began")
     return _tell(arguments, sender.tally.answered, sender.tally.refused, total)
 
 
