@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 
+import msgspec
 import pytest
 
 from actorserve.actors.frontend import rpc
 from actorserve.actors.frontend.requests import jobs
 from actorserve.actors.protocol.messages import Cancel, Delta, Failed, Finish, Render, Rendered
+from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache
 from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized, Synced, Tokenize, Tokenized
 from actorserve.actors.protocol.topics.prompts import TextPrompt
@@ -17,7 +19,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.table import slot_of
 
-from .others import Others, end, job, text_of
+from .others import PARAMS, Others, end, job, text_of
 
 # --- one request -----------------------------------------------------------------------------------------------------
 
@@ -87,6 +89,17 @@ async def test_no_room_is_said_at_once_and_opens_nothing(others: Others) -> None
     with pytest.raises(ApiError) as caught:
         others.engine.submit(job(choices=free + 1))
     assert caught.value.status == 400
+
+
+async def test_parameters_that_are_too_long_open_nothing(others: Others) -> None:
+    free, room = others.engine.slots.free, others.table.params_bytes
+    long = msgspec.msgpack.encode(Generation(Sampling(1), stop=["a" * room]))
+    with pytest.raises(ApiError) as caught:
+        others.engine.submit(Job([TextPrompt("Hello")] * 2, [PARAMS, long]))
+    assert caught.value.status == 400
+    with pytest.raises(ValueError, match="of parameters"):
+        others.engine.slots.open(long, 0, job(), 0, "renderer-0")
+    assert others.engine.slots.free == free and not others.engine.slots.orphans() and not others.received("renderer-0")
 
 
 async def test_prompts_go_where_least_is_to_be_done() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from actorserve.http.errors import ENDING, ApiError, overloaded
+from actorserve.http.errors import ENDING, ApiError, bad_request, overloaded
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.table import slot_of
 
@@ -98,6 +98,8 @@ class Jobs:
         width = len(job.params)
         own = [job.rendering_of(number) for number in range(len(job.prompts))]
         params, renderings = self._weights.add(job.params, own)
+        if max(map(len, params)) > self._table.params_bytes:
+            raise bad_request("The request's parameters are too long together.")
         records = self._renderers.reserve(job.prompts, renderings, width)
         for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
             renderer = self._renderers.least_loaded(job.model)

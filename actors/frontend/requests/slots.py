@@ -85,7 +85,8 @@ class Slots:
 
     def open(self, params: bytes, arrival_ns: int, job: Job, index: int, renderer: str) -> int:
         """A free slot for a choice; its ref."""
-        ref = self._table.open_slot(self._free.popleft(), params, arrival_ns, job.seed, job.model)
+        ref = self._table.open_slot(self._free[0], params, arrival_ns, job.seed, job.model)
+        self._free.popleft()
         self._uses[ref] = SlotUse(ref, SlotPhase.RENDERING, [job], index, renderer)
         return ref
 

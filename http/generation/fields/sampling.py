@@ -24,7 +24,8 @@ from .ranges import check_fields, stop_strings
 
 __all__ = ["check_fields", "max_tokens_of", "parameters"]
 
-MAX_PARAMS_BYTES = 32 << 10  # what a slot of the request table has room for
+LATER_BYTES = 64  # what the engine may add: a key's priority, and which weights are loaded
+MAX_PARAMS_BYTES = (32 << 10) - LATER_BYTES  # what a slot of the request table has room for, without those
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
 NUMBERS = tuple(name for name in SAMPLING_FIELDS if type(default_of(name)) in (int, float))
 OF_GENERATION = tuple(name for name in SAMPLING_FIELDS if name in Generation.__struct_fields__)
@@ -79,7 +80,7 @@ def parameters(
             **given,
         )
         encoded.append(msgspec.msgpack.encode(generation))
-    if len(encoded[0]) > MAX_PARAMS_BYTES:
+    if max(map(len, encoded)) > MAX_PARAMS_BYTES:  # a greater seed takes more
         text = "stop, logit_bias, vllm_xargs and the lists of token ids are together longer than"
         raise bad_request(f"{text} {MAX_PARAMS_BYTES} bytes.", "stop")
     return encoded

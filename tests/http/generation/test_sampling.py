@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from actorserve.actors.protocol.request import Generation
+from actorserve.actors.protocol.topology import PARAMS_BYTES
 from actorserve.http.generation.fields.decoding import check_model, decode
-from actorserve.http.generation.fields.sampling import max_tokens_of
+from actorserve.http.generation.fields.sampling import LATER_BYTES, MAX_PARAMS_BYTES, max_tokens_of
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.http.bodies import HI, body_of, for_chat, generations, refusal
 
@@ -20,6 +22,17 @@ def test_seeds_differ_over_the_choices_and_come_again() -> None:
     assert [made.sampling.seed for made in for_chat(n=2, seed=-1)[1]] == [(1 << 64) - 1, 0]
     drawn = {made.sampling.seed for _ in range(20) for made in for_chat(n=5)[1]}
     assert len(drawn) == 100, "without a seed one is drawn for each request"
+
+
+def test_no_choice_is_longer_than_a_slot_takes() -> None:
+    def sizes(most: int) -> list[int]:
+        stops = ["a" * 1000] * 32 + ["a" * most]
+        return [len(msgspec.msgpack.encode(made)) for made in for_chat(n=2, seed=(1 << 32) - 1, stop=stops)[1]]
+
+    fits = MAX_PARAMS_BYTES - sizes(300)[1] + 300
+    first, second = sizes(fits)
+    assert second == MAX_PARAMS_BYTES == PARAMS_BYTES - LATER_BYTES and first == second - 4
+    assert "together longer" in refusal(sizes, fits + 1).message
 
 
 def test_parameters_arrive() -> None:
