@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actorserve.actors.model.info import ModelInfo
-from actorserve.actors.model.tokenizers.tokenizer import describe_tokenizer
+from actorserve.actors.model.tokenizers.tokenizer import describe_tokenizer, find_templates, template_place
 from actorserve.actors.options.config import Config
 
 
@@ -18,7 +18,11 @@ def described(folder: Path, config: Any = None, special: Any = None, **options: 
     for name, content in (("tokenizer_config", config), ("special_tokens_map", special)):
         if content is not None:
             (folder / f"{name}.json").write_text(json.dumps(content))
-    model = ModelInfo(
+    return describe_tokenizer(Config(**options), model_in(folder))
+
+
+def model_in(folder: Path, *media: str) -> ModelInfo:
+    return ModelInfo(
         folder=str(folder),
         tokenizer_folder=str(folder),
         architecture="LlamaForCausalLM",
@@ -26,8 +30,8 @@ def described(folder: Path, config: Any = None, special: Any = None, **options: 
         max_model_len=9,
         end_tokens=[],
         sampling_defaults={},
+        media=list(media),
     )
-    return describe_tokenizer(Config(**options), model)
 
 
 def test_special_tokens_are_texts_wherever_they_stand(tmp_path: Path) -> None:
@@ -49,7 +53,33 @@ def test_the_class_is_always_named(tmp_path: Path) -> None:
         ("{{ own }}", "{{ mine }}", "{{ mine }}"),
         ([{"name": "default", "template": "{{ a }}"}, {"name": "rag", "template": "{{ b }}"}], None, "{{ a }}"),
         ([{"name": "rag", "template": "{{ b }}"}], None, None),
+        ({"default": "{{ a }}", "rag": "{{ b }}"}, None, "{{ a }}"),
     ],
 )
 def test_one_template_is_told(tmp_path: Path, found: Any, given: str | None, told: str | None) -> None:
     assert described(tmp_path, {"chat_template": found}, chat_template=given).get("chat_template") == told
+
+
+@pytest.mark.parametrize("name", ["chat_template.json", "processor_config.json"])
+def test_older_processors_have_the_template_in_files_of_their_own(tmp_path: Path, name: str) -> None:
+    """What it is of a model that sees goes before its tokenizer's, which may know texts alone."""
+    (tmp_path / name).write_text('{"chat_template": "{{ seen }}"}')
+    assert described(tmp_path, {})["chat_template"] == "{{ seen }}"
+    assert described(tmp_path, {"chat_template": "{{ text }}"})["chat_template"] == "{{ text }}"
+    assert find_templates(Config(), model_in(tmp_path, "image")) == {"default": "{{ seen }}"}
+    assert (
+        template_place(Config(), model_in(tmp_path, "image"), "default") == f"model: {tmp_path / name}: chat_template"
+    )
+    (tmp_path / "chat_template.jinja").write_text("{{ new }}")
+    assert find_templates(Config(), model_in(tmp_path, "image")) == {"default": "{{ new }}"}
+
+
+def test_templates_beside_the_default_one(tmp_path: Path) -> None:
+    more = tmp_path / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("{{ tools }}")
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ text }}"}')
+    assert find_templates(Config(), model_in(tmp_path)) == {"default": "{{ text }}", "tool_use": "{{ tools }}"}
+    (tmp_path / "chat_template.jinja").write_text("{{ new }}")
+    assert find_templates(Config(), model_in(tmp_path)) == {"default": "{{ new }}", "tool_use": "{{ tools }}"}
+    assert template_place(Config(), model_in(tmp_path), "tool_use") == f"model: {more / 'tool_use.jinja'}"

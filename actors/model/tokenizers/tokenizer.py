@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...options.config import Config, ConfigError
 from ..info import ModelInfo, read_json
-from .tokenizer_files import check_tokenizer, named_templates, read_template
+from .tokenizer_files import check_tokenizer, read_template, templates_in
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -71,21 +71,17 @@ def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:
         return {}
     if config.chat_template is not None:
         return {"default": _given_template(config.chat_template)}
-    path = Path(model.tokenizer_folder) / "chat_template.jinja"
-    if path.is_file():
-        return {"default": read_template(path)}
-    found = named_templates(tokenizer_config(model).get("chat_template"), path.with_name("tokenizer_config.json"))
+    found = templates_in(Path(model.tokenizer_folder), bool(model.media))
     if not found and model.pooling is not None and model.pooling.dual is not None:
         return {"default": CONTENTS}
-    return found
+    return {name: text for name, (_, text) in found.items()}
 
 
-def templates_place(config: Config, model: ModelInfo) -> str:
-    """Where they stand, as errors name it."""
+def template_place(config: Config, model: ModelInfo, name: str) -> str:
+    """Where one of them stands, as errors name it."""
     if config.chat_template is not None:
         return "--chat-template"
-    path = Path(model.tokenizer_folder) / "chat_template.jinja"
-    return f"model: {path}" if path.is_file() else f"model: {path.with_name('tokenizer_config.json')}: chat_template"
+    return templates_in(Path(model.tokenizer_folder), bool(model.media))[name][0]
 
 
 def describe_tokenizer(config: Config, model: ModelInfo) -> dict[str, Any]:

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ...options.config import ConfigError
+from ..values import read_json
 
 LARGEST_TEMPLATE = 4 << 20  # bytes
+TEMPLATE = "chat_template.jinja"
+MORE = "additional_chat_templates"  # a folder of all but the default one
+ABOUT = "tokenizer_config.json"
+OF_PROCESSORS = ("processor_config.json", "chat_template.json")  # older ones have it as a field of these
 
 
 def check_tokenizer(folder: Path) -> Path:
@@ -38,12 +43,37 @@ def read_template(path: Path, option: str = "model") -> str:
         raise ConfigError(f"{option}: {path} cannot be read: {error}") from None
 
 
+def templates_in(folder: Path, sees: bool) -> dict[str, tuple[str, str]]:
+    """By name: where it stands, as errors say, and its text. Of a model that `sees` or hears what its processor has
+    goes before what its tokenizer has.
+    """
+    found = {"default": folder / TEMPLATE} if (folder / TEMPLATE).is_file() else {}
+    more = {path.stem: path for path in sorted((folder / MORE).glob("*.jinja"))}
+    texts = {name: (f"model: {path}", read_template(path)) for name, path in (found | more).items()}
+    if found:
+        return texts
+    for file in (*OF_PROCESSORS, ABOUT) if sees else (ABOUT, *OF_PROCESSORS):
+        given = read_json(folder / file, missing_ok=True).get("chat_template")
+        if named := named_templates(given, folder / file):
+            place = f"model: {folder / file}: chat_template"
+            return {name: (place, text) for name, text in named.items()} | texts
+    return texts
+
+
+def template_files(folder: Path) -> list[Path]:
+    """The files of templates, beside tokenizer_config.json."""
+    files = [folder / name for name in (TEMPLATE, *OF_PROCESSORS)]
+    return [path for path in (*files, *sorted((folder / MORE).glob("*.jinja"))) if path.is_file()]
+
+
 def named_templates(given: Any, file: Path) -> dict[str, str]:
-    """`chat_template` of tokenizer_config.json: a text, or a list of names and texts."""
+    """`chat_template` of tokenizer_config.json: a text, or names and texts, as a list or an object."""
     if given is None:
         return {}
     if isinstance(given, str):
         return {"default": given}
+    if isinstance(given, dict):
+        given = [{"name": name, "template": text} for name, text in given.items()]
     if isinstance(given, list):
         pairs = [(entry.get("name"), entry.get("template")) for entry in given if isinstance(entry, dict)]
         texts = {name: text for name, text in pairs if isinstance(name, str) and isinstance(text, str)}

@@ -16,6 +16,7 @@ from typing import Any
 from ...options.choices import TokenizerMode
 from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
+from ..tokenizers.tokenizer_files import read_template, template_files
 from ..values import read_json
 from .byte_ranks import from_tekken, from_tiktoken, looks_like_tiktoken, tekken_names
 from .proto import looks_like_sentencepiece, read_sentencepiece
@@ -26,7 +27,7 @@ from .words import defaults_of, from_merges, from_word_pieces
 FAST = "tokenizer.json"
 TEKKEN = "tekken.json"
 MODEL = "tokenizer.model"
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json", "chat_template.jinja")
+BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
 FORMS = f"{FAST}, {MODEL}, *.tiktoken, tiktoken.model, vocab.json with merges.txt, vocab.txt, {TEKKEN}"
 VERSION = 1  # of what is made
 LARGEST = 64 << 20  # bytes of a file
@@ -54,7 +55,7 @@ def fast_tokenizer(folder: Path, mode: TokenizerMode) -> Path:
         if not file.is_file() or file.stat().st_size > LARGEST:
             raise ConfigError(f"--tokenizer: {file} is no file, or has more than {LARGEST:,} bytes")
     beside = [folder / name for name in BESIDE if (folder / name).is_file()]
-    sources = [VERSION, *map(file_state, [*files, *beside])]
+    sources = [VERSION, *map(file_state, [*files, *beside, *template_files(folder)])]
     return cached_folder("tokenizers", folder.name, sources, lambda: _made_apart(files))
 
 
@@ -62,7 +63,6 @@ def make(files: list[Path]) -> dict[str, str]:
     """The texts of the folder that is made of such files, by name."""
     folder = files[0].parent
     made, names = _make(files)
-    template = folder / "chat_template.jinja"
     about = read_about(folder)
     config = {key: value for key, value in about.config.values.items() if key != "auto_map"}
     for name in NAMES:
@@ -74,9 +74,7 @@ def make(files: list[Path]) -> dict[str, str]:
         FAST: json.dumps({"version": "1.0", "truncation": None, "padding": None} | made, ensure_ascii=False),
         "tokenizer_config.json": json.dumps(config, ensure_ascii=False),
     }
-    if template.is_file():
-        texts[template.name] = template.read_text(encoding="utf-8")
-    return texts
+    return texts | {str(path.relative_to(folder)): read_template(path) for path in template_files(folder)}
 
 
 def _source(folder: Path, mode: TokenizerMode) -> list[Path]:

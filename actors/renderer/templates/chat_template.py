@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from ...model.info import ModelInfo
-from ...model.tokenizers.tokenizer import find_templates, special_tokens, templates_place
+from ...model.tokenizers.tokenizer import find_templates, special_tokens, template_place
 from ...options.config import Config, ConfigError
 from .cache import Compiled, RequestTemplates, compile_template
 from .content_formats import Reads, fit_all
@@ -41,7 +41,7 @@ class ChatTemplate:
             try:
                 self._compiled[name] = compile_template(environment, source, content_format)
             except ValueError as error:
-                raise ConfigError(f"{templates_place(config, model)}: {error}") from None
+                raise ConfigError(f"{template_place(config, model, name)}: {error}") from None
         self._requested = RequestTemplates(environment, content_format)
         self._special = special_tokens(model)
 
@@ -62,12 +62,15 @@ class ChatTemplate:
         given: dict[str, Any] = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
         _check(messages, given, variables)
         with bounded_memory(MAX_MEMORY):
-            chosen = self._chosen(bool(tools)) if chat_template is None else self._requested.get(chat_template)
+            chosen = self._chosen(tools, documents) if chat_template is None else self._requested.get(chat_template)
+            if documents and "documents" not in chosen.source:
+                raise TemplateProblem("documents: the chat template has no place for them", "documents")
             given = {**self._special, **(variables or {}), **given}
             return _rendered(chosen, messages, given, continue_final_message)
 
-    def _chosen(self, with_tools: bool) -> Compiled:
-        name = "tool_use" if with_tools and "tool_use" in self._compiled else "default"
+    def _chosen(self, tools: object, documents: object) -> Compiled:
+        wanted = {"tool_use": tools, "rag": documents}
+        name = next((name for name, given in wanted.items() if given and name in self._compiled), "default")
         if name not in self._compiled:
             raise TemplateProblem("this model has no chat template: give --chat-template, or use /v1/completions")
         return self._compiled[name]

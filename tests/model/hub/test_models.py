@@ -96,8 +96,10 @@ def test_pickled_weights_are_for_where_there_are_no_others(hub: Hub, tmp_path: P
 
 
 def test_a_tokenizer_comes_without_weights(hub: Hub) -> None:
+    hub.files["additional_chat_templates/rag.jinja"] = b"{{ x }}"
     find_model(make_config({"tokenizer": NAME, "device": "cpu"}))
-    assert "tokenizer.json" in hub.asked and "model.safetensors" not in hub.asked
+    assert {"tokenizer.json", "additional_chat_templates/rag.jinja"} < set(hub.asked)
+    assert "model.safetensors" not in hub.asked
 
 
 @pytest.mark.parametrize("trust", [True, False])

@@ -78,6 +78,16 @@ def test_what_is_made_is_kept_and_made_anew_when_a_file_changes(tmp_path: Path) 
     assert second != first and Tokenizer.from_file(str(second / "tokenizer.json")).encode("a").ids[-1] == 2
 
 
+def test_all_templates_go_with_what_is_made(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "m", "llama.model", "tokenizer.model", LLAMA)
+    (folder / "chat_template.json").write_text('{"chat_template": "{{ a }}"}')
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("{{ b }}")
+    made = fast_tokenizer(folder, "auto")
+    assert (made / "chat_template.json").read_text() == '{"chat_template": "{{ a }}"}'
+    assert (made / "additional_chat_templates" / "rag.jinja").read_text() == "{{ b }}"
+
+
 def test_a_model_is_found_with_such_a_tokenizer(tmp_path: Path) -> None:
     """The demo's own words as vocab.json and merges.txt have the numbers of its tokenizer.json, and it chats."""
     folder = tmp_path / "model"
