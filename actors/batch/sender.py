@@ -1,7 +1,8 @@
 """Sends the requests of a batch, so many at once, and keeps each answer once.
 
-What the server answers is the answer, also a 4xx. Where it gives none (a connection that breaks, a server that is
-gone) or says that it cannot just now, the request is sent again, to whoever is ready then.
+What the server answers is the answer, also a 4xx, but for one that lets nobody in: that ends the run. Where it gives
+none (a connection that breaks, a server that is gone) or says that it cannot just now, the request is sent again, to
+whoever is ready then.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from .files import Answers, Request
+from .files import Answers, BatchError, Request
 from .servers import BatchServer
 
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
+NOT_LET_IN = frozenset({401, 403})
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
 CONNECT_S = 60.0
+MOST_SAID = 200  # letters of why it does not let us in
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,9 @@ class Sender:
         self.tally = Tally()
 
     async def run(self, waiting: Iterator[Request]) -> None:
-        """Until all are answered. ServerError once there is no server; what is answered by then is kept."""
+        """Until all are answered. ServerError once there is no server, and BatchError if it does not let us in; what is
+        answered by then is kept.
+        """
         headers = {"Content-Type": "application/json"}
         if self._settings.key:
             headers["Authorization"] = f"Bearer {self._settings.key}"
@@ -90,6 +95,8 @@ class Sender:
             try:
                 async with session.post(address + request.url, data=body) as response:
                     said = await response.read()
+                    if response.status in NOT_LET_IN:  # the right key would find it answered
+                        raise BatchError(self._not_let_in(address, request, response, said))
                     if response.status not in BUSY or last:
                         return _line(request, _response(response, said), None)
                     pause = _pause(response.headers.get("Retry-After", ""), tries)
@@ -103,6 +110,11 @@ class Sender:
                 pause = _pause("", tries)
             await asyncio.sleep(pause)
         raise AssertionError("unreachable: the last try returns")
+
+    def _not_let_in(self, address: str, request: Request, response: aiohttp.ClientResponse, said: bytes) -> str:
+        key = "with this key" if self._settings.key else "without a key"
+        reason = " ".join(said.decode(errors="replace").split())[:MOST_SAID]
+        return f"{address} answers {request.custom_id} with {response.status} {key}: {reason}"
 
 
 def _pause(retry_after: str, tries: int) -> float:

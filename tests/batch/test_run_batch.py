@@ -152,6 +152,21 @@ def test_what_is_busy_is_asked_again(tmp_path: Path) -> None:
     assert read(target)["a"]["response"]["status_code"] == 200
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_does_not_let_in_answers_nothing(
+    status: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the right key the same command sends all of it."""
+    source, target = write(tmp_path / "in", 3), tmp_path / "out"
+    with Fake() as fake:
+        fake.refuse = lambda number, body: status
+        assert main(["run-batch", "-i", str(source), "-o", str(target), "--base-url", fake.base_url]) == 1
+    said = capfd.readouterr().err
+    assert f"{fake.base_url} answers r" in said and f"with {status} without a key" in said and "not now" in said
+    assert "0 of 3 have an answer; the same command goes on" in said
+    assert not target.read_bytes()
+
+
 def test_a_server_that_is_not_there_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path / "in", 2), tmp_path / "out"
     words = ["run-batch", "-i", str(source), "-o", str(target), "--base-url", "http://127.0.0.1:9"]
