@@ -49,6 +49,8 @@ from .systemd.notify import MICROSECONDS, Manager, find_manager
 log = logging.getLogger("launch")
 FAILED = 1
 REFUSED = 2  # an option that cannot be
+SIGNALLED = 128
+INIT = 1  # the first process of a container: the kernel keeps signals from it that have no handler
 LOAD_S = max(kind.start_s for kind in KINDS.values())  # the slowest one's may be a download
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of addresses that stand for all
 FINISH_S = 1.0  # what a reader of the output gets to take its last lines
@@ -225,11 +227,17 @@ def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory
 def _become_supervisor() -> None:
     """Name, signals and limits of this process. The soft limit of open files, often 1,024, is inherited by actors."""
     setproctitle("actorserve: supervisor")
+    ends = _end if os.getpid() == INIT else signal.SIG_DFL
     for number in (signal.SIGINT, signal.SIGTERM):  # until there is something to clean up, they just end this process
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, ends)
     for number in UNUSED:  # a handler, since what is ignored is so in all processes that are started
         signal.signal(number, lambda *_: None)
     raise_limit()
+
+
+def _end(number: int, frame: object) -> None:
+    """At once, with the status that a shell would have: threads that download would be waited for."""
+    os._exit(SIGNALLED + number)
 
 
 def _refuse(output: Output, reason: str, status: int) -> int:
