@@ -11,7 +11,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Literal
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.exposition import ALLOWUTF8
 from prometheus_client.registry import Collector
@@ -74,18 +74,16 @@ def _written(families: list[Family], encode: Callable[[Collector], bytes]) -> It
 
 
 def _metric(family: Family) -> Metric:
-    names = list(family.samples[0][0]) if family.samples else []
-    if family.kind == "histogram":
-        histogram = HistogramMetricFamily(family.name, family.help, labels=names)
-        for labels, shown in family.samples:
-            assert isinstance(shown, Distribution)
-            bounds = [*map(floatToGoString, shown.bounds), "+Inf"]
-            buckets = list(zip(bounds, accumulate(shown.counts), strict=True))
-            histogram.add_metric(list(labels.values()), buckets, shown.sum)
-        return histogram
-    plain = GaugeMetricFamily if family.kind == "gauge" else CounterMetricFamily
-    metric = plain(family.name, family.help, labels=names)
+    """Each sample has its own labels: what counts for all engines has no engine's."""
+    metric = Metric(family.name, family.help, family.kind)
     for labels, value in family.samples:
-        assert not isinstance(value, Distribution)
-        metric.add_metric(list(labels.values()), value)
+        if isinstance(value, Distribution):
+            counts = list(accumulate(value.counts))
+            bounds = [*map(floatToGoString, value.bounds), "+Inf"]
+            for bound, count in zip(bounds, counts, strict=True):
+                metric.add_sample(f"{family.name}_bucket", {**labels, "le": bound}, count)
+            metric.add_sample(f"{family.name}_count", dict(labels), counts[-1])
+            metric.add_sample(f"{family.name}_sum", dict(labels), value.sum)
+        else:
+            metric.add_sample(f"{family.name}_total" if family.kind == "counter" else family.name, dict(labels), value)
     return metric

@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from actorserve.http.metrics import Distribution, Exporter, Family
+from actorserve.http.metrics import Distribution, Exporter, Family, Labels
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 ODD = 'a "model"\\ of\nours'
@@ -51,6 +51,14 @@ def test_what_parsers_read(accept: str, kind: str, parse: Parser) -> None:
         ("vllm:iteration_tokens_total_count", "b"): 7,
         ("vllm:iteration_tokens_total_sum", "b"): 99.5,
     }
+
+
+def test_each_sample_has_its_own_labels() -> None:
+    """As what is of no engine has, beside the engines' own."""
+    samples: list[tuple[Labels, float | Distribution]] = [({"engine": "0", "why": "a"}, 1.0), ({"why": "b"}, 2.0)]
+    parts, _ = Exporter(lambda: [Family("counter", "refused", "b", samples)]).parts()
+    lines = b"".join(parts).decode().splitlines()
+    assert lines[-2:] == ['refused_total{engine="0",why="a"} 1.0', 'refused_total{why="b"} 2.0']
 
 
 def test_each_scrape_looks_again() -> None:
