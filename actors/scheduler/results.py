@@ -100,7 +100,7 @@ class Results:
             self._apply_again(planner, planned, done)
             return
         self._steady = None
-        self._end_failed(planned, done)
+        self._end_failed(planner.batch, planned, done)
         drawn = SampledTokens(done, len(planned.refs))
         drawn.cut(planned.refs, self._lifecycle.sequences)
         computed = self._measure(planned, drawn, done.seconds)
@@ -152,16 +152,23 @@ class Results:
         if self._speculation.most:
             self._speculation.observe_without(planned.decoding, planned.drafts_on, seconds)
 
-    def _end_failed(self, planned: PlannedStep, done: StepDone) -> None:
-        """Rows that failed end without this step's token: a successor would take it for one of the answer."""
-        if done.packed_failed:
-            for failed, code in (
-                (done.failed_rows, Finish.GRAMMAR),
-                (done.unseen_rows, Finish.MEDIA),
-                (done.plugin_rows, Finish.PLUGIN),
-            ):
-                for index in np.flatnonzero(np.isin(planned.rows[planned.samples], failed)).tolist():
-                    self._lifecycle.end(planned.refs[index], code)
+    def _end_failed(self, batch: RunningBatch, planned: PlannedStep, done: StepDone) -> None:
+        """Rows that failed end without this step's token: a successor would take it for one of the answer. Nor is what
+        was computed of them confirmed or cached, which a picture may spoil before there is a token.
+        """
+        if not done.packed_failed:
+            return
+        still = planned.rows[batch.still(planned.rows, planned.tickets)]
+        refs = dict(zip(still.tolist(), batch.refs(still), strict=True))
+        refs |= zip(planned.rows[planned.samples].tolist(), planned.refs, strict=True)
+        for failed, code in (
+            (done.failed_rows, Finish.GRAMMAR),
+            (done.unseen_rows, Finish.MEDIA),
+            (done.plugin_rows, Finish.PLUGIN),
+        ):
+            for row in failed.tolist():
+                if row in refs:
+                    self._lifecycle.end(refs[row], code)
 
     def _measure(self, planned: PlannedStep, drawn: SampledTokens, seconds: float) -> int:
         """What it took; how many tokens it computed."""

@@ -114,6 +114,8 @@ class CpuRunner:
                 self.vision.look(row, position, share / LOOKS)
         with awake(self._library, step.num_tokens):
             tokens = self._compute(step, scattered)
+        if self.vision is not None and (broken := self.vision.broken[step.rows]).any():  # whether they draw or not
+            self.failed_rows = [*self.failed_rows, *(~step.rows[broken]).tolist()]
         if self.states is not None and step.packed_saves:
             for row, snapshot in step.saves.tolist():
                 self.states.save(row, snapshot)
@@ -247,8 +249,6 @@ class CpuRunner:
         raw = self.logprobs.raw(logits, rows)
         if self.logits_processors:
             self.failed_rows = self.logits_processors.apply(logits, rows)
-        if self.vision is not None and (broken := self.vision.broken[rows]).any():
-            self.failed_rows = [*self.failed_rows, *(~np.unique(rows[broken])).tolist()]
         tokens, positions = sample(logits, parameters), parameters.position
         if drafted is not None:
             kept = self._verify(rows, drafted, tokens)

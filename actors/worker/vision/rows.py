@@ -2,7 +2,7 @@
 
 All is made of the slot's items and the prompt when a sequence takes a row, so that one which was preempted, or whose
 worker has died, goes on as it was. An item that makes no embeddings ends its own request: its row is computed with
-zeros in their place, and the first token that it draws is told to be none.
+zeros in their place, and each such step tells of it, so that nobody finds what was made of them.
 """
 
 from __future__ import annotations

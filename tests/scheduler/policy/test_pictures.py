@@ -256,5 +256,22 @@ def test_who_is_told_that_a_picture_cannot_be_used() -> None:
     assert bench.table.finish(good) == Finish.LENGTH
 
 
+def test_what_a_picture_has_spoilt_is_not_found_again() -> None:
+    bench = SeeingBench(vision=CUT)
+    item = picture(4, 40)
+    prompt = with_pictures(100, item)
+    bad = bench.submit(prompt, 4, [item], ignore_eos=True)
+    assert bench.plan() and bench.plan()  # the next part is under way when the first one comes back
+    row = int(bench.scheduler.in_flight[0].rows[0])
+    assert not bench.scheduler.in_flight[0].refs, "it draws nothing yet"
+    done = bench.compute()
+    bench.scheduler.apply(StepDone(done.epoch, done.step, done.packed_tokens, 0.01, packed_failed=_packed(~row)))
+    assert bench.table.finish(bad) == Finish.MEDIA
+    bench.run()
+    again = bench.submit(prompt, 4, [item], ignore_eos=True)
+    bench.run()
+    assert not bench.scheduler.prefix.hits and bench.table.finish(again) == Finish.LENGTH
+
+
 def _packed(number: int) -> bytes:
     return number.to_bytes(4, "little", signed=True)

@@ -209,14 +209,17 @@ def test_an_item_that_makes_no_embeddings_fails_its_own_row_alone(
     source.add(1, bad._replace(pictures=[(digest, start, length, tensors | grid)]))
     runner = make_runner(config_for(folder, device="cpu"), source=source)
     failed: set[int] = set()
-    driver = Driver(runner, budget=64)
+    computed: list[int] = []
+    driver = Driver(runner, budget=12)
     account = driver._account
 
     def seen(*about: Any) -> None:
         failed.update(int(runner.slot[~row]) for row in runner.failed_rows)
+        computed.extend(int(runner.computed[~row]) for row in runner.failed_rows)
         account(*about)
 
     driver._account = seen  # type: ignore[method-assign, assignment]
     tokens, _ = driver.run([Sequence(good.ids, ANSWER), Sequence(bad.ids, ANSWER)])
     assert failed == {1} and reason in caplog.text
+    assert computed[0] < start + length, "the first step that needs the picture tells of it"
     assert tokens == reference.generate(good, ANSWER)
