@@ -21,7 +21,7 @@ FORMATS = (
 )
 MIXED = "mixed-precision"  # each group says its own
 
-Matches = Callable[[str], bool]
+Closeness = Callable[[str], int]  # with which a layer is meant, by its name; 0: it is not
 
 
 def read_compressed_tensors(given: Values) -> StoredWeights:
@@ -37,31 +37,33 @@ def read_compressed_tensors(given: Values) -> StoredWeights:
         return StoredWeights(name="compressed-tensors", of=lambda name: None, needless=KV_SCALES)
     if groups is None:
         raise given.wrong("config_groups", "an object with a group of layers")
-    ignored = _matches(given, "ignore")
+    ignored = _closeness(given, "ignore")
     parts = []
     for name in groups.values:
         if (group := groups.object(name)) is not None:
-            parts.append((_matches(group, "targets"), _format(given, group)))
+            parts.append((_closeness(group, "targets"), _format(given, group)))
 
     def of(name: str) -> WeightFormat | None:
-        if ignored(name):
+        if ignored(name) or not parts:
             return None
-        return next((form for matches, form in parts if matches(name)), None)
+        closeness, form = max(parts, key=lambda part: part[0](name))
+        return form if closeness(name) else None
 
     return StoredWeights(name="compressed-tensors", of=of, needless=KV_SCALES)
 
 
-def _matches(given: Values, key: str) -> Matches:
-    """Names, patterns (re:), or the class Linear, which all layers are here."""
+def _closeness(given: Values, key: str) -> Closeness:
+    """3 by name, 2 by a pattern (re:), 1 by the class Linear, which all layers are here."""
     words = frozenset(given.texts(key))
     patterns = [compiled(given, key, word) for word in words if word.startswith("re:")]
 
-    def match(name: str) -> bool:
-        if LINEAR in words:
-            return True
-        return any(own in words or any(pattern.match(own) for pattern in patterns) for own in as_part(name))
+    def closeness(name: str) -> int:
+        names = list(as_part(name))
+        if any(own in words for own in names):
+            return 3
+        return 2 if any(pattern.match(own) for pattern in patterns for own in names) else int(LINEAR in words)
 
-    return match
+    return closeness
 
 
 def _format(whole: Values, group: Values) -> WeightFormat:

@@ -197,6 +197,16 @@ def weights_with(**values: object) -> Values:
     return COMPRESSED | {"config_groups": {"group_0": group | {"weights": group["weights"] | values}}}
 
 
+def test_a_group_that_names_a_layer_goes_before_one_of_all() -> None:
+    """As compressed-tensors has it: names, then patterns, then classes, of whichever group."""
+    weights = {bits: weights_with(num_bits=bits)["config_groups"]["group_0"] | {"targets": []} for bits in (2, 4, 8)}
+    targets = {4: ["Linear"], 2: ["re:.*mlp.*"], 8: ["model.layers.0.mlp.up_proj"]}
+    groups = {f"group_{at}": weights[bits] | {"targets": targets[bits]} for at, bits in enumerate(targets)}
+    of = read_stored_weights(FileValues("config.json", COMPRESSED | {"config_groups": groups, "ignore": []})).of
+    names = ("mlp.up_proj", "mlp.down_proj", "self_attn.q_proj")
+    assert [getattr(of(f"model.layers.0.{name}"), "bits", None) for name in names] == [8, 2, 4]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
