@@ -14,7 +14,7 @@ from ..quantization import SAME
 from ..values import Values
 from .compressed_tensors import read_compressed_tensors
 from .modelopt import read_modelopt
-from .rules import INPUT_SCALES, SCALAR, as_part, compiled, group_of, listed, one_of
+from .rules import INPUT_SCALES, KV_SCALES, SCALAR, as_part, compiled, group_of, listed, one_of
 from .stored import (
     BNB_STORAGE,
     POWERS,
@@ -167,7 +167,7 @@ def _fp8(given: Values) -> StoredWeights:
             others=INPUT_SCALES,
         )
     plain = given.texts("modules_to_not_convert") or given.texts("ignored_layers")
-    return StoredWeights(name="fp8", of=_all_layers_but(plain, form))
+    return StoredWeights(name="fp8", of=_all_layers_but(plain, form), needless=KV_SCALES)
 
 
 def _fbgemm_fp8(given: Values) -> StoredWeights:

@@ -131,6 +131,17 @@ def test_scales_of_keys_and_values_alone(source: Path, tmp_path: Path) -> None:
     assert answers(load(folder)) == answers(load(source))
 
 
+@pytest.mark.parametrize("names", [("k_scale", "v_scale"), ("kv_scale",), ("k_proj.output_scale",)])
+def test_scales_of_keys_and_values_beside_fp8(names: tuple[str, ...], source: Path, tmp_path: Path) -> None:
+    """As AutoFP8 writes them, by name in three versions of it."""
+    packed, _ = write(source, "fp8_old", tmp_path)
+    before = answers(load(packed))
+    tensors = load_file(packed / "model.safetensors")
+    tensors |= {f"model.layers.0.self_attn.{name}": torch.ones(1) for name in names}
+    save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+    assert answers(load(packed)) == before
+
+
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_routers_that_gptq_left_in_floats_without_saying_so(
     in_parts: bool, checkpoints: Folders, tmp_path: Path
