@@ -87,7 +87,13 @@ MIXTRAL = Family(
             ),
         ),
     ),
-    absent={"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2},
+    absent={
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
     windows=same_windows,
     moe=experts,
 )

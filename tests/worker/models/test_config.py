@@ -251,7 +251,7 @@ def test_what_is_absent_is_as_in_transformers() -> None:
     assert long is not None and (long.original_length, long.attention_factor) == (4096.0, (1 + 1 / 12) ** 0.5)
 
 
-NEWER = ("gemma2", "gemma3_text", "glm4", "granite", "ministral3", "olmo2", "olmo3", "seed_oss", "smollm3")
+NEWER = ("gemma2", "gemma3_text", "glm4", "granite", "ministral3", "mixtral", "olmo2", "olmo3", "seed_oss", "smollm3")
 
 
 @pytest.mark.parametrize("kind", NEWER)
@@ -260,7 +260,7 @@ def test_what_newer_families_leave_out_is_as_in_transformers(kind: str) -> None:
     ours = read(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind], num_hidden_layers=9)
     assert (ours.tied, ours.norm_eps) == (config.tie_word_embeddings, config.rms_norm_eps)
     assert ours.kv_heads == config.num_key_value_heads
-    assert ours.head_dim == getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    assert ours.head_dim == (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     kinds = getattr(config, "layer_types", ["full_attention"] * 9)
     assert [window is not None for window in ours.windows] == [kind == "sliding_attention" for kind in kinds]
     assert {window for window in ours.windows if window} <= {getattr(config, "sliding_window", None)}
