@@ -92,7 +92,7 @@ def usage_of(usage: Object) -> Object:
     }
 
 
-def count(tokens: int, edits: Edits | None) -> Object:
+def count(tokens: int, edits: Edits | None = None) -> Object:
     """The answer of count_tokens."""
     if edits is None:
         return {"input_tokens": tokens}

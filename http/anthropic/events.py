@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from ..errors import ApiError
 from ..output.events import Piece
 from .answers import MessageAnswer, ends, usage_of
 from .blocks import AnswerBlock
-from .errors import error_body
+from .errors import body_of
 from .schemas import Object
 
 encode = msgspec.json.Encoder().encode
@@ -48,9 +49,9 @@ class MessageEvents:
         events += (ended, _event("message_stop"))
         return b"".join(events)
 
-    def error(self, message: str, status: int) -> bytes:
+    def error(self, error: ApiError) -> bytes:
         """It failed after it had begun."""
-        return _line("error", error_body(message, status))
+        return _line("error", body_of(error))
 
     def _add(self, piece: Piece) -> Iterator[bytes]:
         before = self._blocks.open

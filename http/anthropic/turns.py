@@ -15,6 +15,8 @@ def messages_of(system: str | list[ContentBlock] | None, messages: list[Anthropi
     """The chat messages. Neighbours of one role are one turn."""
     if not messages:
         raise bad_request("messages must not be empty.", "messages")
+    if _is_empty_answer(messages[-1]) and len(messages) > 1:
+        messages = messages[:-1]
     chat = _system(_blocks(system, "system")) if system else []
     for role, blocks in _turns(messages):
         if role == "assistant":
@@ -30,6 +32,8 @@ def begins_answer(messages: list[AnthropicTurn]) -> bool:
     """Is the last message the beginning of the answer, which the model goes on with?"""
     if not messages or messages[-1].role != "assistant":
         return False
+    if _is_empty_answer(messages[-1]):
+        return False
     path = f"messages[{len(messages) - 1}]"
     blocks = _blocks(messages[-1].content, f"{path}.content")
     if any(block.type == "tool_use" for _, block in blocks):
@@ -37,6 +41,13 @@ def begins_answer(messages: list[AnthropicTurn]) -> bool:
     if not any(block.text for _, block in blocks):
         raise bad_request(f"{path}: there is no text to go on with.", path)
     return True
+
+
+def _is_empty_answer(message: AnthropicTurn) -> bool:
+    """The last message may be an assistant's in which nothing is said: the answer begins as without it."""
+    return message.role == "assistant" and not any(
+        block.type != "text" or block.text for _, block in _blocks(message.content, "")
+    )
 
 
 def _blocks(content: str | list[ContentBlock] | None, path: str) -> list[Placed]:

@@ -36,8 +36,10 @@ def renamed(error: ApiError) -> ApiError:
     return with_names(error, NAMES)
 
 
-def chat_of(body: CohereChatRequest, thinks: bool) -> Object:
-    """The JSON object of the chat request. `thinks`: it is known how the model marks its thinking."""
+def chat_of(body: CohereChatRequest, thinks: bool, template: str = "") -> Object:
+    """The JSON object of the chat request. `thinks`: it is known how the model marks its thinking. `template`: where it
+    has no place for documents, they stand before what the user has said last.
+    """
     chat: Object = {name: value for name in SAME if (value := getattr(body, name)) is not None}
     chat |= {ours: value for own, ours in OTHERS.items() if (value := getattr(body, own)) is not None}
     mode = body.citation_options.mode if body.citation_options is not None else None
@@ -45,7 +47,9 @@ def chat_of(body: CohereChatRequest, thinks: bool) -> Object:
         raise bad_request("citation_options.mode: no citations are made; OFF says so.", "citation_options.mode")
     chat["messages"] = [_message(turn, f"messages[{index}]") for index, turn in enumerate(body.messages)]
     if body.documents:
-        chat["documents"] = [_document(document) for document in body.documents]
+        documents = [_document(document) for document in body.documents]
+        if "documents" in template or not _told(documents, chat["messages"]):
+            chat["documents"] = documents
     return chat | _tools(body) | _format(body.response_format) | _template(body, thinks)
 
 
@@ -91,6 +95,25 @@ def _document(given: str | CohereDocument) -> Object:
     return data | ({"id": given.id} if given.id is not None else {})
 
 
+def _told(documents: list[Object], messages: list[Object]) -> bool:
+    """The last user's message gets them; False if there is none."""
+    last = next((message for message in reversed(messages) if message["role"] == "user"), None)
+    if last is None:
+        return False
+    told = "\n\n".join(f"Document {number}:\n{_said(document)}" for number, document in enumerate(documents, 1))
+    content = last["content"]
+    said = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    last["content"] = [{"type": "text", "text": f"{told}\n\n"}, *said]
+    return True
+
+
+def _said(document: Object) -> str:
+    """Its text, or all that it says."""
+    text = document.get("text")
+    is_text = isinstance(text, str) and not document.keys() - {"text", "id"}
+    return str(text) if is_text else msgspec.json.encode(document).decode()
+
+
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +147,8 @@ def _part(part: CoherePart, path: str) -> Object:
         case "image_url" if part.image_url is not None:
             return {"type": "image_url", "image_url": part.image_url}
         case "document" if part.document is not None:
-            return {"type": "text", "text": msgspec.json.encode(part.document.get("data", part.document)).decode()}
+            said = part.document.get("data", part.document)
+            return {"type": "text", "text": said if isinstance(said, str) else msgspec.json.encode(said).decode()}
         case "text" | "image_url" | "document":
             raise bad_request(f"{path}: a part of type {part.type} has no {part.type}.", path)
     raise bad_request(f"{path}: parts of type {part.type[:64]!r} are not supported.", path)

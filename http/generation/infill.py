@@ -50,10 +50,19 @@ KNOWN = (
 
 def infill_tokens(special: Collection[str], field: str) -> InfillTokens:
     """Those that a tokenizer has; a 400 for the field if it has none."""
-    for tokens in KNOWN:
-        if all(name in special for name in tokens.names):
-            return tokens
-    raise bad_request(f"{field}: this model's tokenizer has no tokens for what stands between two texts.", field)
+    tokens = _known(special)
+    if tokens is None:
+        raise bad_request(f"{field}: this model's tokenizer has no tokens for what stands between two texts.", field)
+    return tokens
+
+
+def can_infill(special: Collection[str]) -> bool:
+    """Has a tokenizer with these special tokens such?"""
+    return _known(special) is not None
+
+
+def _known(special: Collection[str]) -> InfillTokens | None:
+    return next((tokens for tokens in KNOWN if all(name in special for name in tokens.names)), None)
 
 
 def files_of(extra: Iterable[tuple[str, str]], special: Collection[str]) -> str:

@@ -13,7 +13,15 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPr
 
 from ..errors import bad_request
 from ..media.parts import check_modality, check_text_size, checked_changes, is_media, take_media, with_reading
-from ..openai.schemas import AllowedTools, ChatMessage, ChatRequest, ChatTool, CompletionRequest, ContentPart
+from ..openai.schemas import (
+    THINKING_SWITCHES,
+    AllowedTools,
+    ChatMessage,
+    ChatRequest,
+    ChatTool,
+    CompletionRequest,
+    ContentPart,
+)
 from ..settings import MediaRules, Settings
 from .fields.decoding import decode
 from .fields.prompt_embeds import given_embeds
@@ -36,7 +44,7 @@ def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatP
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
         if request.reasoning_effort == "none":
-            variables.setdefault("enable_thinking", False)
+            variables = dict.fromkeys(THINKING_SWITCHES, False) | variables
     if settings is not None:
         variables = {**settings.template_kwargs, **variables}
     add, go_on = request.add_generation_prompt, bool(request.continue_final_message)

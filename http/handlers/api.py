@@ -81,13 +81,13 @@ class Api:
         self.scoring = ScoringApi(self._generator, self._body)
         self.decisions = DecisionsApi(self._generator, self._conversation)
         self.pooling = PoolingApi(self._generator, self._body)
-        self.cohere = CohereApi(self._generator, self.pooling, self._body)
+        self.cohere = CohereApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
         self.tgi = TgiApi(self._generator, self._body, self.sglang.generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
-        self.invocations = Invocations(self, self._body)
-        self.ollama = OllamaApi(self._generator, self.pooling, self._body)
+        self.invocations = Invocations(self, self._body_with_media)
+        self.ollama = OllamaApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.scaling = ScalingApi(engine, self._body)
         self.speech = SpeechApi(self._generator, self._form)
@@ -223,7 +223,7 @@ class Api:
 
     async def apply_template(self, request: web.Request) -> web.Response:
         """The text of a conversation's prompt: that of its tokens, special ones among them."""
-        body = read(TokenizeRequest, await self._body(request))
+        body = read(TokenizeRequest, await self._body_with_media(request))
         self._check_model(request, body.model)
         tools_of(ChatRequest(messages=body.messages, tools=body.tools))
         tokens, _ = await self.engine.tokenize(self.conversation(body), False)

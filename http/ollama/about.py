@@ -6,6 +6,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
+from ..generation.infill import can_infill
 from ..settings import ModelCard, Settings
 
 Object = dict[str, Any]
@@ -15,13 +16,9 @@ NEVER = "2318-12-31T23:59:59Z"  # when the model is unloaded
 
 def tags(settings: Settings) -> Object:
     """GET /api/tags."""
-    return {
-        "models": [
-            _entry(name, one.card()) | {"modified_at": _modified(one.card())}
-            for one in settings.all_models
-            for name in one.served
-        ]
-    }
+    cards = [(name, one.card()) for one in settings.all_models for name in one.served]
+    cards += [(adapter.name, settings.card()) for adapter in settings.adapters.all()]
+    return {"models": [_entry(name, card) | {"modified_at": _modified(card)} for name, card in cards]}
 
 
 def running(settings: Settings) -> Object:
@@ -62,7 +59,14 @@ def capabilities(settings: Settings) -> list[str]:
     """What the model can be asked for."""
     if settings.pooling is not None:
         return ["embedding"]
-    found = {"tools": settings.tool_parser is not None, "thinking": settings.reasoning_parser is not None}
+    media = () if settings.media is None else settings.media.most
+    found = {
+        "tools": settings.tool_parser is not None,
+        "insert": can_infill(settings.special_tokens()),
+        "vision": "image" in media,
+        "audio": "audio" in media,
+        "thinking": settings.reasoning_parser is not None,
+    }
     return ["completion", *(name for name, there in found.items() if there)]
 
 

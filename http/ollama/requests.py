@@ -47,9 +47,12 @@ def model_of(given: str | None, served: Iterable[str]) -> str | None:
 
 def chat_of(body: OllamaChatRequest, thinks: bool) -> Object:
     """The JSON object of the chat request. `thinks`: it is known how the model marks its thinking."""
-    chat = _common(body, thinks) | {"messages": _messages(body.messages or [])}
+    turns = body.messages or []
+    chat = _common(body, thinks) | {"messages": _messages(turns)}
     if body.tools:
         chat["tools"] = body.tools
+    if turns and turns[-1].role == "assistant" and turns[-1].content and not turns[-1].tool_calls:
+        chat |= {"add_generation_prompt": False, "continue_final_message": True}  # its templates leave it open
     return chat
 
 

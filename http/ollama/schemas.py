@@ -104,7 +104,7 @@ class OllamaGenerateRequest(OllamaFields, kw_only=True):
 class OllamaEmbedRequest(msgspec.Struct, kw_only=True):
     """POST /api/embed."""
 
-    input: str | list[str]
+    input: str | list[str] = []  # nothing: the model is to be loaded
     model: str | None = None
     truncate: bool | None = None  # true if left out
     dimensions: int | None = None

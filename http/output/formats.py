@@ -82,7 +82,7 @@ class MessagesFormat:
         return b""
 
     def failed(self, error: ApiError) -> bytes:
-        return self._events.error(error.message, error.status)
+        return self._events.error(error)
 
 
 class ResponsesFormat:
@@ -161,4 +161,4 @@ class ResponsesFormat:
         return b""
 
     def failed(self, error: ApiError) -> bytes:
-        return self._events.error(error.message, error.status)
+        return self._events.error(error)

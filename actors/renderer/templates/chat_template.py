@@ -62,15 +62,12 @@ class ChatTemplate:
         given: dict[str, Any] = {"tools": tools, "documents": documents, "add_generation_prompt": add_generation_prompt}
         _check(messages, given, variables)
         with bounded_memory(MAX_MEMORY):
-            chosen = self._chosen(tools, documents) if chat_template is None else self._requested.get(chat_template)
-            if documents and "documents" not in chosen.source:
-                raise TemplateProblem("documents: the chat template has no place for them", "documents")
+            chosen = self._chosen(bool(tools)) if chat_template is None else self._requested.get(chat_template)
             given = {**self._special, **(variables or {}), **given}
             return _rendered(chosen, messages, given, continue_final_message)
 
-    def _chosen(self, tools: object, documents: object) -> Compiled:
-        wanted = {"tool_use": tools, "rag": documents}
-        name = next((name for name, given in wanted.items() if given and name in self._compiled), "default")
+    def _chosen(self, with_tools: bool) -> Compiled:
+        name = "tool_use" if with_tools and "tool_use" in self._compiled else "default"
         if name not in self._compiled:
             raise TemplateProblem("this model has no chat template: give --chat-template, or use /v1/completions")
         return self._compiled[name]

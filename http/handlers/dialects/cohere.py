@@ -23,23 +23,27 @@ from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
+ReadBody = Callable[[web.Request], Awaitable[bytes]]
+
 
 class CohereApi:
     """Its handlers, by the names that the table of routes has for them."""
 
     def __init__(
-        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+        self, generator: Generator, pooling: PoolingApi, read_body: ReadBody, read_conversation: ReadBody
     ) -> None:
         self._generator, self._settings, self._pooling = generator, generator.settings, pooling
-        self._read_body = read_body
+        self._read_body, self._read_conversation = read_body, read_conversation
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """POST /v2/chat."""
-        raw = await self._read_body(request)  # first: what is not read is left on the connection
+        raw = await self._read_conversation(request)  # first: what is not read is left on the connection
         check_generates(self._settings)
         body = read(CohereChatRequest, raw)
         try:
-            given = seeded(request, chat_request(chat_of(body, self._settings.reasoning_parser is not None)))
+            template = str(self._settings.tokenizer_info.get("chat_template") or "")
+            chat = chat_of(body, self._settings.reasoning_parser is not None, template)
+            given = seeded(request, chat_request(chat))
             await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:

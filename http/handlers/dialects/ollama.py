@@ -30,14 +30,16 @@ from ...ollama.schemas import (
 from ...openai.schemas import GenerationFields
 from ...output.answer import NDJSON, Answer, encode
 from ...pooling.answers import numbers
-from ...pooling.prepare import check_generates
+from ...pooling.prepare import check_generates, pooling_of
 from ...pooling.schemas import EmbeddingRequest
 from ...settings import printable
+from ...transport.body import check_length
 from ...transport.json_response import json_response
 from ..answering import seeded
 from ..generate import Generator
 from ..pooling import PoolingApi
 
+ReadBody = Callable[[web.Request], Awaitable[bytes]]
 PULLED = ({"status": "pulling manifest"}, {"status": "success"})  # what Ollama says of a model that it has
 
 
@@ -45,17 +47,17 @@ class OllamaApi:
     """Its handlers, by the names that the table of routes has for them."""
 
     def __init__(
-        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+        self, generator: Generator, pooling: PoolingApi, read_body: ReadBody, read_conversation: ReadBody
     ) -> None:
         self._generator, self._settings, self._pooling = generator, generator.settings, pooling
         self._engine = generator.engine
-        self._read_body = read_body
+        self._read_body, self._read_conversation = read_body, read_conversation
 
     # --- generating ----------------------------------------------------------------------------------------------
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """POST /api/chat."""
-        raw = await self._read_body(request)  # first: what is not read is left on the connection
+        raw = await self._read_conversation(request)  # first: what is not read is left on the connection
         check_generates(self._settings)
         body = read(OllamaChatRequest, raw)
         body.model = model_of(body.model, self._settings.served)
@@ -65,14 +67,15 @@ class OllamaApi:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /api/generate."""
-        raw = await self._read_body(request)  # first: what is not read is left on the connection
-        check_generates(self._settings)
+        raw = await self._read_conversation(request)  # first: what is not read is left on the connection
         body = read(OllamaGenerateRequest, raw)
         body.model = model_of(body.model, self._settings.served)
         if not body.prompt:
             return json_response(loaded(await self._wanted(request, body.model), False, body.keep_alive))
+        check_generates(self._settings)
         if not (body.raw or body.suffix):  # what stands between two texts is no turn of a conversation
             return await self._chat(request, raw, lambda: generated_chat(body, self._thinks), chats=False)
+        check_length(raw, self._settings.max_body_bytes)
         given = seeded(request, completion_of(body))
         try:
             await self._generator.want_adapter(request, given.model)
@@ -127,8 +130,12 @@ class OllamaApi:
     async def embed(self, request: web.Request) -> web.Response:
         """POST /api/embed: vectors of the length 1."""
         body = read(OllamaEmbedRequest, await self._read_body(request))
+        body.model = model_of(body.model, self._settings.served)
+        pooling_of(self._settings)
+        if not body.input:
+            return json_response({"model": await self._wanted(request, body.model), "embeddings": []})
         asked = EmbeddingRequest(
-            model=model_of(body.model, self._settings.served),
+            model=body.model,
             input=[body.input] if isinstance(body.input, str) else list(body.input),
             dimensions=body.dimensions,
             truncate_prompt_tokens=None if body.truncate is False else -1,

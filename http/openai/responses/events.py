@@ -8,6 +8,7 @@ import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
+from ...errors import ApiError
 from ...output.answer import padding
 from ...output.events import CallStart, Piece
 from .answers import ResponseAnswer, item_status, status_of
@@ -97,9 +98,10 @@ class ResponseEvents:
         said = self._of(f"response.mcp_call.{ended}", item)
         return said + self._event("response.output_item.done", output_index=item.index, item=item.object(status))
 
-    def error(self, message: str, status: int) -> bytes:
+    def error(self, error: ApiError) -> bytes:
         """It failed after it had begun."""
-        return self._event("response.failed", response=self.answer.failed(self._output, message, status))
+        response = self.answer.failed(self._output, error.message, error.status)
+        return self._event("response.failed", response=response)
 
     def snapshot(self) -> Object:
         """The response as it is now."""

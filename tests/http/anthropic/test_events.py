@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorserve.http.anthropic.answers import CONTEXT_ENDED, MessageAnswer, count, usage_of
-from actorserve.http.anthropic.errors import body_of, error_body
+from actorserve.http.anthropic.errors import TOO_LONG, body_of, error_body
 from actorserve.http.anthropic.events import MessageEvents
 from actorserve.http.errors import ApiError, overloaded
 from actorserve.http.output.events import Arguments, CallStart, Content, Piece, ReasoningText, merged
@@ -216,5 +216,8 @@ def test_errors(status: int, kind: str) -> None:
 
 def test_an_error_in_the_middle() -> None:
     writer = MessageEvents(ANSWER, USAGE)
-    (event,) = events_of(writer.error(overloaded("Full.").message, 503))
+    (event,) = events_of(writer.error(overloaded("Full.")))
     assert event == {"type": "error", "error": {"type": "overloaded_error", "message": "Full."}}
+    (event,) = events_of(writer.error(ApiError(400, "It has 9.", "messages", TOO_LONG)))
+    assert event["error"]["message"] == "prompt is too long: It has 9."
+    assert event["error"]["details"] == {"error_code": TOO_LONG}

@@ -219,6 +219,12 @@ def test_limits() -> None:
     assert chat(thinking={"type": "enabled", "budget_tokens": 1})["thinking_token_budget"] == 1
 
 
+@pytest.mark.parametrize("content", ["", [], [{"type": "text", "text": ""}]])
+def test_an_answer_that_has_not_begun_is_none(content: Any) -> None:
+    """Anthropic takes a last message of the assistant's that says nothing."""
+    assert chat(messages=[*HI, {"role": "assistant", "content": content}]) == chat()
+
+
 def test_a_prompt_is_counted_as_it_is_asked_for() -> None:
     fields: dict[str, Any] = {
         "messages": [*HI, {"role": "assistant", "content": "So"}],

@@ -22,7 +22,10 @@ from tests.http.serving import HI, SETTINGS
     [
         ({}, {"enable_thinking": True, "style": "short"}),
         ({"chat_template_kwargs": {"style": "long"}}, {"enable_thinking": True, "style": "long"}),
-        ({"reasoning_effort": "none"}, {"enable_thinking": False, "style": "short", "reasoning_effort": "none"}),
+        (
+            {"reasoning_effort": "none"},
+            {"enable_thinking": False, "thinking": False, "style": "short", "reasoning_effort": "none"},
+        ),
     ],
 )
 def test_a_request_says_more_than_the_option(asked: dict[str, Any], given: dict[str, Any]) -> None:

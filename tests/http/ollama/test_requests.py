@@ -95,3 +95,13 @@ def test_one_prompt() -> None:
         with pytest.raises(ApiError) as raised:
             generated_chat(generate(**{field: value}), True)
         assert raised.value.param == field
+
+
+def test_what_an_assistant_has_begun_is_gone_on_with() -> None:
+    """Ollama's templates leave the last message open."""
+    begun = chat(messages=[*HI, {"role": "assistant", "content": "So"}])
+    assert (begun["add_generation_prompt"], begun["continue_final_message"]) == (False, True)
+    calls = [{"function": {"name": "f", "arguments": {}}}]
+    for last in ({"role": "assistant", "content": ""}, {"role": "assistant", "content": "a", "tool_calls": calls}):
+        assert "continue_final_message" not in chat(messages=[*HI, last])
+    assert "continue_final_message" not in chat()

@@ -111,7 +111,7 @@ def test_the_model(client: ollama.Client) -> None:
     assert (tag.size or 0) > 10_000 and tag.details is not None and tag.details.family == "llama"
     assert running.context_length == 2048
     shown = client.show("tiny:latest")
-    assert shown.capabilities == ["completion", "tools", "thinking"] and QWEN.mark in (shown.template or "")
+    assert shown.capabilities == ["completion", "tools", "insert", "thinking"] and QWEN.mark in (shown.template or "")
     assert (shown.modelinfo or {})["llama.context_length"] == 2048
 
 

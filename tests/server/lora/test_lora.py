@@ -100,6 +100,7 @@ def test_models_and_metrics(scene: Scene) -> None:
     with http_client(scene.server) as client:
         cards = {card["id"]: card for card in client.get("/v1/models").json()["data"]}
         assert cards.keys() == scene.paths.keys()
+        assert {model["name"] for model in client.get("/api/tags").json()["models"]} == cards.keys()
         assert cards["base"]["parent"] is None and cards["dora"]["parent"] == "base"
         assert cards["dora"]["root"] == str(scene.paths["dora"])
         assert client.get("/v1/models/rslora").json() == cards["rslora"]

@@ -267,6 +267,24 @@ def test_more_pictures_than_are_allowed_and_prompts_that_hold_placeholders(ask: 
     assert cut.status_code == 400 and cut.json()["error"]["param"] == "truncate_prompt_tokens"
 
 
+def test_other_apis_take_pictures_as_large(client: httpx.Client) -> None:
+    large = data_url(picture(1000, 1000, 5) + bytes(5 << 20))
+    alone = large.partition(",")[2]
+    part = {"type": "image_url", "image_url": {"url": large}}
+    turns = [{"role": "user", "content": [part]}]
+    for path, body in (
+        ("/api/chat", {"messages": [{"role": "user", "content": "What?", "images": [alone]}], "stream": False}),
+        ("/api/generate", {"prompt": "What?", "images": [alone], "stream": False}),
+        ("/v2/chat", {"model": client.get("/v1/models").json()["data"][0]["id"], "messages": turns}),
+        ("/invocations", {"messages": turns, "max_tokens": 1}),
+        ("/apply-template", {"messages": turns}),
+    ):
+        assert client.post(path, json=body).status_code == 200, path
+    raw = client.post("/api/generate", json={"prompt": "x" * (5 << 20), "raw": True})
+    assert raw.status_code == 413 and "--max-body-bytes" in raw.text
+    assert "vision" in client.post("/api/show", json={}).json()["capabilities"]
+
+
 def test_a_body_is_longer_by_its_pictures_and_by_nothing_else(ask: Ask) -> None:
     large = picture(1000, 1000, 5) + bytes(5 << 20)  # behind a picture's end anything may stand
     assert ask(at(data_url(large)), "What?").status_code == 200

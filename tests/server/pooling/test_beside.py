@@ -83,6 +83,9 @@ def test_who_names_none_gets_the_one_for_that(client: httpx.Client) -> None:
         assert client.post(path, json=body).json()["model"] == EMBEDDER
     latest = client.post("/api/embed", json={"input": "a", "model": f"{EMBEDDER}:latest"})
     assert latest.json()["model"] == EMBEDDER
+    nothing = {"model": f"{EMBEDDER}:latest"}  # it is to be loaded
+    assert client.post("/api/embed", json=nothing).json() == {"model": EMBEDDER, "embeddings": []}
+    assert client.post("/api/generate", json=nothing).json()["done_reason"] == "load"
     tags = client.get("/api/tags").json()["models"]
     assert [model["details"]["family"] for model in tags] == ["llama", "bert"]
 

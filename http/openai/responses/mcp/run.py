@@ -268,7 +268,7 @@ class ToolRun:
 
     def failed(self, error: ApiError) -> bytes:
         """The last event of one that cannot go on."""
-        self._failure = self._failure or self._writer.error(error.message, error.status)
+        self._failure = self._failure or self._writer.error(error)
         return self._failure
 
     def failed_body(self, error: ApiError) -> Object:

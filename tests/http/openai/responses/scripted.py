@@ -50,7 +50,7 @@ class Writer(Protocol):
 
     def skip(self, pieces: list[Piece]) -> None: ...
 
-    def error(self, message: str, status: int) -> bytes: ...
+    def error(self, error: ApiError) -> bytes: ...
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -63,7 +63,7 @@ async def stream(request: web.Request, script: Script, writer: Writer, last: Cal
     await response.write(writer.first())
     for index, piece in enumerate(script.pieces):
         if index == script.fails_after:
-            await response.write(writer.error("The engine could not compute this request.", 500))
+            await response.write(writer.error(ApiError(500, "The engine could not compute this request.")))
             return response
         await response.write(writer.pieces([piece]))
     await response.write(last())

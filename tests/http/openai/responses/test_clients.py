@@ -229,5 +229,5 @@ def test_whatever_a_model_says_the_helper_puts_it_together(client: OpenAI, piece
 def test_all_events_are_of_the_clients_types(pieces: list[Piece], finish: str) -> None:
     writer = ResponseEvents(ResponseAnswer("k", "m", 1, echo(decode(ResponsesRequest, b'{"input":"a"}'), {})))
     data = writer.first() + writer.last(pieces, finish, USAGE, END)
-    for event in events_of(data + writer.error("It broke.", 500)):
+    for event in events_of(data + writer.error(ApiError(500, "It broke."))):
         EVENT.validate_python(event)

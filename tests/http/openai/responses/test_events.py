@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.events import ResponseEvents
@@ -218,7 +219,7 @@ def test_usage_has_the_names_of_this_api() -> None:
 
 def test_a_failure_says_what_there_was() -> None:
     writer = ResponseEvents(ANSWER)
-    events = events_of(writer.first() + writer.pieces(SAID) + writer.error("It broke.", 500))
+    events = events_of(writer.first() + writer.pieces(SAID) + writer.error(ApiError(500, "It broke.")))
     failed = events[-1]["response"]
     assert kinds(events)[-1] == "failed" and failed["status"] == "failed"
     assert failed["error"] == {"code": "server_error", "message": "It broke."}

@@ -1,0 +1,54 @@
+"""Requests of Cohere's API become chat requests that ask for the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actorserve.http.cohere.requests import chat_of
+from actorserve.http.cohere.schemas import CohereChatRequest
+from actorserve.http.generation.adapter import chat_request
+from actorserve.http.generation.fields.decoding import decode
+
+HI = [{"role": "user", "content": "Who?"}]
+
+
+def chat(template: str = "", **fields: Any) -> dict[str, Any]:
+    body = decode(CohereChatRequest, json.dumps({"messages": HI, **fields}).encode())
+    made = chat_of(body, True, template)
+    chat_request(made)
+    return made
+
+
+def test_documents_are_the_templates_or_stand_before_what_the_user_says() -> None:
+    documents = ["one", {"data": "two", "id": "d2"}, {"data": {"title": "t", "text": "three"}}]
+    made = chat("{% if documents %}", documents=documents)
+    assert made["messages"] == HI
+    assert made["documents"] == [{"text": "one"}, {"text": "two", "id": "d2"}, {"title": "t", "text": "three"}]
+    turns = [*HI, {"role": "assistant", "content": "I."}, {"role": "user", "content": "And?"}]
+    made = chat("{{ messages }}", documents=documents, messages=turns)
+    assert "documents" not in made and made["messages"][0] == HI[0]
+    told, said = made["messages"][-1]["content"]
+    assert said == {"type": "text", "text": "And?"}
+    third = '{"title":"t","text":"three"}'
+    assert told["text"] == f"Document 1:\none\n\nDocument 2:\ntwo\n\nDocument 3:\n{third}\n\n"
+
+
+def test_documents_without_a_user_are_for_the_template() -> None:
+    turns = [{"role": "system", "content": "s"}]
+    assert chat(documents=["one"], messages=turns)["documents"] == [{"text": "one"}]
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"data": '{"temp": 20}'}, '{"temp": 20}'),  # as Cohere's examples have it
+        ({"data": {"temp": 20}}, '{"temp":20}'),
+        ({"temp": 20}, '{"temp":20}'),
+    ],
+)
+def test_a_tools_document_is_what_it_says(document: dict[str, Any], text: str) -> None:
+    turn = {"role": "tool", "tool_call_id": "a", "content": [{"type": "document", "document": document}]}
+    assert chat(messages=[*HI, turn])["messages"][-1]["content"] == text
