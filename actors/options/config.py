@@ -25,6 +25,8 @@ class ConfigError(ValueError):
 class Config(ProcessOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of `actorserve launch`: the field `max_num_seqs` is `--max-num-seqs`, its description the help."""
 
+    keys_of_file: int = 0  # no option: how many of api_key, its last ones, are those of --api-key-file
+
     def served_names(self) -> list[str]:
         """The names under which requests may ask for the model; the first is the one in answers."""
         return self.served_model_name or [self.model or "actorserve-demo"]

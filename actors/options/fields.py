@@ -22,6 +22,7 @@ from .parser import nearest
 NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?) ?(?:([kKmMgGtT])([iI]?))?[bB]?")
 POWERS = "kmgt"
 NO_INTEGER = "not a whole number, such as 4096, 4k (4000), 4K or 4Ki (4096)"
+COUNTED = "keys_of_file"  # the field that is no option
 SECRETS = ("api_key", "admin_api_key")  # messages are seen: they do not say these
 AUTOMATIC = ("threads",)  # numbers that may be said to be left out
 LEFT_OUT: dict[str, tuple[str, ...]] = {  # values of options that others have by default, where nothing is named
@@ -63,10 +64,10 @@ UNITS = {  # of numbers, by the end of their names; others are counts
 
 @cache
 def option_fields() -> Mapping[str, inspect.Field]:
-    """All fields by name, in their order."""
+    """All options by name, in their order."""
     info = inspect.type_info(Config)
     assert isinstance(info, inspect.StructType)
-    return {field.name: field for field in info.fields}
+    return {field.name: field for field in info.fields if field.name != COUNTED}
 
 
 def flag(name: str) -> str:

@@ -15,7 +15,8 @@ ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
 def with_access(config: Config) -> Config:
     """The same with the keys of its file, and its lists as lists; ConfigError names the option that cannot be."""
     if config.api_key_file is not None:
-        config = msgspec.structs.replace(config, api_key=config.api_key + _read_keys(config.api_key_file))
+        keys = _read_keys(config.api_key_file)
+        config = msgspec.structs.replace(config, api_key=config.api_key + keys, keys_of_file=len(keys))
     _check_keys(config)
     if config.key_file is not None:
         try:

@@ -15,7 +15,6 @@ from ...options.config import Config, ConfigError, make_config
 from ...protocol.kinds import KINDS
 
 ALL = frozenset({"log_level", "debug"})
-KEYS = ("api_key", "api_key_file")
 
 
 def changeable(kinds: Iterable[str]) -> frozenset[str]:
@@ -48,12 +47,15 @@ def check(now: Config, kinds: Iterable[str], given: dict[str, Any]) -> None:
 
 
 def _with(config: Config, given: dict[str, Any]) -> Config:
-    """The keys of a file are among `api_key` already; they are read again if the file is named again."""
-    values = msgspec.to_builtins(config) | {"api_key_file": None}
+    """The keys of a file are the last of `api_key`; they are read again if the file is named again."""
+    first = len(config.api_key) - config.keys_of_file
+    own, of_file = config.api_key[:first], config.api_key[first:]
     if "api_key_file" in given:
-        values["api_key"] = []
-    changed = make_config(values | given)
-    return changed if "api_key_file" in given else msgspec.structs.replace(changed, api_key_file=config.api_key_file)
+        return make_config(msgspec.to_builtins(config) | {"api_key": own, "keys_of_file": 0} | given)
+    keys = {"api_key": [*given.get("api_key", own), *of_file], "api_key_file": None}
+    return msgspec.structs.replace(
+        make_config(msgspec.to_builtins(config) | given | keys), api_key_file=config.api_key_file
+    )
 
 
 def _flag(name: str) -> str:
