@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..options.command_line import add_options, read_config
 from ..options.config import ConfigError
 from ..options.fields import SECRETS, flag
+from ..options.other_servers import KEY_VARIABLES
 from ..options.sources import SECRET_VARIABLE, variable, warn
 from .links import hops
 from .places import FILES, Paths, given_words
@@ -76,7 +77,7 @@ def _plan(arguments: argparse.Namespace) -> UnitOptions:
                 f"{flag(name)}: everybody can read a unit; put {variable(name)} into its environment file, "
                 f"or use --api-key-file"
             )
-    for secret in filter(os.environ.get, (*map(variable, SECRETS), SECRET_VARIABLE)):
+    for secret in filter(os.environ.get, (*map(variable, SECRETS), SECRET_VARIABLE, *KEY_VARIABLES)):
         warn(f"{secret}: it is not in the unit, which everybody can read: put it into the environment file")
     config = read_config(arguments)
     paths = Paths()

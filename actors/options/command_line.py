@@ -19,12 +19,14 @@ from msgspec import inspect
 
 from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError, make_config
 from .fields import AUTOMATIC, default, description, flag, integer, option_fields, plain_type, unit
+from .other_servers import KEY_VARIABLES
 from .parser import Parser
 from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
 
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
+KEYS = ("api_key", "api_key_file", "key_file")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 OBJECTS = ("speculative_config", *MEDIA_OBJECTS, *OTHER_OBJECTS)  # of JSON: what is given in parts is one
 SHORT = {
@@ -95,6 +97,8 @@ def read_config(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
     elif file := environ.get(CONFIG_VARIABLE):
         values |= read_yaml(Path(file), CONFIG_VARIABLE)
     values |= read_environment(environ) | given
+    if not values.keys() & KEYS and (key := next(filter(None, map(environ.get, KEY_VARIABLES)), None)):
+        values["api_key"] = [key]
     if POSITIONAL not in values:
         _check_lists(given)
     return make_config(values)

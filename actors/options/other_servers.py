@@ -174,6 +174,7 @@ ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}
 ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
 
 VARIABLES = {"VLLM_BATCH_INVARIANT": "deterministic"}  # of the environment, with the value that the field has
+KEY_VARIABLES = ("VLLM_API_KEY", "LLAMA_API_KEY")  # of which the first that is there is a key, where none is given
 
 ONE_WAY = "there is one way to do this, and nothing to choose"
 NEEDLESS = {  # reason: names

@@ -246,6 +246,22 @@ def test_a_variable_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
         read()
 
 
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "LLAMA_API_KEY"])
+def test_a_key_for_another_server_is_one_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv(name, "theirs")
+    assert read().api_key == ["theirs"]
+    assert read("--admin-api-key", "admin").api_key == ["theirs"]
+    assert read("--api-key", "ours").api_key == ["ours"]
+    (tmp_path / "keys").write_text("of-file")
+    assert read("--api-key-file", str(tmp_path / "keys")).api_key == ["of-file"]
+    (tmp_path / "options.yaml").write_text("api-key: of-yaml")
+    assert read("--config", str(tmp_path / "options.yaml")).api_key == ["of-yaml"]
+    monkeypatch.setenv("ACTORSERVE_API_KEY", "ours")
+    assert read().api_key == ["ours"]
+
+
 def test_an_unknown_variable_is_warned_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("ACTORSERVE_MAX_NUM_SEQ", "secret")
     monkeypatch.setenv("ACTORSERVE_QUITE_OTHER", "")
