@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .harmony import FINAL, last_message
 from .json_schema import GrammarError, adapt_schema
 from .lark_writer import GrammarDraft
 from .structural_tags import structural_tag
@@ -64,6 +65,8 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     strict: bool = True  # json_schema, tools: refuse keywords that cannot be enforced; else they are left out
     parallel: bool = True  # tools: more than one call is allowed
     named: str | None = None  # tools: the answer is this one's arguments, nothing around them
+    channels: bool = False  # tools: they are called as gpt-oss does it (harmony.py), and so the model may think before
+    instead: list[CallableTool] = []  # of gpt-oss: any of these may be called, in the place of what is wished
     after: str | None = None  # the mark that ends reasoning: anything goes before, the rest holds behind it
     before: str | None = None  # the mark that begins it: without this, there need be no reasoning
 
@@ -80,8 +83,11 @@ def make_grammar(constraint: Constraint, words: SpecialTokens | None = None) -> 
         raise GrammarError(f"exactly one of {', '.join(KINDS)} must be given, not {', '.join(wanted) or 'none'}")
     draft = GrammarDraft(words or SpecialTokens())
     start = _body(wanted[0], constraint, draft)
-    if constraint.after:
-        thinking, body = draft.thinking(constraint.after), draft.rule(start) if " " in start else start
+    body = draft.rule(start) if constraint.after and " " in start else start
+    if constraint.after == FINAL and not constraint.channels:
+        start = last_message(draft, body, {tool.name: draft.json(_arguments(tool, "#")) for tool in constraint.instead})
+    elif constraint.after and not constraint.channels:
+        thinking = draft.thinking(constraint.after)
         if constraint.before:
             thinking = f"({draft.opening(constraint.before)} {thinking})?"
         start = f"{thinking} {body}"
@@ -164,6 +170,9 @@ def _body(kind: str, constraint: Constraint, draft: GrammarDraft) -> str:
             return draft.lark(constraint.grammar or "")
         case "structural_tag":
             return structural_tag(constraint.structural_tag, draft)
+    if constraint.channels:
+        calls = {tool.name: draft.json(_arguments(tool, "#"), constraint.strict) for tool in constraint.tools or ()}
+        return last_message(draft, None, calls)
     return draft.json(_calls(constraint), constraint.strict)
 
 

@@ -81,23 +81,28 @@ class GrammarDraft:
         return self._passing(self.free) + " ".join([head, *map(_exactly, rest)])
 
     def opening(self, marker: str) -> str:
-        """`marker` after a few blanks, be it spelled or one special token."""
-        token = self.words.specials.get(marker)
-        if token is None and len(self.words.split(marker)) != 1:
-            raise GrammarError(f"structured output cannot begin with {marker!r}, which mixes text and special tokens")
-        spelled = _quoted(marker) if token is None else f"({_quoted(marker)} | {_exactly(token)})"
-        return f"{self.rule(BLANK)}? {spelled}"
+        """`marker` after a few blanks, be it spelled or in special tokens."""
+        self._first_of(marker, "begin with")
+        return f"{self.rule(BLANK)}? ({' | '.join(dict.fromkeys([_quoted(marker), self.literal(marker)]))})"
 
     def thinking(self, marker: str) -> str:
-        """Anything but an end up to the first `marker`, be it spelled or one special token, then a few blanks."""
-        token = self.words.specials.get(marker)
-        if token is None and len(self.words.split(marker)) != 1:
-            raise GrammarError(f"structured output cannot wait for {marker!r}, which mixes text and special tokens")
+        """Anything but an end up to the first `marker`, be it spelled or in special tokens, then a few blanks.
+
+        A special token that begins the marker begins nothing else.
+        """
+        first = self._first_of(marker, "wait for")
         ending = self.rule(f"/(?s:.*){_escaped(marker)}/", "[lazy]")
-        if token is not None:
-            ending = f"({ending} | {TEXT} {_exactly(token)})"
-        others = self._passing(set(self.words.specials.values()) - {token})
+        if isinstance(first, int):
+            ending = f"({ending} | {TEXT} {self.literal(marker)})"
+        others = self._passing(set(self.words.specials.values()) - {first})
         return f"{others}{ending} {self.rule(BLANK)}?"
+
+    def _first_of(self, marker: str, doing: str) -> str | int:
+        """The first piece of a mark: a special token, or all of it."""
+        first, *rest = self.words.split(marker)
+        if rest and not isinstance(first, int):
+            raise GrammarError(f"structured output cannot {doing} {marker!r}, which mixes text and special tokens")
+        return first
 
     def _passing(self, tokens: Collection[int | None]) -> str:
         """Text with special tokens in it, up to behind the last of these."""

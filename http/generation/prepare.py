@@ -18,7 +18,15 @@ from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, N
 from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, JoinedCalls, OutputParser
 from ..output.parsers.calls import ShortIds
-from ..output.parsers.registry import JSON_ARRAY, NEEDS_SPECIAL, PLUGIN, STARTS_INSIDE, THINK_MARKERS, make_parser
+from ..output.parsers.registry import (
+    HARMONY_TOOLS,
+    JSON_ARRAY,
+    NEEDS_SPECIAL,
+    PLUGIN,
+    STARTS_INSIDE,
+    THINK_MARKERS,
+    make_parser,
+)
 from ..settings import Settings
 from .adapters import adapter_of
 from .fields.decoding import decode
@@ -75,7 +83,8 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     schemas = {tool.function.name: _schema(tool.function.parameters) for tool in tools_of(body)}
 
     def parser(opened: bool, key: str) -> OutputParser:
-        made = make_parser(reasoning=reasoning, tools=tools, schemas=schemas, opened=opened, named=named)
+        alone = named if tools is None else None
+        made = make_parser(reasoning=reasoning, tools=tools, schemas=schemas, opened=opened, named=alone)
         if settings.tool_parser == "mistral" and (tools or named):
             made = ShortIds(made, key)
         return FirstCall(made) if body.parallel_tool_calls is False else made
@@ -166,11 +175,11 @@ def _continuous(body: GenerationFields) -> bool:
 
 
 def _tool_parser(body: ChatRequest, settings: Settings) -> str | None:
-    """The parser that finds calls in the answer; None where there are no tools to call."""
-    if not body.tools or body.tool_choice == "none" or isinstance(body.tool_choice, NamedTool):
+    """The parser that finds calls in the answer; None where there are no tools to call, or it is one's arguments."""
+    if not body.tools or body.tool_choice == "none":
         return None
-    if body.tool_choice == "required":
-        return JSON_ARRAY
+    if body.tool_choice not in (None, "auto") and settings.tool_parser != HARMONY_TOOLS:
+        return JSON_ARRAY if body.tool_choice == "required" else None
     if settings.tool_parser is None:
         text = "tools: how this model writes tool calls is not known; start the server with --tool-call-parser."
         raise bad_request(text, "tools")

@@ -13,6 +13,8 @@ import msgspec
 from ..errors import bad_request
 from ..openai.schemas import ChatRequest, GenerationFields, NamedTool, Object
 from ..output.parsers.call_grammars import amid_text, only_calls
+from ..output.parsers.markup import arguments_schema
+from ..output.parsers.registry import HARMONY_TOOLS
 from .prompts import tools_of
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
@@ -42,7 +44,7 @@ def constraint_of(request: GenerationFields, tool_parser: str | None = None) -> 
 
     A call that is forced is the answer, whatever format answers have; one that is not may stand in its place.
     """
-    forced = _forced_call(request) if isinstance(request, ChatRequest) else None
+    forced = _forced_call(request, tool_parser) if isinstance(request, ChatRequest) else None
     by_format = _response_format(request.response_format)
     found = [
         (field, constraint)
@@ -163,7 +165,7 @@ _NAMES = {
 }
 
 
-def _forced_call(request: ChatRequest) -> Object | None:
+def _forced_call(request: ChatRequest, tool_parser: str | None) -> Object | None:
     """tool_choice `required`, or a function by its name."""
     choice = request.tool_choice
     if choice in (None, "none", "auto"):
@@ -179,7 +181,7 @@ def _forced_call(request: ChatRequest) -> Object | None:
         "tools": [{"name": function.name, "parameters": function.parameters} for function in functions],
         "strict": any(bool(function.strict) for function in functions),
         "parallel": request.parallel_tool_calls is not False,
-        **({"named": named} if named is not None else {}),
+        **({"channels": True} if tool_parser == HARMONY_TOOLS else {} if named is None else {"named": named}),
     }
 
 
@@ -192,6 +194,9 @@ def _beside_calls(request: ChatRequest, constraint: Object | None, tool_parser: 
     if constraint is None:
         strict = any(function.strict for function in functions)
         tags = amid_text(tool_parser, functions, parallel) if strict else None
+    elif functions and "structural_tag" not in constraint and tool_parser == HARMONY_TOOLS:
+        calls = [{"name": function.name, "parameters": arguments_schema(function)} for function in functions]
+        return constraint | {"instead": calls}
     elif functions and "structural_tag" not in constraint:
         schema = {"type": "object"} if constraint.get("json_object") else constraint["json_schema"]
         answer = {"type": "json_schema", "json_schema": schema, "strict": constraint.get("strict", True)}

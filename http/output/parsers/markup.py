@@ -2,9 +2,9 @@
 a turn of.
 
 A tool's arguments keep to its schema where it is strict; else they are any object. Formats that are not here cannot be
-told to a grammar: harmony's and Gemma's, whose free text is full of special tokens, the arguments of Python's, the
-members in tags of MiniMax M3, Kimi K3's tags, which say a type, and Functionary's, where a prompt ends within what
-begins calls.
+told to a grammar: Gemma's, whose free text is full of special tokens, the arguments of Python's, the members in tags of
+MiniMax M3, Kimi K3's tags, which say a type, and Functionary's, where a prompt ends within what begins calls. Harmony's
+calls are a grammar of their own (actors/grammar/harmony.py), but not amid free text.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class Markup(NamedTuple):
 
 def _json(tool: ToolFunction) -> Object:
     """The arguments."""
-    return {"type": "json_schema", "json_schema": _schema(tool)}
+    return {"type": "json_schema", "json_schema": arguments_schema(tool)}
 
 
-def _schema(tool: ToolFunction) -> Object:
+def arguments_schema(tool: ToolFunction) -> Object:
+    """What a grammar keeps the arguments to: any object's, where the tool is not strict."""
     schema = tool.parameters if tool.strict else {}
     return NO_ARGUMENTS if schema is None else {"type": "object"} | (schema if isinstance(schema, dict) else {})
 
@@ -67,7 +68,7 @@ def _apertus(tool: ToolFunction) -> Object:
 
 
 def _bare(tool: ToolFunction) -> Object:
-    call = {"type": "call_object", "name": tool.name, "key": "parameters", "json_schema": _schema(tool)}
+    call = {"type": "call_object", "name": tool.name, "key": "parameters", "json_schema": arguments_schema(tool)}
     return tag("", [call], "")
 
 

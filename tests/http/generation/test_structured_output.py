@@ -138,3 +138,14 @@ def test_strict_tools_that_need_not_be_called() -> None:
         assert with_tools(parser, **fields)[0] is None
     tags = {"structural_tag": {"type": "structural_tag", "format": {"type": "any_text"}}}
     assert with_tools("hermes", tools=TOOLS, structured_outputs=tags) == (tags, "structured_outputs")
+
+
+def test_calls_in_the_channels_of_gpt_oss() -> None:
+    """They are no JSON of ours: the model writes them as ever, forced or in the place of what is wished."""
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        found, field = with_tools("openai", tools=LOOSE, tool_choice=choice)
+        assert field == "tool_choice" and found["channels"] and "named" not in found
+    found, _ = with_tools("openai", tools=LOOSE, response_format=FORMAT)
+    alone, _ = with_tools("openai", response_format=FORMAT)
+    assert found == {**alone, "instead": [{"name": "weather", "parameters": {"type": "object"}}]}
+    assert with_tools("openai", tools=LOOSE, tool_choice="none", response_format=FORMAT)[0] == alone
