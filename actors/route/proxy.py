@@ -143,12 +143,18 @@ class Proxy:
         return web.Response(status=whole.status, headers=whole.headers, body=whole.body)
 
     async def _whole(self, head: aiohttp.ClientResponse) -> Whole:
-        size = head.content_length or 0
-        self._held.take(size)
+        held = 0
+
+        def hold(size: int) -> None:  # its length may stand nowhere before it
+            nonlocal held
+            self._held.take(max(0, size - held))
+            held = max(held, size)
+
         try:
-            return await read_whole(head, self._settings.max_held_bytes)
+            hold(head.content_length or 0)
+            return await read_whole(head, self._settings.max_held_bytes, hold)
         finally:
-            self._held.give_back(size)
+            self._held.give_back(held)
 
     async def _stream(self, request: web.Request, head: aiohttp.ClientResponse, passage: Passage) -> web.StreamResponse:
         if (origin := head.headers.get(ORIGIN)) is not None:

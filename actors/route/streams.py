@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Awaitable
 
@@ -19,7 +20,7 @@ from .settings import RouteSettings
 from .trails.trail import Passed, TrailError
 from .upstream import BUSY, GATEWAY, Failed, NotNow, Upstream, passed_headers, pause_of, read_whole
 
-STALL_S = 25.0  # a client that takes nothing for so long is cut off, before a replica cuts off the router
+LOOK_S = 12.0  # a client that takes nothing between two looks is cut off, before a replica cuts off the router
 MOST_ERROR = 1 << 20  # bytes of an error's body
 log = logging.getLogger("route")
 
@@ -61,14 +62,31 @@ class ClientStream:
             self._request.transport.abort()
 
     async def _patiently(self, work: Awaitable[object]) -> None:
+        """ClientGone where it is, or takes nothing; a slow reader is waited for."""
+        loop = asyncio.get_running_loop()
+
+        def look(left: int) -> None:
+            nonlocal timer
+            if (unsent := self._unsent()) < left:
+                timer = loop.call_later(LOOK_S, look, unsent)
+            else:
+                limit.reschedule(loop.time())
+
+        timer = loop.call_later(LOOK_S, look, sys.maxsize)
         try:
-            async with asyncio.timeout(STALL_S):
+            async with asyncio.timeout(None) as limit:
                 await work
         except TimeoutError:
             self._cut()
             raise ClientGone from None
         except (ConnectionError, aiohttp.ClientConnectionResetError):
             raise ClientGone from None
+        finally:
+            timer.cancel()
+
+    def _unsent(self) -> int:
+        transport = self._request.transport
+        return transport.get_write_buffer_size() if transport is not None else 0
 
 
 class Streams:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -136,13 +136,16 @@ class Upstream:
                 replica.pending -= asked.size
 
 
-async def read_whole(response: aiohttp.ClientResponse, most: int) -> Whole:
-    """All of an answer. Failed where it breaks off."""
+async def read_whole(
+    response: aiohttp.ClientResponse, most: int, hold: Callable[[int], None] = lambda size: None
+) -> Whole:
+    """All of an answer. Failed where it breaks off. `hold` is told of its bytes so far, and may refuse them."""
     parts, size = [], 0
     try:
         async for part in response.content.iter_any():
             parts.append(part)
             size += len(part)
+            hold(size)
             if size > most:
                 raise Failed(f"an answer of more than {most} bytes")
     except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -126,6 +126,32 @@ async def test_bodies_are_bounded() -> None:
         assert (await made.ask(prompt="x" * 900))[0] == 200
 
 
+async def test_answers_that_do_not_say_their_length_are_bounded() -> None:
+    """As they come: of two at once only one has room."""
+    gate, come = asyncio.Event(), asyncio.Event()
+
+    async def in_parts(request: web.Request, body: bytes) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(b'"' + b"x" * 2000)
+        come.set()
+        await gate.wait()
+        await response.write(b'"')
+        return response
+
+    async with routed(1, max_held_bytes=3000) as made:
+        made.replicas[0].answer = in_parts
+        first = asyncio.create_task(made.ask())
+        await come.wait()
+        held = made.router._proxy._held
+        await made.until(lambda: held._left < 1000)
+        assert (await made.ask())[0] == 503
+        gate.set()
+        assert len((await first)[1]) == 2002
+        assert (await made.ask())[0] == 200 and held._left == 3000
+
+
 async def test_a_body_that_does_not_come_is_not_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "BODY_S", 0.05)
     heads = {"Content-Length": "900", "Authorization": "Bearer admin"}
