@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..model.names import find_folder
+from ..model.names import CODE, find_folder
 from ..model.weights.weight_cache import WeightFile, remove, remove_parts, weight_files
 from ..options.config import ConfigError
 
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listed.add_argument("--json", action="store_true", help="as JSON")
     pulled = actions.add_parser("pull", help="download one, or what is new of it", allow_abbrev=False)
     pulled.add_argument("--revision", help="a branch, a tag or a commit")
+    pulled.add_argument("--trust-remote-code", action="store_true", help="the code beside its weights, too")
     removed = actions.add_parser("remove", help="delete one from the cache", allow_abbrev=False, aliases=["rm"])
     removed.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B; all that is here of it")
     pulled.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B, or org/name:Q4_K_M")
@@ -72,7 +73,9 @@ def _list(arguments: argparse.Namespace) -> int:
 def _pull(arguments: argparse.Namespace) -> int:
     if Path(arguments.model).exists():
         raise ConfigError(f"{arguments.model} is a path of this machine: name a model of the hub")
-    print(find_folder(arguments.model, arguments.revision, look=lambda *_: None))  # a model, as `launch` wants one
+    more = (CODE,) if arguments.trust_remote_code else ()
+    # a model, as `launch` wants one
+    print(find_folder(arguments.model, arguments.revision, look=lambda *_: None, more=more))
     return 0
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
+from actorserve.actors.cli import main
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config
@@ -113,6 +114,12 @@ def test_code_comes_only_where_it_is_trusted(hub: Hub, trust: bool) -> None:
     assert set(code) & set(hub.asked) == (set(code) if trust else set())
     assert hub.asked[-1] == "model.safetensors"
     assert ("org/other" in hub.others) == trust
+
+
+def test_code_is_pulled_where_it_is_wanted(hub: Hub) -> None:
+    hub.files["modeling_own.py"] = b"raise SystemExit"
+    assert main(["models", "pull", NAME]) == 0 and "modeling_own.py" not in hub.asked
+    assert main(["models", "pull", NAME, "--trust-remote-code"]) == 0 and "modeling_own.py" in hub.asked
 
 
 @pytest.mark.parametrize(
