@@ -18,7 +18,7 @@ from functools import partial
 import actorserve
 
 from .options.config import ConfigError
-from .options.parser import USAGE_STATUS, Parser
+from .options.parser import Parser
 
 COMMANDS = {  # name: what `actorserve --help` says of it
     "launch": "serve a model",
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ConfigError as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
-        return USAGE_STATUS
+        return error.status
     except KeyboardInterrupt:  # where a command does not hear it itself, it has nothing to say
         return INTERRUPTED_STATUS
     except BrokenPipeError:

@@ -100,7 +100,7 @@ def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
         try:
             folder = _without_gguf(config, find_folder(config.tokenizer, None, weights=False), True)
         except ConfigError as error:
-            raise ConfigError(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
+            raise type(error)(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
     mode = config.tokenizer_mode
     if (folder / SOURCES).is_file() and mode == "slow":  # a GGUF file's is made here as well
         mode = "auto"

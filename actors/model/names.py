@@ -15,7 +15,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
-from ..options.config import ConfigError
+from ..options.config import ConfigError, PassingError
 from .gguf.folder import PART, gguf_in
 from .gguf.header import is_gguf
 from .gguf.hub import Peek, look_at_header
@@ -284,8 +284,9 @@ def _download(name: str, revision: str | None, patterns: list[str]) -> Path:
         reason = f"{here} a name of the hub is ORGANISATION/NAME"
     except LocalEntryNotFoundError as error:
         reason = f"{here} the hub cannot be reached ({_cause(error)}), nor is all of it in the hub's cache here"
+        raise (ConfigError if _is_offline() else PassingError)(reason) from None
     except _failures() as error:
-        reason = f"{here} it cannot be had from the hub: {_cause(error)}"
+        raise PassingError(f"{here} it cannot be had from the hub: {_cause(error)}") from None
     raise ConfigError(reason) from None
 
 
@@ -296,9 +297,14 @@ def _failures() -> tuple[type[Exception], ...]:
     return (OSError, *(base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)))
 
 
+def _is_offline() -> bool:
+    """Is the hub not to be asked?"""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+
+
 def _cause(error: BaseException) -> str:
     """The innermost reason, on one line."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
+    if _is_offline():
         return "HF_HUB_OFFLINE is set"
     while error.__cause__ is not None:
         error = error.__cause__

@@ -21,6 +21,14 @@ OTHER_OBJECTS = ("default_chat_template_kwargs", "hf_overrides", "override_gener
 class ConfigError(ValueError):
     """An option has a value that cannot be; the message names the option."""
 
+    status = 2  # with which a command ends
+
+
+class PassingError(ConfigError):
+    """It may be had at the next try: the hub and names need a network, and others may give memory back."""
+
+    status = 1
+
 
 class Config(ProcessOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of `actorserve launch`: the field `max_num_seqs` is `--max-num-seqs`, its description the help."""

@@ -43,7 +43,6 @@ from .memory_files import MemoryFiles
 from .profiling import ProfileWatch
 from .signals import die_with_supervisor, fail_on_purpose, leave_signals_to_supervisor
 
-REFUSED = 2  # exit status: an option cannot be
 RENEW = 75  # exit status: it has done what it had in hand, and is to be replaced, which is nobody's mistake
 IDLE_S = 1.0  # an idle actor turns its loop at least so often, to beat
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
@@ -262,7 +261,7 @@ def main(play: Callable[[Context], None] | None = None, channel: int | None = No
         play(context)
     except ConfigError as error:  # the options do not fit what this actor found, e.g. in the model's files
         print(error, file=sys.stderr)
-        sys.exit(REFUSED)
+        sys.exit(error.status)
     context.set_state(ActorState.STOPPED)
 
 

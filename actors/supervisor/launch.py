@@ -48,7 +48,6 @@ from .systemd.notify import MICROSECONDS, Manager, find_manager
 
 log = logging.getLogger("launch")
 FAILED = 1
-REFUSED = 2  # an option that cannot be
 SIGNALLED = 128
 INIT = 1  # the first process of a container: the kernel keeps signals from it that have no handler
 LOAD_S = max(kind.start_s for kind in KINDS.values())  # the slowest one's may be a download
@@ -72,7 +71,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     try:
         opened = _open(config, manager, output, (began, imported))
     except ConfigError as error:
-        return _refuse(output, str(error), REFUSED)
+        return _refuse(output, str(error), error.status)
     except ListenError as error:
         return _refuse(output, str(error), FAILED)
     except SegmentError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from ..options.config import ConfigError
+from ..options.config import ConfigError, PassingError
 
 BACKLOG = 1024
 SEND_BUFFER = 64 << 10  # more would hide megabytes for a slow client in the kernel
@@ -53,11 +53,12 @@ def check_free(host: str, port: int) -> None:
 
 
 def addresses_of(host: str, port: int) -> list[tuple[int, str]]:
-    """(family, address) of each that `host` names; ConfigError if there is none."""
+    """(family, address) of each that `host` names; ConfigError if there is none, as before a network is there."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"--host: {host} is no address ({error})") from None
+        kind = PassingError if isinstance(error, socket.gaierror) else ConfigError
+        raise kind(f"--host: {host} is no address ({error})") from None
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 

@@ -97,8 +97,8 @@ def draft_refused(given: DraftModelOptions | HeadOptions, error: ConfigError) ->
     about = "method: mtp" if isinstance(given, MtpOptions) else f"model: {given.model}"
     reason = str(error).removeprefix("model: ")
     if reason.startswith("num_speculative_tokens"):
-        return ConfigError(f"{OPTION}: {reason}")
-    return ConfigError(f"{OPTION}: {about}: {reason}")
+        return type(error)(f"{OPTION}: {reason}")
+    return type(error)(f"{OPTION}: {about}: {reason}")
 
 
 def check_drafts(config: Config, model: ModelInfo) -> int:

@@ -22,6 +22,7 @@ from ..memory.machine import (
     dtype_on_cpu,
     kv_memory_room,
     kv_type_of,
+    lack_of,
     weight_bytes,
 )
 from ..pipeline.stages import plan_stages, worker_shapes
@@ -58,7 +59,7 @@ def find_models(config: Config) -> tuple[ModelInfo, list[ModelInfo]]:
         try:
             also.append(find_model(own))
         except ConfigError as error:
-            raise ConfigError(f"{ALSO} {own.model}: {error}") from None
+            raise type(error)(f"{ALSO} {own.model}: {error}") from None
     return first, also
 
 
@@ -113,4 +114,4 @@ def _check_memory(config: Config, model: ModelInfo, shapes: tuple[Architecture, 
 def _check_room(shape: Architecture, number: Number) -> None:
     size, room = weight_bytes(shape, number), available_bytes()
     if size > room:
-        raise ConfigError(f"model: its weights take {size:,} bytes of memory, and {room:,} are free")
+        raise lack_of(size)(f"model: its weights take {size:,} bytes of memory, and {room:,} are free")

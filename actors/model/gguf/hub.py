@@ -33,7 +33,7 @@ def look_at_header(
             if header is not None:
                 peek(header)
         except ConfigError as error:
-            raise ConfigError(str(error).replace(str(path), f"{name}/{file}")) from None
+            raise type(error)(str(error).replace(str(path), f"{name}/{file}")) from None
 
 
 def _fetch_header(url: str, path: Path, failures: tuple[type[Exception], ...]) -> GgufHeader | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ...options.config import Config, ConfigError
+from ...options.config import Config, ConfigError, PassingError
 from ...options.fields import flag
 from ..architecture import Architecture
 from ..layers import Axis, Kind
@@ -165,6 +165,11 @@ def total_bytes() -> int:
     return min(own)
 
 
+def lack_of(size: int) -> type[ConfigError]:
+    """What to say of so many bytes that are not free now: of what the machine has, others may give it back."""
+    return PassingError if size <= total_bytes() else ConfigError
+
+
 def cgroup_folders(root: Path = CGROUP, own: Path = OWN_CGROUP) -> list[Path]:
     """The folders whose limits hold for this process: its cgroup of each hierarchy (v2 or v1) and those above it."""
     folders: list[Path] = []
@@ -262,7 +267,8 @@ def blocks_in(config: Config, memory: KVMemory, max_length: int, option: str, gi
         hold = f"hold {fits:,} tokens" if fits else f"are less than one block of {config.block_size} tokens"
         hold = hold if memory.windows is None else "are too few"
         advice = f", or set --max-model-len to at most {fits}" if fits else ""
-        raise ConfigError(
+        kind = ConfigError if config.kv_cache_memory_bytes is not None else lack_of(sequence * size)
+        raise kind(
             f"{option}: {room:,} bytes of KV memory {hold}, and one sequence may have {max_length:,} tokens "
             f"({sequence * size:,} bytes); give more{advice}"
         )

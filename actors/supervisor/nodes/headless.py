@@ -242,5 +242,5 @@ def launch_headless(config: Config, output: Output) -> int:
         headless = Headless(config, output)
     except ConfigError as error:
         output.say(str(error), "critical")
-        return 2
+        return error.status
     return headless.run()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.model.checks.model import find_model
+from actorserve.actors.model.checks.model import find_model, find_models
 from actorserve.actors.model.info import DEMO_FOLDER
-from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.options.config import ConfigError, PassingError, make_config
 from tests.model.hub.served import NAME, refusal
 
 
@@ -27,6 +27,19 @@ def test_a_typo_names_folders_that_are_near(here: Path) -> None:
 
 def test_no_network(here: Path) -> None:
     assert "no folder org/name, and the hub cannot be reached ([Errno 111] Connection refused)" in refusal(NAME)
+
+
+def test_no_network_may_pass_and_a_wrong_name_does_not(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service is started again after the first alone."""
+    with pytest.raises(PassingError, match=f"--also {NAME}: .* the hub cannot be reached"):
+        find_models(make_config({"also": [NAME], "device": "cpu"}))
+    with pytest.raises(PassingError, match=r"--tokenizer: there is no folder .* the hub cannot be reached"):
+        find_model(make_config({"tokenizer": NAME, "device": "cpu"}))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for name in (NAME, "./nowhere"):
+        with pytest.raises(ConfigError) as caught:
+            find_model(make_config({"model": name, "device": "cpu"}))
+        assert type(caught.value) is ConfigError and caught.value.status == 2
 
 
 def test_what_is_no_folder(here: Path) -> None:

@@ -20,7 +20,7 @@ from actorserve.actors.model.memory.machine import (
     without_effect,
 )
 from actorserve.actors.model.rope import Rope
-from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.options.config import ConfigError, PassingError, make_config
 
 SHAPE = Architecture(
     vocab_size=10,
@@ -69,6 +69,17 @@ def test_too_little_memory_says_what_would_fit() -> None:
         "--kv-cache-memory-bytes: 1,000 bytes of KV memory are less than one block of 32 tokens, and one sequence may "
         f"have 1,000 tokens ({32 * BLOCK:,} bytes); give more"
     )
+
+
+@pytest.mark.parametrize(("total", "kind"), [(32 * BLOCK, PassingError), (31 * BLOCK, ConfigError)])
+def test_memory_that_others_have_may_be_free_later(
+    total: int, kind: type[ConfigError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 20 * BLOCK)
+    monkeypatch.setattr(machine, "total_bytes", lambda: total)
+    with pytest.raises(ConfigError, match="--kv-cache-memory-fraction") as caught:
+        blocks(1000)
+    assert type(caught.value) is kind
 
 
 def test_more_memory_than_can_be_used_is_said() -> None:
