@@ -143,10 +143,11 @@ class Reader:
         return self._take(len(found))
 
     def _json(self, sink: Sink) -> Steps[None]:
-        """One JSON value, given to the sink as it comes."""
+        """One JSON value, given to the sink as it comes; what of it is nearly JSON, as JSON."""
         scan = JsonScan()
         while True:
-            sink(self._take(scan.push(self._text, self._at) - self._at))
+            self._take(scan.push(self._text, self._at) - self._at)
+            sink(scan.take())
             if scan.broken:
                 raise Broken
             if scan.done:

@@ -1,16 +1,21 @@
 """One JSON value in a text that comes in cuts: where it ends, without building it.
 
-Strict about structure and strings, lenient about words (True, NaN): what a model wrote goes to the client as it stands.
+Strict about structure, lenient about what models do to strings and words: of a line break in a string, an escape that
+JSON has not, and Python's True, False and None it makes JSON. All else goes to the client as it stands.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from enum import Enum, auto
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[-+.\w]*")
-_PLAIN = re.compile(r'[^"\\]*')
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_ESCAPED = '"\\/bfnrt'
+_DIGITS = "0123456789abcdefABCDEF"
 
 
 class _State(Enum):
@@ -23,6 +28,7 @@ class _State(Enum):
     WORD = auto()  # a number, true, false, null
     STRING = auto()
     ESCAPE = auto()
+    CODE = auto()  # the digits behind \\u
 
 
 class JsonScan:
@@ -34,6 +40,8 @@ class JsonScan:
         self._state = _State.VALUE
         self._open: list[str] = []  # the ends of what is open
         self._is_key = False
+        self._said: list[str] = []
+        self._begun: str | None = None  # a word, as long as it may become one of Python's; the digits of a code
 
     def push(self, text: str, at: int) -> int:
         """How far the text from `at` on belongs to the value."""
@@ -41,38 +49,80 @@ class JsonScan:
             at = self._step(text, at)
         return at
 
+    def take(self) -> str:
+        """What has come since the last time, as JSON; of an escape or a word that has begun only when it is clear."""
+        said = "".join(self._said)
+        self._said.clear()
+        return said
+
     def _step(self, text: str, at: int) -> int:
         match self._state:
             case _State.STRING:
                 return self._in_string(text, at)
             case _State.ESCAPE:
-                self._state = _State.STRING
-                return at + 1
+                return self._escape(text[at], at)
+            case _State.CODE:
+                return self._code(text[at], at)
             case _State.WORD:
-                end = _end(_WORD, text, at)
-                if end < len(text):
-                    self._value_ends()
-                return end
+                return self._in_word(text, at)
         end = _end(_SPACE, text, at)
-        if end > at:
-            return end
-        self.broken = not self._mark(text[at])
-        return at if self.broken or self._in_word() else at + 1
+        if end == at:
+            self.broken = not self._mark(text[at])
+            end = at if self.broken or self._is_word() else at + 1
+        self._said.append(text[at:end])
+        return end
 
-    def _in_word(self) -> bool:
+    def _is_word(self) -> bool:
         return self._state is _State.WORD
+
+    def _in_word(self, text: str, at: int) -> int:
+        end = _end(_WORD, text, at)
+        word = text[at:end]
+        if self._begun is not None:
+            self._begun += word
+            if end == len(text) and any(one.startswith(self._begun) for one in _WORDS):
+                return end
+            word, self._begun = _WORDS.get(self._begun, self._begun), None
+        self._said.append(word)
+        if end < len(text):
+            self._value_ends()
+        return end
 
     def _in_string(self, text: str, at: int) -> int:
         end = _end(_PLAIN, text, at)
+        self._said.append(text[at:end])
         if end == len(text):
             return end
-        if text[end] == "\\":
+        char = text[end]
+        if char == "\\":
             self._state = _State.ESCAPE
-        elif self._is_key:
-            self._state = _State.COLON
-        else:
-            self._value_ends()
+            return end + 1
+        self._said.append(char if char == '"' else json.dumps(char)[1:-1])
+        if char == '"':
+            self._string_ends()
         return end + 1
+
+    def _escape(self, char: str, at: int) -> int:
+        self._state = _State.STRING
+        if char == "u":
+            self._state, self._begun = _State.CODE, ""
+        elif char == "'":
+            self._said.append(char)
+        elif char in _ESCAPED:
+            self._said.append("\\" + char)
+        else:
+            self._said.append("\\\\")
+            return at
+        return at + 1
+
+    def _code(self, char: str, at: int) -> int:
+        digits = (self._begun or "") + (char if char in _DIGITS else "")
+        self._begun = digits
+        if char in _DIGITS and len(digits) < 4:
+            return at + 1
+        self._state = _State.STRING
+        self._said.append(("\\u" if char in _DIGITS else "\\\\u") + digits)
+        return at + (char in _DIGITS)
 
     def _mark(self, char: str) -> bool:
         """A character outside strings and words: may it stand here?"""
@@ -107,15 +157,28 @@ class JsonScan:
             case '"':
                 self._state = _State.STRING
             case _ if _WORD.fullmatch(char):
-                self._state = _State.WORD
+                self._state, self._begun = _State.WORD, ""
             case _:
                 return False
         return True
+
+    def _string_ends(self) -> None:
+        if self._is_key:
+            self._state = _State.COLON
+        else:
+            self._value_ends()
 
     def _value_ends(self) -> None:
         self._is_key = False
         self._state = _State.NEXT
         self.done = not self._open
+
+
+def mended(text: str) -> str:
+    """The JSON value that a text is, or nearly is."""
+    scan = JsonScan()
+    scan.push(text, 0)
+    return scan.take()
 
 
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..base import Broken, Steps
 from ..calls import BLOCK, CallReader, Schemas
-from ..json_scan import JsonScan
+from ..json_scan import JsonScan, mended
 from ..values import parsed, string
 
 _ARGUMENTS = ("arguments", "parameters")
@@ -121,9 +121,9 @@ def _object_in(raw: str) -> str:
     """Arguments that are no object: a string that holds one is that object; null and "" are none."""
     if raw in ("null", '""'):
         return "{}"
-    said = string(raw)
+    said = mended(string(raw) or "")
     try:
-        return said if said is not None and isinstance(parsed(said), dict) else raw
+        return said if isinstance(parsed(said), dict) else raw
     except ValueError:
         return raw
 

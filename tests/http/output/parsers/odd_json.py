@@ -76,11 +76,23 @@ _HERMES = [
         '<tool_call>{"name": "get_weather", "arguments": {"a": "b}}</tool_call>',
         '{"a": "b}}</tool_call>',
     ),
-    raw(
+    one(
         "words as values",
         "hermes",
-        '<tool_call>{"name":"get_weather","arguments":{"a":True}}</tool_call>',
-        '{"a":True}',
+        '<tool_call>{"name":"get_weather","arguments":{"a":True,"b":[None]}}</tool_call>',
+        ("get_weather", {"a": True, "b": [None]}),
+    ),
+    one(
+        "strings that JSON has not",
+        "hermes",
+        '<tool_call>{"name":"get_weather","arguments":{"a":"x\ny","re":"\\d+","z":1}}</tool_call>',
+        ("get_weather", {"a": "x\ny", "re": "\\d+", "z": 1}),
+    ),
+    one(
+        "a string with an object that JSON has not",
+        "hermes",
+        r'<tool_call>{"name":"get_weather","arguments":"{\"a\": \"x\ny\", \"b\": True}"}</tool_call>',
+        ("get_weather", {"a": "x\ny", "b": True}),
     ),
     raw(
         "wrong bracket",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorserve.http.output.parsers.json_scan import JsonScan
+from actorserve.http.output.parsers.json_scan import JsonScan, mended
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -18,11 +18,13 @@ VALUES = st.recursive(
 
 
 def scanned(text: str) -> tuple[int, bool, bool]:
-    """How far in one go, and the same character by character."""
+    """How far in one go, and the same character by character; what has come of it depends on no cuts."""
     scan, slow = JsonScan(), JsonScan()
-    end, at = scan.push(text, 0), 0
-    for char in text:
+    end, at, said = scan.push(text, 0), 0, ""
+    for length, char in enumerate(text, 1):
         at += slow.push(char, 0)
+        said += slow.take()
+        assert said == mended(text[:length])
     assert (end, scan.done, scan.broken) == (at, slow.done, slow.broken)
     return end, scan.done, scan.broken
 
@@ -32,6 +34,7 @@ def scanned(text: str) -> tuple[int, bool, bool]:
 def test_finds_the_end(value: object, indent: int | None, ascii_only: bool, behind: str) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     assert scanned(f" {text}{behind}") == (len(text) + 1, True, False)
+    assert mended(text + behind) == text
     scan = JsonScan()
     for char in text[:-1]:
         assert scan.push(char, 0) == 1
@@ -66,4 +69,21 @@ def test_breaks_where_no_value_goes_on_so(text: str, end: int) -> None:
 
 
 def test_words_are_taken_as_they_are() -> None:
-    assert scanned('{"a": True, "b": NaN, "c": 1.e+5x}') == (34, True, False)
+    assert scanned('{"a": Nones, "b": NaN, "c": 1.e+5x}') == (35, True, False)
+    assert mended('{"a": Nones, "b": NaN, "c": 1.e+5x} ') == '{"a": Nones, "b": NaN, "c": 1.e+5x}'
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": True, "b": [False, None], "c": None}', {"a": True, "b": [False, None], "c": None}),
+        ('{"a": "True", "None": "\\\\"}', {"a": "True", "None": "\\"}),
+        ('["a\nb\t\r\x01", "c\\\nd"]', ["a\nb\t\r\x01", "c\\\nd"]),
+        (r'["\d+\.\w", "\\d", "it\'s", "\"\/\b"]', [r"\d+\.\w", r"\d", "it's", '"/\b']),
+        (r'["C:\users", "\u00e9\u12", "\uD83D\uDE42", "\u"]', [r"C:\users", "é\\u12", "🙂", "\\u"]),
+        ('{"a\nb": 1}', {"a\nb": 1}),
+    ],
+)
+def test_what_is_nearly_json_becomes_it(text: str, value: object) -> None:
+    assert scanned(text) == (len(text), True, False)
+    assert json.loads(mended(text)) == value
