@@ -52,7 +52,7 @@ class LinkAdapters:
 
     def adapter_of(self, table: RequestTable, ref: int) -> int:
         """What a sequence asks for; 0: none."""
-        return 0 if self._own is None else self._decode(table.params(ref)).adapter
+        return 0 if self._own is None else table.load(ref) or self._decode(table.params(ref)).adapter
 
     def knows(self, adapter: int) -> bool:
         """May a sequence be admitted that has this one?"""

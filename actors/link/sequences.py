@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
@@ -21,6 +22,7 @@ from actorserve.shm.table.table import RequestTable, generation_of, slot_of
 from actorserve.shm.table.vectors import NUMBER_BYTES, Vectors
 
 from ..protocol.messages import Finish
+from ..protocol.request import Generation
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.wire import ITEM_BYTES, unpack
 from ..scheduler.metrics.request_stats import RequestStats
@@ -165,6 +167,9 @@ class Sequences:
         given = tokens[4 * prompt :]
         prompt_bytes, hashes, rendition = tokens[: 4 * prompt], table.hashes(ref), table.rendition(ref)
         limit, params = held.max_tokens, table.params(ref)
+        if table.load(ref):  # of which the parameters do not tell
+            generation = msgspec.msgpack.decode(params, type=Generation)
+            params = msgspec.msgpack.encode(msgspec.structs.replace(generation, adapter=held.adapter))
         return wire.Begin(ref, params, prompt_bytes, hashes, limit, rendition, given, held.deaths)
 
     def mark_sent(self, held: RemoteSequence, is_sent: bool) -> None:

@@ -88,6 +88,8 @@ class Lifecycle:
 
     def _enqueue(self, ref: int, prompt_tokens: int) -> None:
         params = self._decoder.decode(self._table.params(ref))
+        if load := self._table.load(ref):
+            params = msgspec.structs.replace(params, adapter=load)
         if not self.knows_adapter(params.adapter):
             self._end_with(ref, Finish.ADAPTER)
             return

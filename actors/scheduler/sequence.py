@@ -24,10 +24,10 @@ class Sequence:
     """
 
     __slots__ = (
-        "adapter", "arrival", "blocks", "cacheable", "constrained", "encoded", "ends", "has_run", "hashes",
-        "ignore_eos", "kv_peer", "looked",
+        "adapter", "arrival", "blocks", "cache_salt", "cacheable", "constrained", "encoded", "ends", "has_run",
+        "hashes", "ignore_eos", "kv_peer", "looked",
         "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pictures",
-        "pools", "priority", "ref", "row", "salt", "sampling", "slot", "stop_ids", "strikes", "whole",
+        "pools", "priority", "ref", "row", "sampling", "slot", "stop_ids", "strikes", "whole",
         "window_blocks", "window_first",
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ class Sequence:
         self.constrained = False  # it keeps to a grammar
         self.adapter = params.adapter
         self.kv_peer = params.kv_peer  # of a server that has its blocks; nothing: it is in nobody's hands
-        self.salt = first_hash(params.cache_salt, params.adapter)
+        self.cache_salt = params.cache_salt
         self.sampling = _with_suppressed(params.sampling, [*end_tokens, *params.stop_token_ids])
         self.num_prompt_tokens = 0
         self.max_tokens = 0  # generated tokens at most
@@ -63,6 +63,11 @@ class Sequence:
         self.row: int | None = None
         self.has_run = False  # it ran once: its cached prompt tokens are told
         self.strikes = 0  # failed steps that it was part of
+
+    @property
+    def salt(self) -> bytes:
+        """What the hash of its first block begins with."""
+        return first_hash(self.cache_salt, self.adapter)
 
     @property
     def num_tokens(self) -> int:

@@ -4,7 +4,7 @@ Messages are hints, this is the truth. Every word has one writer; a slot's contr
     line 0  frontend      generation | cancel | model | params length | arrival, first told, end told (ns) | seed
     line 1  renderer      limit | hashed | rendition length | engine, then prompt | render begun, rendered (ns)
     line 2  scheduler     cached | tokens, then finish | admitted, scheduled, first token, last token (ns) | setbacks
-    line 3  detokenizer   text | stop
+    line 3  detokenizer   text | stop; and the scheduler's load, for which there is no room in line 2
 A cursor is `generation << 32 | value` in one word, so that it is read and written whole together with the generation
 that it speaks of; whoever asks for another generation finds nothing there. Order of stores: data before the cursor that
 publishes it, the tokens cursor before `finish`; a reader loads the cursor first, `finish` before the tokens cursor.
@@ -42,6 +42,7 @@ from .layout import (
     HASHED,
     LAST_GENERATION,
     LIMIT,
+    LOAD,
     MODEL,
     MOST_DEATHS,
     MOST_ENGINES,
@@ -220,8 +221,11 @@ class RequestTable(TableLayout):
         return self._get(ref, LIMIT) or 0
 
     def hashes(self, ref: int) -> bytes:
-        """The hashes of the prompt's full blocks, 16 bytes each; nothing before the prompt is there."""
-        count = self._get(ref, HASHED) or 0 if self.prompt_length(ref) is not None else 0
+        """The hashes of the prompt's full blocks, 16 bytes each; nothing before the prompt is there, or with another
+        load than they are of.
+        """
+        known = self.prompt_length(ref) is not None and not self.load(ref)
+        count = self._get(ref, HASHED) or 0 if known else 0
         place = self.hashes_start(ref & LOW32)
         return self.segment.map[place : place + HASH_BYTES * count]
 
@@ -287,6 +291,14 @@ class RequestTable(TableLayout):
     def cached(self, ref: int) -> int:
         """Prompt tokens that the prefix cache had."""
         return self._get(ref, CACHED) or 0
+
+    def set_load(self, ref: int, load: int) -> None:
+        """The sequence goes on with this load of its adapter, and not with that of its parameters and hashes."""
+        self._set(ref, LOAD, load)
+
+    def load(self, ref: int) -> int:
+        """The load that took the place of the one in its parameters; 0: none did."""
+        return self._get(ref, LOAD) or 0
 
     def set_finish(self, ref: int, code: int) -> None:
         """The sequence has ended: nothing is appended any more."""

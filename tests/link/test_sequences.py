@@ -67,6 +67,16 @@ def test_tokens_that_come_twice_are_appended_once() -> None:
     assert list(bench.sequences.moved) == [ref]
 
 
+def test_the_load_that_a_sequence_went_over_to_is_named_there() -> None:
+    bench = Bench()
+    ref = bench.open()
+    bench.table.set_load(ref, 5)
+    bench.sequences.adapter_of = lambda ref: bench.table.load(ref)
+    bench.sequences.admit(ref)
+    record = bench.sequences.record_of(bench.sequences.held[ref])
+    assert msgspec.msgpack.decode(record.params, type=Generation).adapter == 5
+
+
 def test_a_hole_is_no_progress() -> None:
     bench = Bench()
     ref = bench.open()

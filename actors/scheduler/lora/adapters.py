@@ -67,7 +67,7 @@ class Adapters:
         self._table, self._moments = table, Stamps(table)
         self._incarnation = 0  # of the worker
         self._memory = AdapterMemory(limits, self.outbox, self._running)
-        self._replaced = ReplacedLoads(registry)
+        self._replaced = ReplacedLoads(registry, table)
         self.replaces = True  # where files are others by now a new load takes the place of theirs
         self._over: list[int] = []  # ids whose end is told: their entries are free once that is in the lanes
         self._decode = msgspec.msgpack.Decoder(Generation).decode
@@ -285,7 +285,7 @@ class Adapters:
             if table.finish(ref) or table.is_cancelled(ref) or self._moments.get(ref, Stamp.END_TOLD):
                 continue
             packed = table.params(ref)
-            if packed and self._decode(packed).adapter == adapter:
+            if packed and (table.load(ref) or self._decode(packed).adapter) == adapter:
                 return True
         return False
 

@@ -1,14 +1,16 @@
 """Loads of adapters whose files are others by now than those that were read first.
 
 A load is of the bytes that were read first: a stamp of the files stands in the registry. When a worker that has to read
-them again, as a successor does, finds others, a new load of the name begins. Sequences that have not run go over to it,
-uncached, since their hashes are of the old one; those that have run would go on with the rest of another text, and are
-ended. Until the new load is there both wait.
+them again, as a successor does, finds others, a new load of the name begins. Sequences that have not run go over to it:
+that stands in their slots (table.set_load, the owner's word), for whoever has them next; the prompt's hashes are of the
+old one, and are made anew. Those that have run would go on with the rest of another text, and are ended. Until the new
+load is there both wait.
 
 An engine of a server elsewhere begins none: that server means the load that it has asked for, which others may have in
 memory still. It is unloaded, and all who have it are turned away (steward/actor.py) and go where it is.
 
-Nothing of it is written down: a successor of the scheduler asks the worker for the same load, and hears the same.
+Nothing else is written down: a successor of the scheduler asks the worker for the load of those that have not gone
+over, and hears the same.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from collections.abc import Container, Mapping
 from typing import Protocol
 
 from actorserve.shm.adapters.registry import AdapterRegistryWriter, AdapterState, RegisteredAdapter
+from actorserve.shm.layout import LOW32
+from actorserve.shm.table.table import RequestTable
 
 from ..sequence import Sequence
 
@@ -32,8 +36,8 @@ class HasAdapter(Protocol):
 class ReplacedLoads(Container[int]):
     """Of one scheduler's life."""
 
-    def __init__(self, registry: AdapterRegistryWriter) -> None:
-        self._registry = registry
+    def __init__(self, registry: AdapterRegistryWriter, table: RequestTable) -> None:
+        self._registry, self._table = registry, table
         self._loads: set[int] = set()
 
     def __contains__(self, adapter: object) -> bool:
@@ -61,13 +65,13 @@ class ReplacedLoads(Container[int]):
                 continue  # the first engine begins it
             self._loads.discard(adapter)
             over.append(adapter)
-            if newer is not None:
-                _go_over(sequences, adapter, newer.id)
+            if newer is not None and newer.id <= LOW32:  # of so many loads a slot can tell; else they end, too
+                self._go_over(sequences, adapter, newer.id)
         return over
 
-
-def _go_over(sequences: Mapping[int, HasAdapter], old: int, new: int) -> None:
-    for sequence in sequences.values():
-        assert isinstance(sequence, Sequence), "an engine elsewhere does not find other files: its digest is compared"
-        if sequence.adapter == old and sequence.row is None and not sequence.has_run:
-            sequence.adapter, sequence.cacheable = new, False
+    def _go_over(self, sequences: Mapping[int, HasAdapter], old: int, new: int) -> None:
+        for sequence in sequences.values():
+            assert isinstance(sequence, Sequence), "an engine elsewhere finds no other files: digests are compared"
+            if sequence.adapter == old and sequence.row is None and not sequence.has_run:
+                self._table.set_load(sequence.ref, new)
+                sequence.adapter, sequence.hashes = new, []

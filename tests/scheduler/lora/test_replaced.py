@@ -14,13 +14,13 @@ from tests.scheduler.lora.scene import WORKER, Scene
 
 
 def test_files_that_are_others_by_now_are_another_load(scene: Scene) -> None:
-    """Who has not run goes over to it, without the hashes of the old one; who has is ended."""
+    """Who has not run goes over to it, without the hashes of the old one, and its slot says so; who has is ended."""
     scene.load("a")
     old = scene.id_of("a")
     scene.adapters.has_read(AdapterRead(WORKER, 0, old, stamp=11))
     scene.told()
     begun, fresh, other = scene.wait(old), scene.wait(old), scene.wait(scene.id_of("given"))
-    begun.has_run = True
+    begun.has_run, fresh.hashes = True, [b"of the old one"]
     scene.begin()  # and a worker that has none in memory
     scene.told()
     assert scene.start() is None
@@ -31,7 +31,8 @@ def test_files_that_are_others_by_now_are_another_load(scene: Scene) -> None:
     assert scene.turn() == [] and scene.start() is None, "both wait"
     scene.adapters.has_read(AdapterRead(WORKER, 0, new, stamp=12))
     scene.turn()
-    assert (fresh.adapter, fresh.cacheable, other.adapter) == (new, False, scene.id_of("given"))
+    assert (fresh.adapter, fresh.hashes, other.adapter) == (new, [], scene.id_of("given"))
+    assert [scene.table.load(one.ref) for one in (fresh, begun, other)] == [new, 0, 0]
     assert begun.adapter == old and scene.adapters.lost == [old]
     assert scene.start() is fresh
     assert (found := scene.registry.find("a")) is not None and (found.id, found.stamp) == (new, 12)

@@ -4,10 +4,12 @@ engine drains, and while one is tried alone. And rows that go on in the KV memor
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
 import pytest
 
+from actorserve.actors.protocol.block_hash import extend_hashes, first_hash
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.adapters import AdapterRead, DropAdapter, ReadAdapter
 from actorserve.actors.scheduler.lora.adapters import Adapters
@@ -20,7 +22,7 @@ from actorserve.shm.adapters.registry import AdapterRegistryWriter, registry_byt
 from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.segment import Segment
 
-from ..engine_model import END, Bench, expected_answer, prompt_of
+from ..engine_model import BLOCK, END, Bench, expected_answer, prompt_of
 
 LIMITS = AdapterLimits(in_batch=2, in_memory=2, workers=1)
 NAMES = "abc"
@@ -193,3 +195,26 @@ def test_who_is_tried_alone_in_kept_kv_memory_waits_for_its_adapter(bench: Adapt
     bench.scheduler.suspects.adopt(refs[1], DEATHS_BEFORE_TRIAL, 20 + MARGIN)
     bench.turns()
     assert all(bench.is_right(ref, seed) for seed, ref in enumerate(refs)) and not bench.scheduler.suspects
+
+
+def test_who_went_over_to_another_load_stays_with_it(bench: AdaptedBench) -> None:
+    """Through deaths of the scheduler; and nobody finds what it has computed by the hashes of the old one."""
+    old = next(one.id for one in bench.registry.all() if one.name == "a")
+    ref = bench.ask("a", 0)
+    hashes = [bench.table.hashes(ref)[:16], bench.table.hashes(ref)[16:32]]
+    assert not bench.plan()
+    bench.adapters.outbox.clear()
+    bench.adapters.has_read(AdapterRead(bench.workers, 0, old, "others", changed=True))
+    for _ in range(12):
+        bench.scheduler.turn_adapters()
+        bench.turn()
+    assert 0 < bench.table.generated(ref) < 30
+    new = bench.scheduler.sequences[ref].adapter
+    assert new != old and not bench.scheduler.pool.match(hashes)
+    bench.scheduler.announce_ends()  # the old one is free
+    bench.new_scheduler()
+    bench.adapters.meet_worker(bench.workers, bench.there)
+    assert bench.scheduler.sequences[ref].adapter == new and bench.registry.by_id(old) is None
+    bench.turns()
+    own = extend_hashes(first_hash("", new), array("i", prompt_of(20, 0)).tobytes(), BLOCK)
+    assert bench.is_right(ref, 0) and len(bench.scheduler.pool.match([own[:16], own[16:32]])) == 2

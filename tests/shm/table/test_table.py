@@ -105,6 +105,16 @@ def test_hashes_may_be_left_out() -> None:
     assert table.hashes(ref) == b"", "not those of the slot's former use"
 
 
+def test_another_load_of_an_adapter_has_other_hashes() -> None:
+    table = new_table()
+    ref = table.open_slot(1, b"", 0)
+    table.write_prompt(ref, [1] * 16, hashes_of(2), 1)
+    assert table.load(ref) == 0 and table.hashes(ref)
+    table.set_load(ref, 5)
+    assert table.load(ref) == 5 and table.hashes(ref) == b""
+    assert table.load(table.open_slot(1, b"", 0)) == 0, "it was the former use's"
+
+
 def test_token_ids_are_a_view() -> None:
     table = new_table()
     ref = table.open_slot(0, b"", 0)
