@@ -190,12 +190,23 @@ def _quota(folder: Path) -> float | None:
 
 
 def _room(folder: Path) -> int | None:
-    """The bytes that a cgroup's memory limit leaves; file pages that can be dropped count as used."""
+    """The bytes that a cgroup's memory limit leaves; files' pages can be dropped, those of mapped weights too, as
+    MemAvailable has it.
+    """
     for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         words, used = _words(folder / limit), _words(folder / usage)
         if words and used and words[0].isdigit() and int(words[0]) < UNLIMITED:
-            return max(0, int(words[0]) - int(used[0]))
+            return max(0, int(words[0]) - max(0, int(used[0]) - _cached_bytes(folder)))
     return None
+
+
+def _cached_bytes(folder: Path) -> int:
+    """The pages of files that a cgroup, with those below it (in v1 `total_…`), has in memory; not those of shared
+    memory, which have nowhere else to be.
+    """
+    words = _words(folder / "memory.stat")
+    said = dict(zip(words[::2], words[1::2], strict=False))
+    return sum(int(said.get(f"total_{name}", said.get(name, 0))) for name in ("inactive_file", "active_file"))
 
 
 def _words(path: Path) -> list[str]:

@@ -154,6 +154,26 @@ def folders(tmp_path: Path, own: str, files: dict[str, str]) -> list[Path]:
             1,
             0,
         ),
+        (
+            "0::/a/b\n",
+            {
+                "a/b/memory.max": "900\n",
+                "a/b/memory.current": "800\n",
+                "a/b/memory.stat": "anon 500\nfile 350\nshmem 50\ninactive_file 200\nactive_file 100\n",
+            },
+            None,
+            400,
+        ),
+        (
+            "4:memory:/x\n",
+            {
+                "memory/x/memory.limit_in_bytes": "900\n",
+                "memory/x/memory.usage_in_bytes": "800\n",
+                "memory/x/memory.stat": "inactive_file 1\ntotal_inactive_file 200\ntotal_active_file 700\n",
+            },
+            None,
+            900,
+        ),
         ("1:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, None),
     ],
 )
