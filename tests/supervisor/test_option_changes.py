@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.options.config import make_config
-from actorserve.actors.supervisor.rolling.option_changes import change
+from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.supervisor.rolling.option_changes import change, check
 
 
 @pytest.fixture
@@ -36,3 +36,19 @@ def test_keys_of_a_file_stay_when_others_are_given(keys: Path) -> None:
         config = change(config, config, "frontend", {"api_key": given})
         assert config.api_key == [*given, "of-file"] and config.api_key_file == str(keys)
     assert change(config, config, "frontend", {"log_level": "debug"}).api_key == ["of-file"]
+
+
+@pytest.mark.parametrize("launched", ["models/one", "~/models/one", "./link"])
+def test_a_folder_stays_the_same_by_whichever_name(
+    launched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that a server was launched with names what it has as it is called from there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "models" / "one"
+    folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
+    now = make_config({"model": launched, "lora_folder": "models", "enable_lora": True})
+    check(now, ["frontend"], {"model": str(folder), "lora_folder": str(folder.parent), "log_level": "debug"})
+    with pytest.raises(ConfigError, match=r"^--model cannot change in a restart of frontend"):
+        check(now, ["frontend"], {"model": str(folder.parent)})

@@ -6,6 +6,7 @@ read it (`changeable` in protocol/kinds.py); the supervisor's own options are no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -38,12 +39,19 @@ def check(now: Config, kinds: Iterable[str], given: dict[str, Any]) -> None:
     """ConfigError if something is to change that may not; what stays as it is may be among `given`."""
     kinds = sorted(set(kinds))
     wanted, may = _with(now, given), changeable(kinds)
-    refused = [name for name in given if name not in may and getattr(wanted, name) != getattr(now, name)]
+    refused = [name for name in given if name not in may and not _is_same(getattr(wanted, name), getattr(now, name))]
     if refused:
         names = ", ".join(_flag(name) for name in sorted(refused))
         others = ", ".join(_flag(name) for name in sorted(may))
         reason = "memory is laid out by it, or actors that go on have read it"
         raise ConfigError(f"{names} cannot change in a restart of {', '.join(kinds)}: {reason}. These may: {others}")
+
+
+def _is_same(wanted: object, now: object) -> bool:
+    """Who asks names files as they are called everywhere, and whoever launched the server as they are called here."""
+    if wanted == now or not (isinstance(wanted, str) and isinstance(now, str) and wanted.startswith("/")):
+        return wanted == now
+    return os.path.realpath(wanted) == os.path.realpath(os.path.expanduser(now))
 
 
 def _with(config: Config, given: dict[str, Any]) -> Config:
