@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import os
 import resource
 import signal
@@ -46,7 +46,6 @@ from .supervisor import Supervisor
 from .systemd.activation import take_sockets
 from .systemd.notify import MICROSECONDS, Manager, find_manager
 
-log = logging.getLogger("launch")
 FAILED = 1
 SIGNALLED = 128
 INIT = 1  # the first process of a container: the kernel keeps signals from it that have no handler
@@ -201,12 +200,9 @@ def _process_began() -> int:
 
 
 def _load(config: Config, manager: Manager, began: int, imported: int) -> Memory:
-    """Find the model, which may take a download, and make room for its requests."""
-    if config.model and not os.path.isdir(config.model):
-        try:
-            manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(LOAD_S * MICROSECONDS))
-        except OSError as error:
-            log.warning("the service manager cannot be told: %s", error.strerror)
+    """Find the model, which may take a download, as may a further one, and make room for its requests."""
+    with contextlib.suppress(OSError):  # what cannot be told is said once the service speaks (systemd/service.py)
+        manager.tell(STATUS="loading", EXTEND_TIMEOUT_USEC=int(LOAD_S * MICROSECONDS))
     model, also = find_models(config)
     if (config.remote_engines or config.steward) and (model.encoder or model.media):
         option = "--steward" if config.steward else "--engines"

@@ -60,6 +60,8 @@ def test_ready_waits_for_the_first_token(launch: Launch, tmp_path: Path) -> None
         manager.wait_for("STATUS", "starting: waits for the first token")
         assert manager.messages[-1]["EXTEND_TIMEOUT_USEC"] == "30000000"
         assert not manager.heard("READY")
+        first = manager.messages[0]  # what may be downloaded is no matter of MODEL alone
+        assert first["STATUS"] == "loading" and int(first["EXTEND_TIMEOUT_USEC"]) >= 3600e6
         (tmp_path / "drained").touch()
         server.wait_ready()
         manager.wait_for("READY", "1")
