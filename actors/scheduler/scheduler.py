@@ -52,7 +52,6 @@ from .tiers.fetches import Fetches
 from .waiting import WaitingQueue
 
 STEPS_AHEAD = 2  # steps the worker has been given and not answered: one runs in each stage, the next waits behind them
-MAX_STRIKES = 2  # failed steps after which a sequence is given up
 
 
 class Scheduler:
@@ -320,22 +319,17 @@ class Scheduler:
         """The worker has died at the oldest step, if there is one, or in an earlier stage at a later one: who is
         convicted is given up (refs returned).
         """
-        convicted = self.suspects.blame(reached_by(self.batch, list(self.in_flight)[: self.limits.stages]))
+        return self._suspect(list(self.in_flight)[: self.limits.stages])
+
+    def fail_step(self) -> list[int]:
+        """The worker could not compute the oldest step: likewise. It lives on."""
+        return self._suspect([self.in_flight[0]])
+
+    def _suspect(self, steps: list[PlannedStep]) -> list[int]:
+        convicted = self.suspects.blame(reached_by(self.batch, steps))
         for ref in convicted:
             self.end(ref, Finish.ERROR)
         return convicted
-
-    def fail_step(self) -> list[int]:
-        """The worker could not compute the oldest step: who was part of it too often is given up (refs returned)."""
-        given_up, step = [], self.in_flight[0]
-        for row in step.rows[self.batch.still(step.rows, step.tickets)].tolist():
-            sequence = self.batch.at(row)
-            sequence.strikes += 1
-            if sequence.strikes >= MAX_STRIKES:
-                given_up.append(sequence.ref)
-        for ref in given_up:
-            self.end(ref, Finish.ERROR)
-        return given_up
 
     # --- the prefix cache ----------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ class Sequence:
         "adapter", "arrival", "blocks", "cache_salt", "cacheable", "constrained", "encoded", "ends", "has_run",
         "hashes", "ignore_eos", "kv_peer", "looked",
         "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pictures",
-        "pools", "priority", "ref", "row", "sampling", "slot", "stop_ids", "strikes", "whole",
+        "pools", "priority", "ref", "row", "sampling", "slot", "stop_ids", "whole",
         "window_blocks", "window_first",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class Sequence:
         self.encoded = 0  # up to which position its pictures have been encoded, as far as plans go
         self.row: int | None = None
         self.has_run = False  # it ran once: its cached prompt tokens are told
-        self.strikes = 0  # failed steps that it was part of
 
     @property
     def salt(self) -> bytes:

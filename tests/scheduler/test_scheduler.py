@@ -186,15 +186,30 @@ def test_twice_admitted_is_once_admitted() -> None:
     assert not bench.scheduler.sequences
 
 
-def test_failed_step_gives_up_after_two_strikes() -> None:
+@pytest.mark.parametrize("guilty", [False, True])
+def test_who_is_given_up_when_steps_fail(guilty: bool) -> None:
+    """As long as several are in such a step nobody; then who fails alone, and whoever does not is cleared."""
     bench = Bench()
-    ref = bench.submit(prompt_of(5), 5)
-    bench.plan()
-    assert bench.scheduler.fail_step() == []
-    bench.new_worker()
-    bench.plan()
-    assert bench.scheduler.fail_step() == [ref]
-    assert bench.table.finish(ref) == Finish.ERROR
+    prompts = {bench.submit(prompt := prompt_of(5, n), 40, ignore_eos=True): prompt for n in range(3)}
+    ref, given_up = next(iter(prompts)), list[int]()
+    for _ in range(2):
+        assert bench.plan()
+        assert bench.scheduler.fail_step() == []
+        bench.new_worker()
+    while guilty and not given_up:
+        assert bench.plan()
+        if bench.scheduler.in_flight[0].refs == [ref]:
+            given_up = bench.scheduler.fail_step()
+            bench.new_worker()
+        else:
+            bench.work()
+    if guilty:
+        assert given_up == [ref] and bench.table.finish(ref) == Finish.ERROR
+        del prompts[ref]
+    bench.run()
+    assert not bench.scheduler.suspects
+    for ref, prompt in prompts.items():
+        assert bench.answer(ref) == expected_answer(prompt, 40, ignore_eos=True)
 
 
 @pytest.mark.parametrize("preempted", [False, True])

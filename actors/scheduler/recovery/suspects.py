@@ -1,4 +1,4 @@
-"""Sequences that were part of the step at which a worker died: one of them may be why.
+"""Sequences that were part of the step at which a worker died, or that it could not compute: one of them may be why.
 
 A sequence is suspect until the tokens that were being computed then, and some behind them, have been computed (some,
 since what kills when it is decoded may pass as part of a longer piece). Who is suspect of two deaths is

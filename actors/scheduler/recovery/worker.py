@@ -103,7 +103,7 @@ class EngineWorker:
             self._context.log.error("%s is given up: workers died on it", request_name(self._context.table, ref))
 
     def step_failed(self, message: StepFailed) -> None:
-        """Those whose steps fail again and again are given up; the others are computed again."""
+        """As when a worker dies: who fails alone, again and again, is given up, and the others are computed again."""
         if message.epoch != self._scheduler.epoch:
             if not self.incarnation:  # a predecessor's, and nobody may have heard of it
                 self._scheduler.kv.disown()
