@@ -3,15 +3,18 @@
 Whitespace in JSON is one space, or a line break with its indentation: what printers of JSON write. A model that has
 lost its way likes to fill the rest of its answer with blanks; here the next token must go on with the value.
 
-Leaf module: plain values only.
+Leaf module: plain values, and which patterns llguidance reads.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from fractions import Fraction
 from typing import Any
+
+from llguidance import LLMatcher
 
 from .complexity import too_costly
 
@@ -32,6 +35,7 @@ UNSUPPORTED = frozenset(
     "idn-email idn-hostname iri iri-reference json-pointer regex relative-json-pointer".split()
     + ["uri-reference", "uri-template"]
 )
+LEFT_OUT = "x-pattern"  # in the place of a pattern that is not enforced; the keyword means nothing
 SUPPORTED = frozenset("date date-time duration email hostname ipv4 ipv6 time uri uuid".split())
 
 
@@ -47,7 +51,7 @@ def schema_grammar(schema: Any, strict: bool = True, blanks: str | None = None, 
     """
     if blanks is not None:
         check_pattern(blanks)
-    adapted = adapt_schema(schema, closed=closed)
+    adapted = adapt_schema(schema, closed=closed, strict=strict)
     if adapted is False:
         raise GrammarError("the JSON schema `false` allows nothing")
     if (reason := too_costly(adapted)) is not None:
@@ -56,15 +60,17 @@ def schema_grammar(schema: Any, strict: bool = True, blanks: str | None = None, 
     return ({} if adapted is True else adapted) | {"x-guidance": {**spaces, "lenient": not strict}}
 
 
-def adapt_schema(schema: Any, place: str = "#", closed: bool = False) -> Any:
+def adapt_schema(schema: Any, place: str = "#", closed: bool = False, strict: bool = True) -> Any:
     """A copy for `place` (a JSON pointer) of a larger schema: references go on pointing to the same things.
 
     Objects get no properties beside those that are named, where nothing is said of others: models that are allowed to
     invent some do. `closed`: also where the schema combines others, which might name more, or asks for such.
+
+    Patterns that llguidance cannot read are left out where a format stands beside them, and all if it is not `strict`.
     """
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object, not {type(schema).__name__}")
-    return _Reader(place, closed, _combines(schema)).schema(schema, 0)
+    return _Reader(place, closed, strict, _combines(schema)).schema(schema, 0)
 
 
 def _combines(schema: Any) -> bool:
@@ -96,9 +102,10 @@ def check_repeats(text: str, most: int = MAX_REPEAT) -> None:
 
 
 class _Reader:
-    def __init__(self, place: str, closed: bool, combines: bool) -> None:
+    def __init__(self, place: str, closed: bool, strict: bool, combines: bool) -> None:
         self.place = place
         self.closed = closed
+        self.strict = strict
         self.combines = combines
         self.multiple = Fraction(1)
         self.states = 0
@@ -111,7 +118,8 @@ class _Reader:
             return [self.schema(item, depth + 1) for item in value]
         if not isinstance(value, dict):
             return value
-        made = {key: self._keyword(key, item, depth) for key, item in value.items() if not _is_remark(key, item)}
+        made = {key: self._keyword(key, item, depth) for key, item in value.items() if not self._is_remark(key, item)}
+        self._leave_out_pattern(made)
         if made.keys() & NAMES and not made.keys() & OTHERS and (self.closed or self._may_close(made)):
             made["additionalProperties"] = False
         return made
@@ -147,7 +155,27 @@ class _Reader:
         if self.multiple.numerator > MAX_MULTIPLE or self.states > MAX_STATES:
             raise GrammarError(f"multipleOf, all of them together, goes beyond {MAX_MULTIPLE}")
 
+    def _is_remark(self, key: str, value: Any) -> bool:
+        """What says nothing about the value, and what llguidance would refuse, or look for references in."""
+        match key:
+            case "format":
+                return isinstance(value, str) and value not in SUPPORTED | UNSUPPORTED
+            case "propertyNames":  # zod's records
+                return bool(value == {"type": "string"})
+            case "$id" | "id":  # of a copy, whose references are those of the whole
+                return self.place != "#" and isinstance(value, str)
+        return False
 
-def _is_remark(key: str, value: Any) -> bool:
-    """A format that says nothing about the value, and that llguidance would refuse."""
-    return key == "format" and isinstance(value, str) and value not in SUPPORTED | UNSUPPORTED
+    def _leave_out_pattern(self, schema: dict[str, Any]) -> None:
+        pattern, has_format = schema.get("pattern"), schema.get("format") in SUPPORTED
+        if not isinstance(pattern, str) or (self.strict and not has_format) or _is_readable(pattern):
+            return
+        del schema["pattern"]
+        if not has_format:
+            schema[LEFT_OUT] = pattern
+
+
+def _is_readable(pattern: str) -> bool:
+    """Are there automata for it? There are none for look-around and back-references."""
+    schema = json.dumps({"grammars": [{"json_schema": {"type": "string", "pattern": pattern}}]})
+    return not LLMatcher.validate_grammar(schema)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from .json_schema import GrammarError
+from .json_schema import LEFT_OUT, GrammarError
 from .vocabulary import limits
 
 FIRST = 4  # tokens that are always tried
@@ -45,7 +45,15 @@ def try_out(grammar: str, body: str, lltokenizer: LLTokenizer) -> list[str]:
     for part in _parts(body):
         for way in range(2):
             trial.go(part, way, STEPS, alone=True)
-    return list(dict.fromkeys(name for remark in remarks for name in _not_enforced(remark)))
+    names = [name for remark in remarks for name in _not_enforced(remark)]
+    return list(dict.fromkeys([*names, *_left_out(body)]))
+
+
+def _left_out(body: str) -> Iterator[str]:
+    """The patterns that are not in the grammar."""
+    for one in _objects(_grammars(body)):
+        if isinstance(pattern := one.get(LEFT_OUT), str):
+            yield f"pattern {pattern}"
 
 
 def _not_enforced(remark: str) -> list[str]:
@@ -59,10 +67,7 @@ def _not_enforced(remark: str) -> list[str]:
 
 def _parts(body: str) -> Iterator[str]:
     """What ways through the whole may not come to: parts that free text goes before, strings of a schema."""
-    try:
-        grammars = json.loads(body)["grammars"]
-    except RecursionError:
-        return
+    grammars = _grammars(body)
     named = [one for one in grammars if "name" in one]
     if len(grammars) > 1:
         yield from (json.dumps({"grammars": [one]}) for one in named)
@@ -70,8 +75,22 @@ def _parts(body: str) -> Iterator[str]:
     yield from (f'{{"grammars": [{{"json_schema": {one}}}]}}' for one in strings)
 
 
+def _grammars(body: str) -> list[dict[str, Any]]:
+    try:
+        return list(json.loads(body)["grammars"])
+    except RecursionError:
+        return []
+
+
 def _strings(schema: Any) -> Iterator[dict[str, Any]]:
     """The strings with a pattern that a schema speaks of."""
+    for one in _objects(schema):
+        if isinstance(one.get("pattern"), str):
+            yield {"type": "string"} | {name: one[name] for name in STRING if name in one}
+
+
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
+    """All in it."""
     open_ones = [schema]
     while open_ones:
         one = open_ones.pop()
@@ -79,8 +98,7 @@ def _strings(schema: Any) -> Iterator[dict[str, Any]]:
             open_ones += one
         elif isinstance(one, dict):
             open_ones += one.values()
-            if isinstance(one.get("pattern"), str):
-                yield {"type": "string"} | {name: one[name] for name in STRING if name in one}
+            yield one
 
 
 class _Trial:

@@ -147,6 +147,44 @@ def test_not_strict_leaves_out_what_cannot_be_enforced() -> None:
     assert accepts(of, grammar, "[1,1]") and not accepts(of, grammar, "[true]")
 
 
+ZOD_EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
+
+
+@pytest.mark.parametrize("pattern", [ZOD_EMAIL, r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", r"\bfox\b", r"(?<=a)b", r"(a)\1"])
+def test_patterns_that_no_automaton_reads(pattern: str) -> None:
+    of = model("demo")
+    schema = made({"a": {"type": "string", "pattern": pattern}, "b": {"type": "string", "pattern": "^x+$"}})
+    with pytest.raises(GrammarError, match="cannot be used"):
+        of.grammar(json_schema=schema)
+    of.grammars.remarks.clear()
+    loose = of.grammar(json_schema=schema, strict=False)
+    assert accepts(of, loose, '{"a":"é","b":"xx"}') and not accepts(of, loose, '{"a":"","b":"y"}')
+    assert of.grammars.remarks == [f"pattern {pattern}"]
+    tools = of.grammar(tools=[{"name": "f", "parameters": schema}], strict=False)
+    assert accepts(of, tools, '[{"name":"f","parameters":{"a":"é","b":"x"}}]')
+
+
+def test_a_format_stands_for_a_pattern_that_no_automaton_reads() -> None:
+    of, schema = model("demo"), made({"a": {"type": "string", "format": "email", "pattern": ZOD_EMAIL}})
+    for strict in (True, False):
+        of.grammars.remarks.clear()
+        grammar = of.grammar(json_schema=schema, strict=strict)
+        assert accepts(of, grammar, '{"a":"a@b.ch"}') and not accepts(of, grammar, '{"a":"a"}')
+        assert of.grammars.remarks == []
+    schema["properties"]["a"]["format"] = "int32"  # says nothing
+    with pytest.raises(GrammarError, match="look-around"):
+        of.grammar(json_schema=schema)
+
+
+def test_names_that_are_strings() -> None:
+    """As zod writes it of records: so are all."""
+    of, schema = model("demo"), {"propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}}
+    grammar = of.grammar(json_schema={"type": "object"} | schema)
+    assert accepts(of, grammar, '{"x":1}') and not accepts(of, grammar, '{"x":"1"}')
+    with pytest.raises(GrammarError, match="propertyNames"):
+        of.grammar(json_schema={"type": "object", "propertyNames": {"pattern": "a"}})
+
+
 def test_a_client_cannot_set_our_options() -> None:
     of = model("demo")
     schema = {"type": "object", "x-guidance": {"whitespace_pattern": "[ ]+", "lenient": True}}

@@ -83,6 +83,19 @@ def test_references_without_their_hash() -> None:
         assert accepts(of, grammar, text) and not accepts(of, grammar, text.replace("5", '"a"'))
 
 
+def test_references_beside_an_id() -> None:
+    """In a copy they are not that id's any more. A property may be called so."""
+    of = model("demo")
+    parameters = made({"id": {"$ref": "#/$defs/Id"}, "$id": {"type": "integer"}})
+    parameters |= {"$defs": {"Id": {"type": "integer"}}, "$id": "https://example.com/note", "id": "note"}
+    parameters |= {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    tools = [{"name": "note", "parameters": parameters}]
+    text = '{"id":5,"$id":6}'
+    for constraint, answer_ in (({"named": "note"}, text), ({}, f'[{{"name":"note","parameters":{text}}}]')):
+        grammar = of.grammar(tools=tools, **constraint)
+        assert accepts(of, grammar, answer_) and not accepts(of, grammar, answer_.replace("5", '"a"'))
+
+
 def test_refusals() -> None:
     of = model("demo")
     with pytest.raises(GrammarError, match="no tool named 'pong'"):
