@@ -118,7 +118,7 @@ class Choice:
             self._finished = True
             pieces += self.parser.finish()
         self._count(pieces)
-        if ended and self.calls and self.finish_reason == "stop" and self.stop_reason is None:
+        if ended and self.calls and self.finish_reason == "stop" and not isinstance(self.stop_reason, str):
             self.finish_reason = "tool_calls"
         had = max(0, self.skip_tokens - (self.logprob_tokens - len(told)))  # of those that are told
         new_ids = ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :]

@@ -7,6 +7,7 @@ import pytest
 from actorserve.actors.protocol.messages import Delta, TokenLogprobs
 from actorserve.http.generation.choice import Choice, make_state
 from actorserve.http.output.events import Content
+from actorserve.http.output.parsers.registry import make_parser
 
 
 def text_of(choice: Choice) -> str:
@@ -57,3 +58,15 @@ def test_the_state_is_what_was_taken_or_what_was_skipped() -> None:
         assert choice.state == make_state(9, 2)
     choice.skip(3, 4)
     assert choice.state == make_state(5, 4)
+
+
+@pytest.mark.parametrize(
+    ("stop", "finish", "reason"),
+    [(None, "stop", "tool_calls"), (128008, "stop", "tool_calls"), ("}", "stop", "stop"), (None, "length", "length")],
+)
+def test_calls_end_with_a_token_of_the_clients_too(stop: str | int | None, finish: str, reason: str) -> None:
+    parser = make_parser(reasoning=None, tools="hermes", schemas={})
+    choice = Choice(0, parser=parser, finish_reason=finish, stop_reason=stop)
+    text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    choice.add(Delta(1, 0, text, 9))
+    assert choice.take().ended and choice.finish_reason == reason
