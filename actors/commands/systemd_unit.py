@@ -30,6 +30,7 @@ DESCRIPTION = """Print a systemd unit that runs `actorserve launch` with these o
 The service is ready once a token was generated, is restarted when it fails or hangs, drains when it is stopped, and
 sees no more of the machine than it needs. With --socket the port survives a restart: clients wait meanwhile.
 Keys belong into the environment file (ACTORSERVE_API_KEY=…), which only root need be able to read."""
+RUN = Path("/run")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -85,33 +86,41 @@ def _plan(arguments: argparse.Namespace) -> UnitOptions:
     if arguments.user is None:
         _warn_of_unreadable(paths)
     file = arguments.environment_file or Path("/etc/actorserve") / f"{arguments.name}.env"
+    folders, runtime = _written_folders(paths, arguments)
     return UnitOptions(
         name=arguments.name,
         command=[sys.executable, "-P", "-m", "actorserve", "launch", *words],
         config=config,
         needs=[*_interpreter(), *paths.read],
-        writes=_written_folders(paths, arguments.user),
+        writes=folders,
         environment_file=file.absolute(),
         user=arguments.user,
+        runtime=runtime,
         addresses=_addresses(config.host, config.port) if arguments.socket else (),
     )
 
 
-def _written_folders(paths: Paths, user: str | None) -> list[Path]:
-    """Those that the service may write in; ConfigError where it could not be started with one."""
+def _written_folders(paths: Paths, arguments: argparse.Namespace) -> tuple[list[Path], list[str]]:
+    """Those that the service may write in, and the names of those that are made for it in /run, which a boot empties;
+    ConfigError where it could not be started with one.
+    """
     from .systemd.units import HIDDEN
 
     folders: list[Path] = []
+    runtime: list[str] = []
     for name, path in paths.written:
         folder = path.parent if name in FILES else path
+        if folder.parent.resolve() == RUN and (folder.name == arguments.name or not folder.exists()):
+            runtime.append(folder.name)  # one that another service has would be removed with ours
+            continue
         if not folder.is_dir():
             raise ConfigError(f"{flag(name)}: there is no folder {folder}, and the service cannot make it")
         if folder in HIDDEN:
             raise ConfigError(f"{flag(name)}: {path}: the service has a {folder} of its own; name a folder in this one")
-        if user is None:
+        if arguments.user is None:
             warn(f"{flag(name)}: the service's user is made at each start, and has to be able to write in {folder}")
         folders.append(folder)
-    return folders
+    return folders, runtime
 
 
 def _warn_of_unreadable(paths: Paths) -> None:

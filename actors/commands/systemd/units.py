@@ -66,6 +66,7 @@ class UnitOptions(msgspec.Struct, frozen=True, kw_only=True):
     writes: Sequence[Path]  # folders that the server makes files in
     environment_file: Path
     user: str | None = None  # a fresh one for each start, if None
+    runtime: Sequence[str] = ()  # folders below /run that are made at each start, and removed behind it
     addresses: Sequence[str] = ()  # that a socket unit listens on; none: there is no such unit
 
 
@@ -96,7 +97,7 @@ WatchdogSec={WATCHDOG_S}
 KillMode=mixed
 OOMPolicy=continue
 LimitNOFILE={DESCRIPTORS}
-{_user(plan)}CacheDirectory={plan.name}
+{_user(plan)}{_runtime(plan)}CacheDirectory={plan.name}
 CacheDirectoryMode=0700
 Environment=HOME=%C/{plan.name}
 WorkingDirectory=%C/{plan.name}
@@ -127,6 +128,10 @@ WantedBy=sockets.target
 
 def _user(plan: UnitOptions) -> str:
     return f"User={plan.user}\n" if plan.user is not None else "DynamicUser=yes\n"
+
+
+def _runtime(plan: UnitOptions) -> str:
+    return "".join(f"RuntimeDirectory={path(name)}\n" for name in sorted({*plan.runtime}))
 
 
 def _binds(plan: UnitOptions) -> str:

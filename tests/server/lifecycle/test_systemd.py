@@ -99,6 +99,16 @@ def test_what_the_server_writes_is_bound_to_be_written(
     assert f"has to be able to write in {tmp_path}" in capsys.readouterr().err
 
 
+def test_a_folder_below_run_is_made_at_each_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is in memory: a boot leaves none. One that is there, and is not the service's own, is not for it to remove."""
+    for folder in ("/run/actorserve", "/var/run/of-ours"):
+        text = unit(capsys, "--uds", f"{folder}/http.sock")
+        assert settings(text, "RuntimeDirectory") == [folder.rpartition("/")[2]]
+        assert not settings(text, "ReadWritePaths") and f"--uds={folder}/http.sock" in text
+    text = unit(capsys, "--uds", "/run/lock/http.sock")
+    assert settings(text, "ReadWritePaths") == ["/run/lock"] and not settings(text, "RuntimeDirectory")
+
+
 def test_an_interpreter_behind_links_is_bound_on_the_way(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
