@@ -18,6 +18,7 @@ FIRST = 128  # as long as nothing was measured
 THRICE = 3.0
 LENIENT_S = 0.05
 SLOWLY = 0.3  # of the way is gone with each step
+SHORTEST_S = 1e-9  # to which what a token takes may fall: a target through less would be infinite
 
 
 class ChunkSizePolicy:
@@ -35,14 +36,14 @@ class ChunkSizePolicy:
         """A step with so many decoding rows and so many tokens of prompts took so long; it made so many embeddings."""
         if encoded:  # or found them: then it was short, and says little
             found, known = max(seconds - self.expected(decoding, prompts), 0.0) / encoded, self.encoder_token_s
-            self.encoder_token_s = found if found > known else known + SLOWLY * (found - known)
+            self.encoder_token_s = found if found > known else _towards(known, found)
             return
         if not prompts:
             self.decoding.observe(decoding, seconds)
             return
         found, known = max(seconds - self._alone(decoding), 0.0) / prompts, self.prompt_token_s
         at_once = not known or (found > known and prompts >= LEAST)
-        self.prompt_token_s = found if at_once else known + SLOWLY * (found - known)
+        self.prompt_token_s = found if at_once else _towards(known, found)
 
     def expected(self, decoding: int, prompts: int) -> float:
         """Seconds of such a step; 0 as long as nothing is known."""
@@ -76,3 +77,7 @@ class ChunkSizePolicy:
 
     def _alone(self, decoding: int) -> float:
         return self.decoding.seconds(decoding)
+
+
+def _towards(known: float, found: float) -> float:
+    return max(min(known, SHORTEST_S), known + SLOWLY * (found - known))

@@ -58,6 +58,19 @@ def test_dearer_tokens_are_heeded_at_once_and_cheaper_ones_slowly() -> None:
     assert pace.chunk(8) == pytest.approx(before, rel=0.1)
 
 
+def test_tokens_that_seem_to_take_no_time_leave_a_number() -> None:
+    """As where steps with them are no longer than decoding alone is thought to be."""
+    pace = experienced(0.05)
+    for _ in range(3000):
+        pace.observe(8, 100, 0.0)
+        pace.observe(8, 100, 0.0, 10)
+    assert pace.chunk(8) == pace.beside(8, 0) == 4096
+    pace.observe(8, 10, 1.0, 10)
+    for _ in range(3000):
+        pace.observe(8, 100, 0.0, 10)
+    assert pace.encoder_tokens(8, 0) > 4096
+
+
 def test_a_long_prompt_in_simulated_time() -> None:
     """Its tokens get dearer as attention grows; no step beside 32 streams takes twice the target."""
     pace = experienced(0.04)
