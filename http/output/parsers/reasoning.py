@@ -7,14 +7,20 @@ from .base import Broken, Reader, Steps, beginning_of_marker
 
 
 class ThinkingReader(Reader):
-    """One block of it first in the text, or several anywhere. `inside`: the text begins in a block."""
+    """One block of it first in the text. `inside`: the text begins in a block. `several_before`: others may follow, each
+    behind another or first in a line, up to where this begins calls.
+    """
 
-    def __init__(self, starts: tuple[str, ...], ends: tuple[str, ...], inside: bool, anywhere: bool = False) -> None:
+    def __init__(
+        self, starts: tuple[str, ...], ends: tuple[str, ...], inside: bool, several_before: str | None = None
+    ) -> None:
         super().__init__()
         self._starts = starts
         self._ends = ends
         self._inside = inside
-        self._later = starts if anywhere else ()
+        self._later = starts if several_before else ()
+        self._over = (several_before,) if several_before else ()
+        self._last = ""  # character of the content since the last block
         self._calls: tuple[str, ...] = ()
 
     def may_end_at(self, call: str) -> None:
@@ -23,7 +29,7 @@ class ThinkingReader(Reader):
 
     def _read(self) -> Steps[None]:
         if not (yield from self._begins_inside()):
-            yield from self._until(self._later, self._content)
+            yield from self._to_next_block()
         while True:
             found = yield from self._until((*self._ends, *self._calls), self._reasoning)
             if found in self._calls:
@@ -32,7 +38,21 @@ class ThinkingReader(Reader):
                 self._content(call)
                 yield from self._until(self._ends, self._content)  # it may come yet, and says nothing any more
             yield from self._run_of(lambda char: char in "\r\n")
-            yield from self._until(self._later, self._content)
+            self._last = ""
+            yield from self._to_next_block()
+
+    def _to_next_block(self) -> Steps[None]:
+        while True:
+            found = yield from self._until((*self._later, *self._over), self._content)
+            if found in self._later and self._last in ("", "\n"):
+                return
+            self._content(found)
+            if found in self._over:
+                yield from self._until((), self._content)
+
+    def _content(self, text: str) -> None:
+        self._last = text[-1:] or self._last
+        super()._content(text)
 
     def _begins_inside(self) -> Steps[bool]:
         self._held = []  # white space, until it is known what it belongs to

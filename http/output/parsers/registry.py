@@ -124,7 +124,8 @@ def plug(tools: Callable[[Schemas], OutputParser] | None, reasoning: Callable[[b
 
 def _between(name: str) -> Callable[[bool], OutputParser]:
     start, end = THINK_MARKERS[name]
-    return lambda opened: ThinkingReader((start,), (end,), opened, anywhere=name == "mistral")
+    calls = "[TOOL_CALLS]" if name == "mistral" else None
+    return lambda opened: ThinkingReader((start,), (end,), opened, several_before=calls)
 
 
 def _granite(opened: bool) -> OutputParser:

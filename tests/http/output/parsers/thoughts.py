@@ -45,7 +45,28 @@ def _of(name: str) -> list[Sample]:
 
 THOUGHTS = [
     *(sample for name in PLAIN.values() for sample in _of(name)),
-    Sample("again", "[THINK]a[/THINK]b[THINK]c[/THINK]\nd", reasoning="mistral", thought="ac", content="bd"),
+    Sample(
+        "again",
+        "[THINK]a[/THINK]b\n[THINK]c[/THINK]\n[THINK]d[/THINK]e",
+        reasoning="mistral",
+        thought="acd",
+        content="b\ne",
+    ),
+    Sample(
+        "spoken of",
+        "[THINK]a[/THINK]`[THINK]` is a mark, \n [THINK]too",
+        reasoning="mistral",
+        thought="a",
+        content="`[THINK]` is a mark, \n [THINK]too",
+    ),
+    Sample(
+        "in a call",
+        'So.[TOOL_CALLS]get_weather[ARGS]{"city": "[THINK]\n[THINK]x[/THINK]"}',
+        "mistral",
+        "mistral",
+        content="So.",
+        calls=(("get_weather", {"city": "[THINK]\n[THINK]x[/THINK]"}),),
+    ),
     Sample("again", "<think>a</think>b<think>c</think>", reasoning="qwen3", thought="a", content="b<think>c</think>"),
     Sample(
         "short form",
