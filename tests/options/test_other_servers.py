@@ -166,6 +166,12 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
     )
 
 
+@pytest.mark.parametrize("name", ["--no-ui", "--no-webui", "--no-slots", "--no-props", "--no-metrics"])
+def test_what_stays_open_is_not_said_to_be_off(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused("folder", name)
+    assert f"{name}: not supported: it is always there" in capsys.readouterr().err
+
+
 def test_all_that_cannot_be_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     words = "--decode-context-parallel-size 2 --quite-other 7 --temp=0.5 --max-num-seq 4 --port 1 -xyz --jinja"
     refused("folder", *words.split())
