@@ -234,12 +234,22 @@ class Planner:
         decode, prompts = self.batch.due()
         if self.micro_batches is not None:
             decode = self.micro_batches.choose(decode, alone=not (len(prompts) or self.waiting))
-        if len(decode) <= self.budget:
+        most = self.budget - self._next_picture(prompts)
+        if len(decode) <= most:
             return decode
         first = int(np.searchsorted(decode, self._turn))
-        chosen: Ints = np.roll(decode, -first)[: self.budget]
-        self._turn = int(chosen[-1]) + 1
+        chosen: Ints = np.roll(decode, -first)[:most]
+        self._turn = int(chosen[-1]) + 1 if most else self._turn
         return chosen
+
+    def _next_picture(self, prompts: Ints) -> int:
+        """Tokens with which the oldest of these rows goes on, if no step may cut them: decoding rows leave them room."""
+        if self.encoder is None or not len(prompts):
+            return 0
+        oldest = min(map(self.batch.at, prompts.tolist()), key=self.waiting.rank)
+        computed = self.batch.num_computed_tokens[oldest.row]
+        size = next((end - start for start, end in oldest.pictures.whole if start == computed), 0)
+        return size if size <= self.budget else 0
 
     def _num_decoding(self, decode: Ints) -> int:
         """How many rows decode in a step such as this one; of a pipeline some step may have none of them."""

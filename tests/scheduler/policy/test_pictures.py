@@ -256,6 +256,24 @@ def test_who_is_told_that_a_picture_cannot_be_used() -> None:
     assert bench.table.finish(good) == Finish.LENGTH
 
 
+@pytest.mark.parametrize("budget", [12, 14])
+def test_a_picture_as_large_as_a_step_waits_for_nobody_who_decodes(budget: int) -> None:
+    bench = SeeingBench(vision=WHOLE, max_num_batched_tokens=budget)
+    texts = [bench.submit(prompt_of(5, seed), 200, ignore_eos=True) for seed in range(4)]
+    while not all(map(bench.table.generated, texts)):
+        bench.plan()
+        bench.work()
+    item = picture(3)
+    shown = bench.submit(prompt := with_pictures(20, item), 4, [item], ignore_eos=True)
+    for _ in range(40):
+        bench.plan()
+        bench.work()
+    assert bench.table.finish(shown) == Finish.LENGTH
+    assert min(map(bench.table.generated, texts)) > 20
+    bench.run()
+    assert bench.answer(shown) == expected_answer(prompt, 4, ignore_eos=True)
+
+
 def test_what_a_picture_has_spoilt_is_not_found_again() -> None:
     bench = SeeingBench(vision=CUT)
     item = picture(4, 40)
