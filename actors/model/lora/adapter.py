@@ -6,8 +6,9 @@ For each linear layer that it changes there are A [rank, inputs] and B [outputs,
 With target_parameters PEFT adapts the weights of a layer's experts that one tensor holds, two such by names within one
 another (`experts` and `experts.base_layer`): A [experts · rank, inputs] and B [outputs, rank · experts], of which the
 ranks of an expert lie side by side in A and `experts` apart in B.
-rank_pattern and alpha_pattern have other numbers for some layers; fan_in_fan_out says how W is stored, and changes
-nothing here. What an adapter may have beside that is refused by name. Knows files and no torch: no weight is read.
+rank_pattern and alpha_pattern have other numbers for some layers, or such weights; fan_in_fan_out says how W is stored,
+which changes nothing here. What an adapter may have beside that is refused by name. Knows files and no torch: no weight
+is read.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ LONGEST_CONFIG = 1 << 20  # bytes
 STAMP_BYTES = 7  # that fit a word of shared memory
 TYPES = ("F32", "F16", "BF16")
 EXPERTS = re.compile(r"(?:^|(?<=\.))experts(?:\.base_layer)*$")  # what holds the weights of all experts of a layer
+STACKED = ("gate_up_proj", "down_proj")  # its weights, in the order in which PEFT wraps them, the last one outside
 ALL_LINEAR = "all-linear"  # PEFT's word for target_modules
 STARTS = (True, False, None, "gaussian", "eva", "orthogonal")  # of init_lora_weights, that leave the base as it is
 HARMLESS = frozenset(  # fields that say how it was trained, or are read here
@@ -207,7 +209,8 @@ def _linear(
     for part, tensor in zip(("a", "b", "magnitude"), (a, b, m), strict=True):
         if tensor is not None and tensor.dtype not in TYPES:
             raise AdapterError(f"{parts[part]} is stored as {tensor.dtype}; supported are {', '.join(TYPES)}")
-    rank = int(_by_pattern(config.rank_pattern, module, config.r))
+    name = _pattern_name(module, config.target_parameters or ())
+    rank = int(_by_pattern(config.rank_pattern, name, config.r))
     outputs, inputs = b.shape[0] if b.shape else 0, a.shape[-1] if a.shape else 0
     experts = max(1, a.shape[0] // rank) if config.target_parameters and EXPERTS.search(module) and a.shape else 0
     ranks = rank * (experts or 1)
@@ -215,20 +218,35 @@ def _linear(
     for part, tensor in zip(wanted, (a, b, m), strict=True):
         if tensor is not None and tensor.shape not in (wanted[part], *([(1, outputs)] if part == "magnitude" else [])):
             raise AdapterError(f"{parts[part]} is {list(tensor.shape)} in place of {list(wanted[part])} (rank {rank})")
-    alpha = _by_pattern(config.alpha_pattern, module, config.lora_alpha)
+    alpha = _by_pattern(config.alpha_pattern, name, config.lora_alpha)
     scale = alpha / (math.sqrt(rank) if config.use_rslora else rank)
     others = rank, scale, inputs, outputs, parts.get("base"), experts
     return AdaptedLinear(module, parts["a"], parts["b"], parts.get("magnitude"), *others)
 
 
+def _pattern_name(module: str, parameters: Iterable[str]) -> str:
+    """What patterns are of: a layer, or a weight of experts, which is told by how many others are around it."""
+    if not EXPERTS.search(module):
+        return module
+    experts = EXPERTS.sub("experts", module)
+    own = [one for stacked in STACKED if _is_named(one := f"{experts}.{stacked}", parameters)]
+    around = module.removeprefix(experts).count(".base_layer")
+    return own[-1 - around] if around < len(own) else module
+
+
+def _is_named(name: str, ends: Iterable[str]) -> bool:
+    return any(f".{name}".endswith(f".{end}") for end in ends)
+
+
 def _check_parameters(config: AdapterConfig, linears: Mapping[str, AdaptedLinear]) -> None:
-    """Of which weights of experts tensors are their shapes say, but not of which a pattern is."""
+    """Of which weights of experts tensors are is known of those in STACKED, of others their shapes say."""
     for parameter in config.target_parameters or ():
-        module = parameter.rpartition(".")[0]
-        if not any(f".{EXPERTS.sub('experts', name)}".endswith(f".{module}") for name in linears):
+        module, _, last = parameter.rpartition(".")
+        there = {EXPERTS.sub("experts", name) for name in linears if module or EXPERTS.search(name)}
+        if not any(_is_named(f"{name}.{last}", (parameter,)) for name in there):
             raise AdapterError(f"target_parameters names {parameter}, of which the file has no tensors")
         patterns = [*(config.rank_pattern or ()), *(config.alpha_pattern or ())]
-        if any(EXPERTS.search(module) and parameter.rpartition(".")[2] in pattern for pattern in patterns):
+        if last not in STACKED and EXPERTS.search(module) and any(last in pattern for pattern in patterns):
             raise AdapterError(f"rank_pattern and alpha_pattern are not supported for {parameter} of target_parameters")
 
 
@@ -248,7 +266,7 @@ def _absent(targets: list[str] | str | None, linears: Iterable[str]) -> tuple[st
     if targets is None or targets == ALL_LINEAR:
         return ()
     if not isinstance(targets, str):
-        return tuple(one for one in targets if not _named_so(one, linears))
+        return tuple(one for one in targets if not any(_is_named(module, (one,)) for module in linears))
     try:
         found = any(re.fullmatch(targets, module) for module in linears)
     except re.error as error:
@@ -258,17 +276,13 @@ def _absent(targets: list[str] | str | None, linears: Iterable[str]) -> tuple[st
     return ()
 
 
-def _named_so(target: str, modules: Iterable[str]) -> bool:
-    return any(f".{module}".endswith(f".{target}") for module in modules)
-
-
 def check_fit(adapter: Adapter, sizes: Mapping[str, tuple[int, int]], refused: Mapping[str, str]) -> None:
     """AdapterError if a layer is not the model's: `sizes` are (outputs, inputs) of those that can be adapted, and
     `refused` says of others why not, by the end of their names. Or if it was trained of more than the file has: one
     that was cut short would be another. Names that the model has not trained nothing; nor, in new files, do experts'.
     """
     own = [module for module in sizes if ".experts." not in module]
-    if cut := [one for one in adapter.absent if _named_so(one, own)]:
+    if cut := [one for one in adapter.absent if any(_is_named(module, (one,)) for module in own)]:
         raise AdapterError(f"target_modules names {some(cut)}, of which the file has no tensors")
     for module, linear in adapter.linears.items():
         if module not in sizes:

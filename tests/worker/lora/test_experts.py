@@ -55,6 +55,26 @@ def test_stacked_experts(family: str, checkpoints: Folders, tmp_path: Path, kern
     assert off(alone[1], bench.logprobs(texts)[1]) > 0.01
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", pytest.param("mixtral", marks=pytest.mark.slow)])
+def test_names_of_linears_that_peft_makes_stacked(
+    family: str, checkpoints: Folders, tmp_path: Path, kernels: None
+) -> None:
+    """Gate and up, which it takes as one, have twice the rank by a pattern; and other patterns beside that."""
+    folder = checkpoints(family, initializer_range=0.1)
+    experts = ["w1", "w2", "w3"] if family == "mixtral" else ["gate_proj", "up_proj", "down_proj"]
+    given: dict[str, Any] = {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", *experts]}
+    paths = [
+        write_adapter(folder, tmp_path / "all", 1, **given),
+        write_adapter(
+            folder, tmp_path / "other", 2, **given, rank_pattern={"down_proj": 2}, alpha_pattern={"q_proj": 2}
+        ),
+    ]
+    bench = Bench(folder, paths)
+    texts = [(number % 3, text(number, 9 + number)) for number in range(5)]
+    for (adapter, ids), own in zip(texts, bench.logprobs(texts), strict=True):
+        assert off(own, logprobs_of(folder, paths[adapter - 1] if adapter else None, ids)) < 1e-5
+
+
 def by_experts(folder: Path, target: Path) -> None:
     """The same adapter as older files have it: of each expert's linears, by the names of the checkpoint."""
     given = load_file(folder / "adapter_model.safetensors")
@@ -104,9 +124,9 @@ def test_what_is_not_the_models(checkpoints: Folders, tmp_path: Path, kernels: N
 
     refused("target_parameters names mlp.gate.weight, of which", target_parameters=["mlp.gate.weight"])
     refused(
-        "rank_pattern and alpha_pattern are not supported for mlp.experts.down_proj",
-        target_parameters=EXPERTS[1:],
-        alpha_pattern={"down_proj": 2},
+        "rank_pattern and alpha_pattern are not supported for mlp.experts.other",
+        target_parameters=["mlp.experts.other"],
+        alpha_pattern={"other": 2},
     )
-    refused("of 12 experts of rank 2; the model has 8 experts", alpha_pattern={}, r=2)
+    refused("of 12 experts of rank 2; the model has 8 experts", target_parameters=EXPERTS[1:], alpha_pattern={}, r=2)
     refused("in place of", r=5)

@@ -121,7 +121,7 @@ def test_layers_that_are_computed_as_a_whole(
 
 FAMILIES = [
     ("llama_biased", LINEARS),
-    pytest.param("phi3", ["qkv_proj", "gate_up_proj", "down_proj"], marks=pytest.mark.slow),
+    pytest.param("phi3", ["qkv_proj", "gate_up_proj", *LINEARS], marks=pytest.mark.slow),
     pytest.param("glm4", ["q_proj", "v_proj", "gate_up_proj"], marks=pytest.mark.slow),
     pytest.param("gemma2", LINEARS, marks=pytest.mark.slow),
     pytest.param("olmo2", LINEARS, marks=pytest.mark.slow),
