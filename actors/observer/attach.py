@@ -120,13 +120,19 @@ def choose(servers: list[RunningServer], wanted: int | None) -> RunningServer:
         named = [server for server in servers if wanted in (server.port, server.pid)]
         others = f"; there are {_list(servers)}" if servers else ""
         if not named:
-            raise AttachError(f"no server has the port or process id {wanted}{others}")
+            raise AttachError(f"no server has the port or process id {wanted}{others}{_of_other_users()}")
         servers = named
     if not servers:
-        raise AttachError("no server runs here")
+        raise AttachError(f"no server runs here{_of_other_users()}")
     if len(servers) > 1:
         raise AttachError(f"several servers run here, choose one with --server: {_list(servers)}")
     return servers[0]
+
+
+def _of_other_users() -> str:
+    """To put behind a message."""
+    theirs = [server for server in find_servers(ROOT) if server.uid != os.getuid()]
+    return f", but those of other users, which they or root can look at: {_list(theirs)}" if theirs else ""
 
 
 def _list(servers: list[RunningServer]) -> str:

@@ -179,10 +179,19 @@ def test_a_server_that_is_not_there(server: Server) -> None:
 
 
 def test_no_server_at_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(module, "find_servers", list)
+    monkeypatch.setattr(module, "find_servers", lambda uid=None: [])
     for command in (["ps"], ["ps", "--json"], ["top", "--once"]):
         assert main(command) == 1
         assert capsys.readouterr() == ("", "actorserve: error: no server runs here\n")
+
+
+def test_servers_of_other_users_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a service is, which has a user of its own."""
+    theirs = RunningServer(8000, 10, os.getuid() + 1)
+    monkeypatch.setattr(module, "find_servers", lambda uid=None: [theirs] if uid == 0 else [])
+    for wanted, words in ((None, "no server runs here"), (8000, "no server has the port or process id 8000")):
+        with pytest.raises(AttachError, match=rf"^{words}, but those of other users, .*: port 8000 \(pid 10\)$"):
+            choose([], wanted)
 
 
 def test_two_servers(server: Server, another: Callable[[], Server]) -> None:
