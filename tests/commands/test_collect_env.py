@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from pathlib import Path
 
 import pytest
 
 from actorserve.actors.cli import main
+from actorserve.actors.commands import collect_env
 
 
 def test_what_a_report_needs_is_there_and_no_key(
@@ -42,3 +44,12 @@ def test_programs_that_are_missing_or_fail_are_no_error(
     found = json.loads(capfd.readouterr().out)
     assert found["system"]["compiler"] == "none"
     assert found["GPUs"] == {"nvidia-smi": "nothing"}
+
+
+def test_a_machine_without_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Which is why no server starts there, and what a report is for."""
+    monkeypatch.setattr(collect_env, "SHARED_MEMORY", tmp_path / "shm")
+    assert main(["collect-env"]) == 0
+    assert f"  {tmp_path}/shm: No such file or directory\n" in capfd.readouterr().out
