@@ -29,6 +29,7 @@ class JsonSchema(_Kind, frozen=True, tag="json_schema"):
     json_schema: dict[str, Any] | bool
     style: str = "json"
     strict: bool = True  # refuse keywords that cannot be enforced; else they are left out
+    root: dict[str, Any] | None = None  # the schema that it is taken from: what its references point into
 
 
 class CallObject(_Kind, frozen=True, tag="call_object"):
@@ -192,7 +193,11 @@ class _Maker:
             return self.draft.lark(wanted.grammar)
         if wanted.style != "json":
             raise GrammarError(f"structural_tag: json_schema with style {wanted.style!r} is not supported")
-        return self.draft.json(wanted.json_schema, wanted.strict)
+        schema = wanted.json_schema
+        if wanted.root is not None and isinstance(schema, dict):
+            place = "#/$defs/root"
+            schema = adapt_schema(schema, place) | {"$defs": {"root": adapt_schema(wanted.root, place)}}
+        return self.draft.json(schema, wanted.strict)
 
     def _tag(self, tag: Tag, depth: int, begin: str | None = None) -> list[Item]:
         """`begin`: what is left of it behind a trigger."""

@@ -158,6 +158,35 @@ def test_as_models_write_them(parser: str, text: str, crossed: bool) -> None:
     assert call.name == "weather" and json.loads(call.arguments)["town"] == "Oslo"
 
 
+NODE: dict[str, Any] = {
+    "properties": {"n": {"$ref": "#/$defs/n"}, "m": {"$ref": "#/properties/n"}, "next": {"$ref": "#"}},
+    "$defs": {"n": INTEGER, "tree": {"$ref": "#"}},
+    "type": "object",
+}
+
+
+@pytest.mark.parametrize("parser", ["qwen3_coder", "glm45", "minimax_m2", "hermes"])
+def test_references_into_the_whole_schema(parser: str) -> None:
+    of = model("demo")
+    grammar = of.grammar(**constraint(only_calls(parser, [ToolFunction("f", None, NODE, True)], False)))
+    given = {"n": "1", "m": "2", "next": '{"m": 3, "next": {"n": 4}}'}
+    text = {
+        "hermes": '<tool_call>\n{"name": "f", "arguments": {"n": 1, "m": 2, "next": NEXT}}\n</tool_call>',
+        "qwen3_coder": "<tool_call>\n<function=f>\n"
+        + "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in given.items())
+        + "</function>\n</tool_call>",
+        "glm45": "<tool_call>f\n"
+        + "".join(f"<arg_key>{name}</arg_key>\n<arg_value>{value}</arg_value>\n" for name, value in given.items())
+        + "</tool_call>",
+        "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n'
+        + "".join(f'<parameter name="{name}">{value}</parameter>\n' for name, value in given.items())
+        + "</invoke>\n</minimax:tool_call>",
+    }[parser].replace("NEXT", given["next"])
+    assert accepts(of, grammar, text)
+    for wrong in (text.replace("4", '"4"'), text.replace("3", "[]"), text.replace("2", '"a"')):
+        assert not accepts(of, grammar, wrong)
+
+
 def test_formats_that_no_grammar_knows() -> None:
     """A choice that is demanded is a list of JSON, in all formats."""
     none = {"openai", "gemma4", "functiongemma", "minimax_m3", "kimi_k3", "functionary"}

@@ -18,6 +18,7 @@ from ...openai.schemas import Object, ToolFunction
 from .tags import const, either, regex, tag
 from .values import types
 
+_ELSEWHERE = re.compile(r'"\$ref": "(?!#?/(\$defs|definitions)/)')
 NO_ARGUMENTS: Object = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -127,7 +128,7 @@ def _arguments(tool: ToolFunction, around: Callable[[str, bool], tuple[str, str]
 def _value(one: Object, kinds: Collection[str], root: Object) -> Object:
     """A string stands there as it is, all else as JSON; what may be either is anything."""
     if kinds and "string" not in kinds:
-        return {"type": "json_schema", "json_schema": _with_definitions(one, root)}
+        return {"type": "json_schema", **_part(one, root)}
     match one:
         case {"enum": [*texts]} if texts and all(isinstance(text, str) for text in texts):
             return either([const(text) for text in texts])
@@ -136,8 +137,12 @@ def _value(one: Object, kinds: Collection[str], root: Object) -> Object:
     return {"type": "any_text"}
 
 
-def _with_definitions(one: Object, root: Object) -> Object:
-    return one | {name: root[name] for name in ("$defs", "definitions") if name in root}
+def _part(one: Object, root: Object) -> Object:
+    """The schema of an argument, with what it refers to: definitions, or all, where it points elsewhere."""
+    definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
+    if _ELSEWHERE.search(json.dumps([one, definitions])):
+        return {"json_schema": one, "root": root}
+    return {"json_schema": one | definitions}
 
 
 _DEEPSEEK, _DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"

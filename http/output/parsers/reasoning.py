@@ -7,8 +7,8 @@ from .base import Broken, Reader, Steps, beginning_of_marker
 
 
 class ThinkingReader(Reader):
-    """One block of it first in the text. `inside`: the text begins in a block. `several_before`: others may follow, each
-    behind another or first in a line, up to where this begins calls.
+    """One block of it first in the text. `inside`: the text begins in a block. `several_before`: others may follow,
+    each behind another or first in a line, up to where this begins calls.
     """
 
     def __init__(

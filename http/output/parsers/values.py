@@ -87,9 +87,9 @@ def kinds(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozense
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:
-    """What "#/$defs/Name" stands for; None where that is not in this schema."""
+    """What "#/$defs/Name" or "#" stands for; None where that is not in this schema."""
     found: Any = root
-    for step in reference.removeprefix("#/").split("/"):
+    for step in reference.removeprefix("#").split("/")[1:]:
         found = found.get(step) if isinstance(found, Mapping) else None
     return found
 
