@@ -243,7 +243,7 @@ class Planner:
         return chosen
 
     def _next_picture(self, prompts: Ints) -> int:
-        """Tokens with which the oldest of these rows goes on, if no step may cut them: decoding rows leave them room."""
+        """Tokens with which the oldest of these rows goes on, if no step may cut them: decoding rows leave room."""
         if self.encoder is None or not len(prompts):
             return 0
         oldest = min(map(self.batch.at, prompts.tolist()), key=self.waiting.rank)
