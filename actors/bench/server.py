@@ -81,7 +81,7 @@ class StartedServer:
         self._changed.set()
 
     def __enter__(self) -> StartedServer:
-        command = [sys.executable, "-m", "actorserve", "launch", "--port", "0", *self.arguments]
+        command = [sys.executable, "-P", "-m", "actorserve", "launch", "--port", "0", *self.arguments]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

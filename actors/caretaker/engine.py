@@ -43,7 +43,7 @@ class Engine:
         self._port = 0
         self._lines: list[str] = []
         env = os.environ | ({"ACTORSERVE_ENGINE_SECRET": secret} if secret else {})
-        command = [sys.executable, "-m", "actorserve", "engine", *words, "--steward", "0.0.0.0:0"]
+        command = [sys.executable, "-P", "-m", "actorserve", "engine", *words, "--steward", "0.0.0.0:0"]
         # the thread that starts it lives as long as this process does, so that the child ends with it and not before
         started: Future[subprocess.Popen[bytes]] = Future()
         threading.Thread(target=self._live, args=(command, env, started), daemon=True).start()
