@@ -261,8 +261,8 @@ REFUSED = {  # reason: names
     "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
     "--code-revision",
-    "it is always there; a proxy before the server can keep clients from it": "--no-ui --no-webui --no-slots --no-props "
-    "--no-metrics",
+    "it is always there; a proxy before the server can keep clients from it": "--no-ui --no-webui --no-slots "
+    "--no-props --no-metrics",
     "put a proxy before the server": "--ssl-cert-reqs --ssl-ciphers --disable-fastapi-docs --path",
     "no code of this kind is loaded": "--scheduler-cls --tools",
     "requests may ask for 20 logprobs, and no more": "--max-logprobs",
