@@ -15,7 +15,7 @@ from actorserve.actors.caretaker import engine
 
 
 def test_a_server_takes_no_module_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "json.py").write_text("raise RuntimeError('this json is not what was meant')\n")
+    (tmp_path / "argparse.py").write_text("raise RuntimeError('this one is not meant')\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ServerError, match=r"status 2 .*\n.*no such option"), StartedServer(["--of-nobody"], 60.0):
         pass
