@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from ..options.other_servers import KEY_VARIABLES
 from ..runtime.signals import die_with_parent
 from .client_tls import OWN, PERHAPS_WANTED, WANTED, ClientTls, may_want_certificate, wants_certificate
 
@@ -51,9 +53,11 @@ class StartedServer:
         env: Mapping[str, str] | None = None,
         tls: ClientTls = OWN,
     ) -> None:
-        """`own_group`: a Ctrl-C at the terminal is not for it. `env`: its environment, where it is not ours."""
+        """`own_group`: a Ctrl-C at the terminal is not for it. `env`: its environment, where it is not ours, but for
+        the keys of other servers, which whoever asks it here does not send.
+        """
         self._tls = tls
-        self._env = env
+        self._env = {name: text for name, text in (env or os.environ).items() if name not in KEY_VARIABLES}
         self.arguments = list(arguments)
         self._group = 0 if own_group else None
         self.base_url = ""

@@ -21,7 +21,23 @@ def test_a_server_takes_no_module_of_the_folder(tmp_path: Path, monkeypatch: pyt
         pass
 
 
-def test_nor_does_an_engine_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("env", [None, {"HOME": "/", "VLLM_API_KEY": "theirs"}])
+def test_a_server_has_no_key_of_other_servers(env: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bench would be asked for it."""
+    given: list[dict[str, str]] = []
+
+    def popen(*_: object, env: dict[str, str], **__: object) -> NoReturn:
+        given.append(env)
+        raise OSError("it is not started here")
+
+    monkeypatch.setenv("LLAMA_API_KEY", "theirs")
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(OSError, match="not started here"), StartedServer([], 60.0, env=env):
+        pass
+    assert "HOME" in given[0] and not {"VLLM_API_KEY", "LLAMA_API_KEY"} & given[0].keys()
+
+
+def test_an_engine_of_ray_takes_none_either(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 
     def popen(command: list[str], **_: object) -> NoReturn:
