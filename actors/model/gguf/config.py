@@ -216,6 +216,8 @@ def _yarn(fields: Fields, original: int) -> dict[str, Any]:
         raise fields.wrong_own("rope.scaling.factor", "a number above 0")
     if fields.factor("rope.scaling.yarn_ext_factor") not in (None, 1.0):
         raise fields.wrong_own("rope.scaling.yarn_ext_factor", "1")
+    if (given := numbers["attention_factor"] or 1.0) < 1:  # config.json's attn_factor stands there, too
+        numbers |= {"attention_factor": None, "attn_factor": given}
     older = fields.factor("rope.scaling.attn_factor")
     if fields.architecture == "olmo2":
         numbers["attention_factor"] = numbers["attention_factor"] or older

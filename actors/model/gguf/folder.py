@@ -21,7 +21,7 @@ from .header import BY_NAME, GgufHeader, GgufTensor, read_header
 from .tokenizer import make_tokenizer
 
 SOURCES = "gguf.json"
-VERSION = 6  # of what is made of a header
+VERSION = 7  # of what is made of a header
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from actorserve.actors.model.checks.model import find_model
+from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.gguf.architectures import Fields
 from actorserve.actors.model.gguf.header import MOST_VALUES, TYPES, GgufHeader, GgufTensor, read_header
 from actorserve.actors.model.gguf.names import hub_tensors
@@ -237,6 +239,15 @@ def test_yarn_as_converters_write_it(key: str, factor: float | None, tmp_path: P
     rope = json.loads((Path(info.folder) / "config.json").read_text())["rope_scaling"]
     assert (rope["rope_type"], rope["factor"], rope["original_max_position_embeddings"]) == ("yarn", 4.0, 16)
     assert rope["attention_factor"] == factor and rope["beta_fast"] == (None if factor else 16.0)
+
+
+def test_what_takes_back_yarns_own_factor_is_no_factor_of_all(tmp_path: Path) -> None:
+    """Converters write attn_factor of config.json (DeepSeek-R1-0528-Qwen3-8B) where attention_factor stands."""
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 16, "yarn_attn_factor": 0.875}
+    path = model(tmp_path, {f"llama.rope.scaling.{name}": value for name, value in scaling.items()})
+    info = resolve_model(make_config({"model": str(path), "device": "cpu", "load_format": "dummy"}))
+    rope = read_architecture(json.loads((Path(info.folder) / "config.json").read_text())).rope
+    assert rope.attention_factor == pytest.approx(0.875 * (1 + 0.1 * math.log(4)))
 
 
 def test_options_beside_a_file(tmp_path: Path) -> None:
