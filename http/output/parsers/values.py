@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 _NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # templates print them so, models copy them
 _NESTED = {"object", "array", "null"}  # models write these as Python does, with single quotes
 _IMPLY = {"properties": "object", "additionalProperties": "object", "items": "array"}  # by words of a schema
-_MAX_REFERENCES = 8  # from one schema to the next
+_LINE_ENDS = re.compile(r"\\.|[\r\n]", re.DOTALL)  # one behind a backslash is part of the literal
 
 
 def encodable(text: str) -> bool:
@@ -52,38 +53,55 @@ def types(schema: Mapping[str, Any], name: str) -> frozenset[str]:
 
 
 def inner(schema: Any, root: Mapping[str, Any], name: str) -> Any:
-    """The part of a schema that is about a property of this name, else about a list's items; None: none is."""
-    for _ in range(_MAX_REFERENCES):
-        if not isinstance(schema, Mapping):
-            return None
-        if not isinstance(reference := schema.get("$ref"), str):
-            break
-        schema = _referred(reference, root)
-    properties = schema.get("properties")
-    return properties.get(name) if isinstance(properties, Mapping) else schema.get("items")
+    """The part of a schema that is about a property of this name, a list's items or a map's values; None: none is."""
+    parts = [one for one in _behind(schema, root, _is_inner) if isinstance(one, Mapping)]
+    for one in parts:
+        if isinstance(properties := one.get("properties"), Mapping) and name in properties:
+            return properties[name]
+    return next((one[word] for word in ("items", "additionalProperties") for one in parts if word in one), None)
 
 
-def kinds(schema: Any, root: Mapping[str, Any], references: int = 0) -> frozenset[str]:
+def kinds(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """The types that a part of the schema `root` gives; empty where it says nothing."""
-    if not isinstance(schema, Mapping) or references > _MAX_REFERENCES:
+    said = [_own_kinds(one) for one in _behind(schema, root, _own_kinds)]
+    return frozenset[str]().union(*said) if all(said) else frozenset()
+
+
+def _is_inner(schema: Mapping[str, Any]) -> bool:
+    return not schema.keys().isdisjoint(_IMPLY)
+
+
+def _own_kinds(schema: Any) -> frozenset[str]:
+    if not isinstance(schema, Mapping):
         return frozenset()
-    if isinstance(reference := schema.get("$ref"), str):
-        return kinds(_referred(reference, root), root, references + 1)
     said = schema.get("type")
     if said is not None:
         kinds_said = [said] if isinstance(said, str) else said if isinstance(said, list) else []
         return frozenset(one for one in kinds_said if isinstance(one, str))
     if "const" in schema or isinstance(schema.get("enum"), list):
         return frozenset(_NAMES.get(type(one), "object") for one in schema.get("enum", [schema.get("const")]))
-    if implied := {kind for word, kind in _IMPLY.items() if word in schema}:
-        return frozenset(implied)
-    several_kinds = [
-        kinds(one, root, references + 1)
-        for word in ("anyOf", "oneOf", "allOf")
-        if isinstance(several := schema.get(word), list)
-        for one in several
-    ]
-    return frozenset[str]().union(*several_kinds) if all(several_kinds) else frozenset()
+    return frozenset(kind for word, kind in _IMPLY.items() if word in schema)
+
+
+def _behind(schema: Any, root: Mapping[str, Any], says: Callable[[Mapping[str, Any]], object]) -> list[Any]:
+    """A schema, or what its references and alternatives come to: each once, up to those that say it themselves."""
+    found, seen, open_ones = [], set[int](), [schema]
+    while open_ones:
+        one = open_ones.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Mapping) and isinstance(reference := one.get("$ref"), str):
+            open_ones.append(_referred(reference, root))
+        elif isinstance(one, Mapping) and not says(one) and (several := _alternatives(one)):
+            open_ones += reversed(several)
+        else:
+            found.append(one)
+    return found
+
+
+def _alternatives(schema: Mapping[str, Any]) -> list[Any]:
+    return [one for word in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(word), list) for one in schema[word]]
 
 
 def _referred(reference: str, root: Mapping[str, Any]) -> Any:
@@ -112,15 +130,22 @@ def typed(text: str, wanted: frozenset[str]) -> str:
 
 
 def python_value(text: str) -> str:
-    """A Python literal as JSON text. Words of JSON stand for themselves; what is neither is a string."""
+    """A Python literal as JSON text, also where lines end in a string. Words of JSON stand for themselves; what is
+    neither is a string.
+    """
     stripped = text.strip()
-    if (said := _in_python(stripped)) is not None:
-        return said
+    for literal in (stripped, _LINE_ENDS.sub(_escaped, stripped)):
+        if (said := _in_python(literal)) is not None:
+            return said
     try:
         parsed(stripped)
     except ValueError:
         return f'"{quoted(stripped)}"'
     return stripped
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return {"\n": r"\n", "\r": r"\r"}.get(found[0], found[0])
 
 
 def _in_python(text: str) -> str | None:

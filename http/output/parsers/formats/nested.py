@@ -77,7 +77,7 @@ class MinimaxM3(TaggedCalls):
         tag = yield from self._tag_name()
         if tag is None:
             said = "".join(text)
-            return typed(said if said.strip() else EMPTY.get("".join(wanted), said), wanted)
+            return typed(said if said.strip() else EMPTY.get("".join(wanted - {"null"}), said), wanted)
         members: list[tuple[str, str]] = []
         while tag is not None:
             if tag in CALLS:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorserve.http.output.parsers.values import python_value, quoted, string, typed, types
+from actorserve.http.output.events import Turn
+from actorserve.http.output.parsers.registry import make_parser
+from actorserve.http.output.parsers.values import inner, python_value, quoted, string, typed, types
 
 SCHEMA: dict[str, Any] = {
     "properties": {
@@ -59,6 +61,50 @@ def test_types_of_a_schema(name: str, wanted: set[str]) -> None:
     assert types({}, name) == types({"properties": 5}, name) == frozenset()
 
 
+OPTIONAL: dict[str, Any] = {
+    "properties": {
+        "place": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+        "days": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]},
+        "counts": {"oneOf": [{"type": "null"}, {"type": "object", "additionalProperties": {"type": "integer"}}]},
+        "loop": {"anyOf": [{"$ref": "#/$defs/Loops"}]},
+        "closed": {"properties": {"x": {"type": "integer"}}, "additionalProperties": False},
+    },
+    "$defs": {
+        "Place": {"allOf": [{"properties": {"x": {"type": "integer"}}}, {"properties": {"y": {"type": "number"}}}]}
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("property_", "name", "wanted"),
+    [
+        ("place", "x", {"type": "integer"}),
+        ("place", "y", {"type": "number"}),
+        ("place", "z", None),
+        ("days", "item", {"type": "integer"}),
+        ("counts", "a", {"type": "integer"}),
+        ("loop", "a", None),
+        ("closed", "x", {"type": "integer"}),
+        ("closed", "y", False),
+    ],
+)
+def test_parts_of_a_schema(property_: str, name: str, wanted: Any) -> None:
+    assert inner(OPTIONAL["properties"][property_], OPTIONAL, name) == wanted
+    assert types(OPTIONAL, "loop") == frozenset()
+
+
+def test_members_of_what_may_be_left_out() -> None:
+    parser = make_parser(reasoning=None, tools="minimax_m3", schemas={"f": OPTIONAL})
+    text = (
+        '<tool_call><invoke name="f"><place><x>1</x><y>2.5</y></place><days><item>3</item></days>'
+        "<counts><a>4</a></counts><days></days></invoke></tool_call>"
+    )
+    turn = Turn()
+    turn.add([*parser.feed(text.replace("<", "]<]minimax[>[<")), *parser.finish()])
+    said = '{"place": {"x": 1, "y": 2.5}, "days": [3], "counts": {"a": 4}, "days": []}'
+    assert [call.arguments for call in turn.calls] == [said]
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "value"),
     [
@@ -102,6 +148,11 @@ def test_value_of_a_text(text: str, wanted: set[str], value: object) -> None:
         ("(1, [2, None])", [1, [2, None]]),
         ("{1: True}", {"1": True}),
         ("'a' 'b'", "ab"),
+        ("'a\n\tb\\n\\\\'", "a\n\tb\n\\"),
+        ('"say \\"a\r\nb\\"\n"', 'say "a\r\nb"\n'),
+        ("['a\nb', {'c': 'd\n'}]", ["a\nb", {"c": "d\n"}]),
+        ("'a \\\nb\nc'", "a b\nc"),
+        ("a\n'b'", "a\n'b'"),
         ("true", True),
         ("1e999", float("inf")),
         ("{1, 2}", "{1, 2}"),
