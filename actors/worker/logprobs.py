@@ -1,6 +1,8 @@
 """Logprobs for the rows whose requests ask for them: computed from the model's own logits, written for detokenizers.
 
 They are those of the logits as the model gives them, before penalties, masks, temperature and filters.
+A step may come late for a request that has ended. Its slot may be another's by then, whose records another engine's
+worker writes, so that nothing is stored, nor given back, for a use of a slot that is not the present one.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import torch
 from torch import Tensor
 
 from actorserve.kernels.cpu.penalties import log_sums, top_logprobs
+from actorserve.shm.layout import LOW32
 from actorserve.shm.table.logprobs import MOST, RECORD, Logprobs
+from actorserve.shm.table.table import slot_of
 
 from ..protocol.request import Sampling
 from .transfer import to_device
@@ -40,9 +44,9 @@ class Listed(NamedTuple):
 
 
 class LogprobRecords(NamedTuple):
-    """Records (`pack_records`) of tokens at these positions of these slots, which may be on their way from a device."""
+    """Records (`pack_records`) of tokens at these positions of these refs, which may be on their way from a device."""
 
-    slots: Ints
+    refs: Ints
     positions: Ints
     records: Tensor
     listed: Listed | None = None
@@ -59,7 +63,7 @@ class LogprobsWriter:
         self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
         self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely tokens, length of the prompt
         self._listed: dict[int, Ints] = {}  # row: the token ids that its request lists
-        self._slot = np.zeros(rows, np.int64)
+        self._ref = np.zeros(rows, np.int64)
         self._used: set[int] = set()  # slots whose memory was written
         self._used_listed: set[int] = set()  # those of them whose requests listed token ids
         self._entries = None
@@ -68,13 +72,13 @@ class LogprobsWriter:
             self._entries = np.ndarray(shape, ENTRY, area.map, 0, strides)
             self._values = np.ndarray((area.slots, area.listed_stride // 4), "<f4", area.map, area.listed_start)
 
-    def place(self, row: int, slot: int, sampling: Sampling, prompt_tokens: int) -> None:
+    def place(self, row: int, ref: int, sampling: Sampling, prompt_tokens: int) -> None:
         """A sequence takes a row."""
         self._most[row] = -1
         self._rows_with_logprobs.discard(row)
         self._prompts.pop(row, None)
         self._listed.pop(row, None)
-        self._slot[row] = slot
+        self._ref[row] = ref
         if sampling.prompt_logprobs >= 0:
             self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
         if self._area is None:
@@ -84,7 +88,13 @@ class LogprobsWriter:
             self._rows_with_logprobs.add(row)
             if sampling.logprob_token_ids:
                 self._listed[row] = np.array(sampling.logprob_token_ids, np.int64)
-        if row in self._listed:
+        if self._area.is_current(ref):
+            self._give_back(slot_of(ref), row in self._listed, sampling)
+
+    def _give_back(self, slot: int, lists: bool, sampling: Sampling) -> None:
+        """The memory of a slot's former use, where the present one writes nothing over it."""
+        assert self._area is not None
+        if lists:
             self._used_listed.add(slot)
         elif slot in self._used_listed:
             self._used_listed.remove(slot)
@@ -100,8 +110,8 @@ class LogprobsWriter:
         return np.flatnonzero(self._most[rows] >= 0) if self._rows_with_logprobs else np.empty(0, np.int64)
 
     def places(self, rows: Ints) -> tuple[Ints, int, Listed | None]:
-        """(the slots of these rows, how many of the most likely words are told, and which others)."""
-        return self._slot[rows], int(self._most[rows].max()), self._listed_by(rows)
+        """(the refs of these rows, how many of the most likely words are told, and which others)."""
+        return self._ref[rows], int(self._most[rows].max()), self._listed_by(rows)
 
     def _listed_by(self, rows: Ints) -> Listed | None:
         """None: no row lists any."""
@@ -122,9 +132,9 @@ class LogprobsWriter:
     def write(self, raw: tuple[Ints, Tensor], rows: Ints, tokens: np.ndarray, positions: Ints) -> None:
         """The rows have drawn these tokens, which will stand at these positions."""
         asked, logits = raw
-        slots, most, listed = self.places(rows[asked])
+        refs, most, listed = self.places(rows[asked])
         if self._entries is not None:
-            self.store(LogprobRecords(slots, positions[asked], _records(logits, tokens[asked], most, listed), listed))
+            self.store(LogprobRecords(refs, positions[asked], _records(logits, tokens[asked], most, listed), listed))
 
     def prompts_among(self, rows: Ints) -> bool:
         """Whether any of these rows wants to be told of its prompt."""
@@ -144,23 +154,26 @@ class LogprobsWriter:
             if row not in self._prompts:
                 continue
             most, length = self._prompts[row]
-            slot = int(self._slot[row])
+            ref = int(self._ref[row])
             stop = min(start + count, length - 1)  # the last position's logits are for the first token of the answer
             for begin in range(start, stop, CHUNK):
                 end = min(begin + CHUNK, stop)
                 following = np.arange(begin + 1, end + 1)
                 own = logits(np.arange(first + begin - start, first + end - start))
-                yield LogprobRecords(np.full(end - begin, slot), following, _records(own, log[slot, following], most))
+                tokens = log[slot_of(ref), following]
+                yield LogprobRecords(np.full(end - begin, ref), following, _records(own, tokens, most))
 
     def store(self, told: LogprobRecords) -> None:
         """Records that are on the host."""
-        if self._entries is None:
+        if self._entries is None or self._area is None:
             return
-        slots, positions, records, listed = told
-        found = records.numpy().view(ENTRY)[..., 0]
+        refs, positions, records, listed = told
+        current = np.flatnonzero([self._area.is_current(ref) for ref in refs.tolist()])
+        slots, positions = (refs & LOW32)[current], positions[current]
+        found = records.numpy().view(ENTRY)[..., 0][current]
         if listed is not None:
             found, values = np.split(found, [-listed.words.shape[1]], 1)
-            self._store_listed(slots, positions, values["logprob"], listed.counts)
+            self._store_listed(slots, positions, values["logprob"], listed.counts[current])
         self._entries[slots, positions, : found.shape[1]] = found
 
     def _store_listed(self, slots: Ints, positions: Ints, values: np.ndarray, counts: Ints) -> None:

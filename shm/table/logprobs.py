@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from struct import Struct
 
 from ..layout import PAGE, whole
@@ -33,6 +34,7 @@ class Logprobs:
     def __init__(self, fd: int, slots: int, max_tokens: int) -> None:
         self.slots, self.max_tokens = slots, max_tokens
         self.stride, self.listed_stride = _strides(max_tokens)
+        self.is_current: Callable[[int], bool] = lambda ref: True  # the slot is not another request's by now
         self.map = mmap.mmap(fd, slots * (self.stride + self.listed_stride))
 
     @staticmethod

@@ -343,7 +343,7 @@ class CpuRunner:
         if self.embeds is not None:
             prompt = prompt[self.embeds.place(row, new.ref) :]
         self.logits_processors.place(row, drawn, rendition, prompt.astype(np.int64), answer.tolist())
-        self.logprobs.place(row, slot, drawn, new.num_prompt_tokens)
+        self.logprobs.place(row, new.ref, drawn, new.num_prompt_tokens)
         if self.verifier is not None:
             self.verifier.place(row, self.log[slot, : new.num_known_tokens], new.num_computed_tokens)
 

@@ -179,7 +179,7 @@ class GpuRunner:
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
         )
         self.sampler.place(row, new.sampling, self.read_rendition(new.ref), prompt, answer)
-        self.sampler.logprobs.place(row, slot, new.sampling, new.num_prompt_tokens)
+        self.sampler.logprobs.place(row, new.ref, new.sampling, new.num_prompt_tokens)
         if self.adapted is not None:
             self.adapted.place(row, new.adapter)
         return int(self.log[slot, new.num_known_tokens - 1])

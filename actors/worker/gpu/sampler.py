@@ -188,9 +188,9 @@ class Sampler:
         if not told.size:
             return
         at = to_device(told, self.device)
-        slots, most, listed = self.logprobs.places(pending.rows[told])
+        refs, most, listed = self.logprobs.places(pending.rows[told])
         records = pack_records(self._logits.index_select(0, at).float(), self._tokens[at].long(), most, listed)
-        pending.told.append(LogprobRecords(slots, pending.positions[told], to_host(records), listed))
+        pending.told.append(LogprobRecords(refs, pending.positions[told], to_host(records), listed))
 
     def tell_prompts(self, pending: PendingStep, starts: Ints, hidden: Hidden, log: np.ndarray) -> None:
         """Logprobs of prompts' tokens behind those of a step, which begin at `starts` and were made to `hidden`."""

@@ -83,4 +83,6 @@ def request_readers(
 
     reports = context.system.is_reporter(context.spec)
     area = Logprobs(context.files["logprobs"], *context.system.files.logprobs) if reports else None
+    if area is not None:
+        area.is_current = context.table.is_current
     return read_rendition, area, make_matchers
