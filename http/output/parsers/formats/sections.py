@@ -10,7 +10,7 @@ from .json_calls import name_char
 
 
 class SectionCalls(CallReader):
-    """A format says its markers; `starts` are those of the section and of a call, `closers` end a call and the section.
+    """A format says its markers; `starts` are those of sections and of a call, `closers` end a call and sections.
 
     A call counts outside a section, too: models forget to begin it.
     """
@@ -18,9 +18,9 @@ class SectionCalls(CallReader):
     separator: ClassVar[str]
 
     def _call(self, marker: str) -> Steps[None]:
-        if marker == self.starts[0]:
+        if marker != self.starts[-1]:
             yield from self._space()
-            yield from self._expect(self.starts[1])
+            yield from self._expect(self.starts[-1])
         self._begin(*(yield from self._head()))
         yield from self._space()
         yield from self._json(self._arguments)
@@ -67,11 +67,13 @@ class DeepSeekV3(DeepSeekV31):
 
 
 class KimiK2(SectionCalls):
-    """<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>; the first is the id."""
+    """<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>; the first is the id. Some
+    write the section's marks without the s.
+    """
 
-    starts = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+    starts: tuple[str, ...] = ("<|tool_calls_section_begin|>", "<|tool_call_section_begin|>", "<|tool_call_begin|>")
     separator = "<|tool_call_argument_begin|>"
-    closers = ("<|tool_call_end|>", "<|tool_calls_section_end|>")
+    closers = ("<|tool_call_end|>", "<|tool_calls_section_end|>", "<|tool_call_section_end|>")
     ends = ("<|tool_call_end|>",)
 
     def _head(self) -> Steps[tuple[str, str | None]]:

@@ -13,6 +13,7 @@ from .json_calls import name_char
 
 QUOTES = "\"'"
 STRING = frozenset({"string"})
+ANYTHING = frozenset({"object", "array", "string"})  # what values without a type are: JSON, or else text
 JSON_TYPES = frozenset({"object", "array", "number", "integer", "boolean", "null"})
 
 
@@ -222,6 +223,10 @@ class Glm45(TaggedCalls):
         self._close_object()
         self._closers.clear()
         self._begins_again(found)
+
+    def _types(self, key: str) -> frozenset[str]:
+        known = self._schema.get("properties")
+        return super()._types(key) or (ANYTHING if isinstance(known, Mapping) and key in known else frozenset())
 
 
 def _dropped(text: str) -> None:

@@ -87,6 +87,15 @@ _SECTIONS = [
         "kimi_k2",
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.<|tool_call_argument_begin|>{}",
     ),
+    Sample(
+        "a section of one",
+        "So.<|tool_call_section_begin|><|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_call_section_end|>",
+        "kimi_k2",
+        content="So.",
+        calls=(NOW,),
+        ids=("functions.now:0",),
+    ),
     one(
         "id without number",
         "kimi_k2",
@@ -200,6 +209,17 @@ _TAGGED = [
         "glm45",
         "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value> a\n</arg_value>\n</tool_call>",
         ("get_weather", {"city": " a\n"}),
+    ),
+    one(
+        "of any type",
+        "glm45",
+        "<tool_call>keep"
+        + "".join(
+            f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>"
+            for key, value in (("a", '{"x": [1]}'), ("b", " [1, null]"), ("c", " 7"), ("d", "{x}"), ("e", "[1]"))
+        )
+        + "</tool_call>",
+        ("keep", {"a": {"x": [1]}, "b": [1, None], "c": " 7", "d": "{x}", "e": "[1]"}),
     ),
     text("words", "glm45", "<tool_call>this is none</tool_call> <tool_call></tool_call>"),
 ]

@@ -31,6 +31,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         note={"anyOf": [{"type": "string"}, {"type": "null"}]},
     ),
     "now": _object(),
+    "keep": _object(a={}, b={"title": "B"}, c={}, d={"description": "anything"}),
     "write_file": _object(path={"type": "string"}, content={"type": "string"}),
 }
 
