@@ -124,11 +124,12 @@ def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype:
     kind = _kind(info, spec, whole)
     if kind is None:
         raise _refused(info, f"transformers {transformers.__version__} has no class of this name")
+    trust = {"trust_remote_code": config.trust_remote_code}
     try:
         if config.load_format == "dummy":
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(config.seed)
-                made: PreTrainedModel = kind.from_config(whole) if kind is AutoModel else kind(whole)
+                made: PreTrainedModel = kind.from_config(whole, **trust) if kind is AutoModel else kind(whole)
                 return made
         if gguf_tensors(Path(info.folder)) is not None:
             return _of_gguf(kind, whole, Path(info.folder), bool(spec.head))
@@ -138,7 +139,7 @@ def _make(config: Config, info: ModelInfo, spec: PoolingSpec, whole: Any, dtype:
             dtype=dtype,
             local_files_only=True,
             output_loading_info=True,
-            **({"trust_remote_code": config.trust_remote_code} if kind is AutoModel else {}),
+            **(trust if kind is AutoModel else {}),
         )
     except ConfigError:
         raise

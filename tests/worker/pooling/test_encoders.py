@@ -111,6 +111,32 @@ def test_a_head_of_tokens(tmp_path: Path) -> None:
     assert np.abs(found.numpy() - theirs).max() < 1e-4
 
 
+OWN_CODE = """
+from transformers import BertConfig, BertModel
+
+class OwnConfig(BertConfig):
+    model_type = "own"
+
+class OwnModel(BertModel):
+    config_class = OwnConfig
+"""
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_code_beside_the_weights(load_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = tmp_path / "own"
+    write_model("bert", folder)
+    values = json.loads((folder / "config.json").read_text())
+    places = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+    values |= {"architectures": ["OwnModel"], "model_type": "own", "auto_map": places}
+    (folder / "config.json").write_text(json.dumps(values))
+    (folder / "own.py").write_text(OWN_CODE)
+    assert load(folder, load_format=load_format, trust_remote_code=True)
+    with pytest.raises(ConfigError, match="--trust-remote-code runs the code beside its weights"):
+        load(folder, load_format=load_format)
+
+
 def test_int8_is_near(tmp_path: Path) -> None:
     write_model("bert", tmp_path, hidden_size=64, intermediate_size=256)
     with torch.inference_mode():
