@@ -20,6 +20,7 @@ import importlib
 import io
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -87,6 +88,7 @@ def take_over(supervisor: int, control: int, output: int, kept: Container[int]) 
             del sys.path[0]  # no json.py of the user's folder is taken for ours
         die_with_supervisor(supervisor)
         leave_signals_to_supervisor()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # in a container the supervisor has a handler
         _Template(supervisor, socket.socket(fileno=control)).serve()
 
     _live_and_end(begin)
