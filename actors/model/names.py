@@ -248,11 +248,16 @@ def _either(names: list[str]) -> str:
 def _instead(name: str, commit: str | None, missing: str) -> str:
     """What a repository is that lacks something."""
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        files = HfApi().list_repo_files(name, revision=commit)
-    except _failures():  # it says less, then
+        files = [one.rfilename for one in HfApi().model_info(name, revision=commit).siblings or []]
+    except HfHubHTTPError:  # it says less, then
         files = []
+    except _failures() as error:
+        kind = ConfigError if _is_offline() else PassingError
+        lacks = f"the hub's cache here has no {missing} of {name}"
+        raise kind(f"model: {lacks}, and the hub cannot be reached ({_cause(error)})") from None
     if ADAPTER in files:
         return "is a LoRA adapter; name its model, and this by --lora-modules (--enable-lora)"
     if found := [file for file in files if file.endswith((".bin", ".pth"))]:

@@ -10,7 +10,7 @@ import pytest
 from actorserve.actors.model.checks.model import find_model, find_models
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, PassingError, make_config
-from tests.model.hub.served import NAME, refusal
+from tests.model.hub.served import NAME, Hub, refusal
 
 
 def test_a_typo_names_folders_that_are_near(here: Path) -> None:
@@ -40,6 +40,16 @@ def test_no_network_may_pass_and_a_wrong_name_does_not(here: Path, monkeypatch: 
         with pytest.raises(ConfigError) as caught:
             find_model(make_config({"model": name, "device": "cpu"}))
         assert type(caught.value) is ConfigError and caught.value.status == 2
+
+
+def test_a_download_that_was_cut_off_may_go_on_later(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    del hub.files["model.safetensors"]
+    assert "has no safetensors: it is no model" in refusal(NAME)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(PassingError, match=f"cache here has no safetensors of {NAME}, and the hub cannot be reached"):
+        find_model(make_config({"model": NAME, "device": "cpu"}))
 
 
 def test_what_is_no_folder(here: Path) -> None:
