@@ -18,7 +18,7 @@ from actorserve.http.settings import Settings
 from ..frontend.media import taken_out
 from ..protocol.topics.prompts import EmbedsPrompt, Prompt
 from .inputs.prompts import GivenPrompt
-from .outputs import PromptError, RequestOutput, completions, prompt_logprobs
+from .outputs import Logprobs, PromptError, RequestOutput, completions, prompt_logprobs
 from .pooling import PooledPrompt
 from .sampling_params import SamplingParams
 
@@ -43,15 +43,15 @@ class PromptRequest:
         """To be made in the event loop."""
         return Job([self.given.prompt], self.asked.params, self.asked.rendering, wants_ids=True)
 
-    def output(self, job: Job, decode: Decode) -> RequestOutput:
-        """What has come of it."""
+    def output(self, job: Job, decode: Decode, made: dict[int, Logprobs] | None = None) -> RequestOutput:
+        """What has come of it. `made`: see outputs.completions."""
         params, first = self.params, job.choices[0]
         return RequestOutput(
             request_id=self.request_id,
             prompt=decode(first.prompt_ids) if self.given.is_chat else self.given.text,
             prompt_token_ids=first.prompt_ids,
             prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs(first),
-            outputs=completions(job, params.n, _ranked(params), params.detokenize),
+            outputs=completions(job, params.n, _ranked(params), params.detokenize, made),
             num_cached_tokens=first.cached_tokens,
         )
 
@@ -73,8 +73,8 @@ def make_request(
 ) -> PromptRequest:
     """Checked as far as that goes without rendering it; ApiError says what cannot be."""
     request = params.to_request(priority)
-    request.model, request.stream = adapter, stream
-    request.prompt = given.like
+    request.model, request.stream = adapter, stream and params.prompt_logprobs is None  # which come with the first
+    request.prompt, request.cache_salt = given.like, given.cache_salt
     if isinstance(given.prompt, EmbedsPrompt):
         if not settings.prompt_embeds:
             raise ApiError(400, "prompt_embeds: embeddings are taken with enable_prompt_embeds=True.", "prompt_embeds")

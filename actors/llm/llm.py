@@ -75,6 +75,7 @@ class LLM(EnqueuedMethods, PoolingMethods, BeamSearchMethods, AdministrationMeth
         self._pictures = GivenPictures(self.config, self._settings.media)
         self._ids = itertools.count()
         self._enqueued: list[PromptBatch] = []
+        self._tokenizer: Any = None
         if self._launched is not None:
             weakref.finalize(self, self._launched.close)
             self._launched.take_over(self)
@@ -105,22 +106,27 @@ class LLM(EnqueuedMethods, PoolingMethods, BeamSearchMethods, AdministrationMeth
         use_tqdm: bool | Callable[..., Any] = True,
         *,
         chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
         priority: Sequence[int] | None = None,
         lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """The next turn of a conversation, or of each in a list of them. The text is as the model writes it: thinking
         and tool calls are not taken out of it.
         """
+        if chat_template_content_format not in ("auto", self.config.chat_template_content_format):
+            raise ValueError("chat_template_content_format is an option of the LLM object")
         variables = {
             "chat_template": chat_template,
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
             "tools": tools,
             "chat_template_kwargs": chat_template_kwargs,
+            "mm_processor_kwargs": mm_processor_kwargs,
         }
         self._check_generates()
         given, _ = given_conversations(messages, variables, self._pictures, self._settings)
@@ -240,9 +246,13 @@ class LLM(EnqueuedMethods, PoolingMethods, BeamSearchMethods, AdministrationMeth
         """The model's tokenizer, as transformers loads it."""
         if not self._engine.model.tokenizer_folder:
             raise ValueError("skip_tokenizer_init: there is no tokenizer")
-        from transformers import AutoTokenizer
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self._engine.model.tokenizer_folder)
+            self._tokenizer = AutoTokenizer.from_pretrained(
+                self._engine.model.tokenizer_folder, trust_remote_code=self.config.trust_remote_code
+            )
+        return self._tokenizer
 
     def _check_generates(self) -> None:
         if (pooling := self._engine.model.pooling) is not None:

@@ -10,6 +10,7 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 
 from ..protocol.messages import TokenLogprobs
+from .inputs.lora import LoRARequest
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class CompletionOutput:
     logprobs: Logprobs | None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -52,6 +54,8 @@ class RequestOutput:
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = True
     num_cached_tokens: int = 0
+    lora_request: LoRARequest | None = None
+    metrics: None = None  # a server's /metrics and records have times
 
 
 class PromptError(ValueError):
@@ -67,6 +71,10 @@ class PromptError(ValueError):
         more = f" (and {len(errors) - 1} more prompts failed)" if len(errors) > 1 else ""
         super().__init__(f"prompt {self.index}: {errors[self.index]}{more}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Exceptions are made anew of their text, where they come from another process."""
+        return type(self), (self.errors, self.outputs)
+
 
 def aborted(output: Any) -> Any:
     """The same, whose answers that have not ended have been aborted."""
@@ -76,15 +84,19 @@ def aborted(output: Any) -> Any:
     return replace(output, outputs=answers, finished=True)
 
 
-def completions(job: Job, wanted: int, ranked: bool | None, text: bool) -> list[CompletionOutput]:
+def completions(
+    job: Job, wanted: int, ranked: bool | None, text: bool, made: dict[int, Logprobs] | None = None
+) -> list[CompletionOutput]:
     """The answers of a job that has one prompt: the likeliest `wanted` of them where more were made.
 
     `ranked`: whether logprobs tell of the likeliest tokens, not of such as the request lists; None: there are none.
+    `made`: those of earlier calls for this job, by choice, which only grow.
     """
     choices = job.choices
     if len(choices) > wanted:
         choices = sorted(choices, key=_likelihood, reverse=True)[:wanted]
-    return [_completion(choice, index, ranked, text) for index, choice in enumerate(choices)]
+    made = {} if made is None else made
+    return [_completion(choice, index, ranked, text, made) for index, choice in enumerate(choices)]
 
 
 def _likelihood(choice: Choice) -> float:
@@ -92,14 +104,17 @@ def _likelihood(choice: Choice) -> float:
     return sum(one.logprob for one in choice.logprobs) / max(1, len(choice.logprobs))
 
 
-def _completion(choice: Choice, index: int, ranked: bool | None, text: bool) -> CompletionOutput:
-    logprobs = choice.logprobs if ranked is not None else []
+def _completion(
+    choice: Choice, index: int, ranked: bool | None, text: bool, made: dict[int, Logprobs]
+) -> CompletionOutput:
+    logprobs, entries = choice.logprobs if ranked is not None else [], made.setdefault(choice.index, [])
+    entries += [_entries(one, bool(ranked)) for one in logprobs[len(entries) :]]
     return CompletionOutput(
         index=index,
         text="".join(choice.text) if text else "",
-        token_ids=choice.ids,
+        token_ids=list(choice.ids),  # which the engine's thread adds to
         cumulative_logprob=None if ranked is None else sum(one.logprob for one in logprobs),
-        logprobs=None if ranked is None else [_entries(one, ranked) for one in logprobs],
+        logprobs=None if ranked is None else list(entries),
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
     )

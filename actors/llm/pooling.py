@@ -130,9 +130,11 @@ class PooledPrompts:
         prompts: PromptType | Sequence[PromptType],
         params: PoolingParams | Each | None,
         task: str | None,
-        make: Callable[[Job], Any],
+        make: Callable[[str], Callable[[Job], Any]],
     ) -> list[PooledPrompt]:
-        """One for each prompt; `task`, if it is not that of the parameters."""
+        """One for each prompt; of this task, if that is given, else of the parameters' or the model's first. `make`: an
+        output of a task.
+        """
         spec = self._spec()
         given = given_prompts(prompts, self._pictures)
         each = list(params) if isinstance(params, Sequence) else [params or PoolingParams()] * len(given)
@@ -186,16 +188,21 @@ class PooledPrompts:
         given: GivenPrompt,
         params: PoolingParams,
         task: str | None,
-        make: Callable[[Job], Any],
+        make: Callable[[str], Callable[[Job], Any]],
         spec: PoolingSpec,
     ) -> PooledPrompt:
         body = _body(params)
+        if given.cache_salt is not None:
+            raise ValueError(f"prompt {index}: cache_salt is for prompts of which text is generated")
+        if task and params.task and task != params.task:
+            raise ValueError(f"prompt {index}: the task of pooling_params is {params.task}, and {task} is asked for")
+        task = task or params.task or spec.tasks[0]
         try:
-            wanted = _wanted(body, spec, task or params.task or spec.tasks[0])
+            wanted = _wanted(body, spec, task)
             prompt = given.prompt
             if isinstance(prompt, TextPrompt):
                 prompt = msgspec.structs.replace(prompt, text=before(body, spec) + prompt.text)
-            return self._prompt([prompt], body, wanted, "prompt", make)
+            return self._prompt([prompt], body, wanted, "prompt", make(task))
         except ApiError as error:
             raise ValueError(f"prompt {index}: {error.message}") from None
 
@@ -223,12 +230,12 @@ def _wanted(body: EmbeddingRequest, spec: PoolingSpec, task: str) -> Pooling:
     return embedding(body, spec, task) if task in (EMBED, TOKEN_EMBED) else classification(body, spec, task)
 
 
-def embedding_output(job: Job) -> EmbeddingOutput:
-    return EmbeddingOutput(numbers(job.choices[0]))
+def embedding_output(task: str) -> Callable[[Job], EmbeddingOutput]:
+    return lambda job: EmbeddingOutput(numbers(job.choices[0]))
 
 
-def classification_output(job: Job) -> ClassificationOutput:
-    return ClassificationOutput(numbers(job.choices[0]))
+def classification_output(task: str) -> Callable[[Job], ClassificationOutput]:
+    return lambda job: ClassificationOutput(numbers(job.choices[0]))
 
 
 def array_output(task: str) -> Callable[[Job], PoolingOutput]:

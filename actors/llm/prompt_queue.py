@@ -16,7 +16,7 @@ from actorserve.http.generation.job import Job
 from ..frontend.engine import FrontendEngine
 from ..protocol.messages import Finish
 from ..runtime.process import Context
-from .batch import PromptBatch
+from .batch import PromptBatch, PromptRequest
 from .outputs import aborted
 
 
@@ -89,7 +89,11 @@ class PromptQueue:
         for index, output in ended:
             batch.end(index, aborted(output))
         for index in waiting:
-            batch.end(index, "it was aborted before it was begun")
+            wanted = batch.wanted[index]
+            if isinstance(wanted, PromptRequest):
+                batch.end(index, aborted(wanted.output(wanted.new_job(), self._decode)))
+            else:
+                batch.end(index, "it was aborted before it was begun")
 
     def cancel(self, batch: PromptBatch) -> None:
         """Nobody waits for it any more."""

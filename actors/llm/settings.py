@@ -16,7 +16,12 @@ from ..options.sources import named_values
 
 
 def read_options(model: str, options: dict[str, Any]) -> Config:
-    """Its Config. ConfigError names what only a server can have."""
+    """Its Config. ConfigError names what only a server can have. None is as if it was left out: wrappers of vLLM pass
+    on what they were not given. A dtype may be torch's.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    if "dtype" in options:
+        options["dtype"] = str(options["dtype"]).removeprefix("torch.")
     if options.get("frontends", 1) != 1:
         raise ConfigError("--frontends: an LLM object is its only frontend")
     if options.get("also"):
@@ -44,4 +49,5 @@ def make_settings(config: Config, model: ModelInfo) -> Settings:
         plugins=plugins_of(config),
         watermarks=not check_gpu(config),
         prompt_embeds=config.enable_prompt_embeds,
+        template_kwargs=config.json_object("default_chat_template_kwargs"),
     )

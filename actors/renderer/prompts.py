@@ -269,7 +269,19 @@ class Prompts:
         if keep < 0:
             spec, longest = self._model.encoder, self._model.max_model_len
             keep = max(1, longest - (message.max_tokens or 1)) if spec is None else spec.longest
+        prompt = message.prompt
+        if len(tokens) > keep and isinstance(prompt, TextPrompt) and prompt.add_special_tokens:
+            return self._cut(prompt.text, keep, message.keep_first)
         return tokens[:keep] if message.keep_first else tokens[max(0, len(tokens) - keep) :]
+
+    def _cut(self, text: str, keep: int, keep_first: bool) -> list[int]:
+        """So many tokens of it, those among them that stand around any text (BOS)."""
+        try:
+            self.tokenizer.enable_truncation(max_length=keep, direction="right" if keep_first else "left")
+            ids: list[int] = self.tokenizer.encode(text).ids
+        finally:
+            self.tokenizer.no_truncation()
+        return ids[:keep]
 
 
 def _misplaced(prompt: Prompt, error: Misplaced) -> RenderRefused:

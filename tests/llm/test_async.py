@@ -93,6 +93,30 @@ async def test_an_abort_ends_it_with_what_there_is(engine: AsyncLLM) -> None:
     assert seen[-1].finished and seen[-1].outputs[0].finish_reason == "abort" and seen[-1].outputs[0].text
 
 
+async def test_an_abort_of_one_that_waits_for_others(engine: AsyncLLM) -> None:
+    """Behind more than run, and are kept waiting by the actors: it has not begun."""
+    names = [f"many-{number}" for number in range(40)]
+    many = [asyncio.ensure_future(anext(engine.generate("Once", asked(FINAL, 1, LONG), name))) for name in names]
+    waits = asyncio.ensure_future(anext(engine.generate("Once", asked(FINAL, 2), "waits")))
+    while not waits.done():
+        await engine.abort("waits")
+        await asyncio.sleep(0)
+    output = waits.result()
+    assert output.finished and output.prompt == "Once" and output.request_id == "waits"
+    assert [(one.text, one.finish_reason) for one in output.outputs] == [("", "abort")] * 2
+    await engine.abort(names)
+    assert {output.outputs[0].finish_reason for output in await asyncio.gather(*many)} == {"abort"}
+
+
+async def test_prompt_logprobs_are_there_in_each_kind(engine: AsyncLLM) -> None:
+    told = []
+    for kind in RequestOutputKind:
+        params = SamplingParams(max_tokens=5, temperature=0, prompt_logprobs=1, output_kind=kind)
+        *_, last = [output async for output in engine.generate("Once upon a time", params, f"prompt-{kind.name}")]
+        told.append(last.prompt_logprobs)
+    assert told[0] is not None and told[0][0] is None and told[0][1] and told == [told[0]] * 3
+
+
 async def test_who_stops_reading_or_asks_wrongly_leaves_nothing(engine: AsyncLLM) -> None:
     stream = engine.generate("Once upon a time", asked(DELTA, 1, LONG), "left")
     await anext(stream)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import math
+import pickle
 import re
 import threading
 from typing import Any
@@ -230,10 +231,31 @@ def test_a_prompt_that_cannot_be_answered_does_not_harm_the_others(llm: LLM) -> 
     assert texts(good) == texts(generate(llm, ["Hello"])) * 2
 
 
+def test_such_an_error_may_come_from_another_process() -> None:
+    error = PromptError({1: "too long"}, [None, None])
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is PromptError and str(again) == str(error)
+    assert (again.index, again.errors, again.outputs) == (1, error.errors, error.outputs)
+
+
+def test_a_salt_keeps_a_prefix_to_itself(llm: LLM) -> None:
+    prompt = "A prefix of its own, longer than a block of the cache, and said by nobody else. " * 4
+
+    def cached(**fields: Any) -> int:
+        [output] = generate(llm, {"prompt": prompt, **fields})
+        return output.num_cached_tokens
+
+    assert cached(type="text") == 0 and cached() > 0
+    assert cached(cache_salt="a") == 0 and cached(cache_salt="a", multi_modal_uuids=None) > 0
+    assert cached(cache_salt="b") == 0
+
+
 def test_what_can_be_seen_before_is_refused_at_once(llm: LLM) -> None:
     for prompts, match in (
         (["a", 5], "prompt 1: a prompt must be a text"),
-        (["a", {"text": "b"}], "prompt 1: a prompt must be"),
+        (["a", {"text": "b"}], "prompt 1: text is none of prompt, prompt_token_ids"),
+        (["a", {"prompt": "b", "mm_processor_kwargs": {"min_pixels": 1}}], "prompt 1: mm_processor_kwargs is none of"),
+        (["a", {"prompt": "b", "cache_salt": 5}], "prompt 1: cache_salt is a text"),
         (["a", [1, -2]], "prompt 1: token ids are between"),
         (["a", "x" * (5 << 20)], "prompt 1: The prompt and its parameters have"),
     ):
@@ -293,6 +315,7 @@ def test_the_bar_counts_prompts_and_tokens(llm: LLM) -> None:
 def test_the_tokenizer_is_the_models_own(llm: LLM) -> None:
     [output] = generate(llm, "Hello, how are you?")
     assert llm.get_tokenizer().encode("Hello, how are you?") == output.prompt_token_ids
+    assert llm.get_tokenizer() is llm.get_tokenizer()
     gc.collect()
 
 

@@ -7,9 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+import torch
 
 import actorserve
 from actorserve import LLM, ConfigError, SamplingParams, StructuredOutputsParams
+from actorserve.actors.llm.settings import make_settings, read_options
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import make_config
 
 
 @pytest.mark.parametrize(
@@ -72,6 +76,16 @@ def test_options_are_refused_by_their_names() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             LLM(**options)
+
+
+def test_options_may_be_none_or_of_torch() -> None:
+    """As wrappers of vLLM pass them on."""
+    given = {"quantization": None, "max_num_seqs": None, "dtype": torch.bfloat16, "seed": None}
+    config = read_options("", given)
+    assert config.dtype == "bfloat16" and config.max_num_seqs == read_options("", {}).max_num_seqs
+    kwargs = read_options("", {"default_chat_template_kwargs": {"enable_thinking": False}})
+    model = resolve_model(make_config({"device": "cpu"}))
+    assert make_settings(kwargs, model).template_kwargs == {"enable_thinking": False}
 
 
 def test_the_package_itself_is_light() -> None:

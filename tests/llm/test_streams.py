@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from actorserve import CompletionOutput, LLMEngine, RequestOutput, RequestOutputKind
+from actorserve.actors.llm.outputs import Logprobs, completions
 from actorserve.actors.llm.streaming.stream import OutputStream
+from actorserve.actors.protocol.messages import TokenLogprobs
+from actorserve.actors.protocol.topics.prompts import TextPrompt
+from actorserve.http.generation.job import Job
 
 
 def output(text: str, finished: bool = False) -> RequestOutput:
@@ -56,3 +60,27 @@ def test_others_lose_nothing_when_one_fails() -> None:
     with pytest.raises(ValueError, match="too long"):
         engine.step()
     assert not engine.has_unfinished_requests() and engine.step() == []
+
+
+async def test_outputs_that_were_told_do_not_grow() -> None:
+    """Nor are the logprobs of earlier tokens made again."""
+    job = Job([TextPrompt("a")], [b""])
+    (choice,) = job.choices
+    made: dict[int, Logprobs] = {}
+
+    def told() -> CompletionOutput:
+        return completions(job, 1, True, True, made)[0]
+
+    outputs = []
+    for token in range(3):
+        choice.ids.append(token)
+        choice.logprobs.append(TokenLogprobs(b"x", token, -1.0, 1))
+        outputs.append(told())
+    assert [one.token_ids for one in outputs] == [[0], [0, 1], [0, 1, 2]]
+    assert [len(one.logprobs or ()) for one in outputs] == [1, 2, 3]
+    assert outputs[2].logprobs is not None and outputs[0].logprobs is not None
+    assert outputs[2].logprobs[0] is outputs[0].logprobs[0] and [one.cumulative_logprob for one in outputs] == [
+        -1,
+        -2,
+        -3,
+    ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from actorserve.actors.protocol.messages import Admit, Failed, Render, Rendered
 from actorserve.actors.protocol.topics.calls import Tokenize, Tokenized
@@ -140,6 +141,23 @@ def test_any_truncation_keeps_the_end(bench: Bench) -> None:
         assert prompt_of(bench, answer.refs[0]) == tokens[-keep:] and answer.prompt_tokens == min(keep, len(tokens))
         answer = bench.render(TokenPrompt(tokens), truncate_prompt_tokens=keep, keep_first=True)
         assert prompt_of(bench, answer.refs[0]) == tokens[:keep] and answer.prompt_tokens == min(keep, len(tokens))
+
+
+@pytest.mark.parametrize("keep_first", [True, False])
+def test_what_stands_around_a_text_stays_where_it_is_cut(bench: Bench, keep_first: bool) -> None:
+    """As a model's BOS."""
+    tokenizer = bench.renderer.prompts.tokenizer
+    begin = "<|begin|>"
+    tokenizer.add_special_tokens([begin])
+    number = tokenizer.token_to_id(begin)
+    tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, number)])
+    whole = ids("one two three four five six")
+    for keep in (1, 3, len(whole)):
+        bench.slot = 0
+        text = TextPrompt("one two three four five six")
+        answer = bench.render(text, truncate_prompt_tokens=keep, keep_first=keep_first)
+        rest = whole[: keep - 1] if keep_first else whole[len(whole) - keep + 1 :]
+        assert prompt_of(bench, answer.refs[0]) == [number, *rest] and answer.prompt_tokens == keep
 
 
 @pytest.mark.parametrize("asked", [None, 1, 16, LENGTH - 1])

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from actorserve.http.errors import ApiError
-from actorserve.http.media.parts import check_counts
+from actorserve.http.media.parts import KNOWN, check_counts
 from actorserve.http.settings import MediaRules
 
 from ...media.pictures import Pictures
@@ -114,11 +114,12 @@ class GivenPictures:
         return messages, found
 
     def _part(self, part: Any, place: str, found: list[MediaSource | None]) -> Any:
-        if not isinstance(part, Mapping) or part.get("type") in (None, "text"):
+        if not isinstance(part, Mapping) or "type" not in part:
             return part
         kind = part["type"]
         if kind not in STAND_INS:
-            found.append(None)
+            if kind in KNOWN:
+                found.append(None)
             return part
         make = self.source if kind == PICTURE else self.film
         found.append(make(part.get(kind), f"{place}.{kind}"))

@@ -33,6 +33,7 @@ class EmbedsDict(TypedDict):
     prompt_embeds: Any  # a tensor or an array, [tokens, hidden]
 
 
+KEYS = ("prompt", "prompt_token_ids", "prompt_embeds", DATA, "cache_salt")  # of a prompt that is a dict
 PromptType = str | list[int] | TextDict | TokensDict | EmbedsDict | Mapping[str, Any]
 Conversation = Sequence[Mapping[str, Any]]
 
@@ -43,6 +44,7 @@ class GivenPrompt(NamedTuple):
     prompt: Prompt
     text: str | None = None
     is_chat: bool = False
+    cache_salt: str | None = None  # only prompts with the same find its prefix
 
     @property
     def like(self) -> str | list[str | int | list[int]]:
@@ -71,16 +73,30 @@ def _are_ids(value: object) -> bool:
     return isinstance(value, Sequence) and bool(value) and all(type(one) is int for one in value)
 
 
+def _check_keys(prompt: Mapping[str, Any], index: int) -> None:
+    """Nothing that a prompt asks for is passed over; `type` is the name that vLLM has for its form."""
+    for key, value in prompt.items():
+        if key not in (*KEYS, "type") and value not in (None, {}, []):
+            raise ValueError(f"prompt {index}: {key} is none of {', '.join(KEYS)}")
+    if not isinstance(prompt.get("cache_salt"), str | None):
+        raise ValueError(f"prompt {index}: cache_salt is a text")
+
+
 def _given(prompt: object, index: int) -> GivenPrompt:
     if isinstance(prompt, Mapping):
-        if (rows := prompt.get("prompt_embeds")) is not None:
-            return GivenPrompt(_embeds(rows, index))
-        if (ids := prompt.get("prompt_token_ids")) is not None:
-            return GivenPrompt(_tokens(ids, index), prompt.get("prompt"))
-        prompt = prompt.get("prompt")
+        _check_keys(prompt, index)
+        return _of_dict(prompt, index)._replace(cache_salt=prompt.get("cache_salt"))
     if isinstance(prompt, str):
         return GivenPrompt(TextPrompt(prompt), prompt)
     return GivenPrompt(_tokens(prompt, index))
+
+
+def _of_dict(prompt: Mapping[str, Any], index: int) -> GivenPrompt:
+    if (rows := prompt.get("prompt_embeds")) is not None:
+        return GivenPrompt(_embeds(rows, index))
+    if (ids := prompt.get("prompt_token_ids")) is not None:
+        return GivenPrompt(_tokens(ids, index), prompt.get("prompt"))
+    return _given(prompt.get("prompt"), index)
 
 
 def _embeds(given: Any, index: int) -> EmbedsPrompt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +94,12 @@ class BeamSearchMethods:
         prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
         lora_request: LoRARequests = None,
+        use_tqdm: bool | Callable[..., Any] = False,
+        concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
-        """The `beam_width` likeliest answers to each prompt; one prompt after the other."""
+        """The `beam_width` likeliest answers to each prompt; one prompt after the other: no bar is shown, and any
+        `concurrency_limit` is kept.
+        """
         self._check_generates()
         self._check_usable()
         given = given_prompts(prompts, self._pictures)
@@ -108,7 +112,7 @@ class BeamSearchMethods:
     ) -> tuple[CompletionRequest, PreparedRequest]:
         """The request for a prompt; ValueError says what cannot be, before any is computed."""
         request = params.to_request()
-        request.model, request.prompt = adapter, given.like
+        request.model, request.prompt, request.cache_salt = adapter, given.like, given.cache_salt
         try:
             return request, ask_completion(request, self._settings, "")
         except ApiError as error:

@@ -63,16 +63,17 @@ class PoolingMethods:
         prompts: Prompts,
         pooling_params: Params = None,
         *,
-        pooling_task: str = EMBED,
+        pooling_task: str | None = None,
         use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
-        """What this task makes, as arrays. Of `{"data": …}` with io_processor_plugin: one output, whose `outputs` are
-        what the plugin makes of JSON and of what the model has pooled.
+        """What this task makes, or that of the parameters, or else the model's first, as arrays. Of `{"data": …}` with
+        io_processor_plugin: one output, whose `outputs` are what the plugin makes of JSON and of what the model has
+        pooled.
         """
         if isinstance(prompts, Mapping) and "data" in prompts:
             data = dict(prompts)["data"]
-            return [self._of_plugin(data, pooling_params, pooling_task, use_tqdm)]
-        made = self._pooled_prompts().of_task(prompts, pooling_params, pooling_task, array_output(pooling_task))
+            return [self._of_plugin(data, pooling_params, pooling_task or EMBED, use_tqdm)]
+        made = self._pooled_prompts().of_task(prompts, pooling_params, pooling_task, array_output)
         return self._pooled(made, use_tqdm)
 
     def score(

@@ -35,12 +35,13 @@ class Listener:
 
     def __init__(self, wanted: StreamedRequest, job: Job, stream: OutputStream) -> None:
         self._wanted, self._job, self._stream = wanted, job, stream
+        self._logprobs: dict[int, Logprobs] = {}
 
     def update(self, choice: Choice) -> None:
         """New text, or an end; that of all choices is told by the batch."""
         if all(one.finish_reason is not None for one in self._job.choices):
             return
-        output = self._wanted.output(self._job, self._stream.decode)
+        output = self._wanted.output(self._job, self._stream.decode, self._logprobs)
         if self._wanted.params.output_kind is RequestOutputKind.DELTA:
             output = replace(output, outputs=[one for one in output.outputs if one.index == choice.index])
         self._stream.put(replace(output, finished=False))

@@ -15,6 +15,7 @@ import jinja2
 from ...model.info import ModelInfo
 from ...model.tokenizers.tokenizer import find_templates, special_tokens, template_place
 from ...options.config import Config, ConfigError
+from .before_calls import thought_before_calls
 from .cache import Compiled, RequestTemplates, compile_template
 from .content_formats import Reads, fit_all
 from .later_system import said_by_user
@@ -88,11 +89,18 @@ def _check(messages: Any, given: dict[str, Any], variables: dict[str, Any] | Non
 def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str, Any], continued: bool) -> str:
     try:
         return _as_given(chosen, messages, given, continued)
-    except Declined:
-        other = said_by_user(messages)
-        if other is None:
-            raise
-        return _as_given(chosen, other, given, continued)
+    except Declined as error:
+        declined = error
+    for change in (thought_before_calls, said_by_user):
+        changed = change(messages)
+        if changed is None:
+            continue
+        messages = changed
+        try:
+            return _as_given(chosen, messages, given, continued)
+        except Declined:
+            continue
+    raise declined
 
 
 def _as_given(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str, Any], continued: bool) -> str:

@@ -71,7 +71,12 @@ def test_a_decoder_that_needs_all_tokens_gets_them_in_one_step(tmp_path: Path) -
             found = llm.embed(TEXTS, use_tqdm=False)
             assert cosines([one.outputs.embedding for one in found], expected).min() > EXACT
             assert sum(one.num_cached_tokens for one in found) == 0
-        tokens = llm.encode(TEXTS[:2], pooling_task="token_embed", use_tqdm=False)
+        tokens = llm.encode(TEXTS[:2], PoolingParams(task="token_embed"), use_tqdm=False)
+        assert llm.encode(TEXTS[0], use_tqdm=False)[0].outputs.data.ndim == 1
+        with pytest.raises(ValueError, match="the task of pooling_params is token_embed, and embed is asked for"):
+            llm.embed(TEXTS[0], pooling_params=PoolingParams(task="token_embed"))
+        with pytest.raises(ValueError, match="cache_salt is for prompts of which text is generated"):
+            llm.embed({"prompt": "a", "cache_salt": "b"})
     for one, states in zip(tokens, hidden_states(tmp_path, TEXTS[:2]), strict=True):
         assert one.outputs.data.shape == states.shape and cosines(one.outputs.data, states).min() > EXACT
 

@@ -73,7 +73,13 @@ HARMONY = r"""
 {%- set last = namespace(tool=none) -%}
 {%- for message in loop_messages -%}
     {%- if message.role == "assistant" and message.tool_calls -%}
-        {%- if message.thinking %}{{ "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}{% endif -%}
+        {%- if message.content and message.thinking -%}
+            {{- raise_exception("Cannot pass both content and thinking in an assistant message with tool calls!") -}}
+        {%- elif message.content -%}
+            {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.content + "<|end|>" -}}
+        {%- elif message.thinking -%}
+            {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" -}}
+        {%- endif -%}
         {%- for call in message.tool_calls -%}
             {%- set last.tool = call.function.name -%}
             {{- "<|start|>assistant to=functions." + call.function.name + "<|channel|>commentary json<|message|>" -}}
