@@ -21,6 +21,7 @@ from ..accounts import check_model_of
 from ..errors import ApiError, overloaded
 from ..generation.choice import read_state
 from ..generation.fields.decoding import check_model, engine_of
+from ..generation.fields.sampling import NO_SEED
 from ..generation.idempotency import StreamProgress, check_same, key_of, last_event
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
@@ -276,7 +277,7 @@ def seeded(request: web.Request, body: Body) -> Body:
     so that whoever goes on with it, here or in another server, knows it.
     """
     given = request.get(GIVEN)
-    if body.seed is None and (body.stream or given is not None):
+    if body.seed in NO_SEED and (body.stream or given is not None):
         seed = request[ANSWER_SEED] = secrets.randbits(64)
         body = msgspec.structs.replace(body, seed=sampling_seed(seed) if given is None else given.origin.sampling)
     if body.stream and body.seed is not None and request.headers.get(TRAIL) == "1":

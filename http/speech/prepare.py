@@ -16,6 +16,7 @@ from actorserve.actors.protocol.topics.prompts import SoundPrompt
 from ..errors import ApiError, bad_request, overloaded
 from ..generation.fields.decoding import decode_query
 from ..generation.fields.ranges import check_ranges
+from ..generation.fields.sampling import NO_SEED
 from ..settings import Settings
 from .fallback import has_thresholds
 from .schemas import TIMED, SpeechRequest
@@ -132,7 +133,7 @@ def params(body: SpeechRequest, settings: Settings, windows: int, about: tuple[s
     """The encoded Generation of each window; `about`: the request's id, and which of Sampling.logprobs."""
     if windows > MOST_WINDOWS:
         raise bad_request(f"file: it has {windows} windows; at most {MOST_WINDOWS} are taken.", "file")
-    seed = secrets.randbits(64) if body.seed is None else body.seed
+    seed = secrets.randbits(64) if body.seed in NO_SEED else body.seed or 0
     given: dict[str, Any] = {
         name: settings.sampling_defaults[name] for name in NUMBERS if name in settings.sampling_defaults
     }

@@ -27,6 +27,7 @@ __all__ = ["check_fields", "max_tokens_of", "parameters"]
 LATER_BYTES = 64  # what the engine may add: a key's priority, and which weights are loaded
 MAX_PARAMS_BYTES = (32 << 10) - LATER_BYTES  # what a slot of the request table has room for, without those
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default
+NO_SEED = (None, -1)  # -1 as in vLLM: none is given
 NUMBERS = tuple(name for name in SAMPLING_FIELDS if type(default_of(name)) in (int, float))
 OF_GENERATION = tuple(name for name in SAMPLING_FIELDS if name in Generation.__struct_fields__)
 
@@ -59,7 +60,7 @@ def parameters(
     minimum = request.min_tokens or 0
     if limit is not None and minimum > limit:
         raise bad_request(f"min_tokens ({minimum}) must not be more than max_tokens ({limit}).", "min_tokens")
-    seed = secrets.randbits(64) if request.seed is None else request.seed
+    seed = secrets.randbits(64) if request.seed in NO_SEED else request.seed or 0
     stops = stop_strings(request)
     given = {name: value for name in OF_GENERATION if (value := getattr(request, name)) is not None}
     if keep_special:

@@ -19,9 +19,10 @@ from tests.http.bodies import HI, body_of, for_chat, generations, refusal
 def test_seeds_differ_over_the_choices_and_come_again() -> None:
     first = [made.sampling.seed for made in for_chat(n=5, seed=(1 << 64) - 2)[1]]
     assert first == [(1 << 64) - 2, (1 << 64) - 1, 0, 1, 2]
-    assert [made.sampling.seed for made in for_chat(n=2, seed=-1)[1]] == [(1 << 64) - 1, 0]
-    drawn = {made.sampling.seed for _ in range(20) for made in for_chat(n=5)[1]}
-    assert len(drawn) == 100, "without a seed one is drawn for each request"
+    assert [made.sampling.seed for made in for_chat(n=2, seed=-2)[1]] == [(1 << 64) - 2, (1 << 64) - 1]
+    for nothing in ({}, {"seed": None}, {"seed": -1}):
+        drawn = {made.sampling.seed for _ in range(20) for made in for_chat(n=5, **nothing)[1]}
+        assert len(drawn) == 100, "without a seed one is drawn for each request"
 
 
 def test_no_choice_is_longer_than_a_slot_takes() -> None:

@@ -19,6 +19,7 @@ from actorserve.actors.protocol.topics.tools import Tool
 from ....errors import ApiError, bad_request
 from ....generation.adapter import checked
 from ....generation.choice import Choice
+from ....generation.fields.sampling import NO_SEED
 from ....generation.idempotency_keys import Key
 from ....generation.job import Engine, Job
 from ....generation.prepare import PreparedRequest
@@ -140,7 +141,7 @@ class ToolRun:
         if self._calls.has_no_more:
             choice = "none"
         digest = hashlib.sha256(f"{self.answer.key} {self._turns}".encode()).digest()
-        seed = int.from_bytes(digest[:6], "big") if self._body.seed is None else self._body.seed
+        seed = int.from_bytes(digest[:6], "big") if self._body.seed in NO_SEED else self._body.seed
         given = [*self._input, *said]
         return msgspec.structs.replace(functions, input=given, tool_choice=choice, seed=seed)
 
