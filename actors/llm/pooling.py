@@ -55,6 +55,18 @@ class PoolingParams(msgspec.Struct, kw_only=True, frozen=True):
     instruction: str | None = None
 
 
+P = TypeVar("P", "PoolingParams | None", "PoolingParams | Sequence[PoolingParams] | None")
+
+
+def cut_at(params: P, most: int | None) -> P:
+    """The same, with prompts cut at so many tokens, if any are said."""
+    if most is None:
+        return params
+    if isinstance(params, Sequence):
+        return [msgspec.structs.replace(one, truncate_prompt_tokens=most) for one in params]
+    return msgspec.structs.replace(params or PoolingParams(), truncate_prompt_tokens=most)
+
+
 @dataclass(frozen=True)
 class PoolingOutput:
     """A float32 array: a vector, or a row for each token."""

@@ -25,6 +25,7 @@ from ..pooling import (
     ScoringOutput,
     array_output,
     classification_output,
+    cut_at,
     embedding_output,
 )
 
@@ -39,17 +40,29 @@ class PoolingMethods:
     _engine: FrontendThread
 
     def embed(
-        self, prompts: Prompts, *, pooling_params: Params = None, use_tqdm: Bar = True
+        self,
+        prompts: Prompts,
+        *,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
         """A vector for each prompt."""
-        made = self._pooled_prompts().of_task(prompts, pooling_params, EMBED, embedding_output)
+        params = cut_at(pooling_params, truncate_prompt_tokens)
+        made = self._pooled_prompts().of_task(prompts, params, EMBED, embedding_output)
         return self._pooled(made, use_tqdm)
 
     def classify(
-        self, prompts: Prompts, *, pooling_params: Params = None, use_tqdm: Bar = True
+        self,
+        prompts: Prompts,
+        *,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[ClassificationOutput]]:
         """The probabilities of all labels for each prompt."""
-        made = self._pooled_prompts().of_task(prompts, pooling_params, CLASSIFY, classification_output)
+        params = cut_at(pooling_params, truncate_prompt_tokens)
+        made = self._pooled_prompts().of_task(prompts, params, CLASSIFY, classification_output)
         return self._pooled(made, use_tqdm)
 
     def reward(
@@ -64,12 +77,14 @@ class PoolingMethods:
         pooling_params: Params = None,
         *,
         pooling_task: str | None = None,
+        truncate_prompt_tokens: int | None = None,
         use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """What this task makes, or that of the parameters, or else the model's first, as arrays. Of `{"data": …}` with
         io_processor_plugin: one output, whose `outputs` are what the plugin makes of JSON and of what the model has
         pooled.
         """
+        pooling_params = cut_at(pooling_params, truncate_prompt_tokens)
         if isinstance(prompts, Mapping) and "data" in prompts:
             data = dict(prompts)["data"]
             return [self._of_plugin(data, pooling_params, pooling_task or EMBED, use_tqdm)]
@@ -82,10 +97,12 @@ class PoolingMethods:
         data_2: str | list[str],
         *,
         pooling_params: PoolingParams | None = None,
+        truncate_prompt_tokens: int | None = None,
         use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
         """How near texts are: one with each of the others, or each with its own."""
-        return self._pooled(self._pooled_prompts().scores(data_1, data_2, pooling_params), use_tqdm)
+        params = cut_at(pooling_params, truncate_prompt_tokens)
+        return self._pooled(self._pooled_prompts().scores(data_1, data_2, params), use_tqdm)
 
     def _of_plugin(self, data: Any, params: Params, task: str, use_tqdm: Bar) -> PoolingRequestOutput[Any]:
         made, own, given = self._pooled_prompts(), f"llm-{uuid.uuid4().hex}", msgspec.json.encode(data)

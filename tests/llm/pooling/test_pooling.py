@@ -73,6 +73,9 @@ def test_a_decoder_that_needs_all_tokens_gets_them_in_one_step(tmp_path: Path) -
             assert sum(one.num_cached_tokens for one in found) == 0
         tokens = llm.encode(TEXTS[:2], PoolingParams(task="token_embed"), use_tqdm=False)
         assert llm.encode(TEXTS[0], use_tqdm=False)[0].outputs.data.ndim == 1
+        for params in (None, PoolingParams(), [PoolingParams()] * 2):
+            cut = llm.embed(TEXTS[:2], pooling_params=params, truncate_prompt_tokens=3, use_tqdm=False)
+            assert [len(one.prompt_token_ids) for one in cut] == [3, 3]
         with pytest.raises(ValueError, match="the task of pooling_params is token_embed, and embed is asked for"):
             llm.embed(TEXTS[0], pooling_params=PoolingParams(task="token_embed"))
         with pytest.raises(ValueError, match="cache_salt is for prompts of which text is generated"):
