@@ -91,13 +91,12 @@ class InferenceService:
             job.done.add_done_callback(news.wake)
             left = len(job.choices)
             while left:
-                touched = await news.next()
-                if not touched and job.done.done():
-                    job.done.result()  # it failed
-                message = answers.news(touched)
+                message = answers.news(await news.next())
                 if message is not None:
                     left -= sum(bool(choice.finish_reason) for choice in message.choices)
                     yield message
+                if job.done.done():
+                    job.done.result()  # raises if it failed
             yield answers.usage()
 
     async def embed(self, request: Any, context: Any) -> Any:

@@ -1,0 +1,62 @@
+"""The methods of the gRPC service, before an engine that tests play."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from actorserve.actors.frontend.grpc_api.schema import message_class
+from actorserve.actors.frontend.grpc_api.service import InferenceService
+from actorserve.actors.protocol.messages import Finish
+from actorserve.http.errors import ApiError
+from tests.http.fakes import FakeEngine, finish_all, rendered, say
+from tests.http.serving import SETTINGS
+
+WAIT_S = 10.0  # what a call that is in order never needs
+
+
+class OneModel(FakeEngine):
+    """It is asked for no other."""
+
+    def of_model(self, model: int) -> FakeEngine:
+        return self
+
+
+class Context:
+    """What a call tells of itself."""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+
+async def collected(stream: Any) -> list[Any]:
+    return [message async for message in stream]
+
+
+@pytest.mark.parametrize("finish", [Finish.ERROR, Finish.REJECTED, Finish.GRAMMAR])
+@pytest.mark.parametrize("text", ["", "so far"])
+async def test_a_stream_ends_when_its_job_fails(finish: Finish, text: str) -> None:
+    """Also where the Delta that says so says that there is something new of a choice."""
+    engine = OneModel()
+    service = InferenceService(engine, SETTINGS)
+    stream = service.generate_stream(message_class("GenerateRequest")(text="hi"), Context())
+    told = asyncio.ensure_future(collected(stream))
+    job = await engine.jobs.get()
+    rendered(job)
+    await asyncio.sleep(0)  # until it is listened to
+    say(job, 0, text, 1, finish)
+    with pytest.raises(ApiError):
+        await asyncio.wait_for(told, WAIT_S)
+
+
+async def test_a_stream_that_ends_well() -> None:
+    engine = OneModel()
+    service = InferenceService(engine, SETTINGS)
+    stream = service.generate_stream(message_class("GenerateRequest")(text="hi", n=2), Context())
+    told = asyncio.ensure_future(collected(stream))
+    finish_all(await engine.jobs.get())
+    *parts, last = await asyncio.wait_for(told, WAIT_S)
+    assert {choice.text for part in parts for choice in part.choices} == {"yes0", "yes1"}
+    assert last.usage.completion_tokens == 6
