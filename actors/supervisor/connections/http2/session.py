@@ -29,6 +29,7 @@ MOST_STREAMS = 128  # of a connection at once
 WINDOW = 64 << 10  # of a stream: what may wait here for a frontend
 CONNECTION_WINDOW = 1 << 20
 IDLE_S = 120.0  # without a stream, before it is closed; the first head has to come within
+STALL_S = 30.0  # what a client gets to make room for more of an answer, before its stream is reset
 TO_LEAVE_S = 1.0  # what a client gets to read why it is closed
 ALLOWANCE, A_SECOND = 1000.0, 100.0  # of what costs more than it brings
 
@@ -263,7 +264,8 @@ class Session:
             if room <= 0:
                 waits = self._streams[stream].waits
                 waits.clear()
-                await waits.wait()
+                async with asyncio.timeout(STALL_S):
+                    await waits.wait()
                 continue
             self._http.send_data(stream, bytes(left[:room]))
             left = left[room:]

@@ -35,7 +35,7 @@ class Session(Protocol):
         """Of an answer, or behind it."""
 
     async def send_data(self, stream: int, data: bytes) -> None:
-        """Once there is room for them."""
+        """Once there is room for them. TimeoutError where the client makes none."""
 
     async def end(self, stream: int) -> None:
         """The answer is over."""
@@ -94,6 +94,8 @@ class Stream:
         try:
             await self._exchange(request, *server)
             await self._let_go()
+        except TimeoutError:  # the client does not read
+            await session.reset(number, ErrorCodes.CANCEL)
         except (OSError, h11.ProtocolError):  # the frontend has broken off
             await session.reset(number, ErrorCodes.INTERNAL_ERROR)
             return False
