@@ -3,9 +3,10 @@
 For each kind of processor they are another library (VARIANTS): only that of this machine is compiled, in a second or
 two. Its name holds a hash of sources, flags and compiler. It is written in a folder of its own and renamed, so that
 two who start at once, or one who is killed while it compiles, leave a whole library or none; what the killed leave
-behind, a later start removes. A cache that others may write, or that cannot be written, is not used: the library is
-compiled anew at each start then, but for later lives of a server's workers, to which it is handed on. Where it cannot
-be had the caller is told why, and computes by torch.
+behind, a later start removes. Behind it stands its digest: what a disk has damaged would end the process that loads it,
+and is compiled again. A cache that others may write, or that cannot be written, is not used: the library is compiled
+anew at each start then, but for later lives of a server's workers, to which it is handed on. Where it cannot be had the
+caller is told why, and computes by torch.
 
 One process, one library, one pool of threads, made at the first use: never before a fork. Knows no options.
 """
@@ -35,6 +36,7 @@ STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
 COMPILERS = ("cc", "gcc", "clang")
 UNKNOWN_FLAG = ("unrecognized command-line option", "unrecognized command line option", "unknown argument")
 NEW = ".new-"
+DIGEST = hashlib.sha256
 LINE = 64  # bytes of a cache line
 
 
@@ -208,10 +210,11 @@ def _load(own: Variant, compiler: str, keep: Callable[[Image], None] | None) -> 
             path = Path(private) / name
             return _loaded(path, _compile(compiler, own, path), keep)
     path, seconds = folder / name, 0.0
-    if not _is_ours(path):
+    if not (_is_ours(path) and _is_whole(path)):
         _remove_stale(folder)
         with _new_folder(folder) as made:
             seconds = _compile(compiler, own, made / name)
+            _seal(made / name)
             (made / name).rename(path)
     return _loaded(path, seconds, keep)
 
@@ -278,6 +281,21 @@ def _is_ours(path: Path) -> bool:
         return False
     kind = stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)
     return kind and state.st_uid == os.geteuid() and not state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _is_whole(path: Path) -> bool:
+    content = path.read_bytes()
+    size = len(content) - DIGEST().digest_size
+    return size > 0 and DIGEST(content[:size]).digest() == content[size:]
+
+
+def _seal(path: Path) -> None:
+    """Its digest comes behind it, where no loader looks, and all of it is on the disk before others see it."""
+    with path.open("r+b") as file:
+        digest = DIGEST(file.read()).digest()
+        file.write(digest)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager

@@ -358,6 +358,18 @@ def test_a_compiler_older_than_the_processor_makes_what_it_knows(
             native.load(cpu_flags(), NAMES[0])
 
 
+@pytest.mark.parametrize(("kept", "size"), [(0, 0), (0.5, 0.5), (0.5, 1)])
+def test_a_damaged_library_in_the_cache_is_compiled_again(tmp_path: Path, kept: float, size: float) -> None:
+    """Empty, cut off, or with zeros at its end, as a loss of power leaves files."""
+    need_compiler()
+    assert in_another_process(LOAD, tmp_path).communicate()[0] == "True\n"
+    (path,) = (tmp_path / "actorserve" / "kernels").iterdir()
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept * len(content))].ljust(int(size * len(content)), b"\0"))
+    assert in_another_process(LOAD, tmp_path).communicate()[0] == "True\n"
+    assert in_another_process(LOAD, tmp_path).communicate()[0] == "False\n"
+
+
 def test_a_library_that_cannot_be_mapped_is_none(tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"no library")
