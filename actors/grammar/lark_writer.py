@@ -71,13 +71,13 @@ class GrammarDraft:
         """Anything, to the end."""
         return self._passing(self.free) + self.rule(TEXT)
 
-    def until(self, text: str) -> str:
-        """Anything up to the first `text`, and this."""
+    def until(self, text: str, begins: str = "") -> str:
+        """Anything up to the first `text`, and this. `begins`: a regular expression of its first character."""
         first, *rest = self.words.split(text)
         if isinstance(first, int):
-            head = self.rule(f"{TEXT} {_exactly(first)}")
+            head = self.rule(f"/{begins}(?s:.*)/ {_exactly(first)}")
         else:
-            head = self.rule(f"/(?s:.*){_escaped(first)}/", "[lazy]")
+            head = self.rule(f"/{begins}(?s:.*){_escaped(first)}/", "[lazy]")
         return self._passing(self.free) + " ".join([head, *map(_exactly, rest)])
 
     def opening(self, marker: str) -> str:

@@ -69,6 +69,8 @@ def test_an_answer_in_the_final_channel(constraint: dict[str, Any]) -> None:
 def test_calls_in_their_channel(before: str) -> None:
     of, grammar = behind_thinking("openai_gptoss", tools=TOOLS, channels=True)
     assert accepts(of, grammar, before + CALL) and accepts(of, grammar, before + CALL.replace(" <|constrain|>", " "))
+    earlier = ' to=functions.f<|channel|>commentary json<|message|>{"x":1}'
+    assert accepts(of, grammar, before + earlier) and not accepts(of, grammar, before + earlier.replace("x", "y"))
     for wrong in (
         *(CALL[:-7], CALL.replace("functions.f", "functions.g"), CALL.replace('"x"', '"y"'), FINAL + '{"x":1}'),
         *(CALL.replace("commentary", "analysis"), CALL + CALL, CALL + "<|end|>", CALL.replace(" to=functions.f", "")),

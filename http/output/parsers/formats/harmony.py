@@ -31,11 +31,25 @@ class Harmony(Reader):
         self._firm = False  # it has a marker: no content where the text ends in it
 
     def _read(self) -> Steps[None]:
-        if self._opened:
+        if self._opened and not (yield from self._is_addressed()):
             yield from self._text_to(self._reasoning)
+        self._opened = False
         while True:
             header = yield from self._header()
             yield from self._message(header)
+
+    def _is_addressed(self) -> Steps[bool]:
+        """Does the first message begin with its recipient? Then it is no thinking, whatever the prompt left open."""
+        self._held = []
+        try:
+            yield from self._space()
+            found = yield from self._expect("to=functions.")
+            self._at -= len(found)
+            self._held = None
+            return True
+        except Broken:
+            self._reasoning(self._let_go())
+            return False
 
     def _header(self) -> Steps[str]:
         """All that stands before a message's text. What is no header is content."""
@@ -99,4 +113,4 @@ class Harmony(Reader):
 
     def _at_end(self) -> None:
         if self._held is not None and not self._firm:
-            self._content(self._let_go() + self._text[self._at :])
+            (self._reasoning if self._opened else self._content)(self._let_go() + self._text[self._at :])

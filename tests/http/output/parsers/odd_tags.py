@@ -328,6 +328,15 @@ _HARMONY = [
         thought="Hm.",
         content="4 < 5.",
     ),
+    one(
+        "recipient first, opened",
+        "openai",
+        ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}<|call|>',
+        reasoning="openai_gptoss",
+        opened=True,
+    ),
+    Sample("half a recipient, opened", " to=fun", "openai", "openai_gptoss", opened=True, thought=" to=fun"),
+    Sample("no recipient, opened", "\nto=f<|end|>", "openai", "openai_gptoss", opened=True, thought="\nto=f"),
     one("recipient first", "openai", ' to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Oslo"}'),
     one(
         "recipient behind the role",
