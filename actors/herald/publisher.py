@@ -34,6 +34,7 @@ class Publisher:
             if settings.replay_endpoint is not None:
                 self._replay = self._context.socket(zmq.ROUTER)
                 self._replay.setsockopt(zmq.LINGER, 0)
+                self._replay.setsockopt(zmq.SNDHWM, settings.buffer_steps + 1)  # a replay and its end wait whole
                 replay = address_of(settings.replay_endpoint, rank)
                 self._replay.bind(replay)
                 self.addresses += f", sent again at {replay}"

@@ -1,0 +1,36 @@
+"""Batches over ZeroMQ: what is kept is sent again whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.herald.publisher import END, Publisher
+from actorserve.actors.options.objects.kv_events import KVEvents
+
+zmq = pytest.importorskip("zmq")
+BATCHES = 5000  # more than ZeroMQ lets wait at both ends by itself, and than the kernel holds
+WAIT_MS = 20_000
+
+
+def test_who_reads_late_gets_all_of_a_replay(tmp_path: Path) -> None:
+    """It reads nothing before all is sent: what had no room was dropped without a word, and the end with it."""
+    replay = f"ipc://{tmp_path}/replay"
+    settings = KVEvents(endpoint=f"ipc://{tmp_path}/events", replay_endpoint=replay, buffer_steps=BATCHES)
+    publisher, context = Publisher(settings, 0), zmq.Context()
+    asks = context.socket(zmq.DEALER)
+    try:
+        for number in range(BATCHES + 10):
+            publisher.send(number, b"x" * 256)
+        asks.setsockopt(zmq.RCVTIMEO, WAIT_MS)
+        asks.connect(replay)
+        asks.send_multipart((b"", (0).to_bytes(8, "big")))
+        assert publisher._replay is not None and publisher._replay.poll(WAIT_MS)
+        ((who, start),) = publisher.requests()
+        publisher.answer(who, start)
+        told = [asks.recv_multipart()[1] for _ in range(BATCHES + 1)]
+        assert told == [number.to_bytes(8, "big") for number in range(10, BATCHES + 10)] + [END]
+    finally:
+        context.destroy(linger=0)
+        publisher.close()
