@@ -48,7 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(), Costs.NAME)
     config.pluginmanager.register(Forks(config))
     config.pluginmanager.register(Sharing())
-    if cache_folder() is None:
+    folder = cache_folder()
+    if folder is None or not os.access(folder, os.W_OK | os.X_OK):
         kept = tempfile.TemporaryDirectory(prefix="actorserve-cache-")
         os.environ["XDG_CACHE_HOME"] = kept.name  # processes that share the run inherit it
         config.add_cleanup(kept.cleanup)

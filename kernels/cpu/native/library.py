@@ -4,9 +4,9 @@ For each kind of processor they are another library (VARIANTS): only that of thi
 two. Its name holds a hash of sources, flags and compiler. It is written in a folder of its own and renamed, so that
 two who start at once, or one who is killed while it compiles, leave a whole library or none; what the killed leave
 behind, a later start removes. Behind it stands its digest: what a disk has damaged would end the process that loads it,
-and is compiled again. A cache that others may write, or that cannot be written, is not used: the library is compiled
-anew at each start then, but for later lives of a server's workers, to which it is handed on. Where it cannot be had the
-caller is told why, and computes by torch.
+and is compiled again. A cache that others may write is not used. Where there is none, or it lacks the library and is
+full or cannot be written, this is compiled anew at each start, but for later lives of a server's workers, to which it
+is handed on. Where it cannot be had the caller is told why, and computes by torch.
 
 One process, one library, one pool of threads, made at the first use: never before a fork. Knows no options.
 """
@@ -14,6 +14,7 @@ One process, one library, one pool of threads, made at the first use: never befo
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import platform
@@ -35,6 +36,7 @@ COMPILE_SECONDS = 120.0
 STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
 COMPILERS = ("cc", "gcc", "clang")
 UNKNOWN_FLAG = ("unrecognized command-line option", "unrecognized command line option", "unknown argument")
+FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 NEW = ".new-"
 DIGEST = hashlib.sha256
 LINE = 64  # bytes of a cache line
@@ -203,20 +205,29 @@ def load(flags: Set[str], variant: str | None = None, keep: Callable[[Image], No
 
 
 def _load(own: Variant, compiler: str, keep: Callable[[Image], None] | None) -> Library:
-    name = f"{own.name}-{_key(own, compiler)}.so"
-    folder = cache_folder()
-    if folder is None:
+    try:
+        name = f"{own.name}-{_key(own, compiler)}.so"
+        if (folder := cache_folder()) is not None:
+            with suppress(OSError):  # it is full, or may not be written
+                return _loaded(folder / name, _cached(folder / name, own, compiler), keep)
         with tempfile.TemporaryDirectory(prefix="actorserve-kernels-") as private:
             path = Path(private) / name
             return _loaded(path, _compile(compiler, own, path), keep)
-    path, seconds = folder / name, 0.0
-    if not (_is_ours(path) and _is_whole(path)):
-        _remove_stale(folder)
-        with _new_folder(folder) as made:
-            seconds = _compile(compiler, own, made / name)
-            _seal(made / name)
-            (made / name).rename(path)
-    return _loaded(path, seconds, keep)
+    except OSError as error:
+        raise NativeError(str(error)) from None
+
+
+def _cached(path: Path, own: Variant, compiler: str) -> float:
+    """Sees that it is there; how many seconds it took to compile it."""
+    if _is_ours(path) and _is_whole(path):
+        return 0.0
+    _remove_stale(path.parent)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=NEW, ignore_cleanup_errors=True) as folder:
+        made = Path(folder) / path.name
+        seconds = _compile(compiler, own, made)
+        _seal(made)
+        made.rename(path)
+    return seconds
 
 
 def _loaded(path: Path, seconds: float, keep: Callable[[Image], None] | None) -> Library:
@@ -230,13 +241,15 @@ def _loaded(path: Path, seconds: float, keep: Callable[[Image], None] | None) ->
 def load_image(image: Image) -> Library:
     """The same kernels again, whatever has become of their file and of the compiler; NativeError: the system does not
     let memory be a library."""
-    file = os.memfd_create("actorserve-kernels", os.MFD_CLOEXEC)  # it stays: what is loaded is known by its name
+    file = -1
     try:
+        file = os.memfd_create("actorserve-kernels", os.MFD_CLOEXEC)  # it stays: what is loaded is known by its name
         with open(file, "wb", closefd=False) as memory:
             memory.write(image.content)
         return Library(image.name, Path(f"/proc/self/fd/{file}"))
     except (OSError, NativeError) as error:
-        os.close(file)
+        if file >= 0:
+            os.close(file)
         raise NativeError(f"{image.name} in memory: {error}") from None
 
 
@@ -264,13 +277,13 @@ def _key(variant: Variant, compiler: str) -> str:
 
 
 def cache_folder() -> Path | None:
-    """Where libraries are kept, made if need be; None where others may write it, or we may not."""
+    """Where libraries are kept, made if need be; None where others may write it."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "actorserve" / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):
         return None
-    return folder if _is_ours(folder) and os.access(folder, os.W_OK | os.X_OK) else None
+    return folder if _is_ours(folder) else None
 
 
 def _is_ours(path: Path) -> bool:
@@ -296,18 +309,6 @@ def _seal(path: Path) -> None:
         file.write(digest)
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    try:
-        made = Path(tempfile.mkdtemp(dir=folder, prefix=NEW))
-    except OSError as error:
-        raise NativeError(f"{folder}: {error.strerror}") from None
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _remove_stale(folder: Path) -> None:
@@ -340,6 +341,8 @@ def _run(command: list[str]) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
     except subprocess.CalledProcessError as error:
         words = (error.stderr or "").strip().splitlines()
+        if full := next((line for line in words for sign in FULL if sign in line), ""):
+            raise OSError(full) from None
         if any(sign in line for line in words for sign in UNKNOWN_FLAG):
             raise UnknownProcessor(f"{compiler} does not know this processor: {words[0]}") from None
         raise NativeError(f"{compiler} fails: {next((w for w in words if 'error' in w), 'no word why')}") from None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -377,21 +380,68 @@ def test_a_library_that_cannot_be_mapped_is_none(tmp_path: Path) -> None:
         native.Library("plain", broken)
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o500])
-def test_a_cache_that_others_may_write_or_we_may_not_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
-) -> None:
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of a cache of one's own, for a library that is compiled at once."""
     need_compiler()
-    folder = tmp_path / "actorserve" / "kernels"
-    folder.mkdir(parents=True)
-    folder.chmod(mode)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     files = [file for file in native.sources() if file.name in PARTS]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(native, "COMMON", QUICKLY)
     monkeypatch.setattr(native, "sources", lambda: files)
+    folder = tmp_path / "actorserve" / "kernels"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o500])
+def test_a_cache_that_others_may_write_or_we_may_not_is_not_used(kernels: Path, mode: int) -> None:
+    kernels.chmod(mode)
     assert native.load(cpu_flags()).seconds > 0
     if mode == 0o777 or os.geteuid():
-        assert not list(folder.iterdir())
+        assert not list(kernels.iterdir())
+
+
+def test_what_is_in_a_cache_that_may_only_be_read_is_used(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an image has it that was built with its kernels."""
+    assert native.load(cpu_flags()).seconds > 0
+    kernels.chmod(0o500)
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # the test's user may be root
+    assert native.load(cpu_flags()).seconds == 0
+
+
+def no_room(*arguments: object, **options: object) -> None:
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+
+@pytest.mark.parametrize("at", ["compiler", "rename"])
+def test_where_the_cache_is_full_a_library_of_ones_own_is_made(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    if at == "rename":
+        monkeypatch.setattr(os, "rename", no_room)
+    else:
+        words = f"as: x.o: {os.strerror(errno.ENOSPC)}"
+        script = tmp_path / "cc"
+        script.write_text(f'#!/bin/sh\ncase "$*" in *"{kernels}"*) echo "{words}" >&2; exit 1;; esac\nexec cc "$@"\n')
+        script.chmod(0o700)
+        monkeypatch.setenv("CC", str(script))
+    assert native.load(cpu_flags()).seconds > 0
+    assert not list(kernels.iterdir())
+
+
+@pytest.mark.parametrize(("module", "name"), [(tempfile, "mkdtemp"), (os, "chmod")])
+def test_where_no_file_can_be_made_the_reason_is_said(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    monkeypatch.setattr(module, name, no_room)
+    with pytest.raises(native.NativeError, match=os.strerror(errno.EDQUOT)):
+        native.load(cpu_flags())
+
+
+def test_where_no_memory_can_be_a_file_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "memfd_create", no_room)
+    with pytest.raises(native.NativeError, match=r"plain-1\.so in memory: .*" + os.strerror(errno.EDQUOT)):
+        native.load_image(native.Image("plain-1.so", b""))
 
 
 def test_a_library_is_handed_on_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
