@@ -120,20 +120,17 @@ class Calls:
         was asked may have died; `again`: so it is, but for no longer. `limit`: seconds, if others than CALL_S. `only`:
         the engines that are asked.
         """
-        begun = []
-        for engine in range(len(self._ask_schedulers)) if only is None else only:
-            number = next(self.numbers)
-            begun.append((engine, number, partial(self._ask_schedulers[engine], make(number))))
-        for _, number, ask in begun:
-            self._begin(number, ask)
         who = "Engine {}" if len(self._ask_schedulers) > 1 else "The server"
-        waiting = [
-            self._answered(
-                number, None if patient else limit or CALL_S, ask if patient or again else None, who.format(at)
-            )
-            for at, number, ask in begun
-        ]
-        return await asyncio.gather(*waiting)
+
+        async def answer_of(engine: int) -> Message:
+            number = next(self.numbers)
+            ask = partial(self._ask_schedulers[engine], make(number))
+            self._begin(number, ask)
+            seconds, later = None if patient else limit or CALL_S, ask if patient or again else None
+            return await self._answered(number, seconds, later, who.format(engine))
+
+        engines = range(len(self._ask_schedulers)) if only is None else only
+        return await asyncio.gather(*map(answer_of, engines))
 
     async def reset_encoder_cache(self) -> None:
         """Embeddings of pictures are made anew, by all engines."""
@@ -190,8 +187,8 @@ class Calls:
     def _begin(self, number: int, ask: Callable[[], None]) -> None:
         if len(self._open) >= self._most:
             raise overloaded("The server has as many calls as it takes. Try again soon.")
+        ask()  # where it raises, nobody waits
         self._open[number] = asyncio.get_running_loop().create_future()
-        ask()
 
     async def _answered(
         self,
