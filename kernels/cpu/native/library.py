@@ -35,7 +35,6 @@ COMMON = ("-std=gnu11", "-O3", "-fPIC", "-pthread", "-Wno-psabi", *EXACT)
 COMPILE_SECONDS = 120.0
 STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
 COMPILERS = ("cc", "gcc", "clang")
-UNKNOWN_FLAG = ("unrecognized command-line option", "unrecognized command line option", "unknown argument")
 FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 NEW = ".new-"
 DIGEST = hashlib.sha256
@@ -46,8 +45,8 @@ class NativeError(Exception):
     """Why there are no kernels of our own."""
 
 
-class UnknownProcessor(NativeError):
-    """The compiler is older than what the processor can do."""
+class CompilerError(NativeError):
+    """The compiler does not take the sources: it, or its assembler, may be older than what the processor can do."""
 
 
 class Variant(NamedTuple):
@@ -196,12 +195,13 @@ def load(flags: Set[str], variant: str | None = None, keep: Callable[[Image], No
     if not found:
         raise NativeError(f"this processor has no {variant}")
     compiler = find_compiler()
-    for own in found[:-1]:
+    errors: list[CompilerError] = []
+    for own in found:
         try:
             return _load(own, compiler, keep)
-        except UnknownProcessor:
-            continue
-    return _load(found[-1], compiler, keep)
+        except CompilerError as error:
+            errors.append(error)
+    raise errors[0]
 
 
 def _load(own: Variant, compiler: str, keep: Callable[[Image], None] | None) -> Library:
@@ -336,16 +336,15 @@ def _compile(compiler: str, variant: Variant, target: Path) -> float:
 
 
 def _run(command: list[str]) -> None:
-    compiler = command[0]
+    compiler, setting = command[0], {**os.environ, "LC_ALL": "C"}  # its words are searched
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+        subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS, env=setting)
     except subprocess.CalledProcessError as error:
-        words = (error.stderr or "").strip().splitlines()
+        words = error.stderr.decode(errors="replace").strip().splitlines()
         if full := next((line for line in words for sign in FULL if sign in line), ""):
             raise OSError(full) from None
-        if any(sign in line for line in words for sign in UNKNOWN_FLAG):
-            raise UnknownProcessor(f"{compiler} does not know this processor: {words[0]}") from None
-        raise NativeError(f"{compiler} fails: {next((w for w in words if 'error' in w), 'no word why')}") from None
+        said = next((line for line in words if "error" in line.lower()), "no word why")
+        raise CompilerError(f"{compiler} fails: {said}") from None
     except subprocess.TimeoutExpired:
         raise NativeError(f"{compiler} took more than {COMPILE_SECONDS:.0f} s") from None
     except OSError as error:

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -332,6 +333,19 @@ def test_who_is_killed_while_it_compiles_leaves_nothing_that_is_loaded(tmp_path:
     assert again.communicate()[0] == "True\n" and not left.exists()
 
 
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of a cache of one's own, for a library that is compiled at once."""
+    need_compiler()
+    files = [file for file in native.sources() if file.name in PARTS]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "COMMON", QUICKLY)
+    monkeypatch.setattr(native, "sources", lambda: files)
+    folder = tmp_path / "actorserve" / "kernels"
+    folder.mkdir(parents=True)
+    return folder
+
+
 def test_without_a_compiler_and_with_a_failing_one_the_reason_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -344,21 +358,40 @@ def test_without_a_compiler_and_with_a_failing_one_the_reason_is_said(
         native.load(cpu_flags())
 
 
-def test_a_compiler_older_than_the_processor_makes_what_it_knows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    "words",
+    [
+        "cc: error: unrecognized command-line option '-mavx2'",
+        "/tmp/cc1.s:7: Error: no such instruction: `tileloadd (%rax,%rcx,1),%tmm4'",
+    ],
+)
+def test_a_toolchain_older_than_the_processor_makes_what_it_knows(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    need_compiler()
+    """Its compiler, or the assembler behind that. It speaks English where that is asked for."""
     script = tmp_path / "old-cc"
-    words = "cc: error: unrecognized command-line option '-mavx2'"
-    script.write_text(f'#!/bin/sh\ncase "$*" in *" -m"*) echo "{words}" >&2; exit 1;; esac\nexec cc "$@"\n')
+    says = f'test "$LC_ALL" = C && cat {tmp_path}/words >&2; exit 1'
+    script.write_text(f'#!/bin/sh\ncase "$*" in *" -m"*) {says};; esac\nexec cc "$@"\n')
     script.chmod(0o700)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "words").write_text(words)
     monkeypatch.setenv("CC", str(script))
-    monkeypatch.setattr(native, "COMMON", QUICKLY)
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     assert native.load(cpu_flags()).variant == "plain"
     if NAMES[0] != "plain":
-        with pytest.raises(native.NativeError, match="does not know this processor"):
+        with pytest.raises(native.NativeError, match=re.escape(words)):
             native.load(cpu_flags(), NAMES[0])
+
+
+def test_where_nothing_can_be_compiled_the_first_reason_is_said(
+    kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "cc"
+    script.write_text('#!/bin/sh\necho "cc: error: not with $*" >&2\nexit 1\n')
+    script.chmod(0o700)
+    monkeypatch.setenv("CC", str(script))
+    first = native.variants(cpu_flags())[0]
+    with pytest.raises(native.NativeError, match=re.escape(f"not with {' '.join((*QUICKLY, *first.flags))} -c")):
+        native.load(cpu_flags())
 
 
 @pytest.mark.parametrize(("kept", "size"), [(0, 0), (0.5, 0.5), (0.5, 1)])
@@ -378,19 +411,6 @@ def test_a_library_that_cannot_be_mapped_is_none(tmp_path: Path) -> None:
     broken.write_bytes(b"no library")
     with pytest.raises(native.NativeError, match=r"broken\.so"):
         native.Library("plain", broken)
-
-
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a cache of one's own, for a library that is compiled at once."""
-    need_compiler()
-    files = [file for file in native.sources() if file.name in PARTS]
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "COMMON", QUICKLY)
-    monkeypatch.setattr(native, "sources", lambda: files)
-    folder = tmp_path / "actorserve" / "kernels"
-    folder.mkdir(parents=True)
-    return folder
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o500])
