@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .library import LINE, Library
+from .weight_memory import WeightMemory
 
 GROUP, CHUNK = 32, 128  # numbers that share a scale, also of x; and what rows are filled up to
 SUPER = 256  # numbers whose scales share another one
@@ -146,25 +147,27 @@ def float_linear(library: Library, weight: Tensor, bias: Tensor | None) -> Nativ
     return NativeLinear(library, FLOATS[weight.dtype], weight.contiguous(), weight.shape[1], bias)
 
 
-def int8_linear(library: Library, weight: Tensor, scales: Tensor, bias: Tensor | None) -> NativeLinear:
-    """`weight` int8 [outputs, inputs], `scales` [outputs]."""
+def int8_linear(
+    library: Library, weight: Tensor, scales: Tensor, bias: Tensor | None, memory: WeightMemory | None = None
+) -> NativeLinear:
+    """`weight` int8 [outputs, inputs], `scales` [outputs]; `memory` for it, if not that of all weights."""
     outputs, inputs = weight.shape
     assert inputs <= MOST_INPUTS
-    room = _lines_side_by_side(library, weight)
+    room = _lines_side_by_side(memory or library.weights, weight)
     return NativeLinear(library, Weights.INT_8, room, inputs, bias, scales.float(), outputs=outputs)
 
 
 def bfloat16_linear(library: Library, weight: Tensor, bias: Tensor | None) -> NativeLinear:
     """`weight` bfloat16 [outputs, inputs], of x that is rounded to bfloat16, too."""
     outputs, inputs = weight.shape
-    room = _lines_side_by_side(library, weight)
+    room = _lines_side_by_side(library.weights, weight)
     return NativeLinear(library, Weights.BOTH_BFLOAT_16, room, inputs, bias, outputs=outputs)
 
 
-def _lines_side_by_side(library: Library, weight: Tensor) -> Tensor:
+def _lines_side_by_side(memory: WeightMemory, weight: Tensor) -> Tensor:
     """Rows of whole cache lines, of which four bytes of SIDE rows each stand side by side."""
     fours = _filled(weight, LINE // weight.itemsize).view(torch.int32)
-    room = library.weights.zeros((len(fours), fours.shape[1] * 4 // weight.itemsize), weight.dtype)
+    room = memory.zeros((len(fours), fours.shape[1] * 4 // weight.itemsize), weight.dtype)
     sides = room.view(torch.int32).view(-1, fours.shape[1], SIDE)
     sides.copy_(fours.view(-1, SIDE, fours.shape[1]).transpose(1, 2))
     return room

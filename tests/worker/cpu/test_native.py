@@ -9,6 +9,7 @@ import pytest
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.cpu.layers import native
 from actorserve.kernels.cpu.native.library import NativeError
+from actorserve.kernels.cpu.native.weight_memory import PAGE, WeightMemory
 from tests.support.compiler import need_compiler
 
 
@@ -67,6 +68,18 @@ def test_a_large_one_has_as_many_as_are_useful(monkeypatch: pytest.MonkeyPatch) 
     assert native.useful_threads(3, native.LARGE) in (1, 2, 3)
     library = native.current()
     assert library is not None and library.threads in (1, 2, 3)
+
+
+def test_nothing_of_the_trial_lies_among_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These would keep all of its block."""
+    need_compiler()
+    native.start("native", 1)
+    library = native.current()
+    assert library is not None
+    monkeypatch.setattr(native, "TRIAL", (2048, PAGE // 2048))
+    monkeypatch.setattr(library, "weights", WeightMemory())
+    native.useful_threads(2, native.LARGE)
+    assert not len(library.weights._left), "no block is begun"
 
 
 def test_values_of_the_options() -> None:

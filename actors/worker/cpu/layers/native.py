@@ -12,6 +12,7 @@ import torch
 
 from actorserve.kernels.cpu.native.library import Library, NativeError, load
 from actorserve.kernels.cpu.native.linear import int8_linear
+from actorserve.kernels.cpu.native.weight_memory import WeightMemory
 
 from ....model.memory.machine import cpu_flags
 from ....options.config import ConfigError
@@ -75,7 +76,7 @@ def useful_threads(cores: int, weight_bytes: int) -> int:
         return usual
     rows, columns = TRIAL
     weight = torch.ones(rows, columns, dtype=torch.int8)
-    product = int8_linear(library, weight, torch.ones(rows), None)
+    product = int8_linear(library, weight, torch.ones(rows), None, WeightMemory())  # dropped with it
     x = torch.ones(1, columns)
 
     def seconds(count: int) -> float:
