@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -46,10 +47,10 @@ class Compiler:
         """From now on, and the cache has what it makes."""
         made: list[native.Image] = []
         native.load(cpu_flags(), keep=made.append)
-        self._becomes(f'exec "{find_compiler()}" "$@"')
+        self._becomes(f'exec {shlex.join(find_compiler())} "$@"')
         own = native.variants(cpu_flags())[0]
         self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._kernels / f"{own.name}-{native._key(own, str(self.script))}.so"
+        file = self._kernels / f"{own.name}-{native._key(own, [str(self.script)])}.so"
         file.write_bytes(made[0].content)
         file.chmod(0o700)
 

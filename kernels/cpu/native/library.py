@@ -18,12 +18,13 @@ import errno
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -204,7 +205,7 @@ def load(flags: Set[str], variant: str | None = None, keep: Callable[[Image], No
     raise errors[0]
 
 
-def _load(own: Variant, compiler: str, keep: Callable[[Image], None] | None) -> Library:
+def _load(own: Variant, compiler: Sequence[str], keep: Callable[[Image], None] | None) -> Library:
     try:
         name = f"{own.name}-{_key(own, compiler)}.so"
         if (folder := cache_folder()) is not None:
@@ -217,7 +218,7 @@ def _load(own: Variant, compiler: str, keep: Callable[[Image], None] | None) -> 
         raise NativeError(str(error)) from None
 
 
-def _cached(path: Path, own: Variant, compiler: str) -> float:
+def _cached(path: Path, own: Variant, compiler: Sequence[str]) -> float:
     """Sees that it is there; how many seconds it took to compile it."""
     if _is_ours(path) and _is_whole(path):
         return 0.0
@@ -253,12 +254,16 @@ def load_image(image: Image) -> Library:
         raise NativeError(f"{image.name} in memory: {error}") from None
 
 
-def find_compiler() -> str:
-    """$CC, or what the machine has."""
-    given = os.environ.get("CC")
-    for name in (given,) if given else COMPILERS:
+def find_compiler() -> list[str]:
+    """The words of $CC, or what the machine has."""
+    given = os.environ.get("CC", "").strip()
+    try:
+        commands = [[given], shlex.split(given)] if given else [[name] for name in COMPILERS]
+    except ValueError as error:
+        raise NativeError(f"CC={given}: {error}") from None
+    for name, *words in commands:
         if found := shutil.which(name):
-            return found
+            return [found, *words]
     raise NativeError(f"there is no C compiler ({given or ', '.join(COMPILERS)})")
 
 
@@ -267,9 +272,13 @@ def sources() -> list[Path]:
     return sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
 
 
-def _key(variant: Variant, compiler: str) -> str:
-    state = Path(compiler).resolve().stat()
-    made_of = [platform.machine(), *COMMON, *variant.flags, compiler, str(state.st_size), str(state.st_mtime_ns)]
+def _key(variant: Variant, compiler: Sequence[str]) -> str:
+    made_of = [platform.machine(), *COMMON, *variant.flags]
+    for word in compiler:
+        made_of.append(word)
+        if program := shutil.which(word):  # behind ccache there is another one
+            state = Path(program).resolve().stat()
+            made_of += [str(state.st_size), str(state.st_mtime_ns)]
     digest = hashlib.sha256("\0".join(made_of).encode())
     for file in sources():
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -319,18 +328,18 @@ def _remove_stale(folder: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _compile(compiler: str, variant: Variant, target: Path) -> float:
+def _compile(compiler: Sequence[str], variant: Variant, target: Path) -> float:
     """Seconds that it took: files are compiled side by side, as many as there are cores."""
     begin = time.monotonic()
     files = [file for file in sources() if file.suffix == ".c"]
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         made = [Path(folder) / f"{file.stem}.o" for file in files]
         pairs = zip(files, made, strict=True)
-        commands = [[compiler, *COMMON, *variant.flags, "-c", str(file), "-o", str(out)] for file, out in pairs]
+        commands = [[*compiler, *COMMON, *variant.flags, "-c", str(file), "-o", str(out)] for file, out in pairs]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for _ in pool.map(_run, commands):
                 pass
-        _run([compiler, "-shared", "-pthread", *map(str, made), "-o", str(target), "-lm"])
+        _run([*compiler, "-shared", "-pthread", *map(str, made), "-o", str(target), "-lm"])
     target.chmod(0o700)
     return time.monotonic() - begin
 

@@ -298,6 +298,24 @@ def test_which_kernels_a_processor_has(more: set[str], names: list[str], monkeyp
     assert [one.name for one in native.variants(own.needs | more)] == [*names, "plain"]
 
 
+def test_what_cc_says_has_words(kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ccache gcc`, or flags; but a path may have spaces."""
+    cc = native.find_compiler()[0]
+    script = tmp_path / "my cc"
+    script.write_text('#!/bin/sh\nexec "$@"\n')
+    script.chmod(0o700)
+    for given in (f"{cc} -g0", f"'{script}' {cc} '-DWORDS=\"a b\"'", f" '{script}' {cc}"):
+        monkeypatch.setenv("CC", given)
+        assert native.load(cpu_flags()).seconds > 0, "each is another one"
+        assert native.load(cpu_flags()).seconds == 0
+    monkeypatch.setenv("CC", str(script))
+    assert native.find_compiler() == [str(script)]
+    for wrong in ("'cc", "no-such-compiler cc"):
+        monkeypatch.setenv("CC", wrong)
+        with pytest.raises(native.NativeError, match=wrong):
+            native.find_compiler()
+
+
 def test_two_starts_at_once_and_a_third_one_find_a_whole_library(tmp_path: Path) -> None:
     need_compiler()
     both = [in_another_process(LOAD, tmp_path) for _ in range(2)]
@@ -329,7 +347,7 @@ def test_who_is_killed_while_it_compiles_leaves_nothing_that_is_loaded(tmp_path:
     (left,) = folder.iterdir()
     assert in_another_process(LOAD, tmp_path).communicate()[0] == "True\n" and left.exists()
     os.utime(left, (0, 0))
-    again = in_another_process(LOAD, tmp_path, CC="gcc" if native.find_compiler().endswith("cc") else "cc")
+    again = in_another_process(LOAD, tmp_path, CC="gcc" if native.find_compiler()[0].endswith("cc") else "cc")
     assert again.communicate()[0] == "True\n" and not left.exists()
 
 

@@ -136,7 +136,7 @@ def test_another_allocator_may_take_pages_for_zeros_that_it_has_given_back(tmp_p
     source.write_text(
         "void *__libc_malloc(unsigned long);\nvoid *malloc(unsigned long n) { return __libc_malloc(n); }\n"
     )
-    subprocess.run([find_compiler(), "-shared", "-fPIC", "-o", library, source], check=True)
+    subprocess.run([*find_compiler(), "-shared", "-fPIC", "-o", library, source], check=True)
     assert filled(tmp_path)["size"] > 0 and filled(tmp_path, LD_PRELOAD=str(library))["size"] == 0
 
 
