@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from actorserve.actors.protocol.sockets.relay_wire import HERE, NONE_LEFT
-from actorserve.actors.supervisor.connections.http2.frames import PREFACE, FrameLengths
+from actorserve.actors.supervisor.connections.http2.frames import PREFACE, Frames, Misused
 from actorserve.actors.supervisor.connections.http2.heads import BadHead, to_answer, to_request
 from actorserve.actors.supervisor.connections.http2.way import Way, WayClosed
 from actorserve.actors.supervisor.connections.inner import make_pair
@@ -19,17 +19,33 @@ ASKED = [(b":method", b"POST"), (b":path", b"/a?b=c"), (b":scheme", b"http"), (b
 WAIT_S = 30.0
 
 
-def frame(length: int) -> bytes:
-    return length.to_bytes(3, "big") + b"\x00\x00\x00\x00\x00\x01" + b"\xff" * length
+def frame(length: int, kind: int = 0, stream: int = 1, payload: bytes = b"") -> bytes:
+    head = length.to_bytes(3, "big") + bytes([kind, 0]) + stream.to_bytes(4, "big")
+    return head + payload + b"\xff" * (length - len(payload))
 
 
 @pytest.mark.parametrize("step", [1, 2, 5, 1000])
 def test_frames_are_as_long_as_they_say(step: int) -> None:
     """However they are cut into what is read; it is seen with the third byte of the one that is too long."""
     good = PREFACE + frame(0) + frame(7) + frame(100)
-    lengths = FrameLengths(100)
-    assert all(lengths.are_bounded(good[at : at + step]) for at in range(0, len(good), step))
-    assert not lengths.are_bounded((101).to_bytes(3, "big"))
+    frames = Frames(100)
+    assert b"".join(frames.take(good[at : at + step]) for at in range(0, len(good), step)) == good
+    with pytest.raises(Misused):
+        frames.take((101).to_bytes(3, "big"))
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 1000])
+def test_a_goodbye_without_an_error_is_no_end(step: int) -> None:
+    """Those with one, of a stream or too short are for h2 to judge."""
+    last = (5).to_bytes(4, "big")
+    others = [frame(8, 7, 0, last + b"\0\0\0\2"), frame(8, 7, 1, last + bytes(4)), frame(4, 7, 0, last), frame(17)]
+    frames = Frames(100)
+    before, goodbye = PREFACE + b"".join(others), frame(20, 7, 0, last + bytes(4))
+    assert b"".join(frames.take(before[at : at + step]) for at in range(0, len(before), step)) == before
+    assert not frames.has_goodbye
+    data = goodbye + others[-1]
+    assert b"".join(frames.take(data[at : at + step]) for at in range(0, len(data), step)) == others[-1]
+    assert frames.has_goodbye
 
 
 def test_a_head_becomes_one_of_http_1_1() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import DataReceived, Event, StreamEnded, StreamReset
+from h2.events import DataReceived, Event, RemoteSettingsChanged, StreamEnded, StreamReset
 from h2.settings import SettingCodes
 
 from actorserve.actors.supervisor.connections.http2 import session as module
@@ -70,6 +70,11 @@ class Client:
     def flush(self, more: bytes = b"") -> None:
         self._writer.write(self.http.data_to_send() + more)
 
+    async def until_closed(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while data := await self._reader.read(1 << 16):
+                self._events += self.http.receive_data(data)
+
     async def until(self, kind: type[Event], stream: int | None = None) -> Any:
         """The event of this kind, and of this stream if one is named."""
         async with asyncio.timeout(WAIT_S):
@@ -105,3 +110,27 @@ async def test_who_makes_no_room_for_an_answer_loses_it(monkeypatch: pytest.Monk
         assert (await client.until(DataReceived, number)).data == TEXT
         await client.until(StreamEnded, number)
         assert not client.counts.broken
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_who_opens_no_more_streams_gets_those_that_are_open_to_their_end(together: bool) -> None:
+    """With GOAWAY, in what is read with the request or behind it; one that comes later all the same is refused."""
+    goodbye = b"\0\0\x08\x07" + bytes(1 + 4 + 4 + 4)
+    async with connected() as client:
+        if together:
+            client.http.send_headers(1, HEAD, end_stream=True)
+        else:
+            client.ask()
+            await client.until(RemoteSettingsChanged)
+        client.flush(goodbye)
+        async with asyncio.timeout(WAIT_S):
+            while not client.session._frames.has_goodbye:
+                await asyncio.sleep(0)
+        late = client.ask()
+        assert (await client.until(StreamReset, late)).error_code == ErrorCodes.REFUSED_STREAM
+        client.way.may_answer.set()
+        assert (await client.until(DataReceived, 1)).data == TEXT
+        await client.until(StreamEnded, 1)
+        await client.until_closed()
+        await asyncio.wait_for(client.running, WAIT_S)
+        assert client.counts == Counts(requests=1)

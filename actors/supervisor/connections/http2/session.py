@@ -20,7 +20,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from ..relay_process import CHUNK
-from .frames import FrameLengths
+from .frames import Frames, Misused
 from .heads import Headers
 from .stream import Stream
 from .way import Way
@@ -47,14 +47,6 @@ class Counts:
 
     def gauges(self) -> tuple[int, ...]:
         return (self.connections, self.streams, self.requests, self.resets, self.broken, self.bad)
-
-
-class Misused(Exception):
-    """The client asks too much of the server."""
-
-    def __init__(self, code: ErrorCodes) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 class Session:
@@ -92,7 +84,7 @@ class Session:
             },
         )
         self._http.decoder.max_header_list_size = header_bytes
-        self._lengths = FrameLengths(self._http.max_inbound_frame_size)
+        self._frames = Frames(self._http.max_inbound_frame_size)
 
     async def run(self, first: bytes) -> None:
         """`first`: what was read of it."""
@@ -117,9 +109,7 @@ class Session:
         async with asyncio.timeout(IDLE_S) as self._patience:
             while data:
                 try:
-                    if not self._lengths.are_bounded(data):
-                        raise Misused(ErrorCodes.FRAME_SIZE_ERROR)
-                    for event in self._http.receive_data(data):
+                    for event in self._http.receive_data(self._frames.take(data)):
                         self._see(event)
                 except h2.exceptions.ProtocolError:
                     self._counts.bad += 1
@@ -129,6 +119,8 @@ class Session:
                     self._http.close_connection(misused.code)
                     return await self._part()
                 await self.flush()
+                if self._frames.has_goodbye:
+                    self._let_go()
                 data = await self._reader.read(CHUNK)
         return None
 
@@ -142,7 +134,12 @@ class Session:
         behind the last of them, since clients that are built upon h2 read nothing more behind it.
         """
         await self.way.closed.wait()
-        self._leaving = self._last
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Take no more streams. So it is, too, where the client says that it opens no more."""
+        if self._leaving is None:
+            self._leaving = self._last
         self._close_if_over()
 
     def _close_if_over(self) -> None:
@@ -181,7 +178,7 @@ class Session:
                 self._wake()
             case h2.events.PingReceived() | h2.events.PriorityUpdated():
                 self._spend()
-            case h2.events.ConnectionTerminated():  # it opens no more, and what it has it does not wait for
+            case h2.events.ConnectionTerminated():  # for an error: what it has it does not wait for
                 raise ConnectionResetError
 
     def _begin(self, event: h2.events.RequestReceived) -> None:
