@@ -189,7 +189,7 @@ class RecordedConnection(TimedConnection):
         if self.announced is not None:
             self.announced.follow(data)
         elif self._body_at < 0 and len(self._head) < self._longest_head:
-            self._head += data
+            self._head = (self._head + data).lstrip(b"\r\n")  # empty lines before a request are no part of it
             at = self._head.find(b"\r\n\r\n")
             if at >= 0:
                 self._body_at = self._read + len(data) - len(self._head) + at + 4

@@ -234,6 +234,22 @@ def test_a_request_behind_an_answered_one_survives_two_deaths() -> None:
         assert bodies(client.data) == [b"one"] and not client.over
 
 
+@pytest.mark.parametrize("lines", [b"\r\n", b"\r\n" * 2, b"\r\n" * 3, b"\n" * 5])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_empty_lines_before_a_request_are_none(lines: bytes, pieces: int) -> None:
+    """Though they look like a head's end: nobody answers again what was answered."""
+    with scene_of() as (scene, client):
+        client.send(lines if pieces == 2 else lines + request(b"one"))
+        if pieces == 2:
+            scene.until(lambda: any(one._read for one in scene.lives[0].server.connections))  # type: ignore[attr-defined]
+            client.send(request(b"one"))
+        scene.until(lambda: client.has(1))
+        scene.reborn(0)
+        client.send(lines + request(b"two"))
+        scene.until(lambda: client.has(2))
+        assert bodies(client.data) == [b"one", b"two"] and scene.lives[0].served == 1 and not client.over
+
+
 def test_an_early_answer_is_not_the_end_of_a_body() -> None:
     """Half of one whose bytes look like an end."""
     with scene_of() as (scene, client):
