@@ -194,7 +194,7 @@ class Frontend(LoopActor):
         return answers
 
     def beat(self) -> None:
-        self.engine.beat(len(self.connections))
+        self.engine.beat(len(self.connections), self.pool is None or self.pool.may_go_on)
         if self.certificates is not None:
             self.certificates.look(self.loop.time())
 

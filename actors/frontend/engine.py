@@ -121,8 +121,11 @@ class FrontendEngine(Engine):
         """All messages of a turn were handled: hand on what they brought. Returns to how many jobs."""
         return self._jobs.flush()
 
-    def beat(self, connections: int) -> None:
-        """Now and then: let go of what is kept no longer, and say on the board how much this frontend has to do."""
+    def beat(self, connections: int, adopting: bool = False) -> None:
+        """Now and then: let go of what is kept no longer, and say on the board how much this frontend has to do.
+        `adopting`: connections of a predecessor may be on their way.
+        """
+        self._orphans.beat(adopting)
         self._jobs.let_go(self._retained.outdated())
         self._status.set_gauge(FrontendGauge.CONNECTIONS, connections)
         if self.renderers.media is not None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from actorserve.actors.frontend.engine import FrontendEngine
+from actorserve.actors.frontend.requests.orphans import MOST_BEATS, QUIET_BEATS
 from actorserve.actors.protocol.messages import Failed, Finish
 from actorserve.actors.protocol.topics.calls import Sync, Synced
 from actorserve.shm.table.table import slot_of
@@ -46,3 +50,22 @@ async def test_the_end_of_an_earlier_use_frees_nothing(others: Others) -> None:
     assert any(slot_of(ref) == slot_of(render.refs[0]) for m in others.received("renderer-0") for ref in m.refs)
     others.restart()
     assert others.engine.slots.free == 0
+
+
+@pytest.mark.parametrize("comes", [0, 30, MOST_BEATS])
+async def test_a_stream_is_kept_while_its_connection_may_come(others: Others, comes: int) -> None:
+    """By beats of the process, however much time they take; and not for ever, where something always comes."""
+    others.engine.submit(job())
+    (render,) = others.received("renderer-0")
+    others.put_prompt(render.refs)
+    others.context.close()
+    others.context = others.born("frontend-0")
+    others.engine = FrontendEngine(others.context, render.refs)
+    for _ in range(comes):
+        others.engine.beat(0, adopting=True)
+    for _ in range(min(QUIET_BEATS, MOST_BEATS - comes)):
+        others.engine.beat(0)
+    assert not others.received("scheduler") and not others.table.is_cancelled(render.refs[0])
+    others.engine.beat(0, adopting=comes == MOST_BEATS)
+    (cancel,) = others.received("scheduler")
+    assert cancel.refs == render.refs and others.table.is_cancelled(render.refs[0])

@@ -124,6 +124,12 @@ class ConnectionPool:
         except BlockingIOError:
             return False
 
+    @property
+    def may_go_on(self) -> bool:
+        """Is there, or may there come, an answer of a predecessor's with which nobody goes on yet?"""
+        records = (connection.record for connection in self._connections.values())
+        return self.is_adopting or any(one is not None and one.predecessor is not None for one in records)
+
     def can_hand_over(self) -> bool:
         """Can a successor go on with all of them, byte for byte?"""
         return not self._numbers or (not self._secret and self.answers.are_kept(self._numbers))

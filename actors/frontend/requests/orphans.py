@@ -6,7 +6,6 @@ slot is freed before each renderer has answered Sync.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 
 from ...protocol.messages import Cancel
@@ -15,7 +14,9 @@ from ...runtime.process import Context
 from .retained import RetainedAnswers
 from .slots import Slots
 
-ADOPTION_S = 5.0  # what connections of a predecessor get to come
+# What connections of a predecessor get to come, in beats: a process that has no CPU has none, and gives nothing up.
+QUIET_BEATS = 10  # behind the last in which one was on its way
+MOST_BEATS = 60  # in all: new ones are always on their way to a frontend that is busy
 
 
 class OrphanedSlots:
@@ -30,12 +31,13 @@ class OrphanedSlots:
         self._retained = retained
         self._unsynced: set[int] = set()
         self._reserved = {ref for ref in set(reserved) & set(slots.orphans()) if not self._is_with_media(ref)}
+        self._beats = self._quiet = 0
         slots.close_ended(self.is_wanted)
         orphans = slots.orphans()
+        self._waits = bool(orphans)  # for connections
         if not orphans:
             return
         self._cancel([ref for ref in orphans if not self.is_wanted(ref)])
-        asyncio.get_running_loop().call_later(ADOPTION_S, self._give_up_reserved)
         for renderer in context.system.of_kind("renderer"):
             number = next(numbers)
             self._unsynced.add(number)
@@ -64,6 +66,14 @@ class OrphanedSlots:
     def take(self, ref: int) -> None:
         """Somebody reads it."""
         self._reserved.discard(ref)
+
+    def beat(self, adopting: bool) -> None:
+        """The loop has turned; `adopting`: a predecessor's connections may be on their way."""
+        self._beats += 1
+        self._quiet = 0 if adopting else self._quiet + 1
+        if self._waits and (self._quiet > QUIET_BEATS or self._beats > MOST_BEATS):
+            self._waits = False
+            self._give_up_reserved()
 
     def synced(self, number: int) -> None:
         """A renderer has answered."""

@@ -234,6 +234,24 @@ def test_a_request_behind_an_answered_one_survives_two_deaths() -> None:
         assert bodies(client.data) == [b"one"] and not client.over
 
 
+def test_a_stream_may_be_gone_on_with_until_its_handler_says_so() -> None:
+    """Also behind the moment in which its connection is there."""
+    with scene_of() as (scene, client):
+        client.send(request(b"stream20"))
+        scene.until(lambda: client.has(1) or b"a\r\n" in client.data)
+        scene.reborn(0)
+        frontend = scene.lives[0]
+        scene.until(lambda: frontend.records() and frontend.records()[0] is not None)
+        (record,) = frontend.records()
+        before = record.predecessor
+        assert before is not None and frontend.pool.may_go_on
+        scene.until(lambda: client.has(1))
+        assert not frontend.pool.may_go_on
+        record.predecessor = before  # as of a handler that has not come so far
+        assert frontend.pool.may_go_on and not frontend.pool.is_adopting
+        record.go_on()
+
+
 @pytest.mark.parametrize("lines", [b"\r\n", b"\r\n" * 2, b"\r\n" * 3, b"\n" * 5])
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_empty_lines_before_a_request_are_none(lines: bytes, pieces: int) -> None:
