@@ -75,7 +75,7 @@ class InferenceService:
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine, self._settings = engine, settings
-        self._running: dict[str, list[Job]] = {}  # by their requests' ids
+        self._running: dict[tuple[str, str], list[Job]] = {}  # by their clients and their requests' ids
 
     # --- methods -------------------------------------------------------------------------------------------------
 
@@ -111,16 +111,18 @@ class InferenceService:
         job = Job(asked.prompts, [asked.params], asked.rendering)
         job.account = account
         check_model_of(account, model)
-        async with self._running_as(request_id, job, settings.model):
+        async with self._running_as((client, request_id), job, settings.model):
             await asyncio.shield(job.done)
             return embedded(job, request_id, model, [numbers(choice) for choice in job.choices])
 
     async def abort(self, request: Any, context: Any) -> Any:
-        """Only what runs at this frontend is known here; a client's own calls are, where they share its channel."""
-        self._client(context)
-        found = [name for name in aborted_ids(request) if name in self._running]
+        """Only what runs at this frontend is known here; a client's own calls are, where they share its channel. Those
+        of another key are nobody's.
+        """
+        client, _ = self._client(context)
+        found = [name for name in aborted_ids(request) if (client, name) in self._running]
         for name in found:
-            for job in self._running[name]:
+            for job in self._running[client, name]:
                 job.fail(ApiError(499, "The request was aborted."))
         return message_class("AbortResponse")(request_ids=found)
 
@@ -151,26 +153,26 @@ class InferenceService:
         job.seed, job.account = secrets.randbits(64), account
         check_model_of(account, model)
         answers = Answers(job, request_id, model, f"{job.seed:016x}", wants_ids)
-        async with self._running_as(request_id, job, settings.model):
+        async with self._running_as((client, request_id), job, settings.model):
             yield job, answers
 
     @asynccontextmanager
-    async def _running_as(self, request_id: str, job: Job, model: int) -> AsyncIterator[None]:
+    async def _running_as(self, name: tuple[str, str], job: Job, model: int) -> AsyncIterator[None]:
         engine = self._engine.of_model(model)
         if job.account is None:
             engine.submit(job)
         else:
             async with engine.turn(job.account):
                 engine.submit(job)
-        self._running.setdefault(request_id, []).append(job)
+        self._running.setdefault(name, []).append(job)
         try:
             yield
         finally:
             self._engine.release(job)
-            jobs = self._running[request_id]
+            jobs = self._running[name]
             jobs.remove(job)
             if not jobs:
-                del self._running[request_id]
+                del self._running[name]
 
 
 def named(given: str) -> str:

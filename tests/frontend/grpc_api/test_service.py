@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,8 +28,11 @@ class OneModel(FakeEngine):
 class Context:
     """What a call tells of itself."""
 
+    def __init__(self, key: str = "") -> None:
+        self._key = key
+
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return ()
+        return (("x-api-key", self._key),)
 
 
 async def collected(stream: Any) -> list[Any]:
@@ -60,3 +64,18 @@ async def test_a_stream_that_ends_well() -> None:
     *parts, last = await asyncio.wait_for(told, WAIT_S)
     assert {choice.text for part in parts for choice in part.choices} == {"yes0", "yes1"}
     assert last.usage.completion_tokens == 6
+
+
+async def test_nobody_aborts_what_another_key_asked_for() -> None:
+    """Whatever it calls it."""
+    service = InferenceService(engine := OneModel(), replace(SETTINGS, api_keys=["own", "other"]))
+    asked = message_class("GenerateRequest")(text="hi", request_id="one")
+    runs = asyncio.ensure_future(service.generate(asked, Context("own")))
+    await engine.jobs.get()
+    abort = message_class("AbortRequest")(request_ids=["one", "two"])
+    assert not (await service.abort(abort, Context("other"))).request_ids
+    await asyncio.sleep(0)
+    assert not runs.done()
+    assert list((await service.abort(abort, Context("own"))).request_ids) == ["one"]
+    with pytest.raises(ApiError, match="aborted"):
+        await asyncio.wait_for(runs, WAIT_S)
