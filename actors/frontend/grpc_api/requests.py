@@ -12,6 +12,7 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.fields.unsupported import read
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import PreparedRequest, ask_chat, ask_completion
+from actorserve.http.middleware.edge import check_depth
 from actorserve.http.openai.schemas import GenerationFields, TokensRequest
 from actorserve.http.output.events import Turn
 from actorserve.http.pooling.schemas import EmbeddingRequest
@@ -61,7 +62,7 @@ def _object(text: str, field: str) -> Object:
 
 def _decoded(text: str, field: str) -> Any:
     try:
-        return msgspec.json.decode(text.encode())
+        return msgspec.json.decode(check_depth(text.encode(), field))
     except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"{field} is not valid JSON: {error}", field) from None
 

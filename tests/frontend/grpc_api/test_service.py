@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.frontend.grpc_api.requests import fields_of
 from actorserve.actors.frontend.grpc_api.schema import message_class
 from actorserve.actors.frontend.grpc_api.service import InferenceService
 from actorserve.actors.protocol.messages import Finish
@@ -79,3 +80,13 @@ async def test_nobody_aborts_what_another_key_asked_for() -> None:
     assert list((await service.abort(abort, Context("own"))).request_ids) == ["one"]
     with pytest.raises(ApiError, match="aborted"):
         await asyncio.wait_for(runs, WAIT_S)
+
+
+@pytest.mark.parametrize("field", ["messages_json", "fields_json"])
+def test_json_that_is_nested_too_deeply_is_refused(field: str) -> None:
+    """As over HTTP: whatever walks through it, here or in another actor, might fall."""
+    text = "[" * 200 + "]" * 200
+    given = {"text": "hi"} if field == "fields_json" else {}
+    request = message_class("GenerateRequest")(**given, **{field: text})
+    with pytest.raises(ApiError, match=f"{field} is nested too deeply"):
+        fields_of(request)
