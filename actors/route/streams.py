@@ -64,6 +64,7 @@ class ClientStream:
     async def _patiently(self, work: Awaitable[object]) -> None:
         """ClientGone where it is, or takes nothing; a slow reader is waited for."""
         loop = asyncio.get_running_loop()
+        timer = loop.call_later(LOOK_S, lambda: look(sys.maxsize))
 
         def look(left: int) -> None:
             nonlocal timer
@@ -72,7 +73,6 @@ class ClientStream:
             else:
                 limit.reschedule(loop.time())
 
-        timer = loop.call_later(LOOK_S, look, sys.maxsize)
         try:
             async with asyncio.timeout(None) as limit:
                 await work

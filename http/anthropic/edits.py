@@ -24,7 +24,9 @@ R = TypeVar("R", bound=CountRequest)
 class Edit(Protocol):
     """One kind of what is left out."""
 
-    least: int  # tokens; less is left as it is
+    @property
+    def least(self) -> int:
+        """Tokens; if it is less, it stays."""
 
     def clear(self, messages: list[AnthropicTurn]) -> tuple[list[AnthropicTurn], Object]:
         """The messages without, and what it was; {}: nothing."""
@@ -186,7 +188,8 @@ def _answered_uses(messages: list[AnthropicTurn]) -> dict[str, str]:
     """The names of the tools that were called and have answered, by the ids of the calls, in their order."""
     blocks = [block for message in messages for block in _blocks(message)]
     answered = {block.tool_use_id for block in blocks if block.type == "tool_result"}
-    return {block.id: block.name or "" for block in blocks if block.type == "tool_use" and block.id in answered}
+    uses = [block for block in blocks if block.type == "tool_use" and block.id in answered]
+    return {use.id or "": use.name or "" for use in uses}
 
 
 def _turns(messages: list[AnthropicTurn]) -> list[list[int]]:

@@ -50,11 +50,12 @@ def test_other_files_stand_before_it_with_a_token_for_that_or_without() -> None:
 
 
 def test_samplers_that_are_not_named_are_off() -> None:
-    given = {"prompt": "a", "temperature": 0.5, "top_k": 40, "min_p": 0.1, "repeat_penalty": 1.2}
+    given: dict[str, Any] = {"prompt": "a", "temperature": 0.5, "top_k": 40, "min_p": 0.1, "repeat_penalty": 1.2}
     some = completion_of(LlamaCompletionRequest(**given, samplers=["top_k", "typ_p", "temperature"]))
     assert (some.temperature, some.top_k, some.min_p, some.repetition_penalty) == (0.5, 40, 0, 1)
     assert (some.top_p, some.top_n_sigma, some.typical_p) == (1, -1, None)
-    for samplers in ([], None):
+    nothing: tuple[list[str] | None, ...] = ([], None)
+    for samplers in nothing:
         every = completion_of(LlamaCompletionRequest(**given, samplers=samplers))
         assert (every.min_p, every.repetition_penalty, every.top_p) == (0.1, 1.2, None)
     assert completion_of(infill(samplers=["top_k", "infill"], temperature=0.5)).temperature == 0
@@ -70,6 +71,7 @@ def test_samplers_that_nobody_knows(samplers: Any) -> None:
 
 @pytest.mark.parametrize("field", ["n_indent", "t_max_predict_ms"])
 def test_what_editors_send_with_each_text_to_fill_in_is_no_error_there(field: str) -> None:
-    assert completion_of(infill(**{field: 5})).prompt == ""
+    given: dict[str, Any] = {field: 5}
+    assert completion_of(infill(**given)).prompt == ""
     with pytest.raises(ApiError, match=f"{field} is not supported"):
-        completion_of(LlamaCompletionRequest(prompt="a", **{field: 5}))
+        completion_of(LlamaCompletionRequest(prompt="a", **given))
