@@ -195,8 +195,8 @@ def _beside_calls(request: ChatRequest, constraint: Object | None, tool_parser: 
         strict = any(function.strict for function in functions)
         tags = amid_text(tool_parser, functions, parallel) if strict else None
     elif functions and "structural_tag" not in constraint and tool_parser == HARMONY_TOOLS:
-        calls = [{"name": function.name, "parameters": arguments_schema(function)} for function in functions]
-        return constraint | {"instead": calls}
+        instead = [{"name": function.name, "parameters": arguments_schema(function)} for function in functions]
+        return constraint | {"instead": instead}
     elif functions and "structural_tag" not in constraint:
         schema = {"type": "object"} if constraint.get("json_object") else constraint["json_schema"]
         answer = {"type": "json_schema", "json_schema": schema, "strict": constraint.get("strict", True)}
