@@ -90,26 +90,28 @@ class InnerDoor:
                 return
 
     def _answer(self, client: str) -> None:
-        """A relay that does not read what it has asked for is let go of."""
         try:
             theirs, ours = make_pair()
         except OSError as error:
-            log.error("no connection for a client of HTTP/2: %s", error)
-            self._send(NONE_LEFT, [])
+            self._send_none(error)
             return
         with theirs:
-            if self._send(HERE, [theirs.fileno()]):
-                self._come(ours, client)
-            else:
+            try:
+                socket.send_fds(self._channel, [HERE], [theirs.fileno()])
+            except OSError as error:  # it has died, or the kernel takes no descriptor for now
                 ours.close()
+                self._send_none(error)
+            else:
+                self._come(ours, client)
 
-    def _send(self, answer: bytes, fds: list[int]) -> bool:
+    def _send_none(self, error: OSError) -> None:
+        """A relay that has died, or does not read what it has asked for, is let go of."""
         try:
-            socket.send_fds(self._channel, [answer], fds)
-        except OSError:  # it has died, or does not read
+            self._channel.send(NONE_LEFT)
+        except OSError:
             self.close()
-            return False
-        return True
+        else:
+            log.error("no connection for a client of HTTP/2: %s", error)
 
     def close(self) -> None:
         """No more; the relay sees it."""

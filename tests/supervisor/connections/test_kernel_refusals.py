@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -10,7 +11,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from actorserve.actors.supervisor.connections import acceptor
+from actorserve.actors.protocol.sockets.relay_wire import HERE, NONE_LEFT
+from actorserve.actors.supervisor.connections import acceptor, inner
 from actorserve.actors.supervisor.connections import pool as module
 
 from .server import NAMES, Server, Shim, watched
@@ -116,3 +118,34 @@ async def test_no_descriptor_is_left_for_a_channel(server: Server, monkeypatch: 
     monkeypatch.setattr(module, "socket", socket)
     server.channels[0] = server.born(0)
     assert server.take(0) == [(0, 1)]
+
+
+@pytest.mark.parametrize("code", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM])
+async def test_a_relay_asks_again_behind_what_the_kernel_has_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Its way is closed only if it has died."""
+    refusals = [code]
+
+    def send_fds(channel: socket.socket, *what: Any) -> int:
+        if refusals:
+            raise OSError(refusals.pop(), "no means")
+        return socket.send_fds(channel, *what)
+
+    monkeypatch.setattr(inner, "socket", Shim(send_fds=send_fds))
+    with server.connections.acceptor.open_inside() as theirs:
+        theirs.setblocking(False)
+        answers: list[bytes] = []
+
+        def has_come() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                said, fds, _, _ = socket.recv_fds(theirs, 8, 1)
+                answers.append(said)
+                server.handed += fds
+            return bool(answers)
+
+        for answer, held in ((NONE_LEFT, 0), (HERE, 1)):
+            theirs.send(b"10.0.0.1")
+            await server.until(has_come)
+            assert answers == [answer] and server.connections.count == held
+            answers.clear()
