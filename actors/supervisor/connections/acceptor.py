@@ -7,6 +7,7 @@ descriptor is left for another one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Sequence
 
@@ -15,6 +16,7 @@ from .descriptors import PAUSE_S, is_scarce
 from .inner import InnerConnection, InnerDoor
 
 ACCEPTS = 64  # connections that are taken at one wake-up
+log = logging.getLogger("connections")
 
 
 class Acceptor:
@@ -69,15 +71,15 @@ class Acceptor:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if not is_scarce(error):
-                    raise
+                if not is_scarce(error):  # of the network, or by a firewall: that one is gone, and others may come
+                    log.error("a connection cannot be accepted: %s", error)
                 self._pause()
                 return
             connection.setblocking(False)
             self._come(connection, client_of(address[0].partition("%")[0]))
 
     def _pause(self) -> None:
-        """No descriptor is left: whoever waits in the kernel's queue is taken when there is one."""
+        """Whoever waits in the kernel's queue is taken when there may be a descriptor again."""
         self.open_if(False)
         self._is_paused = True
 

@@ -1,12 +1,14 @@
-"""A connection of HTTP/2 before a frontend that tests play: one answer, and it closes."""
+"""Connections of HTTP/2 before a frontend that tests play: one answer, and it closes."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from h2.connection import H2Connection
@@ -14,7 +16,9 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, RemoteSettingsChanged, StreamEnded, StreamReset
 from h2.settings import SettingCodes
 
+from actorserve.actors.supervisor.connections.http2 import relay
 from actorserve.actors.supervisor.connections.http2 import session as module
+from actorserve.actors.supervisor.connections.http2.relay import RelayServer
 from actorserve.actors.supervisor.connections.http2.session import Counts, Session
 
 HEAD = [(":method", "GET"), (":scheme", "http"), (":authority", "any"), (":path", "/")]
@@ -134,3 +138,33 @@ async def test_who_opens_no_more_streams_gets_those_that_are_open_to_their_end(t
         await client.until_closed()
         await asyncio.wait_for(client.running, WAIT_S)
         assert client.counts == Counts(requests=1)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EPERM, errno.EPROTO, errno.ENETDOWN])
+async def test_a_connection_that_cannot_be_accepted_is_not_the_last(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    class Listener(socket.socket):
+        refusals: ClassVar = [code]
+
+        def accept(self) -> Any:
+            if self.refusals:
+                raise OSError(self.refusals.pop(), "none now")
+            return super().accept()
+
+    came: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def come(connection: socket.socket, client: str) -> None:
+        connection.close()
+        came.set_result(client)
+
+    monkeypatch.setattr(relay, "PAUSE_S", 0.0)
+    server = object.__new__(RelayServer)
+    vars(server).update(_clients=set(), _settings=SimpleNamespace(connections=1), _come=come)
+    with Listener() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        accepting = asyncio.ensure_future(server._accept(listener))
+        with socket.create_connection(listener.getsockname()):
+            done, _ = await asyncio.wait([came, accepting], timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            assert done == {came} and came.result() == "127.0.0.1"
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)

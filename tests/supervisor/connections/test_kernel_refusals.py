@@ -81,24 +81,27 @@ async def test_a_dead_frontend_gets_nothing_and_costs_nothing(server: Server, mo
     assert server.take(0) == [(0, 1), (2, 1)]
 
 
-async def test_no_descriptor_is_left_to_accept(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits is taken when there is one."""
+@pytest.mark.parametrize("codes", [[errno.EMFILE, errno.ENFILE], [errno.EPERM, errno.EPROTO, errno.ENETDOWN]])
+async def test_no_connection_can_be_accepted(server: Server, monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> None:
+    """For want of a descriptor, or as the network or a firewall has it: who waits is taken later."""
 
     class Listener(socket.socket):
-        refusals: ClassVar = [errno.EMFILE, errno.ENFILE]
+        refusals: ClassVar = [*codes]
 
         def accept(self) -> Any:
             if self.refusals:
                 raise OSError(self.refusals.pop(), "none left")
             return super().accept()
 
+    mistakes: list[object] = []  # with the first of which a supervisor ends
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: mistakes.append(about))
     monkeypatch.setattr(acceptor, "PAUSE_S", 0.0)
     server.connections.acceptor.open_if(False)
     listener = Listener(fileno=os.dup(server.listener.fileno()))
     server.connections.acceptor._listeners = [listener]
     server.connections.acceptor.open_if(True)
     await server.hold(2)
-    assert not listener.refusals and server.take(0) == [(0, 0)]
+    assert not listener.refusals and server.take(0) == [(0, 0)] and not mistakes
     listener.close()
 
 

@@ -21,7 +21,7 @@ import msgspec
 from ....options.config import Config
 from ....options.serving.certificates import LOOK_S, Certificates, first_context
 from ....options.serving.tls import make_context
-from ..descriptors import PAUSE_S, is_scarce
+from ..descriptors import PAUSE_S
 from ..relay_process import CHUNK, beat, pass_on, run_relay, told_to_end
 from .door import Settings
 from .frames import PREFACE
@@ -82,9 +82,7 @@ class RelayServer:
                 connection, address = await loop.sock_accept(listener)
             except ConnectionAbortedError:
                 continue
-            except OSError as error:
-                if not is_scarce(error):
-                    raise
+            except OSError:  # for want of descriptors, or of the network: others may come
                 await asyncio.sleep(PAUSE_S)
                 continue
             if len(self._clients) >= self._settings.connections:
