@@ -103,27 +103,29 @@ INLINE void sums_of(vec sums[SIDES][ROWS], const product *own, const char *weigh
 }
 #endif
 
-INLINE void tile(const product *own, int64_t output, int64_t row, const int sides, const int rows) {
+INLINE void tile(const product *own, int64_t output, int64_t row, const int sides, const int rows, vec (*to)[ROWS]) {
     vec sums[SIDES][ROWS];
     for (int o = 0; o < sides; o++)
         for (int r = 0; r < rows; r++)
             sums[o][r] = v_zero();
     const char *weight = (const char *)own->own->weight + output * own->own->stride;
     sums_of(sums, own, weight, row, sides, rows);
-    for (int r = 0; r < rows; r++)
-        for (int o = 0; o < sides; o++)
-            side_store(own, output + o * SIDE, row + r, sums[o][r]);
+    for (int o = 0; o < sides; o++)
+        for (int r = 0; r < rows; r++)
+            to[o][r] = sums[o][r];
 }
 
-#define SOME_ROWS(count)                                                         \
-    case count:                                                                  \
-        for (; count > 1 && first + SIDES * SIDE <= last; first += SIDES * SIDE) \
-            tile(own, first, row, SIDES, count);                                 \
-        for (; first < last; first += SIDE)                                      \
-            tile(own, first, row, 1, count);                                     \
+#define SOME_ROWS(count)                                                                        \
+    case count:                                                                                 \
+        for (; count > 1 && first + SIDES * SIDE <= last; first += SIDES * SIDE, sums += SIDES) \
+            tile(own, first, row, SIDES, count, sums);                                          \
+        for (; first < last; first += SIDE, sums++)                                             \
+            tile(own, first, row, 1, count, sums);                                              \
         break;
 
-static void some_rows(const product *own, int64_t first, int64_t last, int64_t row, int64_t rows) {
+/* Sums of each side of the outputs. */
+static __attribute__((noinline)) void some_rows(const product *own, int64_t first, int64_t last, int64_t row,
+                                                int64_t rows, vec (*sums)[ROWS]) {
     switch (rows) {
         SOME_ROWS(ROWS)
 #if ROWS == 8
@@ -138,22 +140,26 @@ static void some_rows(const product *own, int64_t first, int64_t last, int64_t r
     }
 }
 
-static __attribute__((noinline)) void blocks(const product *own, int64_t first, int64_t last) {
-    for (; first < last; first += BLOCK) {
-        int64_t end = first + BLOCK < last ? first + BLOCK : last;
-        for (int64_t row = 0; row < own->rows; row += ROWS)
-            some_rows(own, first, end, row, own->rows - row < ROWS ? own->rows - row : ROWS);
-    }
+static void block(const product *own, int64_t first, int64_t last, int64_t row, int64_t rows) {
+    vec sums[BLOCK / SIDE][ROWS];
+#if defined(__SSE__)
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040); /* small numbers are 0, as factors and as sums, and not as what these are added to */
+    some_rows(own, first, last, row, rows, sums);
+    _mm_setcsr(mode);
+#else
+    some_rows(own, first, last, row, rows, sums);
+#endif
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t output = first; output < last; output += SIDE)
+            side_store(own, output, row + r, sums[(output - first) / SIDE][r]);
 }
 
 void bfloats_outputs(const product *own, int64_t first, int64_t last) {
     last = last < own->own->outputs ? last : side_outputs(own->own);
-#if defined(__SSE__)
-    unsigned mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040); /* small numbers are 0, as factors and as sums */
-    blocks(own, first, last);
-    _mm_setcsr(mode);
-#else
-    blocks(own, first, last);
-#endif
+    for (; first < last; first += BLOCK) {
+        int64_t end = first + BLOCK < last ? first + BLOCK : last;
+        for (int64_t row = 0; row < own->rows; row += ROWS)
+            block(own, first, end, row, own->rows - row < ROWS ? own->rows - row : ROWS);
+    }
 }

@@ -144,7 +144,8 @@ def test_products_of_bfloat16_are_near_and_the_same_whatever_the_rows(
 def test_the_smallest_numbers_of_bfloat16_are_nothing_whatever_the_rows(
     libraries: dict[str, native.Library], variant: str
 ) -> None:
-    """Matrix instructions know no others; and a thread that has multiplied rounds as it did before."""
+    """Matrix instructions know no others. What sums are added to keeps them, and a thread that has multiplied rounds as
+    it did before."""
     library = libraries[variant]
     library.set_threads(1)
     generator = torch.Generator().manual_seed(6)
@@ -152,8 +153,15 @@ def test_the_smallest_numbers_of_bfloat16_are_nothing_whatever_the_rows(
     weight, x = (torch.randn(64, 96, generator=generator) * scale).bfloat16(), torch.randn(33, 96) * scale[:33]
     product, small = bfloat16_linear(library, weight, None), torch.tensor(1e-40)
     alone = torch.cat([product(row[None]) for row in x])
-    assert torch.equal(product(x), alone)
     assert float(small * 0.5) == float(torch.tensor(5e-41)) != 0
+    bias, residual = torch.randn(64) * 1e-39, torch.randn(33, 64) * 1e-39
+    biased = bfloat16_linear(library, weight, bias)
+    for rows in (1, 4, 5, 33):
+        assert torch.equal(product(x[:rows]), alone[:rows])
+        assert torch.equal(biased(x[:rows]), alone[:rows] + bias)
+        added = residual[:rows].clone()
+        product.add_to(added, x[:rows])
+        assert torch.equal(added, residual[:rows] + alone[:rows])
 
 
 def grouped(
