@@ -85,7 +85,7 @@ def _memory() -> dict[str, str]:
         shared = shutil.disk_usage(SHARED_MEMORY)
         free = f"{shared.free / GIB:.1f} of {shared.total / GIB:.1f} GiB free"
     except OSError as error:
-        free = error.strerror
+        free = str(error.strerror)
     return {
         "available": f"{available_bytes() / GIB:.1f} of {total_bytes() / GIB:.1f} GiB",
         str(SHARED_MEMORY): free,

@@ -45,7 +45,7 @@ def test_an_engine_of_ray_takes_none_either(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError("it is not started here")
 
     ray = SimpleNamespace(util=SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1"))
-    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(engine, "die_with_parent", lambda: None)
     monkeypatch.setattr(subprocess, "Popen", popen)
     with pytest.raises(OSError, match="not started here"):
