@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.prepare import ask_chat
 from actorserve.http.generation.structured_output import OTHER_NAMES, constraint_of
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
+from actorserve.http.output.events import Call, Turn
 from tests.http.bodies import HI, body_of
+from tests.http.serving import SETTINGS
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -140,11 +144,21 @@ def test_strict_tools_that_need_not_be_called() -> None:
     assert with_tools("hermes", tools=TOOLS, structured_outputs=tags) == (tags, "structured_outputs")
 
 
-def test_calls_in_the_channels_of_gpt_oss() -> None:
-    """They are no JSON of ours: the model writes them as ever, forced or in the place of what is wished."""
-    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
-        found, field = with_tools("openai", tools=LOOSE, tool_choice=choice)
-        assert field == "tool_choice" and found["channels"] and "named" not in found
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_forced_calls_in_the_channels_of_gpt_oss(choice: Any) -> None:
+    """They are no JSON of ours: the model writes them as ever, and so they are read."""
+    found, field = with_tools("openai", tools=LOOSE, tool_choice=choice)
+    assert field == "tool_choice" and found["channels"] and "named" not in found
+    settings = replace(SETTINGS, tool_parser="openai", reasoning_parser="openai_gptoss")
+    asked = ask_chat(decode(ChatRequest, body_of(messages=HI, tools=LOOSE, tool_choice=choice)), settings, "id")
+    assert asked.make_parser is not None
+    parser, turn = asked.make_parser(True, "key"), Turn()
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.weather"
+    turn.add([*parser.feed(f'{text} <|constrain|>json<|message|>{{"a": 1}}'), *parser.finish()])
+    assert turn == Turn("", "Hm.", [Call("weather", arguments='{"a": 1}')])
+
+
+def test_calls_of_gpt_oss_in_the_place_of_a_format() -> None:
     found, _ = with_tools("openai", tools=LOOSE, response_format=FORMAT)
     alone, _ = with_tools("openai", response_format=FORMAT)
     assert found == {**alone, "instead": [{"name": "weather", "parameters": {"type": "object"}}]}

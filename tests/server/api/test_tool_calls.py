@@ -124,16 +124,6 @@ def test_a_call(clients: dict[str, OpenAI], kind: str) -> None:
     assert answer.choices[0].message.content is None
 
 
-def test_forced_calls_of_gpt_oss(clients: dict[str, OpenAI]) -> None:
-    """They stand in their channel, behind the thinking, as without force."""
-    for choice, reason in (("required", "tool_calls"), ({"type": "function", "function": {"name": "weather"}}, "stop")):
-        answer = ask(clients["harmony"], "one", tool_choice=choice)
-        assert calls(answer) == [("weather", PARIS)] and answer.choices[0].finish_reason == reason
-        assert answer.choices[0].message.reasoning == "Let me think, STOP"
-    answer = ask(clients["harmony"], "one", response_format={"type": "json_object"})
-    assert calls(answer) == [("weather", PARIS)]
-
-
 def test_several_calls_behind_a_text(clients: dict[str, OpenAI]) -> None:
     answer = ask(clients["qwen"], "two")
     assert calls(answer) == [("weather", PARIS), ("weather", ROME)]
