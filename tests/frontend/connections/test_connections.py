@@ -244,11 +244,12 @@ def test_a_stream_may_be_gone_on_with_until_its_handler_says_so() -> None:
         scene.until(lambda: frontend.records() and frontend.records()[0] is not None)
         (record,) = frontend.records()
         before = record.predecessor
-        assert before is not None and frontend.pool.may_go_on
+        seen = [frontend.pool.may_go_on]
         scene.until(lambda: client.has(1))
-        assert not frontend.pool.may_go_on
+        seen.append(frontend.pool.may_go_on)
         record.predecessor = before  # as of a handler that has not come so far
-        assert frontend.pool.may_go_on and not frontend.pool.is_adopting
+        seen.append(frontend.pool.may_go_on)
+        assert before is not None and seen == [True, False, True] and not frontend.pool.is_adopting
         record.go_on()
 
 
