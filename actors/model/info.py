@@ -41,7 +41,7 @@ LENGTHS = (
 ).split()
 COUNTED_FROM_PADDING = (  # their first position is behind that of the padding token
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "longformer", "roberta-prelayernorm"),
-    *("data2vec-text", "xmod", "luke"),
+    *("data2vec-text", "xmod", "luke", "ibert"),
 )
 DUAL_CHUNKS = "dual_chunk_attention_config"
 TEXT_PARTS = ("text_config", "llm_config", "decoder")
@@ -240,7 +240,8 @@ def _model_length(config: Config, text: Values, sentences: int | None) -> int:
     owns = (text.whole(name, 1, LARGEST) for name in LENGTHS)
     own, wanted = next((length for length in owns if length is not None), None), config.max_model_len
     if own is not None and text.text("model_type") in COUNTED_FROM_PADDING:
-        own -= 1 + (text.whole("pad_token_id", 0, LARGEST) or 0)
+        padding = text.whole("pad_token_id", 0, LARGEST)
+        own -= 1 + (1 if padding is None else padding)
     if wanted is None and sentences is not None:
         wanted = sentences if own is None else min(own, sentences)
     if own is None:

@@ -245,6 +245,7 @@ class RendererActor(Actor):
     ) -> None:
         """Into the slots that are still wanted."""
         limit = _within_quota(len(tokens), limit, message)
+        self.prompts.check_rows(tokens, items, message)
         ids = np.array(tokens, np.int32).tobytes()
         hashes = b""
         if self._may_share:

@@ -81,9 +81,10 @@ class Renditions:
         return ids
 
     def _spellings(self, word: str) -> list[list[int]]:
-        """The word at the beginning of a text and behind a space."""
+        """The word at the beginning of a text and behind a space; not with tokens that the model never draws."""
         found = [self._ids(word), self._ids(" " + word.lstrip())]
-        return [tokens for index, tokens in enumerate(found) if tokens and tokens not in found[:index]]
+        drawn = [tokens for tokens in found if tokens and max(tokens) < self._model.vocab_size]
+        return [tokens for index, tokens in enumerate(drawn) if tokens not in drawn[:index]]
 
     def _grammar(self, constraint: bytes, think: Think | None, opened: bool) -> bytes:
         """`think` is None where the answer begins at once."""

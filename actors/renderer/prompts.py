@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ..protocol.media import MediaItem, PreparedMedia
 from ..protocol.messages import Render
@@ -98,6 +100,21 @@ class Prompts:
         bad = next((token for token in tokens if not 0 <= token < size), None)
         if bad is not None:
             raise RenderRefused(400, f"Token id {bad} is out of vocabulary (0 to {size - 1}).", field)
+
+    def check_rows(self, tokens: Sequence[int], items: Sequence[MediaItem], message: Render) -> None:
+        """400 where a text has a token that the model has no row for, as the tokenizers of some have: its worker would
+        die of it. What stands for pictures has embeddings of its own.
+        """
+        size = self._model.vocab_size
+        missing = np.asarray(tokens) >= size
+        for item in items:
+            missing[item.start : item.start + item.length] = False
+        if missing.any():
+            token = int(tokens[int(missing.argmax())])
+            name = self.tokenizer.id_to_token(token) if self.has_tokenizer else None
+            field = message.field or ("messages" if isinstance(message.prompt, ChatPrompt) else "prompt")
+            text = f"{field}: the token {name!r} ({token}) is out of the model's vocabulary (0 to {size - 1})."
+            raise RenderRefused(400, text, field)
 
     def check_form(self, prompt: Prompt) -> None:
         """400 for a text where there is no tokenizer."""

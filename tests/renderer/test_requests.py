@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers.processors import TemplateProcessing
 
@@ -131,6 +132,22 @@ def test_ids_that_are_not_there(bench: Bench, token: int) -> None:
     assert isinstance(bench.render(TokenPrompt([0, size - 1])), Rendered)
 
 
+@pytest.mark.parametrize("form", ["text", "chat"])
+def test_a_text_with_a_token_that_the_model_has_no_row_for(bench: Bench, form: str) -> None:
+    """As gemma-3-1b's tokenizer has one for pictures: the worker would die of it, again and again."""
+    prompts, beyond = bench.renderer.prompts, "<|beyond|>"
+    prompts.tokenizer.add_special_tokens([beyond])
+    number = prompts.tokenizer.token_to_id(beyond)
+    prompts._model = msgspec.structs.replace(prompts._model, vocab_size=number)
+    text = f"hello {beyond}"
+    answer = bench.render(TextPrompt(text) if form == "text" else ChatPrompt(messages(text)))
+    field = "prompt" if form == "text" else "messages"
+    assert (answer.status, answer.param) == (400, field)
+    wanted = f"{field}: the token {beyond!r} ({number}) is out of the model's vocabulary (0 to {number - 1})."
+    assert answer.message == wanted
+    assert isinstance(bench.render(TextPrompt("hello")), Rendered)
+
+
 def test_any_truncation_keeps_the_end(bench: Bench) -> None:
     rng = random.Random(0)
     for _ in range(20):
@@ -146,10 +163,11 @@ def test_any_truncation_keeps_the_end(bench: Bench) -> None:
 @pytest.mark.parametrize("keep_first", [True, False])
 def test_what_stands_around_a_text_stays_where_it_is_cut(bench: Bench, keep_first: bool) -> None:
     """As a model's BOS."""
-    tokenizer = bench.renderer.prompts.tokenizer
-    begin = "<|begin|>"
+    prompts, begin = bench.renderer.prompts, "<|begin|>"
+    tokenizer = prompts.tokenizer
     tokenizer.add_special_tokens([begin])
     number = tokenizer.token_to_id(begin)
+    prompts._model = msgspec.structs.replace(prompts._model, vocab_size=number + 1)
     tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, number)])
     whole = ids("one two three four five six")
     for keep in (1, 3, len(whole)):

@@ -69,6 +69,8 @@ class Pooler:
         """
         if wanted.task in (CLASSIFY, TOKEN_CLASSIFY):
             assert self.head is not None
+            if self.spec.base and wanted.task == CLASSIFY:  # of a decoder: one vector, by whatever method
+                hidden = pooled(hidden.float(), self.spec.methods)[None].to(hidden.dtype)
             made = self.head(hidden, ids).float()
             made = made if wanted.task in BY_TOKEN else made.view(1, -1)
             if wanted.task in BY_TOKEN and self.spec.step_tag >= 0:

@@ -48,14 +48,15 @@ def write_reward(folder: Path, name: str, labels: int) -> dict[str, torch.Tensor
     return head
 
 
-def expected(folder: Path, head: dict[str, torch.Tensor], text: str) -> torch.Tensor:
-    """Of each token, by transformers' layers."""
+def expected(folder: Path, head: dict[str, torch.Tensor], text: str, mean: bool = False) -> torch.Tensor:
+    """Of each token, or of their mean, by transformers' layers."""
     kind: Any = Qwen2Model
     model = kind(kind.config_class(**json.loads((folder / "config.json").read_text()))).eval()
     stored = load_file(folder / "model.safetensors")
     model.load_state_dict({name[6:]: one for name, one in stored.items() if name.startswith("model.")})
     with torch.inference_mode():
         states = model(input_ids=torch.tensor([encode(folder, text)[0]])).last_hidden_state[0]
+    states = states.mean(0, keepdim=True) if mean else states
     middle = torch.relu(states @ head["score.0.weight"].T + head["score.0.bias"])
     return middle @ head["score.2.weight"].T + head["score.2.bias"]
 
@@ -69,6 +70,16 @@ def test_a_reward_of_each_token_and_of_the_whole(tmp_path: Path) -> None:
         wanted = expected(tmp_path, head, text).numpy()
         assert one.outputs.data.shape == wanted.shape and np.abs(one.outputs.data - wanted).max() < 1e-4
         assert np.abs(np.array(last) - wanted[-1]).max() < 1e-4
+
+
+def test_a_class_of_the_mean(tmp_path: Path) -> None:
+    """One vector is made of a text before its head looks at it."""
+    head = write_reward(tmp_path, "Qwen2ForRewardModel", 1)
+    with make(tmp_path, pooler_config={"pooling_type": "MEAN", "use_activation": False}) as llm:
+        found = [one.outputs.probs for one in llm.classify(TEXTS, use_tqdm=False)]
+    for text, one in zip(TEXTS, found, strict=True):
+        wanted = expected(tmp_path, head, text, mean=True)[0].numpy()
+        assert len(one) == 1 and np.abs(np.array(one) - wanted).max() < 1e-4
 
 
 def test_rewards_of_steps(tmp_path: Path) -> None:
