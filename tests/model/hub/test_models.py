@@ -106,7 +106,7 @@ def test_a_tokenizer_comes_without_weights(hub: Hub) -> None:
 @pytest.mark.parametrize("trust", [True, False])
 def test_code_comes_only_where_it_is_trusted(hub: Hub, trust: bool) -> None:
     """That which config.json names of another repository may be missing: this model needs none."""
-    code = {"modeling_own.py": b"raise SystemExit", "parts/more.py": b"x = 1"}
+    code = {"modeling_own.py": b"raise SystemExit", "own_parts.py": b"x = 1"}
     hub.files |= code
     classes = {"AutoConfig": "org/other--configuration.Own", "AutoModel": "modeling_own.Own"}
     hub.change("config.json", lambda v: v.update(auto_map=classes))
