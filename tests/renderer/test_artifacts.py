@@ -57,7 +57,7 @@ def test_bad_words_are_spelled_at_a_beginning_and_behind_a_space(renditions: Ren
 
 def test_bad_words_that_the_model_never_draws_are_none() -> None:
     """Its tokenizer knows more tokens than the model has rows."""
-    last = TOKENIZER.id_to_token(MODEL.vocab_size - 1)
+    last = TOKENIZER.id_to_token(MODEL.vocab_size - 1) or ""
     fewer = Renditions(TOKENIZER, msgspec.structs.replace(MODEL, vocab_size=MODEL.vocab_size - 1), 48 << 10)
     assert TOKENIZER.encode(last, add_special_tokens=False).ids == [MODEL.vocab_size - 1]
     assert fewer.make(Render([1], CHAT, bad_words=[last]), None) == b""

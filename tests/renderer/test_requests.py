@@ -137,7 +137,7 @@ def test_a_text_with_a_token_that_the_model_has_no_row_for(bench: Bench, form: s
     """As gemma-3-1b's tokenizer has one for pictures: the worker would die of it, again and again."""
     prompts, beyond = bench.renderer.prompts, "<|beyond|>"
     prompts.tokenizer.add_special_tokens([beyond])
-    number = prompts.tokenizer.token_to_id(beyond)
+    number = prompts.tokenizer.token_to_id(beyond) or 0
     prompts._model = msgspec.structs.replace(prompts._model, vocab_size=number)
     text = f"hello {beyond}"
     answer = bench.render(TextPrompt(text) if form == "text" else ChatPrompt(messages(text)))
@@ -166,7 +166,7 @@ def test_what_stands_around_a_text_stays_where_it_is_cut(bench: Bench, keep_firs
     prompts, begin = bench.renderer.prompts, "<|begin|>"
     tokenizer = prompts.tokenizer
     tokenizer.add_special_tokens([begin])
-    number = tokenizer.token_to_id(begin)
+    number = tokenizer.token_to_id(begin) or 0
     prompts._model = msgspec.structs.replace(prompts._model, vocab_size=number + 1)
     tokenizer.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, number)])
     whole = ids("one two three four five six")
