@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...options.config import Config, ConfigError
-from ...options.objects.speculative import OPTION, HeadOptions, LookupOptions, NgramOptions, read_speculative
+from ...options.objects.speculative import OPTION, HeadOptions, LookupOptions, NgramOptions, is_wanted, read_speculative
 from ...sound.installed import MISSING, can_decode
 from ..config_json import read_architecture, weights_method
 from ..info import ModelInfo, read_json
@@ -32,7 +32,7 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
     for option, given in (
         ("--pipeline-parallel-size", config.pipeline_parallel_size > 1),
         ("--deterministic", config.deterministic),
-        (OPTION, config.speculative_config is not None),
+        (OPTION, is_wanted(config)),
         ("--enable-lora", config.enable_lora),
     ):
         if given:

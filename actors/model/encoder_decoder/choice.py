@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...options.config import Config, ConfigError
+from ...options.objects.speculative import is_wanted
 from ..config_json import LARGEST, architecture_name
 from ..values import Values
 from .spec import EncoderSpec, SpeechSpec
@@ -59,7 +60,7 @@ def _check_options(config: Config, name: str) -> None:
         ("--tensor-parallel-size", config.tensor_parallel_size > 1),
         ("--pipeline-parallel-size", config.pipeline_parallel_size > 1),
         ("--deterministic", config.deterministic),
-        ("--speculative-config", config.speculative_config is not None),
+        ("--speculative-config", is_wanted(config)),
         ("--enable-lora", config.enable_lora),
         ("--device cuda", config.device == "cuda"),
     ):

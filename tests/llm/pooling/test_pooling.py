@@ -66,7 +66,7 @@ def test_a_decoder_that_needs_all_tokens_gets_them_in_one_step(tmp_path: Path) -
     write_model("mistral", tmp_path)
     write_modules(tmp_path, "mean_tokens")
     expected = vectors(tmp_path, TEXTS, "mean")
-    with make(tmp_path) as llm:
+    with make(tmp_path, speculative_config="none") as llm:
         for _ in range(2):
             found = llm.embed(TEXTS, use_tqdm=False)
             assert cosines([one.outputs.embedding for one in found], expected).min() > EXACT
