@@ -10,7 +10,6 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 
 from ..protocol.messages import TokenLogprobs
-from .inputs.lora import LoRARequest
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,6 @@ class CompletionOutput:
     logprobs: Logprobs | None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    lora_request: LoRARequest | None = None
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -54,7 +52,6 @@ class RequestOutput:
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = True
     num_cached_tokens: int = 0
-    lora_request: LoRARequest | None = None
     metrics: None = None  # a server's /metrics and records have times
 
 
