@@ -16,11 +16,12 @@
 #define LINE 64
 #define BLOCK 64 /* outputs whose weights stay in a near cache while all rows pass */
 
-#if defined(__AVX512F__)
+#if PARTS == 1
 #define ROWS 8 /* of x that are multiplied together, as there are registers */
 #else
-#define ROWS 2
+#define ROWS 6
 #endif
+#define FEW 2 /* of these: there are registers for all sums of both kinds */
 
 /* Of an odd number of lines: rows that follow one another have other places in a cache. */
 int64_t bfloats_row_bytes(const linear *own) { return own->stride / 2 * (WIDE_BYTES + NARROW_BYTES) | LINE; }
@@ -66,7 +67,7 @@ INLINE void sums_of(vec sums[SIDES][ROWS], const product *own, const char *weigh
     for (int64_t i = 0; i < stride; i += 4)
         for (int o = 0; o < sides; o++) {
             const char *at = weight + o * SIDE * stride + i * SIDE;
-            ask_ahead(at);
+            ask_ahead(at, rows);
             __m512i numbers = _mm512_loadu_si512(at);
             for (int r = 0; r < rows; r++)
                 sums[o][r] = pairs(sums[o][r], numbers, x + r * own->row_bytes + i);
@@ -75,7 +76,23 @@ INLINE void sums_of(vec sums[SIDES][ROWS], const product *own, const char *weigh
 
 #else
 #define SIDES 1
-#define PART 32 /* numbers */
+#define GROUP 32 /* numbers */
+
+/* Products of inputs [i, i + GROUP), of even numbers, or of odd ones, or of both. */
+INLINE void add_group(vec *even, vec *odd, const uint16_t *weight, const float *const *x, int64_t i, const int rows,
+                      const int evens, const int odds) {
+    for (const int64_t last = i + GROUP; i < last; i += 2) {
+        vec first, second;
+        ask_ahead(weight + i * SIDE, rows);
+        v_load_pairs_bf16(weight + i * SIDE, &first, &second);
+        for (int r = 0; r < rows; r++) {
+            if (evens)
+                even[r] = v_fma(v_set(x[r][i]), first, even[r]);
+            if (odds)
+                odd[r] = v_fma(v_set(x[r][i + 1]), second, odd[r]);
+        }
+    }
+}
 
 INLINE void sums_of(vec sums[SIDES][ROWS], const product *own, const char *weight, int64_t row, const int sides,
                     const int rows) {
@@ -83,19 +100,15 @@ INLINE void sums_of(vec sums[SIDES][ROWS], const product *own, const char *weigh
     const float *x[ROWS];
     for (int r = 0; r < rows; r++)
         x[r] = (const float *)(own->ready + (row + r) * own->row_bytes);
-    for (int64_t i = 0; i < own->own->stride / 2; i += PART) {
+    for (int64_t i = 0; i < own->own->stride / 2; i += GROUP) {
         vec even[ROWS], odd[ROWS];
         for (int r = 0; r < rows; r++)
             even[r] = odd[r] = v_zero();
-        for (int64_t k = i; k < i + PART; k += 2) {
-            const uint16_t *at = (const uint16_t *)weight + k * SIDE;
-            vec first, second;
-            ask_ahead(at);
-            v_load_pairs_bf16(at, &first, &second);
-            for (int r = 0; r < rows; r++) {
-                even[r] = v_fma(v_set(x[r][k]), first, even[r]);
-                odd[r] = v_fma(v_set(x[r][k + 1]), second, odd[r]);
-            }
+        if (PARTS == 1 || rows <= FEW)
+            add_group(even, odd, (const uint16_t *)weight, x, i, rows, 1, 1);
+        else { /* there are not registers for both */
+            add_group(even, odd, (const uint16_t *)weight, x, i, rows, 1, 0);
+            add_group(even, odd, (const uint16_t *)weight, x, i, rows, 0, 1);
         }
         for (int r = 0; r < rows; r++)
             sums[0][r] = v_add(sums[0][r], v_add(even[r], odd[r]));
@@ -131,11 +144,11 @@ static __attribute__((noinline)) void some_rows(const product *own, int64_t firs
 #if ROWS == 8
         SOME_ROWS(7)
         SOME_ROWS(6)
+#endif
         SOME_ROWS(5)
         SOME_ROWS(4)
         SOME_ROWS(3)
         SOME_ROWS(2)
-#endif
         SOME_ROWS(1)
     }
 }

@@ -27,11 +27,8 @@
 #define MIDDLE 8 /* of numbers of 4 bits */
 #define MIDDLE_OF_SIX 32
 
-#if defined(__AVX512F__)
 #define ROWS 8 /* of x that are multiplied together, as there are registers */
-#else
-#define ROWS 2
-#endif
+#define FEW 2  /* of these; all registers of a side are summed at once, as memory is read best */
 
 int64_t groups_row_bytes(const linear *own) {
     return HEADER + (chunks(own) * CHUNK + 4 * stepped(own) + 8 * groups(own) + 63) / 64 * 64;
@@ -80,67 +77,87 @@ void groups_ready(const linear *own, const float *x, char *ready) {
     }
 }
 
-/* Products of a group with some rows, whose numbers begin at `x`; of 6 bits of either half of one. */
-INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums *sums, const int rows, const int bits,
-                      const int half) {
-    if (bits == 8)
-        for (int i = 0; i < GROUP / 4; i++) {
-            s_numbers numbers = s_bytes(weight + 64 * i);
-            if (rows > SOON)
-                ask_ahead(weight + 64 * i);
-            for (int r = 0; r < rows; r++)
-                sums[r] = s_dot_bytes(sums[r], numbers, x[r] + 4 * i);
-        }
-    else if (bits == 6)
-        for (int i = 0; i < GROUP / 8; i++) {
-            s_numbers numbers = s_six(weight, i, half);
-            ask_ahead(weight + 64 * i);
-            for (int r = 0; r < rows; r++)
-                sums[r] = s_dot(sums[r], numbers, x[r] + 4 * i);
-        }
-    else
-        for (int i = 0; i < GROUP / 8; i++) {
-            s_numbers low = s_low(weight + 64 * i), high = s_high(weight + 64 * i);
-            ask_ahead(weight + 64 * i);
-            for (int r = 0; r < rows; r++) {
-                sums[r] = s_dot(sums[r], low, x[r] + 4 * i);
-                sums[r] = s_dot(sums[r], high, x[r] + GROUP / 2 + 4 * i);
+/* Products of a group with some rows, whose numbers begin at `x`, of `parts` registers; of 6 bits of either half of one. */
+INLINE void dot_group(const uint8_t *weight, const int8_t *const *x, s_sums (*sums)[ROWS], const int parts, const int rows,
+                      const int bits, const int half) {
+    for (int i = 0; i < (bits == 8 ? GROUP / 4 : GROUP / 8); i++) {
+        if (bits != 8 || rows > SOON)
+            ask_ahead(weight + 64 * i, rows);
+        for (int p = 0; p < parts; p++) {
+            const uint8_t *at = weight + 64 * i + p * PART_BYTES;
+            if (bits == 8) {
+                s_numbers numbers = s_bytes(at);
+                for (int r = 0; r < rows; r++)
+                    sums[p][r] = s_dot_bytes(sums[p][r], numbers, x[r] + 4 * i);
+            } else if (bits == 6) {
+                s_numbers numbers = s_six(weight + p * PART_BYTES, i, half);
+                for (int r = 0; r < rows; r++)
+                    sums[p][r] = s_dot(sums[p][r], numbers, x[r] + 4 * i);
+            } else {
+                s_numbers low = s_low(at), high = s_high(at);
+                for (int r = 0; r < rows; r++) {
+                    sums[p][r] = s_dot_small(sums[p][r], low, x[r] + 4 * i);
+                    sums[p][r] = s_dot_small(sums[p][r], high, x[r] + GROUP / 2 + 4 * i);
+                }
             }
         }
+    }
 }
 
 /* Rows that are multiplied together, and what a group of x adds to them, but for its step. */
 typedef struct {
     ready_parts x[ROWS];
-    vec part[ROWS];
+    vpart added[PARTS][ROWS];
 } row_parts;
 
 /* What one group adds, whose number among all is `group`; the first half of one begins anew. */
-INLINE void add_group(row_parts *own, const uint8_t *weight, int64_t group, vec scale, vec least, const int less,
-                      const int rows, const int bits, const int half) {
+INLINE void add_group(row_parts *own, const uint8_t *weight, int64_t group, const vec *scale, const vec *least,
+                      const int first, const int parts, const int less, const int rows, const int bits, const int half) {
     const int64_t size = bits == 6 ? GROUP / 2 : GROUP;
     const int8_t *numbers[ROWS];
-    s_sums sums[ROWS];
+    s_sums sums[PARTS][ROWS];
     for (int r = 0; r < rows; r++) {
         numbers[r] = own->x[r].numbers + group * size;
-        sums[r] = s_set(own->x[r].begin[group]);
+        for (int p = 0; p < parts; p++)
+            sums[p][r] = s_begin(own->x[r].begin[group], bits);
     }
-    dot_group(weight, numbers, sums, rows, bits, half);
-    for (int r = 0; r < rows; r++) {
-        vec whole = s_float(sums[r]);
-        own->part[r] = half ? v_fma(whole, scale, own->part[r]) : v_mul(whole, scale);
+    dot_group(weight, numbers, sums, parts, rows, bits, half);
+    for (int p = 0; p < parts; p++) {
+        const vpart by = p_of(scale, first + p), off = p_of(least, first + p);
+        for (int r = 0; r < rows; r++) {
+            vpart whole = s_float(s_end(sums[p][r], own->x[r].begin[group], bits));
+            own->added[p][r] = half ? p_fma(whole, by, own->added[p][r]) : p_mul(whole, by);
+        }
+        if (less)
+            for (int r = 0; r < rows; r++)
+                own->added[p][r] = p_fma(p_set(own->x[r].sums[group]), off, own->added[p][r]);
     }
-    if (less)
-        for (int r = 0; r < rows; r++)
-            own->part[r] = v_fma(v_set(own->x[r].sums[group]), least, own->part[r]);
+}
+
+/* What one chunk adds to the totals in registers [first, first + parts) of each row. */
+INLINE void add_chunk(row_parts *own, const uint8_t *weight, int64_t chunk, const vec *scale, const vec *least, vec *total,
+                      const int first, const int parts, const int less, const int rows, const int bits) {
+    weight += first * PART_BYTES;
+    for (int i = 0; i < CHUNK / GROUP; i++, weight += SIDE * GROUP * bits / 8) {
+        const int64_t group = chunk * (CHUNK / GROUP) + i;
+        if (bits == 6) {
+            add_group(own, weight, 2 * group, scale + 2 * i, least, first, parts, 0, rows, 6, 0);
+            add_group(own, weight, 2 * group + 1, scale + 2 * i + 1, least, first, parts, 0, rows, 6, 1);
+        } else
+            add_group(own, weight, group, scale + i, least + i, first, parts, less, rows, bits, 0);
+        for (int p = 0; p < parts; p++)
+            for (int r = 0; r < rows; r++)
+                p_put(total + r, first + p,
+                      p_fma(own->added[p][r], p_set(own->x[r].steps[group]), p_of(total + r, first + p)));
+    }
 }
 
 INLINE void tile(const product *own, int64_t output, int64_t row, const int rows, const int bits) {
     const linear *by = own->own;
-    const int64_t group_bytes = SIDE * GROUP * bits / 8, row_bytes = own->row_bytes;
+    const int64_t row_bytes = own->row_bytes;
     const uint8_t *weight = (const uint8_t *)by->weight + output * by->stride;
     const unit together = unit_of(by);
-    const int less = bits == 4 && has_least(by);
+    const int less = bits == 4 && has_least(by), parts = rows > FEW ? 1 : PARTS;
     row_parts at;
     vec total[ROWS];
     for (int r = 0; r < rows; r++) {
@@ -153,16 +170,8 @@ INLINE void tile(const product *own, int64_t output, int64_t row, const int rows
         const uint8_t *scales = unit_at(&together, weight, chunk);
         const uint8_t *numbers = scales + together.scales + place * together.numbers;
         expand(by, scales, place, scale, least);
-        for (int i = 0; i < CHUNK / GROUP; i++, numbers += group_bytes) {
-            int64_t group = chunk * (CHUNK / GROUP) + i;
-            if (bits == 6) {
-                add_group(&at, numbers, 2 * group, scale[2 * i], v_zero(), 0, rows, 6, 0);
-                add_group(&at, numbers, 2 * group + 1, scale[2 * i + 1], v_zero(), 0, rows, 6, 1);
-            } else
-                add_group(&at, numbers, group, scale[i], least[i], less, rows, bits, 0);
-            for (int r = 0; r < rows; r++)
-                total[r] = v_fma(at.part[r], v_set(at.x[r].steps[group]), total[r]);
-        }
+        for (int part = 0; part < PARTS; part += parts)
+            add_chunk(&at, numbers, chunk, scale, least, total, part, parts, less, rows, bits);
     }
     for (int r = 0; r < rows; r++)
         side_store(own, output, row + r, total[r]);
@@ -174,12 +183,8 @@ INLINE void tile(const product *own, int64_t output, int64_t row, const int rows
             tile(own, first, row, count, bits);             \
         break;
 
-#if ROWS == 8
 #define FEWER_ROWS(bits) \
     SOME_ROWS(7, bits) SOME_ROWS(6, bits) SOME_ROWS(5, bits) SOME_ROWS(4, bits) SOME_ROWS(3, bits) SOME_ROWS(2, bits)
-#else
-#define FEWER_ROWS(bits)
-#endif
 
 static void rows_of_4_bits(const product *own, int64_t first, int64_t last, int64_t row, int64_t rows) {
     switch (rows) {

@@ -17,11 +17,12 @@
 
 #define BLOCK 128 /* outputs whose weights stay in a near cache while all rows pass */
 
-#if defined(__AVX512F__)
+#define NEAR 512 /* inputs whose weights stay in the nearest cache while all parts pass */
 #define ROWS 8 /* of x that are multiplied together, as there are registers */
+#define FEW 2  /* of these; all registers of a side are summed at once, as memory is read best */
+#if PARTS == 1
 #define SIDES 2 /* for one row 1: memory is read best as one run */
 #else
-#define ROWS 2
 #define SIDES 1
 #endif
 
@@ -41,27 +42,54 @@ void int8_ready(const linear *own, const float *x, char *ready) {
     memset(numbers + inputs, 0, own->stride - inputs);
 }
 
+/* Products of inputs [i, last), of `parts` registers of each side. */
+INLINE void add_parts(s_sums (*sums)[SIDES][ROWS], const product *own, const uint8_t *weight, const char *ready, int64_t i,
+                      int64_t last, const int parts, const int sides, const int rows) {
+    const int64_t stride = own->own->stride, row_bytes = own->row_bytes;
+    s_sums now[PARTS][SIDES][ROWS]; /* in registers */
+    for (int p = 0; p < parts; p++)
+        for (int r = 0; r < rows; r++)
+            for (int o = 0; o < sides; o++)
+                now[p][o][r] = sums[p][o][r];
+    for (; i < last; i += 4)
+        for (int o = 0; o < sides; o++) {
+            const uint8_t *at = weight + o * SIDE * stride + i * SIDE;
+            if (rows > SOON)
+                ask_ahead(at, rows);
+            for (int p = 0; p < parts; p++) {
+                s_numbers numbers = s_bytes(at + p * PART_BYTES);
+                for (int r = 0; r < rows; r++)
+                    now[p][o][r] = s_dot_bytes(now[p][o][r], numbers, (const int8_t *)ready + r * row_bytes + HEADER + i);
+            }
+        }
+    for (int p = 0; p < parts; p++)
+        for (int r = 0; r < rows; r++)
+            for (int o = 0; o < sides; o++)
+                sums[p][o][r] = now[p][o][r];
+}
+
 INLINE void tile(const product *own, int64_t output, int64_t row, const int sides, const int rows) {
     const linear *by = own->own;
-    const int64_t row_bytes = own->row_bytes;
-    const uint8_t *weight = (const uint8_t *)by->weight + output * by->stride;
+    const int parts = rows > FEW ? 1 : PARTS;
+    const int64_t row_bytes = own->row_bytes, inputs = by->stride, near = parts < PARTS ? NEAR : inputs;
+    const uint8_t *weight = (const uint8_t *)by->weight + output * inputs;
     const char *ready = own->ready + row * row_bytes;
-    s_sums sums[SIDES][ROWS];
+    s_sums sums[PARTS][SIDES][ROWS];
+    for (int p = 0; p < PARTS; p++)
+        for (int r = 0; r < rows; r++)
+            for (int o = 0; o < sides; o++)
+                sums[p][o][r] = s_set(((const int8_header *)(ready + r * row_bytes))->begin);
+    for (int64_t i = 0; i < inputs; i += near)
+        for (int p = 0; p < PARTS; p += parts)
+            add_parts(sums + p, own, weight + p * PART_BYTES, ready, i, i + near < inputs ? i + near : inputs, parts, sides,
+                      rows);
     for (int r = 0; r < rows; r++)
-        for (int o = 0; o < sides; o++)
-            sums[o][r] = s_set(((const int8_header *)(ready + r * row_bytes))->begin);
-    for (int64_t i = 0; i < by->stride; i += 4)
         for (int o = 0; o < sides; o++) {
-            const uint8_t *at = weight + o * SIDE * by->stride + i * SIDE;
-            s_numbers numbers = s_bytes(at);
-            if (rows > SOON)
-                ask_ahead(at);
-            for (int r = 0; r < rows; r++)
-                sums[o][r] = s_dot_bytes(sums[o][r], numbers, (const int8_t *)ready + r * row_bytes + HEADER + i);
+            vec whole;
+            for (int p = 0; p < PARTS; p++)
+                p_put(&whole, p, s_float(sums[p][o][r]));
+            int8_store(own, output + o * SIDE, row + r, whole, ready + r * row_bytes);
         }
-    for (int r = 0; r < rows; r++)
-        for (int o = 0; o < sides; o++)
-            int8_store(own, output + o * SIDE, row + r, s_float(sums[o][r]), ready + r * row_bytes);
 }
 
 #define SOME_ROWS(count)                                               \
@@ -75,14 +103,12 @@ INLINE void tile(const product *own, int64_t output, int64_t row, const int side
 static void some_rows(const product *own, int64_t first, int64_t last, int64_t row, int64_t rows) {
     switch (rows) {
         SOME_ROWS(ROWS)
-#if ROWS == 8
         SOME_ROWS(7)
         SOME_ROWS(6)
         SOME_ROWS(5)
         SOME_ROWS(4)
         SOME_ROWS(3)
         SOME_ROWS(2)
-#endif
         SOME_ROWS(1)
     }
 }

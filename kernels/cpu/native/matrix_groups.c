@@ -18,7 +18,7 @@ typedef struct {
 INLINE void add_group(const row_block *at, const uint8_t *weight, int64_t group, vec scale, vec *total) {
     int32_t dots[PACKED * SIDE] __attribute__((aligned(64)));
     for (int i = 0; i < SIDE * GROUP; i += 64)
-        ask_ahead(weight + i);
+        ask_ahead(weight + i, PACKED);
     _tile_zero(0);
     _tile_loadd(4, weight, 64);
     _tile_loadd(6, at->x[0].numbers + group * GROUP, at->own->row_bytes);

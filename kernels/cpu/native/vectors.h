@@ -1,4 +1,5 @@
-/* Sixteen numbers in float32, by what the processor has; each operation rounds as IEEE 754 says. */
+/* Sixteen numbers in float32, by what the processor has; each operation rounds as IEEE 754 says. `vpart` is what one
+ * register holds of them: where many are summed at once, part by part stays in registers. */
 #ifndef VECTORS_H
 #define VECTORS_H
 
@@ -7,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define LANES 16
@@ -15,6 +18,10 @@
 INLINE float v_of_half(uint16_t half) { /* of float16 */
 #if defined(__F16C__)
     return _cvtsh_ss(half);
+#elif defined(__aarch64__)
+    __fp16 own;
+    memcpy(&own, &half, sizeof own);
+    return own;
 #else
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, rest = half & 0x3ff;
     float x;
@@ -37,6 +44,16 @@ INLINE vec v_load(const float *at) { return _mm512_loadu_ps(at); }
 INLINE void v_store(float *at, vec x) { _mm512_storeu_ps(at, x); }
 INLINE vec v_fma(vec a, vec b, vec sum) { return _mm512_fmadd_ps(a, b, sum); }
 INLINE vec v_load_f16(const uint16_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
+#define REGISTER LANES
+typedef vec vpart;
+#define p_zero v_zero
+#define p_set v_set
+#define p_load v_load
+#define p_store v_store
+#define p_mul v_mul
+#define p_fma v_fma
+#define p_load_f16 v_load_f16
+#define p_load_bf16 v_load_bf16
 INLINE vec v_load_bf16(const uint16_t *at) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)at));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
@@ -83,6 +100,16 @@ INLINE __m256 v_wide_bf16(const uint16_t *at) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
 }
 INLINE vec v_load_bf16(const uint16_t *at) { return (vec){v_wide_bf16(at), v_wide_bf16(at + 8)}; }
+#define REGISTER 8
+typedef __m256 vpart;
+INLINE vpart p_zero(void) { return _mm256_setzero_ps(); }
+INLINE vpart p_set(float x) { return _mm256_set1_ps(x); }
+INLINE vpart p_load(const float *at) { return _mm256_loadu_ps(at); }
+INLINE void p_store(float *at, vpart x) { _mm256_storeu_ps(at, x); }
+INLINE vpart p_mul(vpart a, vpart b) { return _mm256_mul_ps(a, b); }
+INLINE vpart p_fma(vpart a, vpart b, vpart sum) { return _mm256_fmadd_ps(a, b, sum); }
+INLINE vpart p_load_f16(const uint16_t *at) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at)); }
+#define p_load_bf16 v_wide_bf16
 INLINE void v_load_pairs_bf16(const uint16_t *at, vec *first, vec *second) {
     __m256i low = _mm256_loadu_si256((const __m256i *)at), high = _mm256_loadu_si256((const __m256i *)at + 1);
     *first = (vec){_mm256_castsi256_ps(_mm256_slli_epi32(low, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(high, 16))};
@@ -124,20 +151,43 @@ INLINE vec v_load(const float *at) {
 }
 INLINE void v_store(float *at, vec x) { memcpy(at, &x, sizeof x); }
 #if defined(__aarch64__)
-#include <arm_neon.h>
+#define REGISTER 4
+typedef float32x4_t vpart;
+INLINE vpart p_fma(vpart a, vpart b, vpart sum) { return vfmaq_f32(sum, a, b); }
+INLINE vpart p_load_f16(const uint16_t *at) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(at))); }
 INLINE vec v_fma(vec a, vec b, vec sum) {
-    float32x4_t parts[3][4];
+    vpart parts[3][LANES / REGISTER];
     memcpy(parts[0], &a, sizeof a);
     memcpy(parts[1], &b, sizeof b);
     memcpy(parts[2], &sum, sizeof sum);
-    for (int i = 0; i < 4; i++)
-        parts[2][i] = vfmaq_f32(parts[2][i], parts[0][i], parts[1][i]);
+    for (int i = 0; i < LANES / REGISTER; i++)
+        parts[2][i] = p_fma(parts[0][i], parts[1][i], parts[2][i]);
     memcpy(&sum, parts[2], sizeof sum);
     return sum;
 }
 #else
+#define REGISTER LANES
+typedef vec vpart;
 INLINE vec v_fma(vec a, vec b, vec sum) { return sum + a * b; }
+#define p_fma v_fma
+#define p_load_f16 v_load_f16
 #endif
+typedef uint32_t p_bits __attribute__((vector_size(4 * REGISTER)));
+INLINE vpart p_zero(void) { return (vpart){0}; }
+INLINE vpart p_set(float x) { return (vpart){0} + x; }
+INLINE vpart p_load(const float *at) {
+    vpart x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+INLINE void p_store(float *at, vpart x) { memcpy(at, &x, sizeof x); }
+INLINE vpart p_mul(vpart a, vpart b) { return a * b; }
+INLINE vpart p_load_bf16(const uint16_t *at) {
+    p_bits bits;
+    for (int i = 0; i < REGISTER; i++)
+        bits[i] = (uint32_t)at[i] << 16;
+    return (vpart)bits;
+}
 INLINE vec v_add(vec a, vec b) { return a + b; }
 INLINE vec v_sub(vec a, vec b) { return a - b; }
 INLINE vec v_mul(vec a, vec b) { return a * b; }
@@ -168,11 +218,10 @@ INLINE vec v_load_bf16(const uint16_t *at) {
     return (vec)bits;
 }
 INLINE void v_load_pairs_bf16(const uint16_t *at, vec *first, vec *second) {
-    v_bits own[2];
-    for (int i = 0; i < 2 * LANES; i++)
-        own[i % 2][i / 2] = (uint32_t)at[i] << 16;
-    *first = (vec)own[0];
-    *second = (vec)own[1];
+    v_bits both; /* the first of two is the lower half, as on all processors that are meant here */
+    memcpy(&both, at, sizeof both);
+    *first = (vec)(both << 16);
+    *second = (vec)(both & 0xffff0000u);
 }
 INLINE vec v_load_f16(const uint16_t *at) {
     vec x;
@@ -186,6 +235,17 @@ INLINE float v_total(vec x) {
             x[i] += x[i + half];
     return x[0];
 }
+#endif
+
+#define PARTS (LANES / REGISTER)
+
+/* Register number `part` of sixteen numbers. */
+#if PARTS == 1
+#define p_of(own, part) ((void)(part), *(own))
+#define p_put(own, part, x) ((void)(part), *(own) = (x))
+#else
+INLINE vpart p_of(const vec *own, int part) { return p_load((const float *)own + part * REGISTER); }
+INLINE void p_put(vec *own, int part, vpart x) { p_store((float *)own + part * REGISTER, x); }
 #endif
 
 #include "exponential.h"

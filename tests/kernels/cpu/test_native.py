@@ -236,6 +236,23 @@ def test_products_of_groups_are_the_formula_whatever_the_rows(
 
 
 @pytest.mark.parametrize("variant", NAMES)
+@pytest.mark.parametrize(("scaled", "most"), [(Scales.HALVES, 15), (Scales.SIX_BITS, 63), (Scales.EIGHT_BITS, -128)])
+def test_sums_of_the_largest_numbers_fit(
+    libraries: dict[str, native.Library], variant: str, scaled: Scales, most: int
+) -> None:
+    """Sums of pairs have 16 bits where a processor has no others."""
+    scales = {Scales.HALVES: (torch.ones(16, 4).half(),), Scales.EIGHT_BITS: (torch.ones(16, 4).half(),)}
+    six = (torch.ones(16, 1), torch.ones(16, 8, dtype=torch.int8))
+    numbers = torch.full((16, 128), most).to(torch.int8 if most < 0 else torch.uint8)
+    product = grouped_linear(libraries[variant], Grouped(numbers, scales.get(scaled, six), scaled), None)
+    middle = {Scales.HALVES: 8, Scales.SIX_BITS: 32}.get(scaled, 0)
+    for rows in (1, 2, 3, 8):
+        x = torch.full((rows, 128), -127.0)
+        x[-1] *= -1
+        assert torch.equal(product(x), x.sum(1, keepdim=True).expand(-1, 16) * (most - middle))
+
+
+@pytest.mark.parametrize("variant", NAMES)
 def test_outputs_of_several_kinds_are_those_of_each(libraries: dict[str, native.Library], variant: str) -> None:
     library, generator = libraries[variant], torch.Generator().manual_seed(5)
     kinds = ((Scales.SUPER_BLOCKS, 96), (Scales.SIX_BITS, 32), (Scales.EIGHT_BITS, 50))
@@ -304,6 +321,13 @@ def test_which_kernels_a_processor_has(more: set[str], names: list[str], monkeyp
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     own = next(one for one in native.VARIANTS if one.name == "avx512bf16")
     assert [one.name for one in native.variants(own.needs | more)] == [*names, "plain"]
+
+
+def test_processors_of_amd_ask_for_weights_of_more_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    own = next(one for one in native.VARIANTS if one.name == "avx2")
+    intel, amd = (native.variants(own.needs | {vendor})[0] for vendor in ("GenuineIntel", "AuthenticAMD"))
+    assert intel == own and amd.name == own.name and amd.flags == (*own.flags, "-DASKS_FROM=3")
 
 
 def test_what_cc_says_has_words(kernels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
