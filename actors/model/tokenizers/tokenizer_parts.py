@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 SPACE = "▁"  # what SentencePiece writes for a space
@@ -55,18 +55,31 @@ def added_token(token: int, text: str, special: bool) -> dict[str, Any]:
     return {"id": token, "content": text, **plain, "special": special}
 
 
+def around(
+    single: Sequence[Token | str | None], pair: Sequence[Token | str | None], second: int = 0
+) -> dict[str, Any] | None:
+    """Special tokens around a text, "A", and around two, "A" and "B"; from "B" on all are of the type `second`.
+    None stands for a token that there is not; without any the whole is None.
+    """
+
+    def places(parts: Sequence[Token | str | None]) -> Iterator[dict[str, Any]]:
+        kind = 0
+        for part in parts:
+            kind = second if part == "B" else kind
+            if isinstance(part, str):
+                yield {"Sequence": {"id": part, "type_id": kind}}
+            elif part is not None:
+                yield {"SpecialToken": {"id": part[0], "type_id": kind}}
+
+    tokens = dict(part for part in [*single, *pair] if part is not None and not isinstance(part, str))
+    special = {text: {"id": text, "ids": [token], "tokens": [text]} for text, token in tokens.items()}
+    template = {"single": list(places(single)), "pair": list(places(pair)), "special_tokens": special}
+    return {"type": "TemplateProcessing", **template} if tokens else None
+
+
 def between(first: Token | None, last: Token | None) -> dict[str, Any] | None:
     """The tokens that stand before and behind every text."""
-    ends = [end for end in (first, last) if end is not None]
-    if not ends:
-        return None
-    parts: list[list[dict[str, Any]]] = []
-    for which in ("A", "B"):
-        before = [{"SpecialToken": {"id": first[0], "type_id": 0}}] if first else []
-        behind = [{"SpecialToken": {"id": last[0], "type_id": 0}}] if last else []
-        parts.append([*before, {"Sequence": {"id": which, "type_id": 0}}, *behind])
-    special = {text: {"id": text, "ids": [token], "tokens": [text]} for text, token in ends}
-    return {"type": "TemplateProcessing", "single": parts[0], "pair": parts[0] + parts[1], "special_tokens": special}
+    return around([first, "A", last], [first, "A", last, first, "B", last])
 
 
 def pieces_decoder(strip: int) -> dict[str, Any]:

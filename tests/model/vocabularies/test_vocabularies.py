@@ -9,21 +9,13 @@ import base64
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unicodedata import is_normalized
 
 import pytest
 from tokenizers import Tokenizer
-from transformers import (
-    BertTokenizer,
-    CodeGenTokenizer,
-    GPT2Tokenizer,
-    LlamaTokenizer,
-    Qwen2Tokenizer,
-    RobertaTokenizer,
-)
+from transformers import LlamaTokenizer
 
 from actorserve.actors.detokenizer.decoder import decoder_factory
 from actorserve.actors.model.tokenizers.tokenizer_parts import SPACE, byte_pairs, merges_by_score
@@ -207,65 +199,3 @@ def test_a_piece_that_is_no_control_piece_begins_no_text() -> None:
     assert (model.unknown, model.begin, model.end, model.pad) == (0, -1, 2, -1)
     beyond = b"\x12\x0b" + b"\xc8\x02" + b"\xff" * 8 + b"\x01"  # trainer_spec, bos_id = 2^63 and more
     assert read_sentencepiece(Path("/x"), data + beyond).begin == -1
-
-
-# --- lists of words --------------------------------------------------------------------------------------------------
-
-
-def words_folder(folder: Path, config: dict[str, Any]) -> tuple[Path, dict[str, int], list[str]]:
-    """vocab.json and merges.txt of the bytes' vocabulary; (folder, words, merges)."""
-    inner = json.loads(
-        made(
-            folder_of(folder, "small.tiktoken", "x.tiktoken", {"tokenizer_class": "ChatGLM4Tokenizer"}), "x.tiktoken"
-        ).to_str()
-    )["model"]
-    words = inner["vocab"] | {
-        text: len(inner["vocab"]) + at for at, text in enumerate(["<s>", "</s>", "<unk>", "<pad>"])
-    }
-    words |= {"<mask>": len(words), "<|endoftext|>": len(words) + 1}
-    merges = [" ".join(pair) for pair in inner["merges"]]
-    (folder / "x.tiktoken").unlink()
-    (folder / "vocab.json").write_text(json.dumps(words))
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]))
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder, words, merges
-
-
-@pytest.mark.parametrize("theirs", [GPT2Tokenizer, CodeGenTokenizer, Qwen2Tokenizer, RobertaTokenizer])
-@pytest.mark.parametrize("space", [False, True])
-def test_words_with_merges_are_as_transformers_has_them(
-    tmp_path: Path, theirs: Callable[..., Any], space: bool
-) -> None:
-    name = getattr(theirs, "__name__", "")
-    config = {"tokenizer_class": name, "add_prefix_space": space, "add_bos_token": False}
-    folder, words, merges = words_folder(tmp_path / "m", config)
-    ours = made(folder, "vocab.json", "merges.txt")
-    known = theirs(vocab=words, merges=[tuple(line.split(" ")) for line in merges], add_prefix_space=space)
-    for text in [*TEXTS, "a<|endoftext|>b <|endoftext|>"]:
-        ids = known(text)["input_ids"]
-        assert ours.encode(text).ids == ids, text
-        assert ours.decode(ids, skip_special_tokens=True) == known.decode(ids, skip_special_tokens=True)
-
-
-@pytest.mark.parametrize("lower", [False, True])
-def test_word_pieces_are_as_transformers_has_them(tmp_path: Path, lower: bool) -> None:
-    letters = sorted({letter for text in TEXTS for letter in text.lower() + text if not letter.isspace()})
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters[::2], *(f"##{letter}" for letter in letters)]
-    words += ["the", "fox", "hello", "##ing"]
-    folder = tmp_path / "bert"
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    values = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
-    (folder / "tokenizer_config.json").write_text(json.dumps(values))
-    ours = made(folder, "vocab.txt")
-    known = BertTokenizer(vocab={word: at for at, word in enumerate(words)}, do_lower_case=lower)
-    for text in [*TEXTS, "the fox[MASK] [SEP]"]:
-        ids = known(text)["input_ids"]
-        assert ours.encode(text).ids == ids, text
-        assert ours.decode(ids) == known.backend_tokenizer.decode(ids)
-
-
-# --- which file, where it is kept ------------------------------------------------------------------------------------
-
-
-# --- what cannot be had ----------------------------------------------------------------------------------------------
