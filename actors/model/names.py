@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..options.config import ConfigError, PassingError
-from .gguf.folder import PART, gguf_in
+from .gguf.folder import PART, gguf_in, is_model
 from .gguf.header import is_gguf
 from .gguf.hub import Peek, look_at_header
 from .pooling.sentence_folder import model_place
@@ -26,7 +26,10 @@ from .weights.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_f
 ADAPTER = "adapter_config.json"
 CONFIG = ["config.json", "generation_config.json"]
 WITHIN = ["modules.json", "*/config.json"]  # of sentence-transformers, whose models may be in a folder inside
-TEXTS = ["*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"]
+TEXTS = [
+    *("*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"),
+    *("spiece.model", "sentencepiece.bpe.model", "source.spm"),
+]
 CODE = "*.py"  # of --trust-remote-code
 GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|(?:MX|NV)FP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -230,7 +233,8 @@ def _gguf_files(name: str, revision: str | None) -> tuple[list[str], str | None]
     except _failures():
         return [], revision
     files = (sibling.rfilename for sibling in about.siblings or [])
-    return sorted(file for file in files if file.endswith(".gguf") and "mmproj" not in file), about.sha or revision
+    own = (file for file in files if file.endswith(".gguf") and is_model(file.rpartition("/")[2]))
+    return sorted(own), about.sha or revision
 
 
 def _gguf_type(file: str) -> str:

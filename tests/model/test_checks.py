@@ -43,9 +43,7 @@ def test_what_else_is_seen_without_starting(folder: Path, monkeypatch: pytest.Mo
         (folder / "tokenizer.json").write_text(damaged)
         assert "tokenizer.json is no JSON object, or cut off" in refusal(folder)
     (folder / "tokenizer.json").unlink()
-    assert "--tokenizer: " in refusal(folder) and "has none of tokenizer.json, tokenizer.model, *.tik" in refusal(
-        folder
-    )
+    assert "--tokenizer: " in refusal(folder) and "has none of tokenizer.json, tokenizer.model, spi" in refusal(folder)
 
 
 def test_a_draft_model_is_looked_at_too(folder: Path) -> None:

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...options.config import ConfigError
 from ..values import read_json
 
@@ -13,7 +15,22 @@ LARGEST_TEMPLATE = 4 << 20  # bytes
 TEMPLATE = "chat_template.jinja"
 MORE = "additional_chat_templates"  # a folder of all but the default one
 ABOUT = "tokenizer_config.json"
+SPECIAL_MAP = "special_tokens_map.json"
+SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 OF_PROCESSORS = ("processor_config.json", "chat_template.json")  # older ones have it as a field of these
+
+
+class AddedToken(msgspec.Struct):
+    """What is read of one that stands for itself."""
+
+    id: int
+    content: str
+
+
+class TokenizerJson(msgspec.Struct):
+    """What is read of a tokenizer.json, whose words are skipped."""
+
+    added_tokens: list[AddedToken] | None = None
 
 
 def check_tokenizer(folder: Path) -> Path:
@@ -31,6 +48,28 @@ def check_tokenizer(folder: Path) -> Path:
     if not begin.startswith(b"{") or not end.endswith(b"}"):
         raise ConfigError(f"--tokenizer: {path} is no JSON object, or cut off")
     return path
+
+
+def added_tokens(folder: Path) -> dict[str, int]:
+    """The numbers of tokens that stand for themselves."""
+    path = check_tokenizer(folder)
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=TokenizerJson)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"--tokenizer: {path} cannot be read: {error}") from None
+    return {token.content: token.id for token in found.added_tokens or ()}
+
+
+def special_texts(folder: Path) -> dict[str, str]:
+    """bos_token, eos_token and so on, as far as they are named."""
+    values = read_json(folder / SPECIAL_MAP, missing_ok=True) | read_json(folder / ABOUT, missing_ok=True)
+    found = {}
+    for name in SPECIAL_NAMES:
+        value = values.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
 
 
 def read_template(path: Path, option: str = "model") -> str:

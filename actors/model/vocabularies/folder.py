@@ -16,20 +16,28 @@ from typing import Any
 from ...options.choices import TokenizerMode
 from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
-from ..tokenizers.tokenizer_files import read_template, template_files
+from ..tokenizers.tokenizer_files import SPECIAL_NAMES, read_template, template_files
 from ..values import read_json
 from .byte_ranks import from_tekken, from_tiktoken, looks_like_tiktoken, tekken_names
+from .numbered import Source, from_numbered, numbering_of
 from .proto import looks_like_sentencepiece, read_sentencepiece
-from .sentencepiece import from_sentencepiece, special_of
-from .special import NAMES, read_about
+from .sentencepiece import from_sentencepiece, refused, special_of
+from .special import read_about
 from .words import defaults_of, from_merges, from_word_pieces
 
 FAST = "tokenizer.json"
 TEKKEN = "tekken.json"
 MODEL = "tokenizer.model"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
-FORMS = f"{FAST}, {MODEL}, *.tiktoken, tiktoken.model, vocab.json with merges.txt, vocab.txt, {TEKKEN}"
-VERSION = 1  # of what is made
+NUMBERED = (  # SentencePiece's of classes that number pieces in ways of their own
+    *(("spiece.model",), ("sentencepiece.bpe.model", "vocab.json"), ("sentencepiece.bpe.model",)),
+    ("source.spm", "vocab.json"),
+)
+FORMS = (
+    f"{FAST}, {MODEL}, spiece.model, sentencepiece.bpe.model, source.spm with vocab.json, *.tiktoken, tiktoken.model, "
+    f"vocab.json with merges.txt, vocab.txt, {TEKKEN}"
+)
+VERSION = 2  # of what is made
 LARGEST = 64 << 20  # bytes of a file
 Made = tuple[dict[str, Any], dict[str, str]]  # tokenizer.json; bos_token and others
 
@@ -65,7 +73,7 @@ def make(files: list[Path]) -> dict[str, str]:
     made, names = _make(files)
     about = read_about(folder)
     config = {key: value for key, value in about.config.values.items() if key != "auto_map"}
-    for name in NAMES:
+    for name in SPECIAL_NAMES:
         given = name in about.config.values  # null says that there is none
         if (text := about.token(name) or (None if given else names.get(name))) is not None:
             config[name] = text
@@ -89,7 +97,8 @@ def _source(folder: Path, mode: TokenizerMode) -> list[Path]:
     fast = there(FAST) if mode != "slow" else []
     ranks = sorted(folder.glob("*.tiktoken"))[:1] or there("tiktoken.model")
     words = there("vocab.json", "merges.txt") or there("vocab.txt")
-    return fast or there(MODEL) or ranks or words or (there(TEKKEN) if mode == "auto" else [])
+    numbered = next(filter(None, (there(*names) for names in NUMBERED)), [])
+    return fast or there(MODEL) or numbered or ranks or words or (there(TEKKEN) if mode == "auto" else [])
 
 
 def _made_apart(files: list[Path]) -> dict[str, str]:
@@ -121,6 +130,10 @@ def _make(files: list[Path]) -> Made:
     if not looks_like_sentencepiece(data):
         raise ConfigError(f"--tokenizer: {first} is neither of SentencePiece nor of tiktoken")
     model = read_sentencepiece(first, data)
+    if (kind := numbering_of(about)) is not None:
+        return from_numbered(kind, Source(model, about, next(iter(files[1:]), None))), kind.names
+    if any(first.name == names[0] for names in NUMBERED) and about.named_class in ("", "PreTrainedTokenizer"):
+        raise refused(model, "no class says how its pieces are numbered (tokenizer_class of tokenizer_config.json)")
     return from_sentencepiece(model, about), special_of(model)
 
 

@@ -25,9 +25,8 @@ KINDS = {UNIGRAM: "UNIGRAM", BPE: "BPE", 3: "WORD", 4: "CHAR"}
 ALL = 1 << 16  # spaces that a text cannot begin with
 BEGIN_WITH = frozenset("Llama CodeLlama Gemma Baichuan InternLM InternLM2 Xverse Yi Skywork".split())
 OTHER_NUMBERS = frozenset(  # classes whose numbers of pieces, or texts before them, are not the file's
-    "Albert Barthez BertGeneration BigBird Camembert Cpm DebertaV2 FNet GPTSw3 LlamaForVLM M2M100 MBart MBart50 MLuke "
-    "Marian NLLB Nllb Pegasus PLBart Plbart Reformer RemBert SeamlessM4T Siglip Speech2Text SpeechT5 T5 Udop XGLM "
-    "XLMProphetNet XLMRoberta XLNet".split()
+    "Albert Barthez BertGeneration BigBird Camembert Cpm DebertaV2 FNet GPTSw3 LlamaForVLM MLuke NLLB Nllb PLBart "
+    "Plbart Reformer RemBert SeamlessM4T Siglip Speech2Text SpeechT5 Udop XGLM XLMProphetNet XLNet".split()
 )
 
 
@@ -36,14 +35,7 @@ def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any
     name = about.named_class.removesuffix("Tokenizer")
     if name in OTHER_NUMBERS:
         raise refused(model, f"the class {about.named_class} does not number pieces as its file does")
-    if model.kind not in (UNIGRAM, BPE):
-        raise refused(model, f"its model_type is {KINDS.get(model.kind, model.kind)}, and not UNIGRAM or BPE")
-    if model.whitespace_as_suffix:
-        raise refused(model, "its pieces end with their space (treat_whitespace_as_suffix)")
-    if not model.escapes_spaces:
-        raise refused(model, "its pieces have spaces (escape_whitespaces is false)")
-    if model.kind == UNIGRAM and any(piece.kind == UNUSED for piece in model.pieces):
-        raise refused(model, "it is of the type UNIGRAM and has pieces that are not to be used (UNUSED)")
+    check_pieces(model)
     added = _added(model, about)
     prefix = model.dummy_prefix and about.config.flag("add_prefix_space", absent=True)
     legacy = about.config.flag("legacy", absent=not name)  # without a class it is as the file's own library has it
@@ -58,6 +50,18 @@ def from_sentencepiece(model: SentencePieceModel, about: About) -> dict[str, Any
         "decoder": pieces_decoder(ALL if model.fewer_spaces else int(prefix)),
         "model": _byte_pairs(model, added.words()) if model.kind == BPE else _unigram(model, added.words()),
     }
+
+
+def check_pieces(model: SentencePieceModel) -> None:
+    """ConfigError of a file that cuts texts in a way that there is none of here."""
+    if model.kind not in (UNIGRAM, BPE):
+        raise refused(model, f"its model_type is {KINDS.get(model.kind, model.kind)}, and not UNIGRAM or BPE")
+    if model.whitespace_as_suffix:
+        raise refused(model, "its pieces end with their space (treat_whitespace_as_suffix)")
+    if not model.escapes_spaces:
+        raise refused(model, "its pieces have spaces (escape_whitespaces is false)")
+    if model.kind == UNIGRAM and any(piece.kind == UNUSED for piece in model.pieces):
+        raise refused(model, "it is of the type UNIGRAM and has pieces that are not to be used (UNUSED)")
 
 
 def refused(model: SentencePieceModel, reason: str) -> ConfigError:
@@ -85,14 +89,19 @@ def _added(model: SentencePieceModel, about: About) -> AddedTokens:
     return added
 
 
-def _byte_pairs(model: SentencePieceModel, vocabulary: dict[str, int]) -> dict[str, Any]:
+def piece_merges(model: SentencePieceModel) -> list[list[str]]:
+    """Pairs of pieces in the order in which they are merged."""
     known = {piece.text: (at, piece.score) for at, piece in enumerate(model.pieces) if piece.kind == NORMAL}
     try:
-        merges = merges_by_score(known)
+        return merges_by_score(known)
     except ValueError as error:
         raise refused(model, str(error)) from None
+
+
+def _byte_pairs(model: SentencePieceModel, vocabulary: dict[str, int]) -> dict[str, Any]:
     unknown = model.pieces[model.unknown].text if model.unknown >= 0 else None
-    return byte_pairs(vocabulary, merges) | WITH_BYTES | {"unk_token": unknown, "byte_fallback": model.byte_fallback}
+    more = {"unk_token": unknown, "byte_fallback": model.byte_fallback}
+    return byte_pairs(vocabulary, piece_merges(model)) | WITH_BYTES | more
 
 
 def _unigram(model: SentencePieceModel, words: dict[str, int]) -> dict[str, Any]:

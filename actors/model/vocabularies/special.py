@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
+from ..tokenizers.tokenizer_files import SPECIAL_NAMES
 from ..tokenizers.tokenizer_parts import Token, added_token, between
 from ..values import Values, read_json
 
-NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 MOST = 1 << 22  # of a token's number
 
@@ -95,7 +95,7 @@ class AddedTokens:
             self.add(int(number), told["content"], special=False)
             self._found[int(number)] |= {flag: bool(told.get(flag)) for flag in FLAGS}
         own = [text for text in (defaults or {}).values() if text in self._numbers]
-        for text in dict.fromkeys([*filter(None, map(self._about.token, NAMES)), *self._about.others(), *own]):
+        for text in dict.fromkeys([*filter(None, map(self._about.token, SPECIAL_NAMES)), *self._about.others(), *own]):
             token = self._numbers.get(text, max(self._numbers.values(), default=-1) + 1)
             if token in self._found:
                 self._found[token]["special"] = True
@@ -114,7 +114,11 @@ class AddedTokens:
     def named(self, name: str, absent: str | None = None) -> Token | None:
         """(text, number) of bos_token and others."""
         text = self._about.token(name) or absent
-        return (text, self._numbers[text]) if text is not None and text in self._numbers else None
+        return None if text is None else self.token(text)
+
+    def token(self, text: str) -> Token | None:
+        """(text, number) of any."""
+        return (text, self._numbers[text]) if text in self._numbers else None
 
     def ends(self, begins: bool, first: str | None = None, last: str | None = None) -> dict[str, Any] | None:
         """What stands before and behind every text; `begins`: with bos_token, where the folder does not say."""
