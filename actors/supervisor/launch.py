@@ -41,7 +41,7 @@ from .nodes.headless import launch_headless
 from .output import Output, make_output
 from .processes.first_template import fork_first
 from .processes.spawn import ACTOR_COMMAND
-from .shared_memory import Memory
+from .shared_memory import NEEDS_LESS, Memory
 from .supervisor import Supervisor
 from .systemd.activation import take_sockets
 from .systemd.notify import MICROSECONDS, Manager, find_manager
@@ -64,6 +64,8 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
             return launch_headless(config, output)
         finally:
             output.finish(FINISH_S)
+    if config.key_file is not None:  # that is read again at SIGHUP, which ends nobody before there is a loop to hear it
+        signal.signal(signal.SIGHUP, lambda *_: None)
     manager = find_manager(os.environ)
     if manager.listens:  # READY says that a request was answered
         config = msgspec.structs.replace(config, warm_up=True)
@@ -74,8 +76,7 @@ def launch(config: Config, command: Sequence[str] = ACTOR_COMMAND) -> int:
     except ListenError as error:
         return _refuse(output, str(error), FAILED)
     except SegmentError as error:
-        lower = "--max-num-queued-reqs, --max-num-seqs or --max-model-len"
-        return _refuse(output, f"{error}; a smaller {lower} needs less", FAILED)
+        return _refuse(output, f"{error}; {NEEDS_LESS}", FAILED)
     return _serve(opened, manager, output, command)
 
 
@@ -108,7 +109,7 @@ def _serve(opened: Opened, manager: Manager, output: Output, command: Sequence[s
     address = host_and_port(_address_of(config)[0], port)
     url = f"{config.scheme}://{address}"
     if config.steward is not None:
-        memory.files["steward"], listeners, url = listeners[0].detach(), [], f"engine://{address}"
+        memory.files["steward"], listeners, url = _first(listeners).detach(), [], f"engine://{address}"
     memory.describe(url, port)
     memory.control = socket_name(os.getuid(), port, os.getpid())
     control = Control(memory.control)
@@ -181,12 +182,18 @@ def _listen_for_kv(config: Config, memory: Memory, output: Output) -> None:
     if tiers is None or not tiers.listen:
         return
     host, port = read_address(tiers.listen, f"{OPTION}: tcp", 0)
-    listener, *others = listen(host, port)
-    for other in others:  # of a name with several addresses the first
-        other.close()
+    listener = _first(listen(host, port))
     address = host_and_port(*listener.getsockname()[:2])
     memory.files[KV_LISTENER] = listener.detach()
     output.say(f"KV blocks are given to other servers at {address}")
+
+
+def _first(listeners: Sequence[socket.socket]) -> socket.socket:
+    """Of a name with several addresses, where an actor accepts by itself, from one socket; the others are closed."""
+    first, *others = listeners
+    for other in others:
+        other.close()
+    return first
 
 
 def _address_of(config: Config) -> tuple[str, int]:

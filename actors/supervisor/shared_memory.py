@@ -40,6 +40,8 @@ from ..telemetry.snapshot import phases_of
 from ..telemetry.startup import StartPhase, describe_phases
 from .key_file import PublishedKeys
 
+NEEDS_LESS = "a smaller --max-num-queued-reqs, --max-num-seqs or --max-model-len needs less"  # where there is no room
+
 
 class Memory:
     """One segment, sparse files of memory, and one eventfd an actor: descriptors that actors inherit, without names."""

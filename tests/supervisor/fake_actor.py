@@ -100,6 +100,7 @@ def helper(context: Context) -> None:
 
 def drain(context: Context) -> None:
     """A frontend with a request that takes as long as the test likes."""
+    context.status.set_gauge(FrontendGauge.WARM, 1)
     run(Idle(), context)
     print("draining")
     while not Path(os.environ["FAKE_DRAINED"]).exists():

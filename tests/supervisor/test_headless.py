@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.options.config import Config
 from actorserve.actors.supervisor.nodes import headless
 from actorserve.actors.supervisor.nodes.headless import Keeper
+from actorserve.shm.segment import SegmentError
 
 
 def keeper_of(said: list[str], ended: list[int]) -> Any:
@@ -63,6 +65,20 @@ def test_a_life_for_which_there_is_no_room_is_tried_again(monkeypatch: pytest.Mo
     keeper_of(said, ended).run()
     assert len(lives) == 1 and ended == [] and len(made) == 3, "those that there are, are ended"
     assert sum("cannot be started" in text for text in said) == 2
+
+
+def test_no_room_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    output: Any = SimpleNamespace(say=lambda text, level: said.append(text))
+
+    def no_room(*_: object) -> None:
+        raise SegmentError("/dev/shm is full")
+
+    for name in ("find_model", "System", "read_secret"):
+        monkeypatch.setattr(headless, name, lambda *_: None)
+    monkeypatch.setattr(headless, "Memory", no_room)
+    assert headless.launch_headless(Config(), output) == 1
+    assert said == ["/dev/shm is full; a smaller --max-num-queued-reqs, --max-num-seqs or --max-model-len needs less"]
 
 
 def test_one_that_cannot_go_on_ends_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:

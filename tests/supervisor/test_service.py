@@ -39,6 +39,16 @@ os.getpid = lambda: 1
 launch._become_supervisor()
 os.kill(own, int(sys.argv[1]))
 """
+SIGHUP_AT_THE_START = """
+import os, signal, sys
+from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.supervisor import launch
+def opened(*_):
+    os.kill(os.getpid(), signal.SIGHUP)
+    raise ConfigError("it is behind the signal")
+launch._open = opened
+sys.exit(launch.launch(Config(key_file=sys.argv[1] or None)))
+"""
 NO_NAMES_YET = """
 import socket, sys
 from actorserve.actors.cli import main
@@ -88,6 +98,18 @@ def test_ready_waits_for_the_first_token(launch: Launch, tmp_path: Path) -> None
         manager.wait_for("STOPPING", "1")
         assert "stopping" in manager.messages[-1]["STATUS"]
         assert manager.heard("READY") == manager.heard("STOPPING") == ["1"]
+
+
+def test_requests_that_may_take_for_ever_are_waited_for(launch: Launch, tmp_path: Path) -> None:
+    lives = {"frontend-0": ["drain"]}
+    with FakeServiceManager() as manager, launch("--shutdown-timeout", "inf", env=manager.env, lives=lives) as server:
+        server.signal(signal.SIGTERM)
+        server.wait_for("draining")
+        (tmp_path / "drained").touch()
+        assert server.wait() == 0
+        assert "drained" in server.read_all()
+        manager.wait_for("STOPPING", "1")
+        assert 10**18 < int(manager.messages[-1]["EXTEND_TIMEOUT_USEC"]) < 1 << 63
 
 
 def test_a_server_that_cannot_start_is_never_ready(launch: Launch) -> None:
@@ -279,6 +301,14 @@ def test_a_signal_ends_the_first_process_of_a_container(number: signal.Signals) 
     """Also while a model is downloaded: what has no handler there is not delivered."""
     ended = subprocess.run([sys.executable, "-c", FIRST_OF_A_CONTAINER, str(int(number))], timeout=60)
     assert ended.returncode == 128 + number
+
+
+@pytest.mark.parametrize(("file", "status"), [("keys", 2), ("", -signal.SIGHUP)])
+def test_who_has_the_keys_read_again_while_the_server_starts_ends_nothing(file: str, status: int) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SIGHUP_AT_THE_START, file], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == status and ("it is behind the signal" in ended.stderr) is bool(file)
 
 
 def test_a_name_that_is_not_known_yet_is_tried_again() -> None:

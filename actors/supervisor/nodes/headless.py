@@ -19,6 +19,8 @@ from typing import IO, Any
 
 import msgspec
 
+from actorserve.shm.segment import SegmentError
+
 from ...model.checks.model import find_model
 from ...options.config import Config, ConfigError
 from ...protocol.actor_spec import ActorSpec
@@ -43,11 +45,12 @@ from ...protocol.topology import System
 from ...runtime.process import Boot
 from ..output import Output
 from ..processes.spawn import PYTHON
-from ..shared_memory import Memory
+from ..shared_memory import NEEDS_LESS, Memory
 
 STANDBY_COMMAND = (*PYTHON, "actorserve.actors.worker.pipeline.nodes.standby")
 AGAIN_S = 0.5  # between two tries to connect
 PROVE_S = 10.0
+FAILED = 1
 
 
 class RefusedByServer(RuntimeError):
@@ -148,7 +151,7 @@ class Keeper:
             self._prepare()
             self._run()
         except Exception as error:
-            self._headless.end(1, f"{self.worker.name} cannot be kept any more: {error!r}")
+            self._headless.end(FAILED, f"{self.worker.name} cannot be kept any more: {error!r}")
             raise
         finally:
             if self._standby is not None:
@@ -243,4 +246,7 @@ def launch_headless(config: Config, output: Output) -> int:
     except ConfigError as error:
         output.say(str(error), "critical")
         return error.status
+    except SegmentError as error:
+        output.say(f"{error}; {NEEDS_LESS}", "critical")
+        return FAILED
     return headless.run()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TELL_S = 1.0  # between two lines of status
 EXTEND_S = 30.0  # for which the manager is to wait on, from each of them while the server starts
+LONGEST_US = 1 << 62  # that a manager is told, of what takes as long as it does: systemd's words have 64 bits
 LATE_S = 0.25  # of a look: the half of the period is not to be missed by one
 
 
@@ -57,7 +58,7 @@ class Service:
 
     def stopping(self) -> None:
         """It serves those that are there, and ends."""
-        microseconds = int(stop_seconds(self._supervisor.shutdown_s) * MICROSECONDS)
+        microseconds = int(min(stop_seconds(self._supervisor.shutdown_s) * MICROSECONDS, LONGEST_US))
         self._tell(STOPPING=1, STATUS=self._text(0.0), EXTEND_TIMEOUT_USEC=microseconds)
 
     def look(self) -> None:
