@@ -32,16 +32,44 @@ class Shutdown:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._at_once = False
+        self._at_once = self._is_told = False  # by SIGINT or SIGTERM: the next one of these forces the end
         self._last_lives: set[Child] = set()
+        self._began: float | None = None  # in the loop's seconds
+        self._limit: asyncio.Timeout | None = None  # of running requests, while they are waited for
 
     @property
     def _frontends(self) -> list[Child]:
         return [child for child in self._supervisor.children if child.traits.has_clients]
 
+    def signalled(self, number: signal.Signals) -> None:
+        """SIGHUP never forces the end: at that of a terminal it comes from the shell and from the kernel."""
+        supervisor, was_told = self._supervisor, self._is_told
+        self._is_told = was_told or number is not signal.SIGHUP
+        if not supervisor.ending.is_set():
+            supervisor.end(0, f"{number.name}: the server stops")
+        elif number is signal.SIGHUP:
+            return
+        elif was_told:
+            supervisor.forced = True
+            supervisor.status = supervisor.status or 1
+            supervisor.output.say(f"{number.name} again: everything ends now", "warning")
+            self.kill_all()
+        else:  # a drain, a failure or SIGHUP has begun it
+            supervisor.output.say(f"{number.name}: the server ends already; another one ends everything now")
+            self._hurry(supervisor.system.config.shutdown_timeout)
+
+    def _hurry(self, seconds: float) -> None:
+        """From now on running requests get no more than this."""
+        supervisor, now = self._supervisor, asyncio.get_running_loop().time()
+        began = now if self._began is None else self._began
+        supervisor.shutdown_s = min(supervisor.shutdown_s, round(now - began + seconds, 1))
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(began + supervisor.shutdown_s)
+
     async def stop(self) -> None:
         """Return when all actors have ended."""
         supervisor = self._supervisor
+        self._began = asyncio.get_running_loop().time()
         supervisor.connections.stop()
         if not supervisor.ready:
             self.give_up()  # no request can be finished
@@ -50,25 +78,27 @@ class Shutdown:
                 await self._end_at_once()
                 return
             children = [child for child in supervisor.children if child.traits is kind]
-            timeout = supervisor.shutdown_s if kind.has_clients else STOP_S
-            if await self._end(children, timeout):
+            if await self._end(children, asyncio.timeout(supervisor.shutdown_s if kind.has_clients else STOP_S)):
                 continue
             if kind.has_clients:
                 names = ", ".join(child.name for child in children if not child.gone.is_set())
-                supervisor.output.say(
-                    f"{names}: requests have not ended after {timeout:g} s and get an error", "warning"
-                )
+                why = f"requests have not ended after {supervisor.shutdown_s:g} s and get an error"
+                supervisor.output.say(f"{names}: {why}", "warning")
                 self.give_up()
             else:
-                self._kill(children, timeout)
+                self._kill(children, STOP_S)
                 await self._bury(children)
 
-    async def _end(self, children: Sequence[Child], timeout: float) -> bool:
+    async def _end(self, children: Sequence[Child], limit: asyncio.Timeout) -> bool:
         """In order; False if some have not ended in time."""
         for child in children:
             child.stopping = True
             self._supervisor.ask_to_end(child)
-        return await _gone(children, timeout)
+        self._limit = limit if any(child.traits.has_clients for child in children) else None
+        try:
+            return await _gone(children, limit)
+        finally:
+            self._limit = None
 
     def leaves_work(self, child: Child, death: Death) -> bool:
         """Has this frontend not come to the end of its drain? Its successor drains, too, or the server gives up."""
@@ -142,16 +172,16 @@ class Shutdown:
 
     async def _bury(self, children: Sequence[Child]) -> None:
         """Those that are killed, or will be."""
-        if not await _gone(children, 2 * STOP_S + KILL_S):
+        if not await _gone(children, asyncio.timeout(2 * STOP_S + KILL_S)):
             left = ", ".join(child.name for child in children if not child.gone.is_set())
             self._supervisor.status = self._supervisor.status or 1
             self._supervisor.output.say(f"{left} cannot be killed", "error")
 
 
-async def _gone(children: Iterable[Child], timeout: float) -> bool:
+async def _gone(children: Iterable[Child], limit: asyncio.Timeout) -> bool:
     """Wait until all of them have ended; False if they have not in time."""
     try:
-        async with asyncio.timeout(timeout):
+        async with limit:
             for child in children:
                 await child.gone.wait()
     except TimeoutError:

@@ -7,6 +7,7 @@ the server.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import socket
 import traceback
@@ -142,7 +143,7 @@ class Supervisor:
             loop.add_signal_handler(signal.SIGHUP, self.memory.keys.read_again)
         for number in ends:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it with SIGHUP
-                loop.add_signal_handler(number, self._signalled, number)
+                loop.add_signal_handler(number, self.shutdown.signalled, number)
         for number in UNUSED:
             loop.add_signal_handler(number, self._heard_unused, number)
 
@@ -292,15 +293,6 @@ class Supervisor:
         self.memory.wake_all()
         self.recovery.follow(child, death, was_up, wanted)
 
-    def _signalled(self, number: signal.Signals) -> None:
-        if self.ending.is_set():
-            self.forced = True
-            self.status = self.status or 1
-            self.output.say(f"{number.name} again: everything ends now", "warning")
-            self.shutdown.kill_all()
-        else:
-            self.end(0, f"{number.name}: the server stops")
-
     def _heard_unused(self, number: signal.Signals) -> None:
         self.output.say(f"{number.name}: nothing is done at it; SIGTERM stops the server", "warning")
 
@@ -327,7 +319,8 @@ class Supervisor:
     def drain(self, seconds: float) -> None:
         """End in order, as SIGTERM does; running requests get so long."""
         self.shutdown_s = seconds
-        self.end(0, f"drain: the server stops once running requests have ended, after {seconds:g} s at most")
+        limit = f", after {seconds:g} s at most" if math.isfinite(seconds) else ""
+        self.end(0, f"drain: the server stops once running requests have ended{limit}")
 
     def ask_to_end(self, child: Child) -> None:
         """In order. Actors take a SIGTERM that does not come from here for a death like any other."""
