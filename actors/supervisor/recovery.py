@@ -36,24 +36,24 @@ class Recovery:
             self._end_or_drain_on(child, death, was_up)
         elif child.parked:
             supervisor.parking.died(child, death)
-        elif (
-            child.on_trial
-            and not (was_up or child.with_others)
-            and not (is_counted := death.returncode < 0 and not death.hung and _may_restart(child))
-        ):
-            supervisor.parking.failed(child, death)
-        elif not supervisor.ready and not was_up:
-            child.gone.set()
-            supervisor.end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
         elif child.with_others:  # it dies since another has died: that one's restart was counted; or it is replaced
             child.with_others = False
             how = "replaced" if wanted else "started again with its group"
             say(f"{death}; it is {how}", "info" if wanted else "error")
             self.start_group(child)
+        elif not supervisor.ready and not was_up:
+            child.gone.set()
+            supervisor.end(death.returncode if death.returncode > 0 else 1, f"the server cannot start: {death}")
         elif death.returncode == RENEW:
             say(f"{death}; it is replaced, as it has asked")
             self._end_others(child)
             self.start_group(child)
+        elif (
+            child.on_trial
+            and not was_up
+            and not (is_counted := death.returncode < 0 and not death.hung and _may_restart(child))
+        ):
+            supervisor.parking.failed(child, death)
         elif is_counted or self._is_a_request_to_blame(child, death) or _may_restart(child):
             say(f"{death}; it is started again", "error")
             self._end_others(child)
@@ -66,11 +66,13 @@ class Recovery:
     def _let_rest(self, child: Child, death: Death) -> None:
         """It has died too often, and the server goes on without it."""
         self._supervisor.output.say(f"{death}; it has died too often, and is left down for {REST_S:.0f} s", "error")
+        self._supervisor.memory.board.set_rests(child.spec.position, True)
         child.gone.set()
         asyncio.get_running_loop().call_later(REST_S, self._try_again, child)
 
     def _try_again(self, child: Child) -> None:
         if not (child.stopping or self._supervisor.ending.is_set()):
+            self._supervisor.memory.board.set_rests(child.spec.position, False)
             child.gone.clear()
             self._supervisor.start(child)
 

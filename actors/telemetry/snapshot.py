@@ -204,6 +204,8 @@ class SnapshotReader:
         """What it says of itself, unless that cannot be true."""
         if process is None and self.board.is_parked(spec.position):
             return "parked"
+        if process is None and self.board.rests(spec.position):
+            return "dead"
         if seen.pid and process is None:
             return "ended" if seen.state is ActorState.STOPPED else "dead"
         if process is not None and process.state in "Tt":

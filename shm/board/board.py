@@ -1,7 +1,7 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns), how the life before ended, order, parked, renewals (2)      the supervisor
+    line 0      incarnation, start (ns), how the life before ended, order, parked, renewals (2), rests   the supervisor
     line 1      incarnation << 32 | state, pid, heartbeat (ns), in_flight, tries, given up     the actor
     lines 2..6  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
@@ -31,7 +31,7 @@ from ..fence import load_fence, store_fence
 from ..layout import LOW32, WORD_BYTES, check_place
 from ..segment import Segment
 
-INCARNATION, STARTED, ENDED, ORDER, PARKED, RENEWALS = 0, 1, 2, 3, 4, 5
+INCARNATION, STARTED, ENDED, ORDER, PARKED, RENEWALS, RESTS = 0, 1, 2, 3, 4, 5, 7
 STATE, PID, HEARTBEAT, IN_FLIGHT, TRIES, GIVEN_UP = 8, 9, 10, 11, 12, 13
 FIRST_GAUGE, GAUGES = 16, 40
 BLOCK_WORDS = FIRST_GAUGE + GAUGES
@@ -167,6 +167,14 @@ class Board:
     def set_parked(self, index: int, why: Parked) -> None:
         """The supervisor's: to be stored before the end that follows from it, and before a life begins."""
         self.words[self.word(index, PARKED)] = why
+
+    def rests(self, index: int) -> bool:
+        """Has the actor died too often, and is its next life begun only after a while?"""
+        return self.words[self.word(index, RESTS)] != 0
+
+    def set_rests(self, index: int, rests: bool) -> None:
+        """The supervisor's: once it is decided, and again before the next life."""
+        self.words[self.word(index, RESTS)] = rests
 
     def renewals(self, index: int, incarnation: int) -> int:
         """How many lives before this one ended to be replaced."""

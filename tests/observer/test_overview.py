@@ -160,6 +160,16 @@ def test_stopped_and_dead_processes(scene: Scene, child: subprocess.Popen[bytes]
     assert scene.seen("supervisor").state == "dead"
 
 
+def test_one_that_is_left_down_is_dead(scene: Scene) -> None:
+    """Until its next life is begun."""
+    place = scene.system.by_name["renderer-1"].position
+    scene.memory.raise_incarnation(scene.system.by_name["renderer-1"])
+    for rests, state in ((True, "dead"), (False, "starting")):
+        scene.memory.board.set_rests(place, rests)
+        assert scene.seen("renderer-1").state == state
+    assert not scene.memory.board.rests(place)
+
+
 def test_a_new_life_is_a_restart(scene: Scene) -> None:
     scene.born("renderer-1")
     scene.memory.raise_incarnation(scene.system.by_name["renderer-1"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from actorserve.actors.protocol.kinds import KINDS
+from actorserve.actors.runtime.process import RENEW
 from actorserve.actors.supervisor.recovery import Recovery
 from actorserve.actors.supervisor.restart_policy import Death
 from actorserve.actors.supervisor.supervisor import Supervisor
@@ -36,7 +37,11 @@ class Supervised:
         self.output: Any = SimpleNamespace(say=lambda text, level="info": self.said.append(text))
         self.shutdown: Any = SimpleNamespace(begins_last_life=lambda child, death: False)
         self.parking: Any = SimpleNamespace(failed=lambda child, death: self.done.append("parked"))
-        self.memory: Any = SimpleNamespace(board=SimpleNamespace(in_flight=lambda position: ("", 0)))
+        self.rests: list[bool] = []
+        board = SimpleNamespace(
+            in_flight=lambda position: ("", 0), set_rests=lambda position, rests: self.rests.append(rests)
+        )
+        self.memory: Any = SimpleNamespace(board=board)
         self.children: list[Any] = []
 
     def start(self, child: Any) -> None:
@@ -78,12 +83,32 @@ async def test_a_death_with_others_is_not_counted() -> None:
     assert supervised.done == ["started"] and child.intensity.left == 0
 
 
+async def test_an_engine_on_trial_may_ask_to_be_replaced() -> None:
+    """As one that has been told to sleep does while it starts."""
+    supervised = Supervised()
+    child = child_of(supervised, "worker", 0, on_trial=True)
+    Recovery(supervised).follow(child, death_by(RENEW), False, False)  # type: ignore[arg-type]
+    assert supervised.done == ["started"] and child.intensity.left == 0
+
+
+async def test_those_that_are_killed_with_one_that_died_do_not_end_a_start() -> None:
+    supervised = Supervised()
+    supervised.ready = False
+    recovery = Recovery(supervised)  # type: ignore[arg-type]
+    first, second = (child_of(supervised, "worker", 1) for _ in range(2))
+    second.signal = lambda number: None
+    recovery.follow(first, death_by(-signal.SIGKILL), True, False)
+    recovery.follow(second, death_by(-signal.SIGKILL), False, False)
+    assert supervised.done == ["started"] * 2
+
+
 @pytest.mark.parametrize("kind", ["tools", "caretaker", "porter", "herald", "media", "keeper"])
 async def test_what_the_server_does_without_is_left_down(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     supervised = Supervised()
     child = child_of(supervised, kind, 0)
     Recovery(supervised).follow(child, death_by(1), True, False)  # type: ignore[arg-type]
     assert supervised.done == [] and child.gone.is_set() and "left down" in supervised.said[0]
+    assert supervised.rests == [True]
 
 
 async def test_one_that_could_not_be_started_yet_is_started_with_its_group() -> None:

@@ -16,11 +16,13 @@ import psutil
 import pytest
 
 from actorserve.actors.observer.ask import ask
-from actorserve.actors.observer.attach import choose, find_servers
+from actorserve.actors.observer.attach import attach, choose, find_servers
 from actorserve.actors.protocol.sockets.control_wire import (
+    DRAIN,
     SCALE,
     SCALE_PROGRESS,
     STATUS,
+    DrainRequest,
     NoArguments,
     ProgressRequest,
     ScaleRequest,
@@ -178,10 +180,11 @@ def test_the_server_goes_on_without_one_that_it_does_not_need(launch: Launch, re
         if rest_s < REST_S:
             server.wait_for("porter is up")
             assert "porter" in server.pids()
-        status = ask(choose(find_servers(), server.pid), STATUS, NoArguments())
-        assert status.ready and [child.name for child in status.actors if not child.up] == ["porter"] * (
-            rest_s == REST_S
-        )
+        status, attached = ask(choose(find_servers(), server.pid), STATUS, NoArguments()), attach(server.pid)
+        down = ["porter"] * (rest_s == REST_S)
+        assert status.ready and [child.name for child in status.actors if not child.up] == down
+        assert [actor.name for actor in attached.look().actors if actor.state == "dead"] == down
+        attached.close()
         assert server.stop() == 0
 
 
@@ -284,6 +287,43 @@ def test_a_second_signal_ends_at_once(launch: Launch) -> None:
         server.signal(signal.SIGTERM)
         assert server.wait() == 1
         assert "drained" not in server.read_all()
+
+
+def test_the_end_of_a_terminal_is_told_twice_and_forces_nothing(launch: Launch, tmp_path: Path) -> None:
+    """The shell signals its jobs, and the kernel the foreground group."""
+    with launch(lives={"frontend-0": ["drain"]}) as server:
+        server.signal(signal.SIGHUP)
+        server.wait_for("SIGHUP: the server stops")
+        server.signal(signal.SIGHUP)
+        server.signal(signal.SIGUSR1)
+        server.wait_for("SIGUSR1: nothing is done")  # what came before it was heard before it
+        (tmp_path / "drained").touch()
+        assert server.wait() == 0
+        assert "drained" in server.read_all()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_first_signal_in_a_drain_is_no_second_one(launch: Launch, tmp_path: Path, again: bool) -> None:
+    with launch("--shutdown-timeout", "60", lives={"frontend-0": ["drain"]}) as server:
+        ask(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
+        server.wait_for("draining")
+        server.signal(signal.SIGTERM)
+        server.wait_for("SIGTERM: the server ends already; another one ends everything now")
+        if again:
+            server.signal(signal.SIGTERM)
+        else:
+            (tmp_path / "drained").touch()
+        assert server.wait() == again
+        assert ("drained" in server.read_all()) is not again
+
+
+def test_a_signal_in_a_drain_leaves_requests_as_long_as_it_does_otherwise(launch: Launch) -> None:
+    with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}, stop_s=0.5) as server:
+        ask(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
+        server.wait_for("drain: the server stops")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert re.search(r"frontend-0: requests have not ended after \d\.\d s and get an error", server.read_all())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
