@@ -189,9 +189,9 @@ class Rolling:
         fresh = Templates(supervisor.output, supervisor.memory, on_trial=True)
         try:
             fresh.start()
-        except OSError:  # some may be there
+        except OSError as error:  # some may be there; the interpreter is not, while its environment is made anew
             fresh.retire()
-            raise
+            raise OperationStopped(f"no new code can be started, and nothing is changed: {error}") from None
         supervisor.templates.append(fresh)
         try:
             for child in to_be_tried(batches):
