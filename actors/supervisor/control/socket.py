@@ -8,6 +8,7 @@ Whoever is slow, or says too much, is cut off; requests and answers are bounded.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ MOST_STRANGERS = 4  # of other users, who are only told that they may not ask
 DEADLINE_S = 5.0  # for a request to come, and for its answer to be taken; the command itself has no limit
 BACKLOG = 64
 ROOT = 0
+log = logging.getLogger("control")
 
 Command = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -78,8 +80,8 @@ class Control:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if not is_scarce(error):
-                    raise
+                if not is_scarce(error):  # by a security policy, perhaps: that one is gone, and others may come
+                    log.error("a client of the control socket cannot be accepted: %s", error)
                 asyncio.get_running_loop().remove_reader(listener)  # who waits there is taken when there is one
                 asyncio.get_running_loop().call_later(PAUSE_S, self._listen)
                 return
