@@ -9,11 +9,13 @@ autoscaler does that. No token passes it, and nobody waits for it to see a death
                              names the same cluster and options, has taken them over
     an engine, its machine   its link has given all away; Ray starts another, which says where it is once it computes
     Ray's head               what is there serves on; the caretaker is started again until Ray is back
-An engine of other options is ended, and replaced.
+An engine of other options is ended, and replaced. A place outlives everybody, and has the name of the engine for which it
+was made: one without an engine is given back by the caretaker that finds it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import secrets
 import time
@@ -34,6 +36,7 @@ from .engine import Engine
 
 LOOK_S = 0.5
 ASK_S = 2.0  # for an answer
+REMOVED = "REMOVED"  # the state of a placement group that is there no more
 RUNNING, WAITING_TOKENS = int(SchedulerGauge.RUNNING), int(SchedulerGauge.WAITING_TOKENS)
 PLACES = ("engine_certfile", "engine_ca_certs")
 OTHERS = """
@@ -64,9 +67,11 @@ class CaretakerActor(Actor):
         self._options = hashlib.sha256(repr((self._words, self._secret)).encode()).hexdigest()[:16]
         self._places = EnginePlaces(context.files["places"], len(config.remote_engines))
         self._engines: list[Any] = [None] * wanted.most  # handles
+        self._names = [""] * wanted.most  # of these actors
         self._known: list[tuple[str, str] | None] = [None] * wanted.most  # which life of each
         self._asked: list[tuple[Any, float] | None] = [None] * wanted.most  # answers that are waited for
         self._first = config.remote_engines.index(wanted.names[0])  # among those on other machines
+        self._own = context.system.remote_engines[self._first :][: wanted.most]  # among all
         self._find()
         found = max((number + 1 for number, engine in enumerate(self._engines) if engine is not None), default=0)
         tokens, rows = config.max_num_batched_tokens, config.max_num_seqs
@@ -79,16 +84,29 @@ class CaretakerActor(Actor):
         """Nobody sends it any."""
 
     def _find(self) -> None:
-        """Those of a caretaker before."""
+        """Those of a caretaker before, and places that nobody has, as of one that has died while it began an engine."""
         for entry in self._ray.util.list_named_actors(all_namespaces=True):
             if entry["namespace"] != self._wanted.namespace:
                 continue
             number = int(entry["name"].partition("-")[0])
             handle = self._ray.get_actor(entry["name"], namespace=self._wanted.namespace)
             if number < len(self._engines) and self._engines[number] is None:
-                self._engines[number] = handle
+                self._engines[number], self._names[number] = handle, entry["name"]
             else:
                 self._ray.kill(handle, no_restart=True)
+        for group in self._ray.util.placement_group_table().values():
+            namespace, _, name = group["name"].rpartition("/")
+            if namespace == self._wanted.namespace and name not in self._names and group["state"] != REMOVED:
+                self._give_back(name)
+
+    def _place_of(self, name: str) -> str:
+        """That of an engine: names of actors are of a namespace, and the table of all groups has none."""
+        return f"{self._wanted.namespace}/{name}"
+
+    def _give_back(self, name: str) -> None:
+        """The place of the engine of this name."""
+        with contextlib.suppress(ValueError):  # there is none: the engine has given it back itself
+            self._ray.util.remove_placement_group(self._ray.util.get_placement_group(self._place_of(name)))
 
     def do_work(self) -> int:
         """Ask each how it is; begin those that are missing, end those that are not wanted."""
@@ -106,10 +124,11 @@ class CaretakerActor(Actor):
     def _look_at_load(self) -> int:
         """How many are wanted now."""
         gauge, loads = self._context.board.gauge, self._loads
-        up = sum(map(loads.is_up, loads.engines))
+        up = [engine for engine in loads.engines if loads.is_up(engine)]
+        own = sum(engine in self._own for engine in up)
         running, tokens = (sum(gauge(one, name) for one in self._schedulers) for name in (RUNNING, WAITING_TOKENS))
         before = self._demand.wanted
-        wanted = self._demand.look(time.monotonic(), DemandSample(up, running, tokens))
+        wanted = self._demand.look(time.monotonic(), DemandSample(own, len(up) - own, running, tokens))
         if wanted != before:
             self._context.log.info("%d engines are wanted of Ray, %d before", wanted, before)
             self._show_parked()
@@ -128,17 +147,24 @@ class CaretakerActor(Actor):
         """In order: its steward goes, and its link gives all away."""
         self._context.log.info("engine %d is not wanted any more", self._first + number)
         engine.retire.remote()
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
         self._engines[number] = self._known[number] = self._asked[number] = None
+        self._names[number] = ""
 
     def _begin(self, number: int) -> Any:
         """It is placed when there is room for it, which Ray's autoscaler sees, too."""
         ray, wanted = self._ray, self._wanted
-        place = ray.util.placement_group([wanted.resources], strategy="STRICT_PACK", lifetime="detached")
+        name = self._names[number] = f"{number}-{secrets.token_hex(4)}"
+        place = ray.util.placement_group(
+            [wanted.resources], strategy="STRICT_PACK", name=self._place_of(name), lifetime="detached"
+        )
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             place, placement_group_capture_child_tasks=True
         )
         options = {
-            **{"name": f"{number}-{secrets.token_hex(4)}", "namespace": wanted.namespace, "lifetime": "detached"},
+            **{"name": name, "namespace": wanted.namespace, "lifetime": "detached"},
             **{"max_restarts": -1, "scheduling_strategy": strategy, "max_concurrency": 2},
             **{"num_cpus": wanted.cpus, "num_gpus": wanted.gpus},
         }
@@ -163,13 +189,15 @@ class CaretakerActor(Actor):
             return  # Ray starts it again
         except ray.exceptions.RayActorError as error:
             self._context.log.error("engine %d has ended for good: %s", self._first + number, str(error)[:300])
-            self._engines[number] = None
+            self._give_back(self._names[number])
+            self._forget(number)
 
     def _learn(self, number: int, state: dict[str, Any]) -> None:
         if state["options"] != self._options:
             self._context.log.warning("engine %d was begun with other options: it is replaced", self._first + number)
             self._ray.kill(self._engines[number], no_restart=True)
-            self._engines[number] = None
+            self._give_back(self._names[number])
+            self._forget(number)
             return
         address = f"{state['host']}:{state['port']}" if state["port"] else ""
         if address and (state["id"], address) != self._known[number]:

@@ -15,7 +15,8 @@ STEPS = 8  # of each engine, that what waits takes at least
 class DemandSample:
     """Of all engines at one moment."""
 
-    up: int
+    up: int  # of Ray's
+    others: int  # that are up, too: on the server's machine, or at addresses
     running: int  # sequences
     waiting_tokens: int  # of prompts
 
@@ -33,8 +34,8 @@ class Demand:
 
     def look(self, now: float, seen: DemandSample) -> int:
         """How many are wanted from now on."""
-        waits = seen.waiting_tokens > STEPS * self._step_tokens * max(1, seen.up)
-        idles = not seen.waiting_tokens and seen.running <= self._rows * (self.wanted - 1) // 2
+        waits = seen.waiting_tokens > STEPS * self._step_tokens * max(1, seen.up + seen.others)
+        idles = not seen.waiting_tokens and seen.running <= self._rows * (self.wanted - 1 + seen.others) // 2
         self._waits_since = (self._waits_since or now) if waits else None
         self._idle_since = (self._idle_since or now) if idles else None
         if self._waits_since is not None and now - self._waits_since >= WAITS_S and seen.up >= self.wanted:
