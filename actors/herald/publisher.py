@@ -17,7 +17,7 @@ MOST_REQUESTS = 16  # that are answered in one turn
 
 
 class Publisher:
-    """Of one engine. OSError (zmq.ZMQError) where its address cannot be had."""
+    """Of one engine. OSError where its address cannot be had."""
 
     def __init__(self, settings: KVEvents, rank: int) -> None:
         self._topic = settings.topic.encode()
@@ -38,9 +38,9 @@ class Publisher:
                 replay = address_of(settings.replay_endpoint, rank)
                 self._replay.bind(replay)
                 self.addresses += f", sent again at {replay}"
-        except zmq.ZMQError:
+        except zmq.ZMQError as error:  # which is no OSError
             self.close()
-            raise
+            raise OSError(error.errno, str(error)) from None
 
     @property
     def kept(self) -> int:

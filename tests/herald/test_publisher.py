@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
+from actorserve.actors.herald.actor import EngineHerald
 from actorserve.actors.herald.publisher import END, Publisher
-from actorserve.actors.options.objects.kv_events import KVEvents
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.options.objects.kv_events import OPTION, KVEvents
 
 zmq = pytest.importorskip("zmq")
 BATCHES = 5000  # more than ZeroMQ lets wait at both ends by itself, and than the kernel holds
@@ -34,3 +40,18 @@ def test_who_reads_late_gets_all_of_a_replay(tmp_path: Path) -> None:
     finally:
         context.destroy(linger=0)
         publisher.close()
+
+
+@pytest.mark.parametrize("taken", ["endpoint", "replay_endpoint"])
+def test_an_address_in_use_ends_the_start_and_is_tried_again_later(taken: str, tmp_path: Path) -> None:
+    said = list[str]()
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        addresses = {"endpoint": f"ipc://{tmp_path}/events", taken: f"tcp://*:{held.getsockname()[1]}"}
+        settings = msgspec.structs.replace(KVEvents(), **addresses)
+        log: Any = SimpleNamespace(warning=lambda *words: said.append(words[0] % words[1:]))
+        herald: Any = EngineHerald.__new__(EngineHerald)
+        herald._herald, herald._rank = SimpleNamespace(settings=settings, context=SimpleNamespace(log=log)), 0
+        with pytest.raises(ConfigError, match=rf"{OPTION}: endpoint or replay_endpoint of engine 0: .*in use"):
+            herald.open(True)
+        herald.open(False)
+    assert len(said) == 1 and "wait for their address: [Errno 98] Address already in use" in said[0]
