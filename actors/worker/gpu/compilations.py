@@ -94,7 +94,8 @@ class _Compilers:
     """What Triton gives kernels to that are to be compiled."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
-        self.pool = ThreadPoolExecutor(threads, "compiler", initializer=_use, initargs=(device,))
+        self.pool = ThreadPoolExecutor(threads, "compiler")
+        self._device = _numbered(device)
         self.names: dict[Future[Any], str] = {}
         self.key = ""  # by which Triton knows what is given next
         self._launched = ""
@@ -132,16 +133,20 @@ class _Compilers:
         return future
 
     def _try(self, future: Future[Any], compile: Callable[[], Any], key: str, until: float) -> None:  # noqa: A002
-        """Compile it, or find it compiled; what another worker is about comes behind all others."""
-        with _holding(key) as ours:
-            if ours or time.monotonic() > until:
-                try:
-                    future.set_result(_compiled(compile))
-                except BaseException as error:
-                    future.set_exception(error)
+        """Compile it, or find it compiled; what another worker is about comes behind all others. An error is the
+        kernel's, whatever fails here: Triton waits for all that it has given."""
+        try:
+            _use(self._device)
+            with _holding(key) as ours:
+                kernel = _compiled(compile) if ours or time.monotonic() > until else None
+            if kernel is None:
+                time.sleep(AGAIN_S)
+                self.pool.submit(self._try, future, compile, key, until)
                 return
-        time.sleep(AGAIN_S)
-        self.pool.submit(self._try, future, compile, key, until)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(kernel)
 
 
 class _NamedCompilations(triton.AsyncCompileMode):  # type: ignore[misc]
@@ -184,6 +189,13 @@ def _locked(descriptor: int) -> bool:
     except OSError:  # a folder on a disk without locks
         pass
     return True
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """A GPU by its number, without which no thread can take it; who asks may have one that is its own."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def _use(device: torch.device) -> None:

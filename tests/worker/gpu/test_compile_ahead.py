@@ -78,6 +78,16 @@ def test_what_others_have_compiled_waits_for_nobody(found: dict[str, Any]) -> No
     assert found["compiled"] == {"waited": False, "hit": [False, True]}
 
 
+def test_threads_take_the_device_of_who_asks(found: dict[str, Any]) -> None:
+    """By its number, also where that was not said: torch takes no other."""
+    assert found["devices"] == ["cuda:3", "cuda:1"]
+
+
+def test_a_device_that_cannot_be_taken_is_an_error(found: dict[str, Any]) -> None:
+    """Nothing waits for what nobody compiles."""
+    assert found["no device"] == "kernel silu_mul_kernel cannot be compiled: no such device"
+
+
 def test_kernels_are_launched_as_ever_afterwards(found: dict[str, Any]) -> None:
     """Also where what was to be launched has failed."""
     assert found["failed"] == {"said": "no memory", "ran": 2}
@@ -110,6 +120,8 @@ def main() -> None:
         "failed": kernels.failed(),
         "elsewhere": kernels.elsewhere(),
         "stopped": kernels.stopped(),
+        "devices": kernels.devices(),
+        "no device": kernels.without_device(),
         "compiled": compiled_by_others(),
         "cache": cache(),
         "start": start(),
@@ -211,6 +223,24 @@ class Kernels:
         with other_worker(self.lock_of(13)), pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.compilations, "PATIENCE_S", 0.0)
             return self.sizes_compiled([13], lambda: None)
+
+    def devices(self) -> list[str]:
+        """Where threads compile what is for a GPU, and for one of two."""
+        taken: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "current_device", lambda: 3)
+            patch.setattr(torch.cuda, "set_device", lambda device: taken.append(str(device)))
+            self.kernel.compile = self.nothing
+            for size, device in ((15, torch.device("cuda")), (16, torch.device("cuda", 1))):
+                self.compilations.compile_ahead(device, self.launch(size), threads=1)
+        return taken
+
+    def without_device(self) -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "set_device", Mock(side_effect=ValueError("no such device")))
+            with pytest.raises(RuntimeError) as raised:
+                self.compilations.compile_ahead(torch.device("cuda", 7), self.launch(17, 18), threads=1)
+        return str(raised.value)
 
     def lock_of(self, size: int) -> Path:
         """The file that whoever compiles this holds."""
