@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..options.config import ConfigError
 from ..protocol.request import default_of, sampling_parameters
+from .tokenizers.tokenizer_files import added_tokens, special_texts
 from .values import Values
 
 OVERRIDE = "--override-generation-config"
@@ -48,3 +50,11 @@ def end_tokens(generation: Values, config: Values, words: int) -> list[int]:
     if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < words for token in tokens):
         raise given.wrong("eos_token_id", f"a token's number below vocab_size, {words}, or a list of such numbers")
     return list(tokens)
+
+
+def with_end_of(tokenizer: Path, ends: list[int], words: int) -> list[int]:
+    """With the tokenizer's eos_token, as in vLLM: a model that was trained to end with another token than its base may
+    have the base's generation_config.json.
+    """
+    end = added_tokens(tokenizer).get(special_texts(tokenizer).get("eos_token", ""), words)
+    return ends if end in ends or not 0 <= end < words else [*ends, end]

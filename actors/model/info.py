@@ -16,7 +16,7 @@ from .config_json import LARGEST, TRANSFORMERS, architecture_name, find_architec
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
 from .formats.places import told_elsewhere
-from .generation import end_tokens, read_override, sampling_defaults
+from .generation import end_tokens, read_override, sampling_defaults, with_end_of
 from .gguf.folder import SOURCES, check_header, model_folder
 from .media import changes_of, modalities_of
 from .memory.machine import may_have_gpu
@@ -104,7 +104,17 @@ def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
     mode = config.tokenizer_mode
     if (folder / SOURCES).is_file() and mode == "slow":  # a GGUF file's is made here as well
         mode = "auto"
-    return msgspec.structs.replace(info, tokenizer_folder=str(fast_tokenizer(folder, mode)))
+    tokenizer = fast_tokenizer(folder, mode)
+    ends = _end_tokens(config, info, tokenizer)
+    return msgspec.structs.replace(info, tokenizer_folder=str(tokenizer), end_tokens=ends)
+
+
+def _end_tokens(config: Config, info: ModelInfo, tokenizer: Path) -> list[int]:
+    """Those of a GGUF file and of --override-generation-config are all that there are."""
+    told = "eos_token_id" in config.json_object("override_generation_config")
+    if told or info.pooling is not None or (Path(info.folder) / SOURCES).is_file():
+        return info.end_tokens
+    return with_end_of(tokenizer, info.end_tokens, info.vocab_size)
 
 
 def _without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...options.config import Config, ConfigError
 from ..info import ModelInfo, read_json
-from .tokenizer_files import check_tokenizer, read_template, templates_in
+from .tokenizer_files import ABOUT, check_tokenizer, read_template, special_texts, templates_in
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 UNNAMED_CLASS = "PreTrainedTokenizerFast"  # what tokenizer.json is to transformers, if nothing says more
-SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-
-
 CONTENTS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"  # of what has a text or a picture to see
 
 
@@ -47,22 +44,12 @@ def tokenizer_config(model: ModelInfo) -> dict[str, Any]:
     """tokenizer_config.json; empty if there is none."""
     if not model.tokenizer_folder:
         return {}
-    return read_json(Path(model.tokenizer_folder) / "tokenizer_config.json", missing_ok=True)
+    return read_json(Path(model.tokenizer_folder) / ABOUT, missing_ok=True)
 
 
 def special_tokens(model: ModelInfo) -> dict[str, str]:
     """bos_token, eos_token and so on, as far as the model names them: what chat templates are given."""
-    if not model.tokenizer_folder:
-        return {}
-    values = read_json(Path(model.tokenizer_folder) / "special_tokens_map.json", missing_ok=True)
-    values |= tokenizer_config(model)
-    found = {}
-    for name in SPECIAL_NAMES:
-        value = values.get(name)
-        text = value.get("content") if isinstance(value, dict) else value
-        if isinstance(text, str):
-            found[name] = text
-    return found
+    return special_texts(Path(model.tokenizer_folder)) if model.tokenizer_folder else {}
 
 
 def find_templates(config: Config, model: ModelInfo) -> dict[str, str]:

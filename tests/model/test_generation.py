@@ -1,0 +1,60 @@
+"""Which tokens end an answer: what generation_config.json says, the tokenizer and the options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.model.damaged import GENERATION, find, refusal, write
+
+ABOUT = "tokenizer_config.json"
+END, START, TURN = "<|endoftext|>", "<|im_start|>", "<|im_end|>"  # of the packaged model: 0, 1, 2
+
+
+@pytest.mark.parametrize(
+    ("own", "eos", "found"),
+    [
+        ([0], TURN, [0, 2]),  # a fine-tune of which only the tokenizer says how it ends
+        ([2, 0], TURN, [2, 0]),
+        (0, {"content": TURN, "special": True}, [0, 2]),
+        (None, TURN, [2]),
+        ([0], None, [0]),
+        ([0], "<|nowhere|>", [0]),
+    ],
+)
+def test_the_tokenizers_end_ends_an_answer_as_well(folder: Path, own: Any, eos: Any, found: list[int]) -> None:
+    write(folder, GENERATION, eos_token_id=own)
+    write(folder, ABOUT, eos_token=eos)
+    assert find(folder).end_tokens == found
+
+
+def test_it_may_be_named_by_the_map_of_special_tokens(folder: Path) -> None:
+    write(folder, GENERATION, eos_token_id=0)
+    write(folder, ABOUT, eos_token=...)
+    (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": TURN}}))
+    assert find(folder).end_tokens == [0, 2]
+
+
+def test_options_have_the_last_word(folder: Path) -> None:
+    write(folder, GENERATION, eos_token_id=0)
+    assert find(folder, override_generation_config={"eos_token_id": 1}).end_tokens == [1]
+    assert find(folder, override_generation_config={"top_k": 5}).end_tokens == [0, 2]
+    assert find(folder, generation_config="none").end_tokens == [0, 2]
+    assert find(folder, skip_tokenizer_init=True).end_tokens == [0]
+
+
+def test_a_token_that_the_model_has_no_row_for_ends_nothing(folder: Path) -> None:
+    write(folder, GENERATION, eos_token_id=0)
+    write(folder, ABOUT, eos_token="<|late|>")
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 1 << 20, "content": "<|late|>"})
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert find(folder).end_tokens == [0]
+
+
+def test_a_broken_tokenizer_is_told(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text('{"added_tokens": [{"id": "x", "content": 5}]}')
+    assert "tokenizer.json cannot be read: Expected `int`, got `str`" in refusal(folder)
