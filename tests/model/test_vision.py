@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from actorserve.actors.model.checks.combinations import check_vision
 from actorserve.actors.model.config_json import find_architecture, read_architecture
@@ -83,6 +84,22 @@ def test_what_is_left_out_is_what_transformers_takes(tmp_path: Path) -> None:
     assert look(tmp_path, GEMMA).max_model_len == 131072
     llava = read_architecture(LLAVA)
     assert (llava.layers, llava.intermediate_size, llava.vocab_size, llava.tied) == (32, 11008, 32064, False)
+
+
+@pytest.mark.parametrize("name", ["Llava", "LlavaOnevision", "LlavaNextVideo", "Qwen2VL", "Qwen2_5_VL", "LlavaNext"])
+def test_whether_embeddings_make_logits(name: str) -> None:
+    """Older files say it of the text part alone, and false may have been written beside it."""
+    kinds = {"Qwen2VL": "qwen2_vl_text", "Qwen2_5_VL": "qwen2_5_vl_text"}
+    text = {"model_type": kinds.get(name, "llama"), "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    for own in (True, False):
+        config = getattr(transformers, f"{name}Config")(
+            text_config={**text, "tie_word_embeddings": own}, tie_word_embeddings=False
+        )
+        values = {
+            **{"architectures": [f"{name}ForConditionalGeneration"], "vision_config": {}, "tie_word_embeddings": False},
+            **{"model_type": config.model_type, "text_config": {**text, "tie_word_embeddings": own}},
+        }
+        assert read_architecture(values).tied == config.tie_word_embeddings == (own and name != "LlavaNext")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ class VisionKind(NamedTuple):
     in_turns: bool = False  # these take pairs in turns
     tower: str = SEES  # the field of config.json that tells of the other part
     absent: dict[str, Any] = {}  # of the text part, where it is otherwise than in that kind's own files
+    ties_outward: bool = False  # the text part's tie_word_embeddings: true goes before a false beside it
 
 
 def _sizes(vocabulary: int, hidden: int, mlp: int, layers: int, heads: int, kv: int, length: int) -> dict[str, Any]:
@@ -77,12 +78,12 @@ VOXTRAL = {"rms_norm_eps": 1e-5, "rope_theta": 100_000_000.0, "head_dim": 128}
 DEEPSTACKS = ("qwen3_vl", "qwen3_vl_moe")
 QWEN_PLACES = {"image_token_id": 151655, "video_token_id": 151656}
 KINDS = {
-    "Qwen2VLForConditionalGeneration": VisionKind(QWEN_PLACES, "qwen2_vl_text", (16, 24, 24)),
-    "Qwen2_5_VLForConditionalGeneration": VisionKind(QWEN_PLACES, "qwen2_5_vl_text", (16, 24, 24)),
+    "Qwen2VLForConditionalGeneration": VisionKind(QWEN_PLACES, "qwen2_vl_text", (16, 24, 24), ties_outward=True),
+    "Qwen2_5_VLForConditionalGeneration": VisionKind(QWEN_PLACES, "qwen2_5_vl_text", (16, 24, 24), ties_outward=True),
     "Qwen3VLForConditionalGeneration": VisionKind(QWEN_PLACES, "", (24, 20, 20), in_turns=True),
     "Qwen3VLMoeForConditionalGeneration": VisionKind(QWEN_PLACES, "", (24, 20, 20), in_turns=True),
     "Gemma3ForConditionalGeneration": VisionKind({"image_token_index": 262144}),
-    "LlavaForConditionalGeneration": VisionKind({"image_token_index": 32000}),
+    "LlavaForConditionalGeneration": VisionKind({"image_token_index": 32000}, ties_outward=True),
     "LlavaNextForConditionalGeneration": VisionKind({"image_token_index": 32000}),
     "Mistral3ForConditionalGeneration": VisionKind({"image_token_index": 10}),
     "InternVLForConditionalGeneration": VisionKind({"image_token_id": 151667}),
@@ -95,17 +96,14 @@ KINDS = {
         absent={**_sizes(131072, 3072, 8192, 30, 32, 8, 131072), **VOXTRAL},
     ),
 }
-TEXTS_ALONE = dict.fromkeys(  # whose text part alone is served
-    (
-        "Llama4ForConditionalGeneration",
-        "LlavaOnevisionForConditionalGeneration",
-        "LlavaNextVideoForConditionalGeneration",
-        "VipLlavaForConditionalGeneration",
-        "VideoLlavaForConditionalGeneration",
-        "LightOnOcrForConditionalGeneration",
-    ),
-    VisionKind({}),
-)
+TEXTS_ALONE = {  # whose text part alone is served
+    "Llama4ForConditionalGeneration": VisionKind({}),
+    "LlavaOnevisionForConditionalGeneration": VisionKind({}, ties_outward=True),
+    "LlavaNextVideoForConditionalGeneration": VisionKind({}, ties_outward=True),
+    "VipLlavaForConditionalGeneration": VisionKind({}),
+    "VideoLlavaForConditionalGeneration": VisionKind({}),
+    "LightOnOcrForConditionalGeneration": VisionKind({}),
+}
 OTHER_NAMES = {"image_token_index": "image_token_id", "audio_token_index": "audio_token_id"}
 MROPE = ("mrope_section", "mrope_interleaved")
 PREFIXES = (  # of the text part's tensors, and what they begin with in a model of texts alone
@@ -140,6 +138,8 @@ def text_values(values: dict[str, Any], file: Path | str = "config.json") -> dic
     for key in ("tie_word_embeddings", "eos_token_id"):
         if key in values and (key == "tie_word_embeddings" or key not in text):
             found[key] = values[key]
+    if kind.ties_outward and text.get("tie_word_embeddings") is True:
+        found["tie_word_embeddings"] = True
     if not (found.get("dtype") or found.get("torch_dtype")):
         found["dtype"] = values.get("dtype") or values.get("torch_dtype")
     if values.get("quantization_config") is not None:  # of the whole checkpoint
