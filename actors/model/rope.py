@@ -103,8 +103,10 @@ def _rotary_dim(rope: Values, given: Values, head_dim: int, partial: bool) -> in
     """The numbers of a head that `partial_rotary_factor` lets turn."""
     for holder in (rope, given):
         factor = holder.real("partial_rotary_factor", 0, 1)
-        if factor in (None, 0.0, 1.0):
+        if not factor:
             continue
+        if factor == 1:
+            return None
         if not partial:
             raise Unsupported(f"model: a partial_rotary_factor other than 1 is not supported ({holder.file})")
         dim = int(head_dim * factor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -145,6 +146,19 @@ def test_a_longrope_that_cannot_be_names_the_field(values: dict[str, Any], said:
     with pytest.raises(ConfigError, match="model: ") as caught:
         read_rope(given, {"longrope": "longrope"}, 16, True)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("own", "beside"), [(1.0, 0.5), (1.0, None), (0.25, 1.0), (None, 1.0), (None, None)])
+def test_what_the_ropes_own_object_says_of_its_part_goes_before_what_stands_beside_it(
+    own: float | None, beside: float | None
+) -> None:
+    parts = {
+        name: {} if part is None else {"partial_rotary_factor": part} for name, part in (("o", own), ("b", beside))
+    }
+    values = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **parts["o"]}, **parts["b"]}
+    config: Any = AutoConfig.for_model("glm4", **copy.deepcopy(values))
+    found = read("Glm4ForCausalLM", head_dim=128, **values).rope.rotary_dim
+    assert (found or 128) == 128 * config.rope_parameters["partial_rotary_factor"]
 
 
 def test_dynamic_is_the_default_within_the_models_positions() -> None:
