@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...options.config import ConfigError
 from ..values import read_json
+from .rules import listed
 
 FIELD = "quantization_config"
+FLOATS = "modules_to_not_convert"
 BESIDE = "hf_quant_config.json"  # of older ModelOpt
 OLDER = "compression_config"  # of compressed-tensors' first versions
 MLX = "quantization"  # MLX' own, which it writes as the other, too
@@ -32,10 +34,14 @@ def told_elsewhere(folder: Path, values: dict[str, Any], tensors: Callable[[], S
                 f"read are {', '.join(sorted(AS_AT_THE_HUB))}; take the model that it was made of, or its GGUF file"
             )
         return {FIELD: {**mlx, "quant_method": "mlx"}}
-    if isinstance(known, dict) and known.get("quant_method") == "gptq" and EXPERTS & values.keys():
+    text = values.get("text_config")
+    if isinstance(known, dict) and known.get("quant_method") == "gptq" and _has_experts(values, text):
         floats = _routers_in_floats(tensors())
         rules: dict[str, Any] = {f"-:.*\\.{re.escape(name)}$": {} for name in floats}
         return {FIELD: {"dynamic": rules}} if rules else {}
+    if isinstance(known, dict) and known.get("quant_method") == "awq" and _are_texts(names := known.get(FLOATS)):
+        more = _floats_with(names, tensors())
+        return {FIELD: {FLOATS: [*names, *more]}} if more else {}
     if isinstance(known, dict):
         if "quant_method" not in known and isinstance(known.get("producer"), dict):
             return {FIELD: {"quant_method": "modelopt"}}
@@ -44,15 +50,35 @@ def told_elsewhere(folder: Path, values: dict[str, Any], tensors: Callable[[], S
         return {}
     if isinstance(older := values.get(OLDER), dict):
         return {FIELD: {"quant_method": "compressed-tensors", **older}}
-    text = values.get("text_config")
     if isinstance(text, dict) and isinstance(inner := text.get(FIELD), dict):
         return {FIELD: inner}
     beside = read_json(folder / BESIDE, missing_ok=True)
     return {FIELD: {"quant_method": "modelopt", **beside}} if "quantization" in beside else {}
 
 
+def _has_experts(*parts: Any) -> bool:
+    """Of a model that sees, its text part says it."""
+    return any(isinstance(part, dict) and EXPERTS & part.keys() for part in parts)
+
+
+def _are_texts(names: Any) -> TypeGuard[list[str]]:
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
 def _routers_in_floats(there: Set[str]) -> list[str]:
     """The last names of those that GPTQ's tools have left in floats without saying so: only the tensors tell."""
-    modules = {name.removesuffix(".weight") for name in there if name.endswith(".weight")}
-    floats = {name.rpartition(".")[2] for name in modules if f"{name}.qweight" not in there}
+    floats = {name.rpartition(".")[2] for name in _floats(there)}
     return [name for name in ROUTERS if name in floats]
+
+
+def _floats_with(names: list[str], there: Set[str]) -> list[str]:
+    """AutoAWQ leaves in floats what has such a name anywhere in its own, but other tools only what is called so."""
+    is_named = listed(tuple(names))
+    floats = (name for name in _floats(there) if any(part in name for part in names if part))
+    return sorted(name for name in floats if "layers." in name and not is_named(name))
+
+
+def _floats(there: Set[str]) -> Iterator[str]:
+    """What is multiplied as it is, and what is no linear layer at all."""
+    modules = (name.removesuffix(".weight") for name in there if name.endswith(".weight"))
+    return (name for name in modules if f"{name}.qweight" not in there)

@@ -38,8 +38,10 @@ def group_of(given: Values, absent: int | None = None) -> int:
 
 
 def listed(names: tuple[str, ...]) -> Callable[[str], bool]:
-    """Does such a list name a layer, or what it is a part of? In it a * stands for anything."""
-    parts = [name.strip(".*") for name in names]
+    """Does such a list name a layer, or what it is a part of? In it a * stands for anything, also for the rest of a
+    name (layers.6* means layers.60 too); behind a dot, for all parts of what stands before it.
+    """
+    parts = [name.removeprefix("*.").removesuffix(".*").strip(".") for name in names]
     plain = frozenset(part for part in parts if "*" not in part)
     wild = "|".join(re.escape(part).replace(r"\*", ".*") for part in parts if "*" in part)
     pattern = re.compile(rf"(?:.*\.)?(?:{wild})(?:\..*)?") if wild else None

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.checks.model import find_model
+from actorserve.actors.model.formats.places import told_elsewhere
+from actorserve.actors.model.formats.rules import listed
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
@@ -140,6 +142,47 @@ def test_scales_of_keys_and_values_beside_fp8(names: tuple[str, ...], source: Pa
     tensors |= {f"model.layers.0.self_attn.{name}": torch.ones(1) for name in names}
     save_file(tensors, packed / "model.safetensors", {"format": "pt"})
     assert answers(load(packed)) == before
+
+
+@pytest.mark.parametrize("part", ["self_attn.o", "mlp.down"])
+def test_names_anywhere_in_those_of_layers_that_awq_left_in_floats(part: str, source: Path, tmp_path: Path) -> None:
+    """As AutoAWQ reads modules_to_not_convert; the tensors tell, for others mean whole names by it."""
+    packed, plain = write(source, "awq", tmp_path)
+    tensors, exact = load_file(packed / "model.safetensors"), load_file(plain / "model.safetensors")
+    kept = {name: tensor for name, tensor in exact.items() if f".{part}_proj.weight" in name}
+    assert kept and not kept.keys() <= tensors.keys()
+    tensors = {name: tensor for name, tensor in tensors.items() if f".{part}_proj." not in name} | kept
+    save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+    given = json.loads((packed / "config.json").read_text())["quantization_config"]
+    given["modules_to_not_convert"] = [*given["modules_to_not_convert"], part, "q_pro"]
+    change(packed, "quantization_config", quantization_config=given)
+    assert answers(load(packed, quantization="none")) == answers(load(plain))
+
+
+def test_routers_are_looked_for_where_the_text_part_has_experts() -> None:
+    """Of a model that sees, as Qwen3-VL-MoE."""
+    there = {"model.language_model.layers.0.mlp.gate.weight", "model.language_model.layers.0.mlp.experts.0.x.qweight"}
+    values = {"quantization_config": {"quant_method": "gptq"}, "text_config": {"num_experts": 4}}
+    rules = {"quantization_config": {"dynamic": {"-:.*\\.gate$": {}}}}
+    assert told_elsewhere(Path("m"), values, lambda: there) == rules
+    assert told_elsewhere(Path("m"), values | {"text_config": {}}, lambda: there) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "those", "others"),
+    [
+        ("model.layers.6*", ["model.layers.6.mlp.up_proj", "model.layers.61.mlp.up_proj"], ["model.layers.5.mlp.up"]),
+        ("model.layers.6.*", ["model.layers.6.mlp.up_proj"], ["model.layers.61.mlp.up_proj"]),
+        ("*.mlp.gate", ["model.layers.6.mlp.gate"], ["model.layers.6.mlp.gate_proj"]),
+        ("*mlp.gate*", ["model.layers.6.mlp.gate", "model.layers.6.mlp.gate_proj"], ["model.layers.6.mlp.up_proj"]),
+        ("*mlp.gate.*", ["model.layers.6.mlp.gate"], ["model.layers.6.mlp.gate_proj"]),
+        ("layers.*.self_attn", ["model.layers.61.self_attn.q_proj"], ["model.layers.61.mlp.up_proj"]),
+        ("model.language_model.layers.6*", ["model.layers.60.mlp.up_proj"], ["model.layers.5.mlp.up_proj"]),
+    ],
+)
+def test_a_star_stands_for_anything(name: str, those: list[str], others: list[str]) -> None:
+    names_it = listed((name,))
+    assert all(map(names_it, those)) and not any(map(names_it, others))
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
