@@ -307,6 +307,8 @@ def test_tensors_that_do_not_fit(
         ("gptq", "gptq", ""),
         ("fp8", "fp8", ""),
         ("auto_round", "auto-round", ""),
+        *((form, FORMATS[form].config["quant_method"], "") for form in FORMATS),
+        ("fp8", "torchao", "--quantization torchao: the model's weights are fp8"),
     ],
 )
 def test_a_checkpoints_format_may_be_named(form: str | None, option: str, said: str, source: Path) -> None:
