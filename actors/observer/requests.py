@@ -23,7 +23,10 @@ from ..protocol.messages import Finish
 from ..protocol.request import Generation, Sampling
 from .attach import Attached
 
-ANSWER_ID = re.compile(r"(?:chatcmpl-|cmpl-|msg_|resp_[0-9a-f]{2})(?P<seed>[0-9a-f]{16})[0-9a-f]{8}")
+ANSWER_ID = re.compile(  # of a Realtime session's answer no frontend is named
+    r"(?:chatcmpl-|cmpl-|msg_|resp_(?:[0-9a-f]{2})?)(?P<seed>[0-9a-f]{16})[0-9a-f]{8}"
+)
+NAMED_ANSWER = re.compile(r"(?:chatcmpl|cmpl)-(?P<name>.+)")  # of a request to which its client has given a name
 NUMBER = re.compile(r"(?:slot )?(?P<number>\d{1,10}|0x[0-9a-f]{1,16})")
 
 
@@ -42,8 +45,8 @@ class Facts:
     generated: int
     text: int  # tokens that were turned to text and sent
     finish: Finish
-    held: int  # KV blocks
-    computed: int  # tokens whose KV is in them
+    held: int  # KV blocks; of an engine elsewhere that is not known here
+    computed: int  # tokens whose KV is in them; likewise
     full_since: int  # CLOCK_MONOTONIC ns since which its client is too slow for what is written to it; 0: it is not
 
     engine: int = 0  # that it belongs to, once there is a prompt
@@ -152,12 +155,14 @@ class Requests:
     @staticmethod
     def find(name: str, everything: list[Facts]) -> list[Facts]:
         """All choices of the request that a client, a log or --list calls so, in their order; none if there is none."""
-        by_answer = ANSWER_ID.fullmatch(name)
+        by_answer, named = ANSWER_ID.fullmatch(name), NAMED_ANSWER.fullmatch(name)
         found = [
             facts
             for facts in everything
             if facts.params.request_id == name or (by_answer and facts.seed == int(by_answer["seed"], 16))
         ]
+        if not found and named:
+            found = [facts for facts in everything if facts.params.request_id == named["name"]]
         if not found and (number := NUMBER.fullmatch(name)):
             wanted = int(number["number"], 0 if number["number"].startswith("0x") else 10)
             found = [facts for facts in everything if wanted in (facts.ref, facts.slot)]

@@ -56,14 +56,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     pools: bool  # nothing is generated for it
     prompt_tokens: int | None
     cached_tokens: int
-    computed_tokens: int
+    computed_tokens: int | None  # None: its engine is elsewhere, which does not say it
     generated_tokens: int
     limit: int
     tokens_s: float | None  # in decode
     drafts_accepted: float | None  # the share, of all requests since the server began; None: there were no drafts
     text_lag_tokens: int  # generated and not sent as text; what is not streamed is sent at its end
     client_slow_s: float | None  # since when its client is too slow for what is written to it
-    queue_place: int | None  # 1: the next one
+    queue_place: int | None  # 1: the next one; None: it does not wait, or that is not known
     queue_length: int
     engine: int | None  # that it belongs to, where there are several
     model: str  # that is asked, where there are several
@@ -76,8 +76,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def explain(scene: Scene, facts: Facts) -> Explanation:
     """What can be said of one choice."""
-    queue = scene.waiting(facts.engine)
-    place = next((at for at, other in enumerate(queue, 1) if other.ref == facts.ref), None)
+    place, queued = scene.place(facts)
     where = find_where(scene, facts)
     life = facts.life
     first, last = life.at.get(Stamp.FIRST_TOKEN), life.at.get(Stamp.LAST_TOKEN)
@@ -95,7 +94,7 @@ def explain(scene: Scene, facts: Facts) -> Explanation:
         pools=facts.params.sampling.pooling is not None,
         prompt_tokens=facts.prompt,
         cached_tokens=facts.cached,
-        computed_tokens=facts.computed,
+        computed_tokens=None if scene.is_elsewhere(facts) else facts.computed,
         generated_tokens=facts.generated,
         limit=facts.limit,
         tokens_s=(facts.generated - 1) / spent if facts.generated > 1 and spent > 0 else None,
@@ -103,7 +102,7 @@ def explain(scene: Scene, facts: Facts) -> Explanation:
         text_lag_tokens=0 if facts.finish in UNTOLD or life.at.get(Stamp.END_TOLD) else facts.generated - facts.text,
         client_slow_s=(scene.now_ns - facts.full_since) / SECOND if facts.full_since else None,
         queue_place=place,
-        queue_length=len(queue),
+        queue_length=queued,
         engine=facts.engine if len(scene.system.engines) > 1 and facts.prompt is not None else None,
         model=scene.system.models[facts.model].name if len(scene.system.models) > 1 else "",
         moves=facts.moves,

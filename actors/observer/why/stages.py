@@ -41,10 +41,10 @@ def find_where(scene: Scene, facts: Facts) -> str:
         return _where_rendered(scene, facts)
     if Stamp.ADMITTED not in at:
         return "queued to the scheduler"
-    if not facts.held:
+    if not scene.has_row(facts):
         return "waiting for its first step" if Stamp.SCHEDULED not in at else "waiting to go on"
     if facts.generated:
-        return "decode" if facts.computed >= facts.prompt else "computing again"
+        return "decode" if facts.computed >= facts.prompt or scene.is_elsewhere(facts) else "computing again"
     return "prefill"
 
 

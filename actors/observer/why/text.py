@@ -45,8 +45,9 @@ def _tokens(answer: Explanation) -> str:
     parts = [f"{answer.prompt_tokens} of the prompt"]
     if answer.cached_tokens:
         parts[0] += f" ({answer.cached_tokens} of them cached)"
-    if answer.ended is None and answer.computed_tokens < answer.prompt_tokens:
-        parts.append(f"{answer.computed_tokens} of them computed")
+    computed = answer.computed_tokens
+    if answer.ended is None and computed is not None and computed < answer.prompt_tokens:
+        parts.append(f"{computed} of them computed")
     if not answer.pools:
         parts.append(f"{answer.generated_tokens} of at most {answer.limit} generated")
     if answer.tokens_s is not None:

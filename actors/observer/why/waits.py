@@ -24,6 +24,8 @@ def find_waits(scene: Scene, facts: Facts, where: str, place: int | None) -> lis
         found = [_actor(scene.scheduler(facts))]
     elif held := scene.snapshot.held.get(facts.engine):
         found = [f"the engine, which is {held}"]
+    elif scene.is_elsewhere(facts):
+        found = _troubles(scene, facts, "scheduler") or [f"a step of its engine at {scene.address(facts)}"]
     elif where.startswith("waiting"):
         found = [*_troubles(scene, facts, "scheduler", "worker"), *_of_tiers(scene, facts, where)]
         found.append(_queue(scene, facts, place))
@@ -85,7 +87,7 @@ def _of_text(scene: Scene, facts: Facts, where: str) -> list[str]:
 def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
     """Why the queue stands: its first one must go first, so what that lacks is what all lack."""
     queue, config = scene.waiting(facts.engine), scene.system.models[facts.model].config
-    first = queue[0] if queue else facts
+    first = queue[0] if queue and place is not None else facts
     gauges = scene.scheduler(facts).gauges
     running = sum(1 for other in scene.everything if other.held and other.engine == facts.engine)
     needed = -(-first.known // config.block_size)
@@ -94,8 +96,10 @@ def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
     elif gauges["blocks_total"] and gauges["blocks_free"] < needed:
         free, total = gauges["blocks_free"], gauges["blocks_total"]
         reason = f"KV blocks: up to {needed} are needed, {free} of {total} are free"
-    else:
+    elif scene.is_as_launched(facts):
         reason = f"a step with room: one computes {config.max_num_batched_tokens} tokens at most"
+    else:
+        reason = "a step with room"
     if place is None or place == 1:
         return reason
     return f"{place - 1} before it, the first of which waits for {reason}"
@@ -103,10 +107,8 @@ def _queue(scene: Scene, facts: Facts, place: int | None) -> str:
 
 def _troubles(scene: Scene, facts: Facts, *kinds: str) -> list[str]:
     """Of the engine that the request belongs to."""
-    system, engine = scene.system, facts.engine
-    if engine in system.remote_engines and not scene.scheduler(facts).gauges["blocks_total"]:
-        place = system.config.remote_engines[engine - system.remote_engines.start]
-        return [f"its engine at {place}, which does not compute yet: {_actor(scene.scheduler(facts))}"]
+    if scene.is_elsewhere(facts) and not scene.scheduler(facts).gauges["blocks_total"]:
+        return [f"its engine at {scene.address(facts)}, which does not compute yet: {_actor(scene.scheduler(facts))}"]
     return [_actor(actor) for kind in kinds for actor in scene.kind(kind, facts.engine) if actor.state != "ready"]
 
 
