@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import select
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from ...observer.options import add_server
+from ...options.config import ConfigError
+
+if TYPE_CHECKING:
+    from ...observer.attach import RunningServer
 
 DESCRIPTION = """Let a running server end, as SIGTERM does: it takes no new connections, says `Connection: close` in its
 answers, and ends with status 0 when no request runs any more.
@@ -35,9 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     """0 once the server has ended, with all of its requests."""
     from ...observer.ask import AskError, ask
     from ...observer.attach import AttachError, choose, find_servers
-    from ...protocol.sockets.control_wire import DRAIN, LEFT, DrainRequest, NoArguments
-    from ...supervisor.timeouts import stop_seconds
+    from ...protocol.sockets.control_wire import DRAIN, DrainRequest
 
+    if arguments.timeout is not None and not 0 <= arguments.timeout < math.inf:
+        raise ConfigError("--timeout: a number of seconds, 0 or more")
     try:
         server = choose(find_servers(), arguments.server)
         process = os.pidfd_open(server.pid)
@@ -46,8 +53,20 @@ def run(arguments: argparse.Namespace) -> int:
     except (AttachError, AskError, ProcessLookupError) as error:
         print(f"actorserve: error: {error}", file=sys.stderr)
         return FAILED
-    print(f"the server on {server} takes no more, and has {begun.seconds:g} s", flush=True)
-    left, over = 0, asked + begun.seconds  # which is before the server's time is up
+    limit = "waits for its requests" if begun.seconds is None else f"has {begun.seconds:g} s"
+    print(f"the server on {server} takes no more, and {limit}", flush=True)
+    over = math.inf if begun.seconds is None else asked + begun.seconds  # which is before the server's time is up
+    return _follow(server, process, begun.requests, over)
+
+
+def _follow(server: RunningServer, process: int, left: int, over: float) -> int:
+    """Say how many are left until it has ended; the status. `over`: when what still runs is cut off."""
+    from ...observer.ask import AskError, ask
+    from ...protocol.sockets.control_wire import LEFT, NoArguments
+    from ...supervisor.timeouts import stop_seconds
+
+    if left:
+        print(f"{left} requests left", flush=True)
     while not select.select([process], [], [], LOOK_S)[0]:
         if time.monotonic() >= over:  # what ends from here on is cut off
             if time.monotonic() < over + stop_seconds(0) + LATE_S:

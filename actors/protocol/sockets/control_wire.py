@@ -104,9 +104,10 @@ class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DrainBegun(msgspec.Struct):
-    """How many seconds they get."""
+    """How many seconds they get, without end if none are said, and how many requests these are."""
 
-    seconds: float
+    seconds: float | None
+    requests: int = 0
 
 
 class Left(msgspec.Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -76,19 +77,21 @@ class ControlCommands:
         asked, supervisor = _read(arguments, wire.DRAIN.arguments), self._supervisor
         if supervisor.ending.is_set():
             raise CommandRefused("the server ends already")
-        seconds = supervisor.shutdown_s if asked.timeout is None else asked.timeout
-        if not 0 <= seconds <= LONGEST_S:
+        if asked.timeout is not None and not 0 <= asked.timeout <= LONGEST_S:
             raise CommandRefused(f"a timeout lies between 0 and {LONGEST_S:.0f} s")
+        seconds, requests = supervisor.shutdown_s if asked.timeout is None else asked.timeout, self._requests()
         supervisor.drain(seconds)
-        return wire.DrainBegun(seconds)
+        return wire.DrainBegun(seconds if math.isfinite(seconds) else None, requests)
 
     async def left(self, arguments: dict[str, Any]) -> wire.Left:
         """What still runs."""
-        supervisor = self._supervisor
-        board = supervisor.memory.board
-        alive = [one for one in supervisor.children if one.traits.has_clients and not one.gone.is_set()]
-        requests = sum(board.gauge(one.spec.position, FrontendGauge.IN_FLIGHT) for one in alive)
-        return wire.Left(requests, supervisor.connections.count)
+        return wire.Left(self._requests(), self._supervisor.connections.count)
+
+    def _requests(self) -> int:
+        """That are being answered."""
+        children, board = self._supervisor.children, self._supervisor.memory.board
+        alive = [one for one in children if one.traits.has_clients and not one.gone.is_set()]
+        return sum(board.gauge(one.spec.position, FrontendGauge.IN_FLIGHT) for one in alive)
 
 
 def _read(arguments: dict[str, Any], kind: type[A]) -> A:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.support.client import http_session, open_socket
 from tests.support.rolling import command, stream
@@ -49,9 +50,11 @@ async def drain_under_streams(
         return drained, await asyncio.gather(*streams, return_exceptions=True)
 
 
-def test_a_drain_lets_streams_end() -> None:
-    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--frontends", "2") as server:
-        drained, streams = asyncio.run(drain_under_streams(server, 300, "--timeout", "60", how=say_first))
+@pytest.mark.parametrize("words", [("--timeout", "60"), ()])
+def test_a_drain_lets_streams_end(words: tuple[str, ...]) -> None:
+    """In a time of its own, or in the server's, which may be without end."""
+    with Server(*SCRIPTED, "--scripted-step-ms", "5", "--frontends", "2", "--shutdown-timeout", "inf") as server:
+        drained, streams = asyncio.run(drain_under_streams(server, 300, *words, how=say_first))
         assert server.wait() == 0
         assert drained.returncode == 0 and "requests left" in drained.stdout, drained
         assert "the server has ended" in drained.stdout
@@ -129,9 +132,10 @@ def test_a_request_that_has_begun_to_come_is_answered_in_a_drain() -> None:
         assert "get an error" not in server.read_all()
 
 
-def test_a_drain_has_a_time_limit() -> None:
+@pytest.mark.parametrize("seconds", ["1", "0"])
+def test_a_drain_has_a_time_limit(seconds: str) -> None:
     with Server(*SCRIPTED, "--scripted-step-ms", "50") as server:
-        drained, streams = asyncio.run(drain_under_streams(server, 2000, "--timeout", "1"))
+        drained, streams = asyncio.run(drain_under_streams(server, 2000, "--timeout", seconds))
         assert server.wait() == 0
         assert drained.returncode == 1 and "time was up with 8 requests left" in drained.stderr
         assert not any(isinstance(text, str) for text in streams)
