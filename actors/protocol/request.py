@@ -133,7 +133,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     ] = None
     seed: Annotated[
         int | None,
-        Parameter("the same seed draws the same tokens; none or -1: another one for each request", INT64, row="uint64"),
+        Parameter("the same seed draws the same tokens; none or -1: another one for each prompt", INT64, row="uint64"),
     ] = None
     min_tokens: Annotated[int | None, Parameter("no end token before so many tokens", Range(0), processes=True)] = None
     repetition_penalty: Annotated[

@@ -25,6 +25,7 @@ from ..dashboard.figures import PageFigures
 from ..errors import ApiError, bad_request, overloaded
 from ..output.events import OutputParser
 from .choice import Choice, PlainText
+from .fields.sampling import with_own_seeds
 from .idempotency_keys import Kept, Key
 from .times import JobTimes
 
@@ -69,6 +70,7 @@ class Job:
         self.params = params
         self.rendering = rendering or {}
         self.counted = "n"  # the field that asks for so many choices
+        self.seeds_differ = False  # also those of its prompts: the client gave none
         self.fields: Sequence[str] = ()  # where each prompt stands in the request, if not all in one field
         self.make_parser = make_parser
         self.wants_ids = wants_ids
@@ -173,6 +175,13 @@ class Job:
             return self.rendering
         width = len(self.params)
         return {**self.rendering, "given": self.given[prompt * width : (prompt + 1) * width]}
+
+    def all_params(self) -> list[bytes]:
+        """The encoded Generation of each choice of each prompt."""
+        prompts = len(self.prompts)
+        if self.seeds_differ and prompts > 1:
+            return with_own_seeds(self.params, prompts)
+        return self.params * prompts
 
     @property
     def refs(self) -> list[int]:

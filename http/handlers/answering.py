@@ -87,6 +87,7 @@ class Answering:
         key = await self.key(request, raw, owner)
         model = check_model(body.model, *self.settings.names, self._goes_on(request) or self._is_kept(key))
         job = new_job(asked)
+        job.seeds_differ = ANSWER_SEED in request or body.seed in NO_SEED
         answer = self._new_answer(request, body, model, asked.wants)
         if key is not None:  # whoever asks again has the same answer, by whatever name
             answer.name = ""

@@ -102,6 +102,14 @@ async def test_parameters_that_are_too_long_open_nothing(others: Others) -> None
     assert others.engine.slots.free == free and not others.engine.slots.orphans() and not others.received("renderer-0")
 
 
+async def test_prompts_without_a_seed_have_seeds_of_their_own(others: Others) -> None:
+    asked = job(prompts=3)
+    asked.seeds_differ = True
+    others.engine.submit(asked)
+    written = [msgspec.msgpack.decode(others.table.params(ref), type=Generation) for ref in asked.refs]
+    assert [one.sampling.seed for one in written] == [1, 2, 3]
+
+
 async def test_prompts_go_where_least_is_to_be_done() -> None:
     others = Others(renderers=2)
     others.engine.submit(job(prompts=4))

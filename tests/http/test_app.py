@@ -16,6 +16,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
 from actorserve.http.errors import ApiError, overloaded
+from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import MAX_SEQUENCES
 from actorserve.http.generation.times import JobTimes
 from tests.http.fakes import finish_all, rendered, say
@@ -266,6 +267,42 @@ async def test_a_model_that_is_not_served(served: Served, path: str, body: dict[
     answer = await served.ask("POST", path, {**body, "model": "other"})
     assert answer.status == 404
     assert (answer.error["param"], answer.error["code"]) == ("model", "model_not_found")
+
+
+def seeds_of(job: Job) -> list[int]:
+    return [msgspec.msgpack.decode(one, type=Generation).sampling.seed for one in job.all_params()]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "seed"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 4, "n": 2}, {"seed": 7}),
+        ("/v1/chat/completions/batch", {"messages": [HI] * 4, "n": 2}, {"seed": 7}),
+        ("/completion", {"prompt": ["a"] * 4, "n_cmpl": 2}, {"seed": 7}),
+        ("/generate", {"text": ["a"] * 4}, {"sampling_params": {"n": 2, "sampling_seed": 7}}),
+    ],
+)
+async def test_prompts_without_a_seed_are_drawn_apart(
+    served: Served, path: str, body: dict[str, Any], seed: dict[str, Any], stream: bool
+) -> None:
+    client = await served.client()
+    client.send("POST", path, {"sampling_params": {"n": 2}, "stream": stream, **body})
+    first, *others = seeds_of(job := await served.job())
+    assert others == [(first + ahead) % (1 << 64) for ahead in range(1, 8)]
+    finish_all(job)
+    await client.answer()
+    client.send("POST", path, {**body, **seed, "stream": stream})
+    assert seeds_of(await served.job()) == [7, 8] * 4
+
+
+async def test_a_stream_that_is_gone_on_with_has_the_seeds_that_it_began_with(served: Served) -> None:
+    for body, seeds in (({}, [9, 10]), ({"seed": 4}, [4, 4])):
+        asked = json.dumps({"prompt": ["a", "a"], "stream": True, **body})
+        origin = f"00000000000000aa.6553f100.{seeds[0]}.2"
+        client = await served.client()
+        client.send("POST", "/go_on", {"path": "/v1/completions", "body": asked, "origin": origin, "choices": [{}, {}]})
+        assert seeds_of(await served.job()) == seeds
 
 
 # --- other routes --------------------------------------------------------------------------------------------------

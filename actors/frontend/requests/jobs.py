@@ -97,14 +97,15 @@ class Jobs:
         taken: list[int] = []
         width = len(job.params)
         own = [job.rendering_of(number) for number in range(len(job.prompts))]
-        params, renderings = self._weights.add(job.params, own)
+        params, renderings = self._weights.add(job.all_params(), own)
         if max(map(len, params)) > self._table.params_bytes:
             raise bad_request("The request's parameters are too long together.")
         records = self._renderers.reserve(job.prompts, renderings, width)
         for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
             renderer = self._renderers.least_loaded(job.model)
-            opened = [self._slots.open(one, now, job, number * width + at, renderer) for at, one in enumerate(params)]
-            for index, ref in enumerate(opened, number * width):
+            indices = range(number * width, (number + 1) * width)
+            opened = [self._slots.open(params[index], now, job, index, renderer) for index in indices]
+            for index, ref in zip(indices, opened, strict=True):
                 job.choices[index].ref = ref
                 if quotas is not None:
                     quotas.hold(ref, index, width)

@@ -22,7 +22,7 @@ from ...errors import bad_request
 from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection, TokensRequest
 from .ranges import check_fields, stop_strings
 
-__all__ = ["check_fields", "max_tokens_of", "parameters"]
+__all__ = ["check_fields", "max_tokens_of", "parameters", "with_own_seeds"]
 
 LATER_BYTES = 64  # what the engine may add: a key's priority, and which weights are loaded
 MAX_PARAMS_BYTES = (32 << 10) - LATER_BYTES  # what a slot of the request table has room for, without those
@@ -85,6 +85,17 @@ def parameters(
         text = "stop, logit_bias, vllm_xargs and the lists of token ids are together longer than"
         raise bad_request(f"{text} {MAX_PARAMS_BYTES} bytes.", "stop")
     return encoded
+
+
+def with_own_seeds(encoded: list[bytes], prompts: int) -> list[bytes]:
+    """The parameters of all choices of so many prompts, from those of a prompt's: no two have the same seed."""
+    made = [msgspec.msgpack.decode(one, type=Generation) for one in encoded]
+    return [msgspec.msgpack.encode(_reseeded(one, prompt * len(made))) for prompt in range(prompts) for one in made]
+
+
+def _reseeded(generation: Generation, ahead: int) -> Generation:
+    seed = (generation.sampling.seed + ahead) & UINT64
+    return msgspec.structs.replace(generation, sampling=msgspec.structs.replace(generation.sampling, seed=seed))
 
 
 def _sampling(

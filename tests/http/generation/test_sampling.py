@@ -11,7 +11,12 @@ import pytest
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topology import PARAMS_BYTES
 from actorserve.http.generation.fields.decoding import check_model, decode
-from actorserve.http.generation.fields.sampling import LATER_BYTES, MAX_PARAMS_BYTES, max_tokens_of
+from actorserve.http.generation.fields.sampling import (
+    LATER_BYTES,
+    MAX_PARAMS_BYTES,
+    max_tokens_of,
+    with_own_seeds,
+)
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.http.bodies import HI, body_of, for_chat, generations, refusal
 
@@ -23,6 +28,16 @@ def test_seeds_differ_over_the_choices_and_come_again() -> None:
     for nothing in ({}, {"seed": None}, {"seed": -1}):
         drawn = {made.sampling.seed for _ in range(20) for made in for_chat(n=5, **nothing)[1]}
         assert len(drawn) == 100, "without a seed one is drawn for each request"
+
+
+def test_no_two_choices_of_all_prompts_have_the_same_seed() -> None:
+    made = for_chat(n=2, seed=(1 << 64) - 3, stop="a")[1]
+    drawn = [
+        msgspec.msgpack.decode(one, type=Generation)
+        for one in with_own_seeds(list(map(msgspec.msgpack.encode, made)), 3)
+    ]
+    assert [one.sampling.seed for one in drawn] == [(1 << 64) - 3, (1 << 64) - 2, (1 << 64) - 1, 0, 1, 2]
+    assert drawn[:2] == made and all(one.stop == ["a"] for one in drawn)
 
 
 def test_no_choice_is_longer_than_a_slot_takes() -> None:

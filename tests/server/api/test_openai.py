@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -94,6 +95,14 @@ def test_a_seed_gives_the_same_text_alone_and_in_a_crowd(client: OpenAI, model: 
         crowd = list(pool.map(ask, [seed for seed in range(4) for _ in range(6)]))
     assert crowd == [text for text in alone for _ in range(6)]
     assert len(set(alone)) > 1
+
+
+def test_equal_prompts_are_drawn_apart(client: OpenAI, model: str) -> None:
+    def ask(**seed: Any) -> set[str]:
+        asked: dict[str, Any] = {"prompt": ["Once"] * 8, "temperature": 1.2, "max_tokens": 30}
+        return {choice.text for choice in client.completions.create(model=model, **asked, **seed).choices}
+
+    assert len(ask()) > 4 and len(ask(seed=3)) == 1
 
 
 def test_many_at_once_get_their_own_answers(client: OpenAI, model: str) -> None:
