@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
+from actorserve.actors.protocol.partial_json import ObjectText
+
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText
-from .partial import ObjectText
 from .schemas import Object
 
 Kind = Literal["text", "thinking", "tool_use"]

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
+from actorserve.actors.protocol.partial_json import ObjectText
 
-from ..anthropic.partial import ObjectText
 from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
 from ..generation.job import Job

@@ -41,6 +41,23 @@ class Uses:
             for loop in self._template.find_all(nodes.For)
         )
 
+    def loops_where_none(self, other: Uses) -> bool:
+        """Does it loop over its items, and only in branches where another attribute is none?"""
+        loops = self._loops(self._template)
+        branches = [branch for branch in self._template.find_all(nodes.If) if other._is_none(branch.test)]
+        there = [loop for branch in branches for node in branch.body for loop in self._loops(node)]
+        return bool(loops) and all(any(loop is one for one in there) for loop in loops)
+
+    def _loops(self, node: nodes.Node) -> list[nodes.For]:
+        found = [*node.find_all(nodes.For), *([node] if isinstance(node, nodes.For) else [])]
+        return [loop for loop in found if self._reads(loop.iter)]
+
+    def _is_none(self, test: nodes.Node) -> bool:
+        """Does the test hold only where it is none?"""
+        if isinstance(test, nodes.And):
+            return self._is_none(test.left) or self._is_none(test.right)
+        return isinstance(test, nodes.Test) and test.name == "none" and self._reads(test.node)
+
     @property
     def picks(self) -> bool:
         """Are some of its items chosen by a filter, or one by its number and then a field of it?"""

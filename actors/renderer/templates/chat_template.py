@@ -17,10 +17,10 @@ from ...model.tokenizers.tokenizer import find_templates, special_tokens, templa
 from ...options.config import Config, ConfigError
 from .before_calls import thought_before_calls
 from .cache import Compiled, RequestTemplates, compile_template
-from .content_formats import Reads, fit_all
+from .content_formats import Reads, fit_all, with_contents
 from .later_system import said_by_user
 from .memory_limit import bounded_memory
-from .problem import FAULTS, NO_MEMORY, Declined, Missing, TemplateProblem, problem_of
+from .problem import FAULTS, NO_MEMORY, Declined, OutOfMemory, TemplateProblem, problem_of
 from .sandbox import MAX_TEXT, make_environment
 
 __all__ = ["ChatTemplate", "TemplateProblem", "find_templates"]
@@ -105,23 +105,40 @@ def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str,
 
 def _as_given(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str, Any], continued: bool) -> str:
     chat = _fitted(messages, chosen.reads)
-    if continued:
-        if "content" not in chosen.source:
-            raise _not_continued("the chat template has no content")
-        final = _tag_final(chat)
-        return _cut_at_tag(_collect(chosen, {**given, "messages": chat}), final)
+    if not continued:
+        return _collected(chosen, chat, given)
+    if "content" not in chosen.source:
+        raise _not_continued("the chat template has no content")
+    final = _tag_final(chat)
+    return _cut_at_tag(_collected(chosen, chat, given), final)
+
+
+def _collected(chosen: Compiled, chat: list[dict[str, Any]], given: dict[str, Any]) -> str:
+    """A content that is null, as clients send it beside calls, is left out, as transformers does. Where the template
+    fails so, it is null if that is asked for, else an empty text.
+    """
     try:
         return _collect(chosen, {**given, "messages": chat})
-    except Missing:
-        if not chosen.reads.asks_none:
+    except OutOfMemory:
+        raise
+    except TemplateProblem as error:
+        problem = error
+    for content in (None, "") if chosen.reads.asks_none else ("",):
+        filled = with_contents(chat, content)
+        if filled is None:
+            break
+        try:
+            return _collect(chosen, {**given, "messages": filled})
+        except OutOfMemory:
             raise
-    # transformers leaves out what is null, and would fail here; but the template asks `content is none`
-    return _collect(chosen, {**given, "messages": _fitted(messages, chosen.reads, keep_null=True)})
+        except TemplateProblem:
+            continue
+    raise problem
 
 
-def _fitted(messages: list[dict[str, Any]], reads: Reads, keep_null: bool = False) -> list[dict[str, Any]]:
+def _fitted(messages: list[dict[str, Any]], reads: Reads) -> list[dict[str, Any]]:
     try:
-        return fit_all(messages, reads, keep_null)
+        return fit_all(messages, reads)
     except TemplateProblem:
         raise
     except NO_MEMORY as error:

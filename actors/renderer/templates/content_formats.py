@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 
 from jinja2 import nodes
 
+from ...protocol.partial_json import ObjectText
 from .analysis import Uses
 from .problem import TemplateProblem
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
 THINKING = "thinking"  # a part of a content, as Mistral's clients send back what a model has thought
+SYSTEM, RESULTS = ("system", "developer"), ("tool", "function")  # roles whose contents few templates take in parts
 SHORT = 9  # characters of a call's id, in Mistral's templates
 
 
@@ -32,6 +34,7 @@ class Reads(NamedTuple):
     developer: bool = False  # of a role: it knows this one
     short_ids: bool = False  # of a call: it asks whether they have SHORT characters, no more and no fewer
     thinking: bool = False  # of a content's part: it asks whether it is one of this type
+    calls_for_none: bool = False  # of a message: it writes calls only where the content is none
 
 
 def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
@@ -45,7 +48,8 @@ def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
     as_text = arguments.is_text or (arguments.is_text_by_name and not arguments.is_filtered("tojson"))
     developer = any(const.value == "developer" for const in template.find_all(nodes.Const))
     short, thinking = _asks_short(template), _asks_for_thinking(template)
-    return Reads(parts, text, as_text and not as_object, content.asks("none"), developer, short, thinking)
+    for_none = Uses(template, "tool_calls").loops_where_none(content)
+    return Reads(parts, text, as_text and not as_object, content.asks("none"), developer, short, thinking, for_none)
 
 
 def _asks_for_thinking(template: nodes.Template) -> bool:
@@ -63,11 +67,11 @@ def _asks_short(template: nodes.Template) -> bool:
     return False
 
 
-def fit_all(messages: Iterable[dict[str, Any]], reads: Reads, keep_null: bool = False) -> list[dict[str, Any]]:
+def fit_all(messages: Iterable[dict[str, Any]], reads: Reads) -> list[dict[str, Any]]:
     """Copies of messages, as the template reads them."""
     fitted: list[dict[str, Any]] = []
     for message in messages:
-        made = fit(message, reads, keep_null)
+        made = fit(message, reads)
         if reads.developer or made.get("role") != "developer":
             fitted.append(made)
             continue
@@ -80,12 +84,13 @@ def fit_all(messages: Iterable[dict[str, Any]], reads: Reads, keep_null: bool = 
     return fitted
 
 
-def fit(message: dict[str, Any], reads: Reads, keep_null: bool = False) -> dict[str, Any]:
-    """A copy of a message, without fields that are null (but a content, if so told), as the template reads it."""
+def fit(message: dict[str, Any], reads: Reads) -> dict[str, Any]:
+    """A copy of a message as the template reads it, without what is null, and without a list of no calls."""
     if not isinstance(message, dict):
         raise TemplateProblem(f"messages: each must be an object, not {type(message).__name__}")
-    kept = {"content"} if keep_null else ()
-    message = {name: value for name, value in message.items() if value is not None or name in kept}
+    message = {name: value for name, value in message.items() if value is not None}
+    if not message.get("tool_calls", True):
+        del message["tool_calls"]
     if not reads.thinking:
         message = _without_thinking(message)
     reasoning = next((message[name] for name in REASONING if name in message), None)
@@ -95,13 +100,35 @@ def fit(message: dict[str, Any], reads: Reads, keep_null: bool = False) -> dict[
     if not reads.text and isinstance(content, str):
         message["content"] = [{"type": "text", "text": content}]
     elif isinstance(content, list):
-        copied = [_fit_part(part) for part in content]
-        message["content"] = copied if reads.parts else "\n".join(_as_text(part) for part in copied)
-    if message.get("tool_calls"):
+        message["content"] = _fit_parts(message, [_fit_part(part) for part in content], reads)
+    if "tool_calls" in message:
         message["tool_calls"] = [_fit_call(call, reads) for call in message["tool_calls"]]
+        if reads.calls_for_none and not message.get("content"):
+            message["content"] = None
     if reads.short_ids and "tool_call_id" in message:
         message["tool_call_id"] = short_id(str(message["tool_call_id"]))
     return message
+
+
+def with_contents(messages: list[dict[str, Any]], content: str | None) -> list[dict[str, Any]] | None:
+    """The messages with this content where those that need none have none; None if all have one."""
+    lacking = [message.get("role") in ("assistant", *RESULTS) and "content" not in message for message in messages]
+    if not any(lacking):
+        return None
+    return [{**one, "content": content} if lacks else one for one, lacks in zip(messages, lacking, strict=True)]
+
+
+def _fit_parts(message: dict[str, Any], parts: list[dict[str, Any]], reads: Reads) -> list[dict[str, Any]] | str:
+    """The parts, or their texts. Many a template loops over those of a user alone, and writes others as Python does, or
+    the first of them; one that loops over others, too, writes what it is given as one text: there is nothing between.
+    """
+    if not reads.parts:
+        return "\n".join(map(_as_text, parts))
+    result = message.get("role") in RESULTS
+    one = reads.text and (result or message.get("role") in SYSTEM or "tool_calls" in message)
+    if not one or any(part.get("type") != "text" for part in parts):
+        return parts
+    return ("\n" if result else "").join(map(_as_text, parts))
 
 
 def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:
@@ -154,12 +181,26 @@ def _fit_call(call: dict[str, Any], reads: Reads) -> dict[str, Any]:
 
 
 def _fit_arguments(function: dict[str, Any], reads: Reads) -> dict[str, Any]:
+    """As text, or as the object that others read, which any arguments are then: as servers of OpenAI's API have it."""
     arguments = function.get("arguments")
-    if arguments is None or isinstance(arguments, str) == reads.arguments_text:
-        return dict(function)
     if reads.arguments_text:
-        return {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
+        if not isinstance(arguments, str):
+            arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    elif isinstance(arguments, str):
+        arguments = _object(arguments)
+    elif not isinstance(arguments, dict):
+        arguments = {}
+    return {**function, "arguments": arguments}
+
+
+def _object(text: str) -> dict[str, Any]:
+    """What the text says, if that is an object; of one that was cut off at max_tokens, as agents send back the model's
+    own call, what was whole.
+    """
     try:
-        return {**function, "arguments": json.loads(arguments or "{}")}
-    except ValueError:  # the model's own call, cut off at max_tokens: agents send it back as it came
-        return dict(function)
+        found = json.loads(text, strict=False)  # models write line breaks into texts as they are
+    except ValueError:
+        begun = ObjectText()
+        begun.feed(text)
+        found = json.loads(begun.object())
+    return found if isinstance(found, dict) else {}

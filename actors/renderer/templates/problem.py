@@ -19,10 +19,6 @@ class TemplateProblem(ValueError):
         self.param = param
 
 
-class Missing(TemplateProblem):
-    """The template needs something that the messages do not have."""
-
-
 class Declined(TemplateProblem):
     """The template's own words against the conversation."""
 
@@ -48,8 +44,7 @@ def problem_of(error: Exception, param: str) -> TemplateProblem:
     words = str(error.message if isinstance(error, jinja2.TemplateError) else error) or type(error).__name__
     if isinstance(error, KeyError):
         words = f"there is no {words}"
-    made = Missing if isinstance(error, jinja2.UndefinedError) else TemplateProblem
-    return made(f"the chat template fails{_place(error)}: {words}", param)
+    return TemplateProblem(f"the chat template fails{_place(error)}: {words}", param)
 
 
 def _place(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """A call's arguments as they come: what of them is the beginning of one JSON object, and what that object is so far.
 
 Anthropic's clients parse arguments at every event, and break at text that is no JSON; and a call has its input as an
-object, however it was cut. So text goes out up to where it leaves JSON, and the rest of the call is dropped.
+object, however it was cut. So text goes out up to where it leaves JSON, and the rest of the call is dropped. Clients of
+OpenAI get arguments as the model wrote them, and send them back so: templates are given the same object of them.
 """
 
 from __future__ import annotations
