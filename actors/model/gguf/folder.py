@@ -30,12 +30,17 @@ def gguf_in(folder: Path) -> Path | None:
     """The one GGUF model of a folder that has no config.json: a file, or the first of several parts."""
     if (folder / "config.json").exists():
         return None
-    files = [path for path in sorted(folder.glob("*.gguf")) if not path.name.startswith("mmproj")]
+    files = [path for path in sorted(folder.glob("*.gguf")) if is_model(path.name)]
     firsts = [path for path in files if (match := PART.fullmatch(path.name)) is None or int(match[2]) == 1]
     if len(firsts) > 1:
         names = ", ".join(path.name for path in firsts[:5]) + (" …" if len(firsts) > 5 else "")
         raise ConfigError(f"model: {folder} has several GGUF models ({names}); name the file of one")
     return firsts[0] if firsts else None
+
+
+def is_model(name: str) -> bool:
+    """Is this the name of a file of a whole model, and not of what it sees or drafts by?"""
+    return "mmproj" not in name and not name.startswith(DRAFTS)
 
 
 def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path:

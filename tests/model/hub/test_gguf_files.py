@@ -26,7 +26,8 @@ def gguf(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> 
 def test_a_gguf_file_is_had_by_its_type(
     asked: str, file: str, hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "sub/m.Q8_0.gguf", "mmproj-F16.gguf")
+    others = ["mmproj-F16.gguf", "a-mmproj-Q4_K_M.gguf", "sub/mtp-m.Q8_0.gguf"]
+    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "m-Q4_K_S.gguf", "sub/m.Q8_0.gguf", *others)
     for _ in range(2):
         model = find_model(make_config({"model": NAME + asked, "device": "cpu"}))
         assert model.vocab_size == 8 and hub.asked == [f"{file} to {FIRST - 1}", file], "that alone, and once"

@@ -1,0 +1,21 @@
+"""Which file of a folder is its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actorserve.actors.model.gguf.folder import gguf_in
+from actorserve.actors.options.config import ConfigError
+from tests.support.models.gguf.files import tiny_model
+
+
+def test_what_a_model_sees_or_drafts_by_is_none(tmp_path: Path) -> None:
+    path = tiny_model(tmp_path)
+    for name in ("mmproj-F16.gguf", "m-mmproj-f16.gguf", "mtp-m.gguf"):
+        (tmp_path / name).write_bytes(b"")
+    assert gguf_in(tmp_path) == path
+    (tmp_path / "other.gguf").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"has several GGUF models \(m\.gguf, other\.gguf\)"):
+        gguf_in(tmp_path)
