@@ -7,6 +7,7 @@ is read as it is by then. What made new memory while it was recorded writes to t
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -93,3 +94,13 @@ def record(graphs: Any) -> None:
         with torch.inference_mode(), recording() as graph:
             graphs._run(size)
         graphs._graphs[size] = graph
+
+
+def capture_steps(runner: Any) -> None:
+    """All steps are by graphs from now on: on a GPU by such, elsewhere by what is recorded."""
+    if runner.device.type == "cuda":
+        gc.collect()  # graphs of an earlier test's runner, which is a cycle, are not to go while these are used
+        runner.capture()
+        return
+    for graphs in runner._graphs().values():
+        record(graphs)

@@ -25,7 +25,7 @@ from actorserve.actors.worker.gpu.memory import make_pools
 from actorserve.actors.worker.models.weights import open_head
 from actorserve.kernels.triton.drafts import Lookup
 from actorserve.kernels.triton.quantised_kv import E4M3
-from tests.support.gpu.recorded_graphs import record
+from tests.support.gpu.recorded_graphs import capture_steps
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 from ..speculative.test_blocks import Case, case
@@ -49,11 +49,8 @@ def make_blocks(config: Config, graphs: bool = False, kind: torch.dtype = torch.
     runner.pools = make_pools(model.shape, BLOCKS, config.block_size, torch.float32, DEVICE)
     blocks = BLOCKS + runner.draft_memory.spare
     runner.draft_pools = make_pools(drafter.shape, blocks, config.block_size, kind, DEVICE)
-    if graphs and DEVICE.type == "cuda":
-        runner.capture()
-    elif graphs:
-        for own in runner._graphs().values():
-            record(own)
+    if graphs:
+        capture_steps(runner)
     return runner
 
 

@@ -23,7 +23,7 @@ from actorserve.actors.worker.gpu.graphs import mixed_sizes
 from actorserve.actors.worker.gpu.memory import make_pools
 from actorserve.actors.worker.models.weights import open_head
 from actorserve.kernels.triton.drafts import Lookup
-from tests.support.gpu.recorded_graphs import record
+from tests.support.gpu.recorded_graphs import capture_steps
 from tests.support.models import heads
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
@@ -72,11 +72,8 @@ def make_medusa(case: Case, graphs: bool) -> MedusaDraftingRunner:
     log, lookup = np.zeros((ROWS, LENGTH), np.int32), Lookup(1, 1, DRAFTS)
     runner = MedusaDraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup, heads=own)
     runner.pools = make_pools(model.shape, BLOCKS, case.config.block_size, torch.float32, DEVICE)
-    if graphs and DEVICE.type == "cuda":
-        runner.capture()
-    elif graphs:
-        for kind in runner._graphs().values():
-            record(kind)
+    if graphs:
+        capture_steps(runner)
     return runner
 
 

@@ -30,7 +30,7 @@ from actorserve.actors.worker.gpu.memory import make_pools
 from actorserve.actors.worker.models.weights import open_head
 from actorserve.actors.worker.speculative.actor import load_drafter
 from actorserve.kernels.triton.drafts import Lookup
-from tests.support.gpu.recorded_graphs import record
+from tests.support.gpu.recorded_graphs import capture_steps
 from tests.support.models import heads
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
@@ -112,11 +112,8 @@ def make_recurrent(case: Case, graphs: bool = False, fused: bool = False, adapti
     runner.pools, runner.draft_pools = (
         make_pools(shape, BLOCKS, config.block_size, torch.float32, DEVICE) for shape in (model.shape, head.shape)
     )
-    if graphs and DEVICE.type == "cuda":
-        runner.capture()
-    elif graphs:
-        for kind in runner._graphs().values():
-            record(kind)
+    if graphs:
+        capture_steps(runner)
     return runner
 
 

@@ -42,7 +42,7 @@ from actorserve.kernels.triton.logits import log_sums  # noqa: E402
 from actorserve.kernels.triton.quantised_kv import E4M3  # noqa: E402
 from actorserve.shm.table.logprobs import Logprobs  # noqa: E402
 from actorserve.shm.table.table import make_ref  # noqa: E402
-from tests.support.gpu.recorded_graphs import record  # noqa: E402
+from tests.support.gpu.recorded_graphs import capture_steps  # noqa: E402
 from tests.support.models.checkpoints import VOCABULARY  # noqa: E402
 from tests.support.selection import slow  # noqa: E402
 
@@ -89,11 +89,8 @@ def make_gpu_runner(
     else:
         runner = DraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup)
     runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
-    if capture and DEVICE.type == "cuda":
-        runner.capture()
-    elif capture:
-        for graphs_of_kind in runner._graphs().values():
-            record(graphs_of_kind)
+    if capture:
+        capture_steps(runner)
     return runner
 
 
