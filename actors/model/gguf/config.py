@@ -25,9 +25,12 @@ PARTIAL = ("phi3", "glm4", *ADAPTED_PARTIAL)  # numbers of a head may stay as th
 BY_LAYER = ("gemma3n", "gemma4", "nemotron_h", "nemotron_h_moe")  # layers have sizes of their own, or none
 ONLY_EXPERTS = ("qwen3next", "qwen35moe")
 END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever model they are
-    "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> <|end_of_text|> "
-    "<|return|> <|call|> <｜end▁of▁sentence｜> <end_of_utterance>".split()
+    "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] [e~[ "
+    "<|end_of_text|> <|return|> <|call|> <|flush|> <|calls|> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> "
+    "<end_of_utterance>".split()
 )
+MESSAGE_END = "<|end|>"  # ends one message of several where other tokens end an answer: of gpt-oss, and of Solar Open
+ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 SAMPLING = {  # general.sampling.…, and the name in generation_config.json
     "temp": "temperature",
     "top_k": "top_k",
@@ -122,8 +125,11 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
     ends = [fields.whole(f"tokenizer.ggml.{name}_token_id", 0, words - 1) for name in ("eos", "eot", "eom")]
     tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     if isinstance(tokens, list) and isinstance(kinds, list):
-        pairs = enumerate(zip(tokens, kinds, strict=False))
-        ends += [token for token, (text, kind) in pairs if kind in SPECIAL and text in END_TEXTS and token < words]
+        first = enumerate(zip(tokens[:words], kinds, strict=False))
+        named = {text: token for token, (text, kind) in first if kind in SPECIAL and text in END_TEXTS}
+        ends += named.values()
+        if any(names <= named.keys() for names in ANSWER_ENDS):
+            ends = [end for end in ends if end != named.get(MESSAGE_END)]
     found: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(end for end in ends if end is not None))}
     for name, ours in SAMPLING.items():
         value = fields[f"general.sampling.{name}"]

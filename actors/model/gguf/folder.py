@@ -18,10 +18,11 @@ from .architectures import Fields
 from .config import given_tensors, make_config, make_generation_config, sizes
 from .encoders.config import pooling_files
 from .header import BY_NAME, GgufHeader, GgufTensor, read_header
-from .tokenizer import make_tokenizer
+from .tokenizer import make_tokenizer, without_missing_tokens
 
 SOURCES = "gguf.json"
-VERSION = 7  # of what is made of a header
+VERSION = 8  # of what is made of a header
+DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # what names of files of drafting layers begin with
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -51,7 +52,8 @@ def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path
     def make() -> dict[str, Any]:
         headers = [read_header(path) for path in files]
         _check_parts(headers)
-        whole = headers[0]._replace(tensors={name: tensor for part in headers for name, tensor in part.tensors.items()})
+        first = without_missing_tokens(headers[0])
+        whole = first._replace(tensors={name: tensor for part in headers for name, tensor in part.tensors.items()})
         texts = {
             "config.json": make_config(whole, keep_quantised),
             "generation_config.json": make_generation_config(whole),
@@ -72,6 +74,7 @@ def check_header(header: GgufHeader, with_tokenizer: bool) -> None:
     if (Values(header.file, header.fields).whole("split.count", 0) or 1) > 1:
         Fields(header)
         return
+    header = without_missing_tokens(header)
     make_config(header, keep_quantised=False)
     if with_tokenizer:
         make_tokenizer(header)

@@ -8,6 +8,7 @@ it has (encoders/word_pieces.py), `t5` (SentencePiece's Unigram) the likeliest p
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 from ...options.config import ConfigError
@@ -27,6 +28,8 @@ from .encoders.unigram import unigram_parts
 from .encoders.word_pieces import BertMarks, word_pieces
 from .header import GgufHeader
 from .pre_tokenizers import BY_NAME, pre_tokenizer
+
+log = logging.getLogger("model")
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of tokens
 PREFIX = "tokenizer.ggml."
@@ -82,6 +85,20 @@ def make_tokenizer(header: GgufHeader) -> tuple[dict[str, Any], dict[str, Any]]:
         known = "gpt2, llama, gemma4, bert, t5"
         raise vocabulary.wrong("model", f"{model} is not supported; these are: {known}; {_instead()}")
     return {"version": "1.0", "truncation": None, "padding": None} | made, _config(vocabulary)
+
+
+def without_missing_tokens(header: GgufHeader) -> GgufHeader:
+    """Special tokens that the vocabulary does not have are as if the file did not name them, as llama.cpp has it."""
+    tokens = header.fields.get(f"{PREFIX}tokens")
+    if not isinstance(tokens, list):
+        return header
+    fields = dict(header.fields)
+    for key, token in header.fields.items():
+        named = key.startswith(PREFIX) and key.endswith("_token_id") and type(token) is int
+        if named and not 0 <= token < len(tokens):
+            log.warning("model: %s says %s = %d of %d tokens: it is not used", header.file, key, token, len(tokens))
+            del fields[key]
+    return header._replace(fields=fields)
 
 
 def _instead() -> str:

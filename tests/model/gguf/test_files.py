@@ -192,7 +192,7 @@ def test_what_is_wrong_with_a_header_is_named(data: bytes, words: str, tmp_path:
             "says llama.rope.scaling.yarn_ext_factor = 0.5; 1 is needed",
         ),
         ({"split.count": 3}, "says split.count = 3; 1, as the file's name has it,"),
-        ({"tokenizer.ggml.eos_token_id": 99}, "says tokenizer.ggml.eos_token_id = 99; a whole number from 0 to 7"),
+        ({"tokenizer.ggml.eos_token_id": "end"}, "says tokenizer.ggml.eos_token_id = 'end'; a whole number from 0 to"),
         ({"tokenizer.ggml.pre": "unheard-of"}, "tokenizer.ggml.pre: unheard-of is not supported; these are: llama3,"),
         ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre: the file does not say how texts are cut"),
         ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model: rwkv is not supported; these are: gpt2, llama"),

@@ -58,7 +58,7 @@ def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     ("fields", "said"),
     [
         ({"bert.pooling_type": 4}, r"ranks \(bert.pooling_type\), and cls.weight, cls.bias, cls.output.weight, "),
-        ({"tokenizer.ggml.cls_token_id": 4000}, "tokenizer.ggml.cls_token_id"),
+        ({"tokenizer.ggml.cls_token_id": "[CLS]"}, "tokenizer.ggml.cls_token_id"),
         ({"bert.attention.max_alibi_bias": 8.0}, "bert.attention.max_alibi_bias, which is not supported"),
     ],
 )
