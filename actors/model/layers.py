@@ -15,6 +15,7 @@ import msgspec
 EMBEDDINGS = "model.embed_tokens"
 FINAL_NORM = "model.norm"
 HEAD = "lm_head"
+SCORES = "score"  # what makes scores of labels in the place of logits
 
 
 class Axis(enum.Enum):

@@ -10,7 +10,7 @@ from ...options.config import ConfigError
 from ..families.family import LAYER_TYPES
 from ..values import Values
 from .header import GgufHeader
-from .names import ARCHITECTURES
+from .names import ARCHITECTURES, RANKING
 
 LARGEST = 1 << 24
 LARGEST_FACTOR = 1e9
@@ -163,13 +163,16 @@ def chosen_experts(fields: Fields, normalised: bool) -> dict[str, Any]:
 
 
 def _qwen3(fields: Fields, header: GgufHeader) -> dict[str, Any]:
-    """Files of Qwen3-Reranker have the rows of two words as a head."""
-    if "cls.output.weight" not in header.tensors:
+    """Files of Qwen3-Reranker have the rows of two words as a head, and may lack those of all others."""
+    if RANKING not in header.tensors:
         return {}
     key = fields.own("classifier.output_labels")
-    if sorted(fields.texts(key)) != ["no", "yes"]:
+    if sorted(labels := fields.texts(key)) != ["no", "yes"]:
         raise fields.wrong(key, "yes and no, of a model that judges by its next word,")
-    return {"is_original_qwen3_reranker": True}
+    wanted, found = (len(labels), fields.counted("embedding_length")), header.tensors[RANKING].shape
+    if found != wanted:
+        raise ConfigError(f"model: {header.file} has a {list(found)} {RANKING}; {list(wanted)} is needed")
+    return {"is_original_qwen3_reranker": True, "score_tokens": list(labels)}
 
 
 def _qwen2_moe(fields: Fields, header: GgufHeader) -> dict[str, Any]:

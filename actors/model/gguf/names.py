@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Container, Iterator, Mapping
 
-from ..layers import EMBEDDINGS, FINAL_NORM, HEAD
+from ..layers import EMBEDDINGS, FINAL_NORM, HEAD, SCORES
 from .header import GgufTensor
 from .layout import PARTS, Layout
 from .layouts import LAYOUTS, TWO_NORMS
@@ -119,7 +119,7 @@ ROW = ("ffn_gate_inp_shexp",)  # of one row, which files leave out of the shape
 EXPERT = "{expert}"
 MOST_EXPERTS = 1 << 16
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # read with the header
-RANKING = ("cls.output.weight",)
+RANKING = "cls.output.weight"
 NEEDLESS = re.compile(r"blk\.\d+\.attn_rot_embd|.*\.attn_rot_embd\.weight")  # of old files
 IN_LAYER = re.compile(r"blk\.(\d{1,5})\.([\w.]+)\.(weight|bias)")
 PART = re.compile(r"blk\.(\d{1,5})\.([\w.]+)")
@@ -137,7 +137,8 @@ def hub_tensors(
     """
     if name in ROPE_TENSORS or NEEDLESS.fullmatch(name) or _drafts(name, all_names):
         return
-    if name in RANKING and architecture == "qwen3":  # rows of what makes logits
+    if name == RANKING and architecture == "qwen3":  # some rows of what makes logits, which itself may not be there
+        yield f"{SCORES}.weight", tensor
         return
     layout = LAYOUTS.get(architecture)
     if (alone := _alone(architecture, layout, name)) is not None:

@@ -83,6 +83,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
         labels=list(head.labels),
         layers=list(head.layers),
         tokens=list(head.tokens),
+        rows=list(head.rows),
         difference=head.difference,
         pair=head.pair,
         step_tag=-1 if options.step_tag_id is None else options.step_tag_id,

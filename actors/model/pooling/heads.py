@@ -2,7 +2,8 @@
 
 A generating model judges by its next token ("yes" or "no"): named by --pooler-config or config.json
 (`classifier_from_token`), the rows of these tokens are a head. Of two tokens the score is how much likelier the second
-is; of one, or with `method: no_post_processing`, each is a label. Qwen3-Reranker is known by its name.
+is; of one, or with `method: no_post_processing`, each is a label. Qwen3-Reranker is known by its name. What was a GGUF
+file has the rows of its tokens alone (`score_tokens`).
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from ...options.config import Config, ConfigError
 from ...options.objects.pooler import OPTION, PoolerOptions
 from ...protocol.request import SIGMOID, SOFTMAX
 from ..config_json import LARGEST
+from ..layers import SCORES
 from ..values import Values
 from .spec import SEQUENCE, TOKEN, HeadLayer, PairForm
 
 GENERATES = "ForCausalLM"
 HEADS = {"ForSequenceClassification": SEQUENCE, "ForTokenClassification": TOKEN}
-LINEAR = (HeadLayer(weight="score.weight"),)
+LINEAR = (HeadLayer(weight=f"{SCORES}.weight"),)
 TWO_LAYERS = (
-    HeadLayer(weight="score.0.weight", bias="score.0.bias", activation="relu"),
-    HeadLayer(weight="score.2.weight", bias="score.2.bias"),
+    HeadLayer(weight=f"{SCORES}.0.weight", bias=f"{SCORES}.0.bias", activation="relu"),
+    HeadLayer(weight=f"{SCORES}.2.weight", bias=f"{SCORES}.2.bias"),
 )
 RELATIVE = "no_post_processing"
 RERANKER, ANSWERS = "qwen3-reranker", ["no", "yes"]
@@ -56,6 +58,7 @@ class FoundHead(NamedTuple):
     labels: tuple[str, ...] = ()
     layers: tuple[HeadLayer, ...] = ()
     tokens: tuple[str | int, ...] = ()
+    rows: tuple[str, ...] = ()  # of these tokens, where the checkpoint has no others
     difference: bool = False  # of the second token's less the first's
     pair: PairForm | None = None
 
@@ -68,7 +71,7 @@ def find_head(config: Config, whole: Values, options: PoolerOptions, name: str) 
         return FoundHead(SEQUENCE, tuple(_labels(whole, reward.labels)), reward.layers)
     if options.returned_token_ids:
         ids = tuple(options.returned_token_ids)
-        return FoundHead(SEQUENCE, tuple(map(str, ids)), tokens=ids)
+        return FoundHead(SEQUENCE, tuple(map(str, ids)), tokens=ids, rows=_rows(whole, ids))
     if tokens := _tokens(config, whole, options, name):
         return _of_tokens(config, whole, tokens)
     kind = next((head for ending, head in HEADS.items() if name.endswith(ending)), "")
@@ -99,9 +102,19 @@ def _tokens(config: Config, whole: Values, options: PoolerOptions, name: str) ->
 
 def _of_tokens(config: Config, whole: Values, tokens: tuple[str, ...]) -> FoundHead:
     pair = ASKED if is_reranker(config, whole, f"Qwen3{GENERATES}") else None
+    rows = _rows(whole, tokens)
     if len(tokens) == 2 and whole.text("method") != RELATIVE:
-        return FoundHead(SEQUENCE, (tokens[1],), tokens=tokens, difference=True, pair=pair)
-    return FoundHead(SEQUENCE, tokens, tokens=tokens, pair=pair)
+        return FoundHead(SEQUENCE, (tokens[1],), tokens=tokens, rows=rows, difference=True, pair=pair)
+    return FoundHead(SEQUENCE, tokens, tokens=tokens, rows=rows, pair=pair)
+
+
+def _rows(whole: Values, tokens: tuple[str | int, ...]) -> tuple[str, ...]:
+    """The tokens that there are rows of; none where there are all. ConfigError if one is none of these."""
+    rows = whole.texts("score_tokens")
+    if rows and not set(tokens) <= set(rows):
+        asked, there = (", ".join(map(str, some)) for some in (tokens, rows))
+        raise ConfigError(f"{OPTION}: {asked}: the model's file has rows of {there} alone (classifier_from_token)")
+    return rows
 
 
 def _labels(whole: Values, absent: int = 2) -> list[str]:

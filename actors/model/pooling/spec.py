@@ -63,6 +63,7 @@ class PoolingSpec(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str] = []
     layers: list[HeadLayer] = []  # of the head, by a decoder of this server
     tokens: list[str | int] = []  # of whose logits the head is made instead
+    rows: list[str] = []  # tokens whose rows of what makes logits are the checkpoint's head, in its order
     difference: bool = False  # one label: the second token's less the first's
     step_tag: int = -1  # scores by token are those of this token alone; -1: of all
     pair: PairForm | None = None

@@ -21,7 +21,7 @@ from ..gguf.folder import SOURCES, Tensors, gguf_given, gguf_tensors
 from ..gguf.header import BY_NAME
 from ..gguf.joined import joined_names
 from ..gguf.names import hub_tensors, scale_names
-from ..layers import HEAD
+from ..layers import HEAD, SCORES
 from ..values import read_json
 from ..vision.texts import text_name
 from .pickled import read_pickled
@@ -35,7 +35,7 @@ POINTER = b"version "  # what begins so is no length
 OF_MISTRAL = "consolidated*.safetensors"  # names and turns of tensors are others there
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 PREFIX = "model."  # of what belongs to the bare model, in a checkpoint that is more than that
-HEADS = ("score.", "v_head.", f"{HEAD}.")
+HEADS = (f"{SCORES}.", "v_head.", f"{HEAD}.")
 NAMED_AT_MOST = 5  # tensors named in an error
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from ...model.architecture import Architecture
 from ...model.gguf.folder import gguf_tensors
 from ...model.info import ModelInfo
-from ...model.layers import EMBEDDINGS, HEAD
+from ...model.layers import EMBEDDINGS, HEAD, SCORES
 from ...model.pooling.spec import PoolingSpec
 from ...model.tokenizers.tokenizer import load_tokenizer
 from ...model.weights.weight_files import Homes
@@ -63,6 +63,9 @@ def drawn(spec: PoolingSpec, width: int, seed: int) -> Head:
 
 def _rows(spec: PoolingSpec, info: ModelInfo, read: Read, others: Homes) -> Tensor:
     """What makes the logits of these tokens: [labels, hidden]."""
+    if spec.rows:
+        found = read(f"{SCORES}.weight", ALL, None).float()
+        return _labels(spec, found[[spec.rows.index(str(token)) for token in spec.tokens]])
     ids = [token if isinstance(token, int) else _id(token, info) for token in spec.tokens]
     if (wrong := next((id_ for id_ in ids if not 0 <= id_ < info.vocab_size), None)) is not None:
         raise ConfigError(f"{OPTION}: returned_token_ids: {wrong} is no token of {info.folder}")
@@ -72,7 +75,11 @@ def _rows(spec: PoolingSpec, info: ModelInfo, read: Read, others: Homes) -> Tens
         if name not in others:
             raise ConfigError(f"model: {info.folder}: {HEAD} is quantised, and no head is made of that")
         get = read if gguf_tensors(Path(info.folder)) is not None else read_parts(others)
-    rows = torch.cat([get(name, slice(id_, id_ + 1), None).float() for id_ in ids])
+    return _labels(spec, torch.cat([get(name, slice(id_, id_ + 1), None).float() for id_ in ids]))
+
+
+def _labels(spec: PoolingSpec, rows: Tensor) -> Tensor:
+    """Of rows of tokens."""
     return rows[1:] - rows[:1] if spec.difference else rows
 
 

@@ -112,18 +112,49 @@ def test_a_file_that_ranks_without_a_head(tmp_path: Path) -> None:
         find_model(make_config({"model": str(path), "device": "cpu"}))
 
 
-def test_qwen3_judges_by_two_words(tmp_path: Path) -> None:
-    """Files have their rows as a head; it is those of what makes logits."""
-    labels = ["yes", "no"]
-    fields = {"general.architecture": "qwen3", "qwen3.pooling_type": 4, "qwen3.classifier.output_labels": labels}
-    fields |= {"tokenizer.ggml.tokens": ["a", "b", "ab", *"cde", *labels], "tokenizer.ggml.token_type": None}
-    fields |= {"tokenizer.ggml.bos_token_id": None}
+def qwen3(path: Path, labels: list[str], head: Any) -> Any:
+    """A reranker of one layer that adds nothing to what it reads; returns its embeddings."""
+    fields: dict[str, Any] = {"general.architecture": "qwen3", "qwen3.pooling_type": 4, "qwen3.context_length": 1024}
+    fields |= {"qwen3.classifier.output_labels": labels, "tokenizer.ggml.bos_token_id": None}
+    fields |= {"tokenizer.ggml.tokens": ["a", "b", "ab", *"cde", "yes", "no"], "tokenizer.ggml.token_type": None}
     norms = {f"blk.0.attn_{part}_norm.weight": stored("F32", np.ones(16)) for part in "qk"}
-    head = {"cls.output.weight": stored("F16", np.zeros((2, 32)))}
-    path = write(tmp_path / "m.gguf", tiny_fields(fields), tiny_tensors() | norms | head)
-    model = find_model(make_config({"model": str(path), "device": "cpu"}))
-    assert model.pooling is not None and model.pooling.tokens == ["no", "yes"] and model.pooling.pair is not None
-    fields["qwen3.classifier.output_labels"] = ["good", "bad"]
-    path = write(tmp_path / "other.gguf", tiny_fields(fields), tiny_tensors() | norms | head)
-    with pytest.raises(ConfigError, match=r"qwen3\.classifier\.output_labels = .* a model that judges by"):
-        find_model(make_config({"model": str(path), "device": "cpu"}))
+    embeddings = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
+    own = norms | {"cls.output.weight": stored("F32", head), "token_embd.weight": stored("F32", embeddings)}
+    write(path, tiny_fields(fields), tiny_tensors() | own)
+    return embeddings
+
+
+@pytest.mark.parametrize("labels", [["yes", "no"], ["no", "yes"]])
+def test_qwen3_judges_by_two_words(labels: list[str], tmp_path: Path) -> None:
+    """By the rows that the file has of them: where embeddings make no logits, it has no others."""
+    head = np.random.default_rng(1).normal(0, 0.1, (2, 32)).astype(np.float32)
+    embeddings = qwen3(tmp_path / "m.gguf", labels, head)
+    with LLM(str(tmp_path / "m.gguf"), **OPTIONS) as llm:
+        found = llm.score(QUERY, TEXTS, use_tqdm=False)
+    for one in found:
+        last = embeddings[one.prompt_token_ids[-1]]
+        state = last / np.sqrt((last**2).mean() + 1e-5)
+        likelier = float(state @ (head[labels.index("yes")] - head[labels.index("no")]))
+        assert abs(1 / (1 + np.exp(-likelier)) - one.outputs.score) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("labels", "rows", "pooler", "words"),
+    [
+        (["good", "bad"], 2, "", r"qwen3\.classifier\.output_labels = .* a model that judges by"),
+        (["yes", "no"], 3, "", r"has a \[3, 32\] cls\.output\.weight; \[2, 32\] is needed"),
+        (["yes", "no"], 2, '{"classifier_from_token": ["a", "b"]}', "a, b: the model's file has rows of yes, no alone"),
+        (["yes", "no"], 2, '{"returned_token_ids": [1]}', "1: the model's file has rows of yes, no alone"),
+    ],
+)
+def test_what_qwen3_does_not_judge_by(labels: list[str], rows: int, pooler: str, words: str, tmp_path: Path) -> None:
+    qwen3(tmp_path / "m.gguf", labels, np.zeros((rows, 32)))
+    with pytest.raises(ConfigError, match=words):
+        find_model(make_config({"model": str(tmp_path / "m.gguf"), "device": "cpu", "pooler_config": pooler or None}))
+
+
+def test_a_word_that_qwen3_judges_by(tmp_path: Path) -> None:
+    qwen3(tmp_path / "m.gguf", ["yes", "no"], np.zeros((2, 32)))
+    pooler = '{"classifier_from_token": ["yes"]}'
+    model = find_model(make_config({"model": str(tmp_path / "m.gguf"), "device": "cpu", "pooler_config": pooler}))
+    assert model.pooling is not None and (model.pooling.tokens, model.pooling.rows) == (["yes"], ["yes", "no"])
