@@ -52,9 +52,11 @@ def _llama4(fields: Fields, header: GgufHeader) -> dict[str, Any]:
 
 
 def _deepseek(fields: Fields, header: GgufHeader) -> dict[str, Any]:
-    """Whether it is V2 or V3 is told by how its router scores."""
-    scoring = scores_by(fields)
-    found = latent_sizes(fields) | routed_experts(fields)
+    """Whether it is V2 or V3 is told by how its router scores: where files do not say it (GLM-4.7-Flash), V3 alone
+    has what corrects scores."""
+    corrects = any(name.endswith(".exp_probs_b.bias") for name in header.tensors)
+    scoring = scores_by(fields, absent=SIGMOID if corrects else SOFTMAX)
+    found = latent_sizes(fields) | routed_experts(fields) | {"num_hidden_layers": without_drafting(fields)}
     if scoring == SIGMOID:
         kind = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
         return found | kind | {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
@@ -63,9 +65,18 @@ def _deepseek(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     return found | kind | {"scoring_func": "softmax", "topk_method": method}
 
 
-def scores_by(fields: Fields, known: tuple[int, ...] = (SOFTMAX, SIGMOID)) -> int:
-    """How a router scores, which must be one of these; softmax where the file does not say."""
-    scoring = fields.whole(fields.own("expert_gating_func"), 0, LARGEST) or SOFTMAX
+def without_drafting(fields: Fields) -> int:
+    """How many layers there are: behind all may stand some that draft, which files count with them."""
+    drafting = fields.count("nextn_predict_layers") or 0
+    layers = fields.counted("block_count") - drafting
+    if layers < 1:
+        raise fields.wrong_own("nextn_predict_layers", f"less than how many layers there are, {layers + drafting},")
+    return layers
+
+
+def scores_by(fields: Fields, known: tuple[int, ...] = (SOFTMAX, SIGMOID), absent: int = SOFTMAX) -> int:
+    """How a router scores, which must be one of these; `absent` where the file does not say."""
+    scoring = fields.whole(fields.own("expert_gating_func"), 0, LARGEST) or absent
     if scoring not in known:
         raise fields.wrong_own("expert_gating_func", " or ".join(f"{one} ({SCORINGS[one]})" for one in known))
     return scoring
@@ -134,6 +145,7 @@ RULES = {
             "expert_count",
             "expert_group_used_count",
             "leading_dense_block_count",
+            "nextn_predict_layers",
             "rope.scaling.yarn_log_multiplier",
         ),
     ),

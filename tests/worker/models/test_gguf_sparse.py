@@ -13,13 +13,14 @@ import torch
 
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
+from actorserve.actors.model.gguf.header import read_header
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.values import read_json
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.models.weights import open_checkpoint
 from tests.support.compiler import cache_with_kernels
 from tests.support.models.checkpoints import YARN_ROPE
-from tests.support.models.gguf.files import Stored, tiny_fields, tiny_tensors, write
+from tests.support.models.gguf.files import Stored, stored, tiny_fields, tiny_tensors, write
 from tests.support.models.gguf.formats import KINDS, meaning
 from tests.support.models.gguf.sparse import convert
 from tests.support.models.greedy import assert_greedy, reference
@@ -60,6 +61,26 @@ def test_files_are_as_their_checkpoints(name: str, checkpoints: Folders, tmp_pat
         assert torch.equal(found[name], weight), name
     rows = slice(10, 70)
     assert torch.equal(read("model.layers.1.self_attn.o_proj.weight", rows, slice(32, 64)), weight_at(wanted, rows))
+
+
+def test_files_of_glm_4_7_flash(checkpoints: Folders, tmp_path: Path) -> None:
+    """They count a layer that drafts with the others, and do not say how the router scores: by sigmoid."""
+    folder, path = checkpoints("deepseek_v3", **YARN), tmp_path / "model.gguf"
+    convert(folder, path, lambda name: "F32")
+    header, raw = read_header(path), path.read_bytes()
+    tensors = {
+        name: stored("F32", np.frombuffer(raw[one.offset : one.offset + one.size], np.float32).reshape(one.shape))
+        for name, one in header.tensors.items()
+    }
+    layers = header.fields["deepseek2.block_count"]
+    last, behind = f"blk.{layers - 1}.", f"blk.{layers}."
+    drafts = {name.replace(last, behind): one for name, one in tensors.items() if name.startswith(last)}
+    drafts |= {f"{behind}nextn.{part}.weight": stored("F32", np.zeros((4, 8))) for part in ("eh_proj", "enorm")}
+    fields = {name: value for name, value in header.fields.items() if name != "deepseek2.expert_gating_func"}
+    fields |= {"deepseek2.block_count": layers + 1, "deepseek2.nextn_predict_layers": 1}
+    write(path, fields, tensors | drafts)
+    wanted, found, _ = read_both(folder, path)
+    assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
 
 
 def weight_at(weights: dict[str, torch.Tensor], rows: slice) -> torch.Tensor:

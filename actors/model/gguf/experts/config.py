@@ -7,7 +7,7 @@ from typing import Any
 
 from ..architectures import SOFTMAX, Fields, chosen_experts, granite_factors, layer_types
 from ..header import GgufHeader
-from ..sparse import SIGMOID, routed_experts, scored_by_sigmoid, scores_by
+from ..sparse import SIGMOID, routed_experts, scored_by_sigmoid, scores_by, without_drafting
 
 Config = dict[str, Any]
 
@@ -39,7 +39,7 @@ def _dots1(fields: Fields, header: GgufHeader) -> Config:
 def _exaone_moe(fields: Fields, header: GgufHeader) -> Config:
     """Each fourth layer sees all, and does not turn; behind all layers may stand some that draft."""
     scored_by_sigmoid(fields)
-    layers = _without_drafting(fields)
+    layers = without_drafting(fields)
     found = routed_experts(fields)
     dense = found.pop("first_k_dense_replace")
     window = fields.count("attention.sliding_window")
@@ -129,7 +129,7 @@ def _ernie_moe(fields: Fields, header: GgufHeader) -> Config:
 def _glm4_moe(fields: Fields, header: GgufHeader) -> Config:
     scores_by(fields, (SIGMOID,))
     return routed_experts(fields) | {
-        "num_hidden_layers": _without_drafting(fields),
+        "num_hidden_layers": without_drafting(fields),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors,
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
         "hidden_act": "silu",
@@ -157,22 +157,13 @@ def _bailing2(fields: Fields, header: GgufHeader) -> Config:
     scores_by(fields, (SIGMOID,))
     found = routed_experts(fields)
     return found | {
-        "num_hidden_layers": _without_drafting(fields),
+        "num_hidden_layers": without_drafting(fields),
         "num_experts": found["n_routed_experts"],
         "num_shared_experts": found["n_shared_experts"],
         "use_qk_norm": "blk.0.attn_q_norm.weight" in header.tensors,
         "use_qkv_bias": "blk.0.attn_qkv.bias" in header.tensors,
         "hidden_act": "silu",
     }
-
-
-def _without_drafting(fields: Fields) -> int:
-    """Behind all layers may stand some that draft, which are counted with them."""
-    drafting = fields.count("nextn_predict_layers") or 0
-    layers = fields.counted("block_count") - drafting
-    if layers < 1:
-        raise fields.wrong_own("nextn_predict_layers", f"less than how many layers there are, {layers + drafting},")
-    return layers
 
 
 def _granite_moe(fields: Fields, header: GgufHeader) -> Config:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..architectures import LARGEST, Fields, chosen_experts, granite_factors
 from ..header import GgufHeader
-from ..sparse import latent_sizes, routed_experts, scored_by_sigmoid
+from ..sparse import latent_sizes, routed_experts, scored_by_sigmoid, without_drafting
 
 Config = dict[str, Any]
 FULL, LINEAR = "full_attention", "linear_attention"
@@ -168,8 +168,10 @@ def _nemotron_h(fields: Fields, header: GgufHeader) -> Config:
     routed = fields.architecture == "nemotron_h_moe"
     wide = "moe" if routed else "mlp"
     kinds = [FULL if heads else wide if size else LINEAR for heads, size in zip(attending(fields), sizes, strict=True)]
+    kinds = kinds[: without_drafting(fields)]
     heads, width = heads_of_states(fields)
     return {
+        "num_hidden_layers": len(kinds),
         "layers_block_type": kinds,
         "intermediate_size": max(*sizes, 1),
         "mamba_num_heads": heads,
@@ -198,15 +200,11 @@ def _nemotron_experts(fields: Fields) -> Config:
 
 
 def _linear(fields: Fields, header: GgufHeader) -> Config:
-    """Of Qwen3-Next and Qwen 3.5; behind all layers may stand some that draft."""
-    drafting = fields.count("nextn_predict_layers") or 0
-    layers = fields.counted("block_count") - drafting
-    if layers < 1:
-        raise fields.wrong_own("nextn_predict_layers", f"less than how many layers there are, {layers + drafting},")
-    every = fields.whole(fields.own("full_attention_interval"), 1, LARGEST) or 4
+    """Of Qwen3-Next and Qwen 3.5."""
+    kinds = [LINEAR if one else FULL for one in _recurrent(fields, without_drafting(fields))]
     return {
-        "num_hidden_layers": layers,
-        "layer_types": [LINEAR if (layer + 1) % every else FULL for layer in range(layers)],
+        "num_hidden_layers": len(kinds),
+        "layer_types": kinds,
         "linear_conv_kernel_dim": fields.counted("ssm.conv_kernel"),
         "attention_bias": False,
         "hidden_act": "silu",
@@ -263,7 +261,7 @@ OWN: dict[str, tuple[Callable[[Fields, GgufHeader], Config], tuple[str, ...]]] =
     "kimi-linear": (_kimi_linear, ("expert_count", "expert_group_used_count", "leading_dense_block_count")),
     "mamba2": (_mamba2, ()),
     "nemotron_h": (_nemotron_h, ()),
-    "nemotron_h_moe": (_nemotron_h, ("expert_count", "expert_group_used_count")),
+    "nemotron_h_moe": (_nemotron_h, ("expert_count", "expert_group_used_count", "nextn_predict_layers")),
     "qwen35": (_linear, DRAFTS),
     "qwen35moe": (_linear_experts, ("expert_count", *DRAFTS)),
     "qwen3next": (_linear_experts, ("expert_count", *DRAFTS)),
