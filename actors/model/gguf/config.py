@@ -187,8 +187,8 @@ def _rotation(fields: Fields, header: GgufHeader, head_dim: int) -> dict[str, An
 
 def _scaling(fields: Fields, header: GgufHeader, pairs: int) -> dict[str, Any] | None:
     """Factors of each pair of numbers, which stand in tensors; a factor of all; or none."""
-    kind = fields.text(fields.own("rope.scaling.type")) or "none"
-    factor = fields.real(fields.own("rope.scaling.factor"), 0, 1e15, above=True)
+    kind = fields.text(fields.own("rope.scaling.type")) or "linear"  # where there is a factor alone
+    factor = fields.factor("rope.scaling.factor") or fields.factor("rope.scale_linear")  # of old files
     length = fields.counted("context_length")
     original = fields.whole(fields.own("rope.scaling.original_context_length"), 1, LARGEST) or length
     long = {"rope_type": "longrope", "factor": 1.0, "original_max_position_embeddings": original}

@@ -212,6 +212,18 @@ def _linear(fields: Fields, header: GgufHeader) -> Config:
     }
 
 
+def _recurrent(fields: Fields, layers: int) -> list[bool]:
+    """Which layers have states: those of a list, whose last may be of layers that draft, or all but each so-many-th."""
+    key = fields.own("attention.recurrent_layers")
+    given = fields[key]
+    if given is None:
+        every = fields.whole(fields.own("full_attention_interval"), 1, LARGEST) or 4
+        return [bool((layer + 1) % every) for layer in range(layers)]
+    if not isinstance(given, list) or len(given) < layers or any(one not in (0, 1) for one in given):
+        raise fields.wrong(key, f"a list of {layers} times true or false")
+    return [bool(one) for one in given[:layers]]
+
+
 def _linear_experts(fields: Fields, header: GgufHeader) -> Config:
     chosen = chosen_experts(fields, normalised=True)
     size = fields.counted("expert_feed_forward_length")
