@@ -84,7 +84,8 @@ LLAMA3_LIKE = PreTokenizer(LLAMA3, whole_words=True, begins=True)
 DIGITS = PreTokenizer(GPT2, digits=True)
 BY_NAME = {
     **dict.fromkeys(LLAMA3_NAMES, LLAMA3_LIKE),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), PreTokenizer(LLAMA3)),
+    **dict.fromkeys(("glm4", "glm5"), PreTokenizer(LLAMA3, whole_words=True)),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(LLAMA3)),
     "qwen2": PreTokenizer(QWEN2, normal_form=True),
     "qwen35": PreTokenizer(QWEN35, normal_form=True),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2"), PreTokenizer(QWEN2)),

@@ -78,7 +78,8 @@ def make_tokenizer(header: GgufHeader) -> tuple[dict[str, Any], dict[str, Any]]:
     elif model == "gemma4":
         made = _characters(vocabulary)
     elif model == "bert":
-        made = word_pieces(vocabulary.usable(), _ends_of_bert(vocabulary)) | {"added_tokens": _added(vocabulary)}
+        made = word_pieces(vocabulary.fields, vocabulary.usable(), _ends_of_bert(vocabulary))
+        made["added_tokens"] = _added(vocabulary)
     elif model == "t5":
         made = _unigram(vocabulary)
     else:
@@ -181,7 +182,7 @@ def _characters(vocabulary: Vocabulary) -> dict[str, Any]:
         "added_tokens": _added(vocabulary),
         "normalizer": SPACES_SHOWN,
         "pre_tokenizer": None,
-        "post_processor": _ends(vocabulary, True),
+        "post_processor": _ends(vocabulary, True, always=True),
         "decoder": pieces_decoder(0),
         "model": byte_pairs(known, _merges(vocabulary, known)) | {"unk_token": text, **WITH_BYTES},
     }
@@ -244,12 +245,16 @@ def _added(vocabulary: Vocabulary) -> list[dict[str, Any]]:
     return found
 
 
-def _ends(vocabulary: Vocabulary, begins: bool) -> dict[str, Any] | None:
-    """The tokens that stand before and behind every text."""
+def _ends(vocabulary: Vocabulary, begins: bool, always: bool = False) -> dict[str, Any] | None:
+    """The tokens that stand before and behind every text; `always`: the first whatever the file says."""
     flags = {
         "bos": vocabulary.fields.flag(f"{PREFIX}add_bos_token", absent=begins),
         "eos": vocabulary.fields.flag(f"{PREFIX}add_eos_token"),
     }
+    if always and not flags["bos"]:  # as llama.cpp has it
+        said = "model: %s says %sadd_bos_token = False, and texts of such a model begin so: it is not heeded"
+        log.warning(said, vocabulary.fields.file, PREFIX)
+        flags["bos"] = True
     tokens = {name: vocabulary.special(name) for name, wanted in flags.items() if wanted}
     ends = {name: (vocabulary.tokens[token], token) for name, token in tokens.items() if token is not None}
     return between(ends.get("bos"), ends.get("eos"))

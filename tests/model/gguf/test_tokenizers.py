@@ -170,6 +170,8 @@ def test_gemma_4_merges_characters_in_the_order_of_its_merges(tmp_path: Path) ->
         found = ours.encode(line, add_special_tokens=False)
         assert found.ids == theirs.encode(line).ids and ours.decode(found.ids) == line
     assert ours.encode("fox").tokens[0] == "<s>" and not ours.encode("fox").tokens[1].startswith("▁")
+    never = fields | {"tokenizer.ggml.add_bos_token": False}
+    assert load_tokenizer(find(vocabulary(tmp_path, words, kinds, never))).encode("fox").tokens[0] == "<s>"
 
 
 def test_a_text_without_a_space_before_it(tmp_path: Path) -> None:
@@ -216,6 +218,16 @@ def test_phi_3_drops_spaces_behind_its_control_tokens(tmp_path: Path) -> None:
         options: dict[str, object] = {"model": str(path), "device": "cpu", "load_format": "dummy"}
         made = json.loads((Path(resolve_model(make_config(options)).folder) / "tokenizer.json").read_text())
         assert {token["content"] for token in made["added_tokens"] if token["rstrip"]} == wanted
+
+
+@pytest.mark.parametrize(("pre", "tokens"), [("glm4", [5]), ("glm5", [5]), ("llama-bpe", [5]), ("chatglm-bpe", [0, 3])])
+def test_words_that_are_tokens_whatever_merges_make_of_them(pre: str, tokens: list[int], tmp_path: Path) -> None:
+    """The first merge of `abc` leads away from it."""
+    words = ["a", "b", "c", "bc", "ab", "abc", "<s>", "</s>"]
+    merges = {"tokenizer.ggml.merges": ["b c", "a b", "ab c"], "tokenizer.ggml.pre": pre}
+    kinds = [NORMAL] * 6 + [CONTROL] * 2
+    ours = load_tokenizer(find(vocabulary(tmp_path, words, kinds, merges)))
+    assert ours.encode("abc", add_special_tokens=False).ids == tokens
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,25 @@ def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cased", "flags", "written"),
+    [
+        (False, {}, (True, True)),
+        (True, {}, (False, False)),
+        (False, {"lowercase": False}, (False, False)),
+        (True, {"lowercase": True}, (True, True)),
+        (True, {"lowercase": True, "strip_accents": False}, (True, False)),
+    ],
+)
+def test_whether_texts_are_written_small(
+    cased: bool, flags: dict[str, bool], written: tuple[bool, bool], tmp_path: Path
+) -> None:
+    """As the file says, or, of one that does not, as its vocabulary has it."""
+    named = {f"tokenizer.ggml.normalizer.{name}": flag for name, flag in flags.items()}
+    made, _ = make_tokenizer(read_header(write_encoder("bert", tmp_path, cased, **named)))
+    assert (made["normalizer"]["lowercase"], made["normalizer"]["strip_accents"]) == written
+
+
+@pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"bert.pooling_type": 4}, r"ranks \(bert.pooling_type\), and cls.weight, cls.bias, cls.output.weight, "),

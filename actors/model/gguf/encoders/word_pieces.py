@@ -1,8 +1,8 @@
 """tokenizer.json of a BERT's vocabulary in a GGUF file.
 
-llama.cpp has the pieces that begin a word with ▁, and those within one without the ## that the hub has there. It writes
-all in small letters without accents, whatever the model was trained with; here that is so where the vocabulary has no
-capital letters.
+llama.cpp has the pieces that begin a word with ▁, and those within one without the ## that the hub has there. Whether
+texts are written in small letters and without accents newer files say; of older ones that is so where the vocabulary
+has no capital letters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...tokenizers.tokenizer_parts import SPACE
+from ...values import Values
 
+NORMALIZER = "tokenizer.ggml.normalizer."
 WITHIN = "##"
 LONGEST_WORD = 100  # characters; a longer one is not known
 
@@ -24,14 +26,15 @@ class BertMarks(NamedTuple):
     unk: str
 
 
-def word_pieces(known: Mapping[str, int], marks: BertMarks) -> dict[str, Any]:
+def word_pieces(fields: Values, known: Mapping[str, int], marks: BertMarks) -> dict[str, Any]:
     """Of tokens as the file has them."""
     words = {_piece(text): token for text, token in known.items()}
-    small = not any(text != text.lower() for text in known if not _is_mark(text))
+    capitals = any(text != text.lower() for text in known if not _is_mark(text))
+    small = fields.flag(f"{NORMALIZER}lowercase", absent=not capitals)
     return {
         "normalizer": {
             **{"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True},
-            **{"strip_accents": small, "lowercase": small},
+            **{"strip_accents": fields.flag(f"{NORMALIZER}strip_accents", absent=small), "lowercase": small},
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": _around(words, marks),
