@@ -85,7 +85,8 @@ def _does(settings: Settings) -> str:
 def check_task(spec: PoolingSpec, task: str, field: str = "model") -> None:
     """400 if the model has no such task."""
     if task not in spec.tasks:
-        hint = " --convert embed makes vectors of a model with a head." if task in (EMBED, TOKEN_EMBED) else ""
+        headed = task in (EMBED, TOKEN_EMBED) and EMBED not in spec.tasks
+        hint = " --convert embed makes vectors of a model with a head." if headed else ""
         raise bad_request(f"{field}: {task} cannot be had of this model; it has {', '.join(spec.tasks)}.{hint}", field)
 
 

@@ -8,6 +8,7 @@ own layers where it has those of the stem's ForCausalLM and the model is causal,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..vision.texts import read_vision, text_values
 from .dual_encoder import read_dual_encoder
 from .heads import GENERATES, HEADS, REWARDS, FoundHead, activations, find_head, is_reranker
 from .sentence_transformers import SentenceModules, has_modules, read_modules
-from .spec import CLS, LAST, MEAN, SEQUENCE, TOKEN, PoolingSpec
+from .spec import CLS, LAST, MEAN, SEQUENCE, TOKEN, DenseSpec, PoolingSpec
 
 TEXTS = (GENERATES, "LMHeadModel")  # what goes on with them, by its name
 EMBEDS = ("Model", "ForMaskedLM", "ForPreTraining")  # beside a decoder's
@@ -68,9 +69,9 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     if name in REWARDS and len(head.labels) == 1:  # a reward has no bounds
         activation = score = ""
     dense = found.dense if found and not head.kind else []
-    width = dense[-1].outputs if dense else hidden * len(methods)
+    width = _width(dense, hidden * len(methods))
     spec = PoolingSpec(
-        tasks=_tasks(head.kind, base),
+        tasks=_tasks(head.kind, base, not dense or dense[0].inputs == hidden),
         base=base,
         methods=methods,
         normalize=_normalizes(options, found),
@@ -130,6 +131,17 @@ def _hidden_size(text: Values) -> int:
     if hidden is None:
         raise ConfigError(f"model: {text.file} does not say how wide hidden states are ({', '.join(WIDTHS)})")
     return hidden
+
+
+def _width(dense: Sequence[DenseSpec], pooled: int) -> int:
+    """How many numbers vectors have behind these layers. ConfigError if one of them takes another number."""
+    for layer in dense:
+        if layer.inputs != pooled:
+            raise ConfigError(
+                f"model: {layer.folder}/config.json says in_features = {layer.inputs}; what comes has {pooled} numbers"
+            )
+        pooled = layer.outputs
+    return pooled
 
 
 def _dimensions(options: PoolerOptions, width: int) -> int:
@@ -201,9 +213,10 @@ def _may_cut(whole: Values) -> bool:
     return whole.flag("is_matryoshka", True)
 
 
-def _tasks(head: str, base: str) -> list[str]:
+def _tasks(head: str, base: str, by_token: bool) -> list[str]:
+    """`by_token`: what is behind the pooling takes one token's state, and not only what several methods make of all."""
     if head == TOKEN:
         return [TOKEN_CLASSIFY]
     if head == SEQUENCE:
         return [CLASSIFY, TOKEN_CLASSIFY] if base else [CLASSIFY]
-    return [EMBED, TOKEN_EMBED]
+    return [EMBED, TOKEN_EMBED] if by_token else [EMBED]

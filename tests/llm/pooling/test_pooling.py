@@ -116,6 +116,24 @@ def test_dense_layers_and_fewer_numbers(tmp_path: Path) -> None:
     assert cosines(asked, wanted).min() > EXACT and np.allclose(np.linalg.norm(asked, axis=1), 1)
 
 
+def test_dense_layers_behind_several_modes(tmp_path: Path) -> None:
+    """They take what several modes make of all tokens, and no token's state alone."""
+    import torch
+    from safetensors.torch import load_file
+
+    write_model("bert", tmp_path)
+    write_modules(tmp_path, "cls_token", dense=20, normalize=False, also="mean_tokens")
+    weights = load_file(tmp_path / "2_Dense" / "model.safetensors")
+    both = np.stack([np.concatenate([one[0], one.mean(0)]) for one in hidden_states(tmp_path, SENTENCES)])
+    wanted = torch.tanh(torch.from_numpy(both) @ weights["linear.weight"].T + weights["linear.bias"]).numpy()
+    with make(tmp_path) as llm:
+        assert np.abs(embedded(llm, SENTENCES) - wanted).max() < 1e-5
+        with pytest.raises(ValueError, match=r"token_embed cannot be had of this model; it has embed\.$"):
+            llm.encode(SENTENCES[0], PoolingParams(task="token_embed"), use_tqdm=False)
+    with pytest.raises(ConfigError, match=r"2_Dense/config\.json says in_features = 64; what comes has 32 numbers"):
+        make(tmp_path, pooler_config={"pooling_type": "MEAN"})
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_a_cross_encoder_scores_pairs(family: str, tmp_path: Path) -> None:
     """What tells the second text apart goes with it where the model has that."""

@@ -124,17 +124,20 @@ def write_modules(
     normalize: bool = True,
     prompts: dict[str, str] | None = None,
     hidden: int = 32,
+    also: str = "",
 ) -> None:
-    """sentence-transformers' files beside a model; `dense`: so many numbers come out of a linear layer."""
+    """sentence-transformers' files beside a model; `also`: a second mode; `dense`: so many numbers come out of a linear
+    layer."""
     base = "sentence_transformers.models."
     modules: list[dict[str, Any]] = [{"idx": 0, "name": "0", "path": "", "type": f"{base}Transformer"}]
     modules.append({"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{base}Pooling"})
     (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": hidden, f"pooling_mode_{mode}": True}
+    modes = [mode, also] if also else [mode]
+    pooling = {"word_embedding_dimension": hidden, **{f"pooling_mode_{one}": True for one in modes}}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     if dense:
         modules.append({"idx": 2, "name": "2", "path": "2_Dense", "type": f"{base}Dense"})
-        _write_dense(folder / "2_Dense", hidden, dense)
+        _write_dense(folder / "2_Dense", hidden * len(modes), dense)
     if normalize:
         modules.append({"idx": 3, "name": "3", "path": "3_Normalize", "type": f"{base}Normalize"})
     (folder / "modules.json").write_text(json.dumps(modules))
