@@ -136,7 +136,7 @@ def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOption
         ids=bool(body.return_token_ids),
         prompt_logprobs=body.prompt_logprobs is not None,
         reasoning=body.include_reasoning is not False,
-        before=final_text(body) if body.echo else "",
+        echo=[final_text(body)] if body.echo else None,
         forced=forced,
         role=settings.response_role,
         metrics=bool(body.return_metrics),
@@ -165,7 +165,9 @@ def ask_chats(body: ChatRequest, settings: Settings, request_id: str, client: st
             path = f"messages[{index}]"
             text = error.message.replace("messages", path, 1)
             raise ApiError(error.status, text, path + error.param.removeprefix("messages"), error.code) from None
-    return replace(asked[0], prompts=[prompt for one in asked for prompt in one.prompts])
+    echo = [text for one in asked for text in one.wants.echo or ()] if body.echo else None
+    wants = replace(asked[0].wants, echo=echo)
+    return replace(asked[0], prompts=[prompt for one in asked for prompt in one.prompts], wants=wants)
 
 
 def _continuous(body: GenerationFields) -> bool:

@@ -55,7 +55,7 @@ class ChatAnswer:
         calls = [
             _call(self._id(choice, index, call.id), call.name, call.arguments) for index, call in enumerate(turn.calls)
         ]
-        text = self._answer.wants.before + turn.content
+        text = self._answer.echo(choice.index // len(self._job.params)) + turn.content
         content = text if text or not (calls or turn.reasoning) else None
         message: dict[str, Any] = {"role": self._answer.wants.role, "content": content, "refusal": None}
         if calls and self._answer.wants.function:
@@ -79,12 +79,13 @@ class ChatAnswer:
     # --- streamed --------------------------------------------------------------------------------------------------
 
     def first(self, choice: Choice) -> bytes:
-        delta = {"role": self._answer.wants.role, "content": self._answer.wants.before}
+        prompt = choice.index // len(self._job.params)
+        delta = {"role": self._answer.wants.role, "content": self._answer.echo(prompt)}
         body = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
         beside = b""
         if self._answer.wants.ids:
             beside = b',"prompt_token_ids":' + encode(choice.prompt_ids)
-        if told := self._answer.prompt_text(choice.index // len(self._job.params)):
+        if told := self._answer.prompt_text(prompt):
             beside += b',"prompt_text":' + encode(told["prompt_text"])
         return self._events.event(choice, encode(body), first=True, beside=beside)
 

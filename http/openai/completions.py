@@ -82,8 +82,7 @@ class CompletionAnswer:
         return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
 
     def _echo(self, choice: Choice) -> str:
-        echo = self._answer.wants.echo
-        return "" if echo is None else echo[choice.index // len(self._job.params)]
+        return self._answer.echo(choice.index // len(self._job.params))
 
     def _beside(self, choice: Choice, news: ChoiceUpdate, begins: bool) -> dict[str, Any]:
         """What stands beside a text; `begins`: it is the choice's first, so the prompt's tokens come before it."""

@@ -34,8 +34,7 @@ class AnswerOptions:
     ids: bool = False  # of the tokens of prompt and answer
     prompt_logprobs: bool = False
     reasoning: bool = True
-    echo: list[str] | None = None  # completions: the prompts' texts stand before the answers
-    before: str = ""  # chat: stands before the answer
+    echo: list[str] | None = None  # of each prompt what stands before the answers: its text, or a chat's last message
     forced: bool = False  # a function was asked for by its name; OpenAI ends such a call with "stop"
     nothing: bool = False  # max_tokens 0: the one token that was generated is not for the client
     prompt_text: bool = False
@@ -72,6 +71,10 @@ class Answer:
         kind = ("chat.completion.chunk" if streamed else "chat.completion") if self.chat else "text_completion"
         fingerprint = {"system_fingerprint": self.fingerprint} if self.fingerprint else {}
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | fingerprint
+
+    def echo(self, prompt: int) -> str:
+        """What stands before the answers to a prompt."""
+        return "" if self.wants.echo is None else self.wants.echo[prompt]
 
     def prompt_text(self, prompt: int) -> dict[str, Any]:
         """That of a prompt, where it is wanted."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
-from tests.http.fakes import rendered, say
-from tests.http.serving import HI, Answer, Served, serving
+from tests.http.fakes import finish_all, rendered, say
+from tests.http.serving import HI, Answer, Served, serving, text_of
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CONTINUOUS: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
@@ -63,6 +63,21 @@ async def test_echo_puts_what_was_said_before_the_answer(served: Served) -> None
         assert "".join(texts) == expected
     nothing = await ask(served, "yes", echo=True)
     assert nothing.json["choices"][0]["message"]["content"] == "yes", "a user's words are not the assistant's"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_each_conversation_has_its_own_echo(served: Served, stream: bool) -> None:
+    messages = [[*HI, SAID], HI, [*HI, {"role": "assistant", "content": "TWO "}]]
+    asked = {"messages": messages, "echo": True, "continue_final_message": True, "n": 2, "stream": stream}
+    client = await served.client()
+    client.send("POST", "/v1/chat/completions/batch", asked)
+    finish_all(await served.job(), "-")
+    answer = await client.answer()
+    if stream:
+        texts = [text_of(answer.events, index) for index in range(6)]
+    else:
+        texts = [choice["message"]["content"] for choice in answer.json["choices"]]
+    assert texts == [f"{said}-{index}" for index, said in enumerate(("One, two", "One, two", "", "", "TWO ", "TWO "))]
 
 
 @pytest.mark.parametrize("stream", [False, True])
