@@ -7,7 +7,7 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
 from ..generation.fields.ranges import check_ranges
-from ..openai.schemas import THINKING_SWITCHES
+from ..openai.thinking import THINKING_SWITCHES
 from .schemas import (
     NAMES,
     OTHERS,

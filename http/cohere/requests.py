@@ -6,6 +6,7 @@ import msgspec
 
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
+from ..openai.thinking import THINKING_SWITCHES
 from ..pooling.schemas import EmbeddingRequest
 from .schemas import (
     CohereChatRequest,
@@ -28,7 +29,6 @@ NAMES = {ours: own for own, ours in OTHERS.items()} | {
 }
 CHOICES = {"REQUIRED": "required", "NONE": "none"}
 UNMADE = ("int8", "uint8")  # how their ranges are found is not told
-THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 
 
 def renamed(error: ApiError) -> ApiError:

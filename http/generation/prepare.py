@@ -15,6 +15,7 @@ from ..errors import ApiError, bad_request
 from ..openai.functions import renamed, with_tools
 from ..openai.mistral import as_openai
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
+from ..openai.thinking import budget_field
 from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, JoinedCalls, OutputParser
 from ..output.parsers.calls import ShortIds
@@ -117,8 +118,8 @@ def _thinking(body: ChatRequest, reasoning: str | None) -> tuple[Think | None, i
     """(how the model's thinking is marked, of how many tokens it may be)."""
     budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
     if budget is not None and reasoning not in THINK_MARKERS:
-        text = "thinking_token_budget: how this model marks its thinking is not known; see --reasoning-parser."
-        raise bad_request(text, "thinking_token_budget")
+        name = budget_field(body)
+        raise bad_request(f"{name}: how this model marks its thinking is not known; see --reasoning-parser.", name)
     think = None
     if reasoning in THINK_MARKERS:
         think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE)

@@ -14,7 +14,6 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, TextPr
 from ..errors import bad_request
 from ..media.parts import check_modality, check_text_size, checked_changes, is_media, take_media, with_reading
 from ..openai.schemas import (
-    THINKING_SWITCHES,
     AllowedTools,
     ChatMessage,
     ChatRequest,
@@ -22,6 +21,7 @@ from ..openai.schemas import (
     CompletionRequest,
     ContentPart,
 )
+from ..openai.thinking import THINKING_SWITCHES
 from ..settings import MediaRules, Settings
 from .fields.decoding import decode
 from .fields.prompt_embeds import given_embeds

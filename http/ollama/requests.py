@@ -10,7 +10,8 @@ import msgspec
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
-from ..openai.schemas import THINKING_SWITCHES, TokensRequest
+from ..openai.schemas import TokensRequest
+from ..openai.thinking import THINKING_SWITCHES
 from .schemas import (
     MadeCall,
     Object,

@@ -8,7 +8,8 @@ from actorserve.actors.protocol.request import INT64
 
 from ..errors import bad_request
 from ..generation.fields.decoding import decode
-from .schemas import THINKING_SWITCHES, ChatRequest
+from .schemas import ChatRequest
+from .thinking import THINKING_SWITCHES
 
 PREFIX = b'"prefix"'
 USER_AGENT = "mistral-client-"  # behind which stand the language and the client's version

@@ -14,12 +14,12 @@ from msgspec import Meta
 from actorserve.actors.protocol.request import INT32, INT64, MOST_LOGPROBS, NamedProcessor, Range, SamplingFields
 
 from ..media.schemas import MediaFields
+from .thinking import ReasoningOptions, ThinkingOptions, rename_thinking
 
 Object = dict[str, Any]
 MAX_CHOICES = 128
 Priority = Annotated[int | None, INT32]
 Logprobs = Range(0, MOST_LOGPROBS)
-THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 
 
 class StreamOptions(msgspec.Struct):
@@ -150,6 +150,9 @@ class ChatRequest(GenerationFields, kw_only=True):
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Annotated[int | None, Range(-1)] = None
+    reasoning: ReasoningOptions | None = None  # these three say it by other names (thinking.py)
+    thinking: ThinkingOptions | bool | None = None
+    enable_thinking: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Logprobs] = None
     tools: list[msgspec.Raw] | None = None  # ChatTool; kept as they came, for the chat template
@@ -168,11 +171,12 @@ class ChatRequest(GenerationFields, kw_only=True):
     function_call: Literal["none", "auto"] | NamedFunction | None = None
 
     def __post_init__(self) -> None:
-        """Mistral's names for what others call otherwise."""
+        """Names of Mistral and others for what is called otherwise here."""
         if self.tool_choice == "any":
             self.tool_choice = "required"
         if self.seed is None:
             self.seed = self.random_seed
+        rename_thinking(self)
 
 
 class ChatBatchRequest(ChatRequest, kw_only=True):

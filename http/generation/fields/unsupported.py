@@ -95,9 +95,11 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "length_penalty": (*NOTHING, 1),
     "stream_interval": (*NOTHING, 1),
     "add_generation_prompt": (None, True),
+    "enable_thinking": (None,),
     "include_reasoning": (None, True),
     "parallel_tool_calls": (None, True),
     "spaces_between_special_tokens": (*NOTHING, True),
+    "thinking": (None,),
 }
 ELSEWHERE = frozenset({"logits_processors", "prompt_embeds"})  # looked at where the options are known
 OF_COMPLETIONS = frozenset({"session_params"})

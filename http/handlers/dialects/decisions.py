@@ -42,7 +42,8 @@ from ...openai.decisions.questions import (
 from ...openai.decisions.schemas import MAX_QUESTIONS, DecisionFields, DecisionsRequest, SystemOneRequest
 from ...openai.responses.answers import usage_of
 from ...openai.responses.messages import messages_of
-from ...openai.schemas import THINKING_SWITCHES, ChatRequest, Object
+from ...openai.schemas import ChatRequest, Object
+from ...openai.thinking import THINKING_SWITCHES
 from ...output.answer import Answer, usage
 from ...transport.json_response import json_response
 from ..answering import new_job

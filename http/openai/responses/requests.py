@@ -10,7 +10,7 @@ import msgspec
 from ...errors import ApiError, bad_request
 from ...generation.adapter import with_names
 from ...generation.fields.ranges import check_ranges
-from ..schemas import THINKING_SWITCHES
+from ..thinking import THINKING_SWITCHES
 from .compaction import compacts, summarising
 from .items import ResponseOptions
 from .messages import messages_of

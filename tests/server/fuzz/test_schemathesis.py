@@ -52,7 +52,8 @@ RULES = re.compile(
             "add_generation_prompt must be false",
             "continue_final_message",
             "Only one of .* can be given|structured_outputs takes one of|tool_choice needs tools|there is no tool",
-            "how this model writes tool calls is not known",
+            "how this model writes tool calls is not known|how this model marks its thinking is not known",
+            "asks for something else; give either",
             "Last-Event-ID goes with|not the id of an event of this stream|Idempotency-Key is over and forgotten",
             "This Idempotency-Key was used",
             "^(response_format|structured_outputs|tool_choice|tools)",  # whether it can be compiled

@@ -1,0 +1,77 @@
+"""Thinking by the names of other servers' chats: `reasoning` (OpenRouter, SGLang), `thinking` (DeepSeek, GLM) and
+`enable_thinking` (Qwen). To all that follows it is what OpenAI and vLLM have for it, and the chat template's switches.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import bad_request
+
+if TYPE_CHECKING:
+    from .schemas import ChatRequest
+
+T = TypeVar("T")
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
+TURNED = {"enabled": True, "disabled": False}  # in other cases it is left to the template
+BUDGET = "thinking_token_budget"
+
+
+class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
+    effort: str | None = None
+    enabled: bool | None = None
+    exclude: bool | None = None  # the answer does not tell it
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+
+class ThinkingOptions(msgspec.Struct, forbid_unknown_fields=True):
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Annotated[int, Meta(ge=1)] | None = None
+    clear_thinking: bool | None = None  # GLM's template: of earlier turns
+
+
+def rename_thinking(body: ChatRequest) -> None:
+    """The body says the same by its other fields. ApiError names what contradicts them; chat_template_kwargs win."""
+    if body.reasoning is body.thinking is body.enable_thinking is None:
+        return
+    reasoning, thinking = body.reasoning or ReasoningOptions(), body.thinking
+    variables: dict[str, object] = {}
+    if isinstance(thinking, ThinkingOptions):
+        if thinking.clear_thinking is not None:
+            variables["clear_thinking"] = thinking.clear_thinking
+        thinking = TURNED.get(thinking.type)
+    turned = {"enable_thinking": body.enable_thinking, "thinking": thinking, "reasoning.enabled": reasoning.enabled}
+    if (on := _agreed(turned)) is not None:
+        variables |= dict.fromkeys(THINKING_SWITCHES, on)
+    if variables:
+        body.chat_template_kwargs = variables | (body.chat_template_kwargs or {})
+    body.reasoning_effort = _agreed({"reasoning_effort": body.reasoning_effort, "reasoning.effort": reasoning.effort})
+    told = None if reasoning.exclude is None else not reasoning.exclude
+    body.include_reasoning = _agreed({"include_reasoning": body.include_reasoning, "reasoning.exclude": told})
+    body.thinking_token_budget = _agreed(_budgets(body))
+
+
+def budget_field(body: ChatRequest) -> str:
+    """By which field it says how much is thought."""
+    return next((name for name, tokens in reversed(_budgets(body).items()) if tokens is not None), BUDGET)
+
+
+def _budgets(body: ChatRequest) -> dict[str, int | None]:
+    thinking, reasoning = body.thinking, body.reasoning
+    return {
+        BUDGET: body.thinking_token_budget,
+        "thinking.budget_tokens": thinking.budget_tokens if isinstance(thinking, ThinkingOptions) else None,
+        "reasoning.max_tokens": None if reasoning is None else reasoning.max_tokens,
+    }
+
+
+def _agreed(given: dict[str, T | None]) -> T | None:
+    """The value that these fields have, if any has one."""
+    found = [(name, value) for name, value in given.items() if value is not None]
+    for name, value in found[1:]:
+        if value != found[0][1]:
+            raise bad_request(f"{name}: {found[0][0]} asks for something else; give either.", name)
+    return found[0][1] if found else None

@@ -1,0 +1,100 @@
+"""Thinking by other servers' names: the chat that asks for the same, or a refusal that names the field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from actorserve.actors.protocol.topics.prompts import ChatPrompt
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.unsupported import read
+from actorserve.http.generation.prepare import PreparedRequest, ask_chat
+from actorserve.http.openai.responses.schemas import ResponsesRequest
+from actorserve.http.openai.schemas import ChatRequest
+from tests.http.bodies import HI, body_of, refusal
+from tests.http.serving import SETTINGS
+
+THINKS = replace(SETTINGS, reasoning_parser="qwen3")
+ON, OFF = dict.fromkeys(("enable_thinking", "thinking"), True), dict.fromkeys(("enable_thinking", "thinking"), False)
+BUDGET = {"type": "enabled", "budget_tokens": 9}
+
+
+def ask(settings: Any = THINKS, **fields: Any) -> PreparedRequest:
+    return ask_chat(decode(ChatRequest, body_of(messages=HI, **fields)), settings, "id")
+
+
+def variables(**fields: Any) -> Any:
+    """What the template is told."""
+    (prompt,) = ask(**fields).prompts
+    assert isinstance(prompt, ChatPrompt)
+    return msgspec.json.decode(prompt.template_kwargs or b"{}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"enable_thinking": False}, OFF),
+        ({"enable_thinking": True}, ON),
+        ({"thinking": {"type": "disabled"}}, OFF),
+        ({"thinking": {"type": "enabled"}}, ON),
+        ({"thinking": {"type": "adaptive"}}, {}),
+        ({"thinking": {"type": "enabled", "clear_thinking": False}}, {**ON, "clear_thinking": False}),
+        ({"thinking": False, "enable_thinking": False}, OFF),
+        ({"reasoning": {"enabled": False}}, OFF),
+        ({"reasoning": {"effort": "none"}}, {**OFF, "reasoning_effort": "none"}),
+        ({"reasoning": {"effort": "low", "enabled": True}}, {**ON, "reasoning_effort": "low"}),
+        ({"reasoning": {"effort": "low"}, "reasoning_effort": "low"}, {"reasoning_effort": "low"}),
+        ({"reasoning": {}, "thinking": None}, {}),
+        ({"enable_thinking": False, "chat_template_kwargs": {"thinking": True}}, {**OFF, "thinking": True}),
+    ],
+)
+def test_the_template_is_told(fields: dict[str, Any], told: dict[str, Any]) -> None:
+    assert variables(**fields) == told
+
+
+def test_how_much_is_thought_and_whether_it_is_told() -> None:
+    for fields in ({"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}):
+        assert ask(**fields).rendering["thinking_budget"] == 9
+    assert ask(reasoning={"exclude": True}).wants.reasoning is False
+    assert ask(reasoning={"exclude": False}).wants.reasoning is ask().wants.reasoning is True
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning": {"enable": True}}, "reasoning.enable"),
+        ({"reasoning": {"max_tokens": 0}}, "reasoning.max_tokens"),
+        ({"reasoning": "high"}, "reasoning"),
+        ({"thinking": {"type": "deep"}}, "thinking.type"),
+        ({"thinking": {}}, "thinking.type"),
+        ({"thinking": {"type": "disabled"}, "enable_thinking": True}, "thinking"),
+        ({"thinking": True, "reasoning": {"enabled": False}}, "reasoning.enabled"),
+        ({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}, "reasoning.effort"),
+        ({"reasoning": {"exclude": True}, "include_reasoning": True}, "reasoning.exclude"),
+        ({"reasoning": {"max_tokens": 8}, "thinking": BUDGET}, "reasoning.max_tokens"),
+        ({"thinking": BUDGET, "thinking_token_budget": 8}, "thinking.budget_tokens"),
+    ],
+)
+def test_what_cannot_be_is_named(fields: dict[str, Any], param: str) -> None:
+    assert refusal(ask, **fields).param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning": {"max_tokens": 9}}, "reasoning.max_tokens"),
+        ({"thinking": BUDGET}, "thinking.budget_tokens"),
+        ({"thinking_token_budget": 9}, "thinking_token_budget"),
+    ],
+)
+def test_a_budget_needs_a_model_whose_thinking_is_known(fields: dict[str, Any], param: str) -> None:
+    error = refusal(ask, SETTINGS, **fields)
+    assert error.param == param and error.message.startswith(f"{param}: how this model marks its thinking")
+
+
+@pytest.mark.parametrize("fields", [{"enable_thinking": False}, {"thinking": {"type": "disabled"}}])
+def test_responses_have_another_name_for_it(fields: dict[str, Any]) -> None:
+    assert refusal(read, ResponsesRequest, body_of(input="a", **fields)).param == next(iter(fields))
