@@ -11,7 +11,7 @@ import msgspec
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import PATH
 from actorserve.http.generation.fields.sampling import check_fields, parameters
-from actorserve.http.generation.structured_output import OPTIONS, OUTPUTS, constraint_of
+from actorserve.http.generation.structured_output import constraint_of
 from actorserve.http.openai.schemas import CompletionRequest
 from actorserve.http.openai.schemas import RepetitionDetection as RepetitionDetectionParams
 
@@ -106,9 +106,6 @@ class SamplingParams(SamplingFields, kw_only=True):
             if given is not None:
                 raise ValueError("structured_outputs must be a StructuredOutputsParams or a dict of its fields.")
             return None
-        if unknown := given.keys() - {*OUTPUTS, *OPTIONS}:
-            known = ", ".join(OUTPUTS + OPTIONS)
-            raise ValueError(f"structured_outputs: there is no {min(unknown)!r} among {known}.")
         return given
 
     def clone(self) -> SamplingParams:

@@ -121,11 +121,16 @@ def _by_schema(body: Object, path: str) -> Object:
 def _structured_outputs(given: Object | None) -> Object | None:
     if given is None:
         return None
+    known = (*OUTPUTS, *OPTIONS)
+    for name, value in given.items():
+        if name not in known and value not in (None, False):  # the answer would be free, and look as if it were held
+            path = f"structured_outputs.{name:.64}"
+            raise bad_request(f"structured_outputs: there is no {name!r:.64} among {', '.join(known)}.", path)
     wanted = {name: given[name] for name in OUTPUTS if given.get(name) not in (None, False)}
+    if len(wanted) > 1 or all(given.get(name) is None for name in OUTPUTS):
+        raise bad_request(f"structured_outputs takes one of {', '.join(OUTPUTS)}.", "structured_outputs")
     if not wanted:
         return None
-    if len(wanted) > 1:
-        raise bad_request(f"structured_outputs takes one of {', '.join(OUTPUTS)}.", "structured_outputs")
     ((name, value),) = wanted.items()
     if not isinstance(value, _KINDS[name]):
         path = f"structured_outputs.{name}"

@@ -11,7 +11,7 @@ import pytest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.prepare import ask_chat
-from actorserve.http.generation.structured_output import OTHER_NAMES, constraint_of
+from actorserve.http.generation.structured_output import OPTIONS, OTHER_NAMES, OUTPUTS, constraint_of
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from actorserve.http.output.events import Call, Turn
 from tests.http.bodies import HI, body_of
@@ -95,7 +95,26 @@ def test_a_pattern_of_whitespace() -> None:
 
 
 def test_what_asks_for_nothing() -> None:
-    assert constraint(**dict.fromkeys(OTHER_NAMES) | {"grammar": "", "regex": ""}, structured_outputs={})[0] is None
+    assert constraint(**dict.fromkeys(OTHER_NAMES) | {"grammar": "", "regex": ""})[0] is None
+    assert constraint(structured_outputs={"json_object": False})[0] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "structured_outputs"),
+        (dict.fromkeys((*OUTPUTS, *OPTIONS)), "structured_outputs"),
+        ({"disable_any_whitespace": True}, "structured_outputs"),
+        ({"json": SCHEMA, "regex": "a"}, "structured_outputs"),
+        ({"json_schema": SCHEMA}, "structured_outputs.json_schema"),
+        ({"regex": "a", "jsn": 1}, "structured_outputs.jsn"),
+    ],
+)
+def test_structured_outputs_that_hold_nothing(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ApiError, match="json, regex, choice, grammar, json_object, structural_tag") as caught:
+        constraint(structured_outputs=given)
+    assert caught.value.param == field
+    assert constraint(structured_outputs={"regex": "a", "_backend": None, "disable_fallback": False})[0]
 
 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA, "strict": True}}]
