@@ -9,7 +9,8 @@ TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_err
 
 
 class ApiError(Exception):
-    """An answer that is an error. `param` names the request's field, `retry_after` is in seconds.
+    """An answer that is an error. `param` names the request's field, `retry_after` is in seconds,
+    `lengths` are the tokens of a prompt that is too long, and the most that it may have.
 
     `code` is OpenAI's where there is one. It is a text or null, as OpenAI's clients have it: strict ones read no
     number there, and those who want the status have it in the answer's head.
@@ -22,6 +23,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        lengths: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -29,6 +31,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.lengths = lengths
 
     def body(self) -> dict[str, object]:
         """The JSON object, also for an event inside a stream."""

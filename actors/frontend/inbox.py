@@ -161,7 +161,7 @@ class FrontendInbox:
             self._context.post_to_owners(Cancel, late)
 
     def _failed(self, message: Failed) -> None:
-        error = ApiError(message.status, message.message, message.param, message.code)
+        error = ApiError(message.status, message.message, message.param, message.code, lengths=message.lengths)
         if message.call:
             self._calls.answer(message.call, error)
         left = self._leave_renderer(message.refs)

@@ -241,6 +241,7 @@ class Failed(Message, frozen=True, tag=41):
     param: str | None = None
     call: int = 0
     code: str | None = None  # how clients know this error, beside its status
+    lengths: tuple[int, int] | None = None  # tokens of a prompt that is too long (or of its beginning), and the most
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -133,7 +133,7 @@ class RendererActor(Actor):
     def _post_failed(self, error: RenderRefused, refs: list[int], call: int) -> None:
         target = self.context.system.frontend_of(slot_of(refs[0])) if refs else caller_of(call)
         reason = str(error)[:LONGEST_REASON].encode(errors="replace").decode()  # it must not break the lane
-        self.context.post(target, Failed(refs, error.status, reason, error.param, call, error.code))
+        self.context.post(target, Failed(refs, error.status, reason, error.param, call, error.code, error.lengths))
 
     def _render(self, message: Render) -> None:
         refs = [ref for ref in message.refs if self._is_wanted(ref)]
@@ -209,7 +209,7 @@ class RendererActor(Actor):
     ) -> None:
         """The same of a prompt that an encoder reads."""
         if len(tokens) > spec.longest:
-            raise self.prompts.too_long(str(len(tokens)), message.prompt, longest=spec.longest)
+            raise self.prompts.too_long(len(tokens), message.prompt, longest=spec.longest)
         log = lay_out(spec, self.table.block_size, tokens, spec.start, rendition)
         limit = self.prompts.limit(len(log.tokens), message)
         if limit > log.room and message.max_tokens is not None:

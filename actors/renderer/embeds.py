@@ -61,7 +61,7 @@ def given_rows(prompt: EmbedsPrompt, model: ModelInfo) -> GivenRows:
         raise _refused(f"its rows have {columns} numbers; this model's embeddings have {model.hidden}.")
     if count >= model.max_model_len:
         text = f"it has {count} rows; this model's maximum context length is {model.max_model_len} tokens."
-        raise RenderRefused(400, f"{FIELD}: {text}", FIELD, TOO_LONG)
+        raise RenderRefused(400, f"{FIELD}: {text}", FIELD, TOO_LONG, (count, model.max_model_len))
     rows = np.ascontiguousarray(found, np.float32)
     if not np.isfinite(rows).all():
         raise _refused("a number is infinite or none.")

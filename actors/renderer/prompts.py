@@ -83,16 +83,19 @@ class Prompts:
         if self._escaping is not None and isinstance(text, Escaped):
             text, tokenizer = text.renamed, self._escaping.copy
         if least := least_tokens(tokenizer, text, self._model.max_model_len):
-            raise self.too_long(f"at least {least}", prompt)
+            raise self.too_long(least, prompt, exact=False)
 
-    def too_long(self, count: str, prompt: Prompt, field: str = "", longest: int = 0) -> RenderRefused:
-        """What is answered to a prompt of so many tokens."""
+    def too_long(
+        self, count: int, prompt: Prompt, field: str = "", longest: int = 0, exact: bool = True
+    ) -> RenderRefused:
+        """What is answered to a prompt of so many tokens, or of more."""
         field = field or ("messages" if isinstance(prompt, ChatPrompt) else "prompt")
+        longest = longest or self._model.max_model_len
         text = (
-            f"This model's maximum context length is {longest or self._model.max_model_len} tokens. However, "
-            f"your prompt has {count} tokens. Please shorten it."
+            f"This model's maximum context length is {longest} tokens. However, "
+            f"your prompt has {'' if exact else 'at least '}{count} tokens. Please shorten it."
         )
-        return RenderRefused(400, text, field, TOO_LONG)
+        return RenderRefused(400, text, field, TOO_LONG, (count, longest))
 
     def check_ids(self, tokens: list[int], field: str) -> None:
         """400 for ids that no token has."""
@@ -157,7 +160,7 @@ class Prompts:
         """How many tokens may be generated; 400 with the numbers where the model is too short for the request."""
         longest = self._model.max_model_len
         if count >= longest:
-            raise self.too_long(str(count), message.prompt)
+            raise self.too_long(count, message.prompt)
         if message.max_tokens is None:
             return min(longest - count, message.cap or longest)
         if count + message.max_tokens > longest:
@@ -168,6 +171,7 @@ class Prompts:
                 "Please shorten the prompt or lower max_tokens.",
                 "max_tokens",
                 TOO_LONG,
+                (count, longest),
             )
         return message.max_tokens
 
@@ -223,7 +227,7 @@ class Prompts:
         if not tokens:
             raise RenderRefused(400, "The prompt is empty: it must contain at least one token.", message.field)
         if len(tokens) > longest:
-            raise self.too_long(str(len(tokens)), prompt, self._to_blame(prompt, message.field), longest)
+            raise self.too_long(len(tokens), prompt, self._to_blame(prompt, message.field), longest)
         return tokens, second
 
     def _to_blame(self, prompt: Prompt, field: str) -> str:
@@ -243,7 +247,7 @@ class Prompts:
         else:
             tokens, order = self.media_tokens(prompt, text, message.media)
         if len(tokens) > self._model.max_model_len:
-            raise self.too_long(str(len(tokens)), message.prompt, message.field)
+            raise self.too_long(len(tokens), message.prompt, message.field)
         return tokens, self._items(prompt, tokens, order)
 
     def _picture_alone(self, message: Render, chat: str | None) -> tuple[list[int], list[PreparedMedia]]:
@@ -275,7 +279,7 @@ class Prompts:
             texts = {prompt.field or message.field: prompt.text, message.field: prompt.second}
         for field, text in texts.items():
             if least := least_tokens(self.tokenizer, text, longest):
-                raise self.too_long(f"at least {least}", prompt, field, longest)
+                raise self.too_long(least, prompt, field, longest, exact=False)
         return self._pooled.encode(prompt)
 
     def truncated(self, tokens: list[int], message: Render) -> list[int]:

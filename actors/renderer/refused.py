@@ -8,10 +8,18 @@ TOO_LONG = "context_length_exceeded"  # by this code clients know that they have
 
 
 class RenderRefused(ValueError):
-    """The request cannot be; status, message, field and code for the client."""
+    """The request cannot be; status, message, field and code for the client, and how long a prompt is and may be."""
 
-    def __init__(self, status: int, message: str, param: str | None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None,
+        code: str | None = None,
+        lengths: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
+        self.lengths = lengths

@@ -32,7 +32,7 @@ def with_names(error: ApiError, names: Mapping[str, str]) -> ApiError:
         return error
     old, new = found[0], names[found[0]]
     message = re.sub(rf"\b{old}\b", new, error.message)
-    return ApiError(error.status, message, new + error.param[len(old) :], error.code, error.retry_after)
+    return ApiError(error.status, message, new + error.param[len(old) :], error.code, error.retry_after, error.lengths)
 
 
 def naming(error: ApiError) -> str:

@@ -133,11 +133,11 @@ class LlamaCompletion:
     def _timings(self, choice: Choice) -> Object:
         """Of several prompts the times are those of all of them."""
         times = self._times(self._job)
-        computed = choice.prompt_tokens - choice.cached_tokens
+        computed, told = choice.prompt_tokens - choice.cached_tokens, self._told(choice)
         return {
             "cache_n": choice.cached_tokens,
-            **_rate("prompt", computed, times.prefill),
-            **_rate("predicted", self._told(choice), times.decode),
+            **_rate("prompt", computed, times.prefill, computed),
+            **_rate("predicted", told, times.decode, max(0, told - 1)),
         }
 
 
@@ -148,14 +148,14 @@ def _inside(value: Any, names: list[str]) -> Any:
     return value
 
 
-def _rate(name: str, count: int, took: int) -> Object:
-    """How many tokens in which time."""
+def _rate(name: str, count: int, took: int, timed: int) -> Object:
+    """How many tokens, and in which time `timed` of them: that of an answer begins behind its first."""
     ms = took / MS
     return {
         f"{name}_n": count,
         f"{name}_ms": ms,
-        f"{name}_per_token_ms": ms / count if count else 0.0,
-        f"{name}_per_second": 1000 * count / ms if ms else 0.0,
+        f"{name}_per_token_ms": ms / timed if timed else 0.0,
+        f"{name}_per_second": 1000 * timed / ms if ms else 0.0,
     }
 
 

@@ -22,4 +22,7 @@ def body_of(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
     kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
     if error.code == TOO_LONG:
         kind = "exceed_context_size_error"
-    return {"error": {"code": error.status, "message": naming(error), "type": kind}}
+    told = {"code": error.status, "message": naming(error), "type": kind}
+    if error.lengths is not None:
+        told["n_prompt_tokens"], told["n_ctx"] = error.lengths
+    return {"error": told}

@@ -16,6 +16,8 @@ class LlamaErrorDetail(Said):
     code: int
     message: str
     type: str
+    n_prompt_tokens: int | UnsetType = UNSET  # of a prompt that is too long
+    n_ctx: int | UnsetType = UNSET
 
 
 class LlamaError(Said):

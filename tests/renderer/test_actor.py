@@ -154,6 +154,7 @@ def test_refusals_say_what_is_wrong(
     assert isinstance(answer, Failed)
     assert (answer.status, answer.param) == (status, param) and words in answer.message
     assert answer.code == ("context_length_exceeded" if "maximum context length" in answer.message else None)
+    assert (answer.lengths is None) == (answer.code is None)
     assert not bench.got(bench.scheduler)
     assert isinstance(bench.render(TextPrompt("hello")), Rendered)
 

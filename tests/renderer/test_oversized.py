@@ -46,7 +46,8 @@ def test_nobody_tokenises_all_of_it(bench: Bench, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bench.renderer.prompts, "_text_tokens", None)
     answer = bench.render(prompt)
     assert isinstance(answer, Failed) and (answer.status, answer.param) == (400, field)
-    assert answer.code == "context_length_exceeded"
+    assert answer.code == "context_length_exceeded" and answer.lengths is not None
+    assert answer.lengths[0] > answer.lengths[1] == 64
     assert answer.message.startswith("This model's maximum context length is 64 tokens. However, your prompt has at le")
 
 

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.actors.protocol.messages import Finish
+from actorserve.http.errors import ApiError
+from actorserve.http.generation.times import JobTimes
 from actorserve.http.settings import AdapterNames, ServedAdapter
-from tests.http.fakes import finish_all
+from tests.http.fakes import finish_all, rendered, say
 from tests.http.realtime.test_client_secrets import OfFile
 from tests.http.serving import PATIENCE_S, Served, serving
 
@@ -41,6 +44,30 @@ async def test_a_prompt_is_read_and_nothing_said(served: Served, streamed: bool)
     for part in ('"content":""', '"tokens":[]', '"tokens_predicted":0', '"stop_type":"limit"', '"n_predict":0'):
         assert part in text, part
     assert '"id_slot":0' in text  # of one, as /props says
+
+
+async def test_rates_are_those_of_the_time_behind_the_first_token(served: Served) -> None:
+    second = 1_000_000_000
+    served.engine.job_times = JobTimes(scheduled=second, first_token=2 * second, last_token=6 * second)
+    client = await served.client()
+    for tokens, rate, each in ((3, 0.5, 2000.0), (1, 0.0, 0.0)):
+        client.send("POST", "/completion", {"prompt": "a"})
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "yes", tokens, Finish.STOP)
+        times = (await client.answer()).json["timings"]
+        assert (times["predicted_n"], times["predicted_ms"]) == (tokens, 4000.0)
+        assert (times["predicted_per_second"], times["predicted_per_token_ms"]) == (rate, each)
+        assert times["prompt_per_second"] == times["prompt_n"] == 3
+
+
+async def test_a_prompt_that_is_too_long_is_told_by_its_tokens(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", "/completion", {"prompt": "a"})
+    job = await served.job()
+    job.fail(ApiError(400, "It is too long.", "prompt", "context_length_exceeded", lengths=(70, 64)))
+    error = (await client.answer()).json["error"]
+    assert (error["type"], error["n_prompt_tokens"], error["n_ctx"]) == ("exceed_context_size_error", 70, 64)
 
 
 async def test_a_share_that_is_none_is_named(served: Served) -> None:
