@@ -259,7 +259,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     peer = peer_of(body.kv_transfer_params, settings.kv)
     params = parameters(body, settings.sampling_defaults, request_id, adapter=adapter, plugins=plugins, kv_peer=peer)
     prompts = completion_prompts(body, settings.special_tokens, settings.prompt_embeds)
-    _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts), "echo": body.echo})
+    _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts)})
     if len(prompts) * len(params) > MAX_SEQUENCES:
         raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
     options, continuous = body.stream_options, _continuous(body)
@@ -270,7 +270,7 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
         as_ids=bool(body.return_tokens_as_token_ids) or not settings.has_tokenizer,
         ids=bool(body.return_token_ids) or not settings.has_tokenizer,
         prompt_logprobs=body.prompt_logprobs is not None,
-        echo=[] if body.echo else None,
+        echo=([] if settings.has_tokenizer else [""] * len(prompts)) if body.echo else None,
         nothing=body.max_tokens == 0,
         metrics=bool(body.return_metrics),
         hands_on=settings.kv if hands_on(body.kv_transfer_params) else None,
@@ -281,6 +281,6 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     if wants.nothing and body.min_tokens:
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")
     needs_ids = wants.ids or wants.prompt_text or (wants.logprobs and wants.echo is not None)
-    echoed, names = prompts if body.echo else [], plugin_names(body, settings.plugins)
+    echoed, names = prompts if body.echo and settings.has_tokenizer else [], plugin_names(body, settings.plugins)
     rendering = _rendering(body, settings, adapter)
     return PreparedRequest(prompts, params, rendering, wants, None, needs_ids, echoed, names)

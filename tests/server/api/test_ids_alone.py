@@ -58,6 +58,19 @@ def test_ids_as_they_come(client: httpx.Client, expected: list[int]) -> None:
     assert found == {0: expected, 1: expected}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_tells_of_the_prompts_tokens(client: httpx.Client, expected: list[int], stream: bool) -> None:
+    body = {"prompt": IDS, "echo": True, "logprobs": 1, "stream": stream, **ASKED}
+    answer = client.post("/v1/completions", json=body).raise_for_status()
+    if stream:
+        parts = [json.loads(line[6:])["choices"][0] for line in answer.text.split("\n") if line.startswith("data: {")]
+    else:
+        parts = answer.json()["choices"]
+    assert parts[0]["prompt_token_ids"] == IDS and {part["text"] for part in parts} == {""}
+    told = [token for part in parts for token in (part["logprobs"] or {"tokens": []})["tokens"]]
+    assert told == [f"token_id:{token}" for token in IDS + expected]
+
+
 def test_a_token_ends_an_answer(client: httpx.Client, expected: list[int]) -> None:
     body = {"prompt": IDS, **ASKED, "stop_token_ids": [expected[2]]}
     (choice,) = client.post("/v1/completions", json=body).json()["choices"]
@@ -73,7 +86,7 @@ def test_a_token_ends_an_answer(client: httpx.Client, expected: list[int]) -> No
         ("/v1/completions", {"prompt": ["a", "b"]}, "prompt"),
         ("/v1/completions", {"prompt": IDS, "stop": ["x"]}, "stop"),
         ("/v1/completions", {"prompt": IDS, "bad_words": ["x"]}, "bad_words"),
-        ("/v1/completions", {"prompt": IDS, "echo": True}, "echo"),
+        ("/v1/completions", {"prompt": "a text", "echo": True}, "prompt"),
         ("/v1/completions", {"prompt": IDS, "response_format": {"type": "json_object"}}, "response_format"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, "messages"),
         ("/v1/responses", {"input": "hi"}, "messages"),
