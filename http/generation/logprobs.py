@@ -16,8 +16,12 @@ def token_text(text: bytes, token: int, as_id: bool) -> str:
     return f"token_id:{token}" if as_id else text.decode(errors="replace")
 
 
-def chat_logprobs(tokens: Iterable[TokenLogprobs], as_ids: bool, itself: bool = False) -> dict[str, Any]:
-    """`choices[].logprobs` of chat. `itself`: where no likely tokens are asked for, the token stands for them."""
+def chat_logprobs(
+    tokens: Iterable[TokenLogprobs], as_ids: bool, itself: bool = False, listed: bool = False
+) -> dict[str, Any]:
+    """`choices[].logprobs` of chat. `itself`: where no likely tokens are asked for, the token stands for them.
+    `listed`: the request lists which, and the token stands behind them where it is none of these.
+    """
 
     def entry(text: bytes, token: int, logprob: float) -> dict[str, Any]:
         return {"token": token_text(text, token, as_ids), "logprob": max(logprob, LOWEST), "bytes": list(text)}
@@ -25,7 +29,9 @@ def chat_logprobs(tokens: Iterable[TokenLogprobs], as_ids: bool, itself: bool = 
     content = []
     for one in tokens:
         own = entry(one.text, one.id, one.logprob)
-        best = [entry(*best) for best in one.best] or ([own] if itself else [])
+        best = [entry(*best) for best in one.best]
+        if (itself and not best) or (listed and all(token != one.id for _, token, _ in one.best)):
+            best.append(own)
         content.append(own | {"top_logprobs": best})
     return {"content": content, "refusal": None}
 

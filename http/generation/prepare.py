@@ -133,6 +133,7 @@ def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOption
         usage=bool(options and options.include_usage) or continuous,
         continuous_usage=continuous,
         logprobs=bool(body.logprobs),
+        listed=bool(body.logprob_token_ids),
         as_ids=bool(body.return_tokens_as_token_ids),
         ids=bool(body.return_token_ids),
         prompt_logprobs=body.prompt_logprobs is not None,

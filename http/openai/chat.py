@@ -73,7 +73,7 @@ class ChatAnswer:
     def _beside(self, news: ChoiceUpdate) -> dict[str, Any]:
         """What stands beside a message or delta."""
         wants = self._answer.wants
-        logprobs = chat_logprobs(news.logprobs, wants.as_ids) if wants.logprobs else None
+        logprobs = chat_logprobs(news.logprobs, wants.as_ids, listed=wants.listed) if wants.logprobs else None
         return {"logprobs": logprobs, **({"token_ids": news.ids} if wants.ids else {})}
 
     # --- streamed --------------------------------------------------------------------------------------------------

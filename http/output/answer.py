@@ -30,6 +30,7 @@ class AnswerOptions:
     usage: bool = False  # an event at the end of a stream
     continuous_usage: bool = False  # in each event of it
     logprobs: bool = False
+    listed: bool = False  # logprobs tell of tokens that the request lists
     as_ids: bool = False  # tokens are named by their ids
     ids: bool = False  # of the tokens of prompt and answer
     prompt_logprobs: bool = False

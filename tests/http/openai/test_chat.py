@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from tests.http.fakes import finish_all, rendered, say
 from tests.http.serving import HI, Answer, Served, serving, text_of
 
@@ -63,6 +63,21 @@ async def test_echo_puts_what_was_said_before_the_answer(served: Served) -> None
         assert "".join(texts) == expected
     nothing = await ask(served, "yes", echo=True)
     assert nothing.json["choices"][0]["message"]["content"] == "yes", "a user's words are not the assistant's"
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_the_drawn_token_stands_behind_those_that_are_listed(served: Served, listed: bool) -> None:
+    client = await served.client()
+    more = {"logprob_token_ids": [5, 6]} if listed else {"top_logprobs": 2}
+    client.send("POST", "/v1/chat/completions", {"messages": HI, "logprobs": True, **more})
+    job = await served.job()
+    rendered(job)
+    best = [(b"b", 5, -3.0), (b"c", 6, -4.0)]
+    told = [TokenLogprobs(b"a", 7, -1.0, 1, best), TokenLogprobs(b"c", 6, -4.0, 9, best)]
+    say(job, 0, "ac", 2, Finish.STOP, logprobs=told)
+    content = (await client.answer()).json["choices"][0]["logprobs"]["content"]
+    found = [[one["token"] for one in entry["top_logprobs"]] for entry in content]
+    assert found == [["b", "c", "a"] if listed else ["b", "c"], ["b", "c"]]
 
 
 @pytest.mark.parametrize("stream", [False, True])
