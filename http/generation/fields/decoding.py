@@ -15,6 +15,7 @@ from .choices import choices
 
 T = TypeVar("T")
 PATH = re.compile(r" - at `\$\.?(.*)`$")
+ANY_KEY = "[...]"  # behind it a path is within a value of an object whose keys are any
 UNKNOWN = re.compile(r"unknown field `(.+?)`")
 STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)', re.S)
 MOST_REWRITTEN = 256 << 10  # bytes of a body that is read twice
@@ -34,7 +35,7 @@ def decode(kind: type[T], body: bytes, inside: str | None = None, whole: str = "
     except msgspec.ValidationError as error:
         text = str(error)
         found = PATH.search(text)
-        path = found[1] if found else ""
+        path = found[1].partition(ANY_KEY)[0] if found else ""
         if inside is not None:
             path = f"{inside}{path}" if path.startswith("[") else f"{inside}.{path}" if path else inside
         if missing := re.search(r"missing required field `(.+?)`", text):

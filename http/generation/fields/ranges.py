@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,6 +22,7 @@ MAX_BIASES = 1024
 TOKEN = re.compile(r"[0-9]{1,10}")  # as a key of logit_bias
 MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
 MAX_SALT = 256
+MOST_SHOWN = 16  # values that an error names
 
 
 def check_ranges(body: msgspec.Struct) -> None:
@@ -83,8 +85,11 @@ def _check_words(request: GenerationFields, vocab_size: int) -> None:
     """Token ids, words and their weights."""
     for field, most in MAX_IDS.items():
         ids = getattr(request, field) or []
-        if len(ids) > most or any(not 0 <= token < vocab_size for token in ids):
-            raise bad_request(f"{field} takes at most {most} token ids, of 0 to {vocab_size - 1}.", field)
+        if len(ids) > most:
+            raise bad_request(f"{field} takes at most {most} token ids.", field)
+        if bad := [token for token in ids if not 0 <= token < vocab_size]:
+            text = f"{field} takes token ids below {vocab_size}, the size of the vocabulary, not {_shown(bad)}."
+            raise bad_request(text, field)
     if request.allowed_token_ids == []:
         raise bad_request("allowed_token_ids must not be empty: nothing could be drawn.", "allowed_token_ids")
     if request.logprob_token_ids is not None:
@@ -92,14 +97,23 @@ def _check_words(request: GenerationFields, vocab_size: int) -> None:
     biases = request.logit_bias or {}
     if len(biases) > MAX_BIASES:
         raise bad_request(f"logit_bias takes at most {MAX_BIASES} tokens.", "logit_bias")
-    for token, bias in biases.items():
-        if not (TOKEN.fullmatch(token) and int(token) < vocab_size) or not -100 <= bias <= 100:
-            text = f"logit_bias maps token ids (0 to {vocab_size - 1}) to -100 to 100, not {token[:32]!r} to {bias}."
-            raise bad_request(text, "logit_bias")
+    if bad := [
+        f"{token[:32]!r} to {bias}"
+        for token, bias in biases.items()
+        if not (TOKEN.fullmatch(token) and int(token) < vocab_size) or not -100 <= bias <= 100
+    ]:
+        text = f"logit_bias maps token ids below {vocab_size}, the size of the vocabulary, to -100 to 100, not"
+        raise bad_request(f"{text} {_shown(bad)}.", "logit_bias")
     words = request.bad_words or []
     if len(words) > MAX_BAD_WORDS or any(not 0 < len(word) <= MAX_BAD_WORD for word in words):
         raise bad_request(f"bad_words takes at most {MAX_BAD_WORDS} words of {MAX_BAD_WORD} characters.", "bad_words")
     check_salt(request.cache_salt)
+
+
+def _shown(values: Sequence[object]) -> str:
+    """Some of them, for an error."""
+    shown = ", ".join(f"{value!s:.64}" for value in values[:MOST_SHOWN])
+    return f"{shown} and {len(values) - MOST_SHOWN} more" if len(values) > MOST_SHOWN else shown
 
 
 def check_salt(salt: str | None) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS
-from tests.http.bodies import BIG, HI, chat, complete, for_chat, for_completion, refusal
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_IDS, MAX_STOP_LENGTH, MAX_STOPS, check_fields
+from actorserve.http.openai.schemas import CompletionRequest
+from tests.http.bodies import BIG, HI, body_of, chat, complete, for_chat, for_completion, refusal
 
 # --- JSON ----------------------------------------------------------------------------------------------------------
 
@@ -129,6 +131,7 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [  # field, value, words, param wh
     ("request_id", 5, "got `int`", ""),
     ("user", 5, "got `int`", ""),
     ("logit_bias", [1], "Expected `object | null`", ""),
+    ("logit_bias", {"5": None}, "got `null`", ""),
 ]
 
 
@@ -138,6 +141,20 @@ def test_a_bad_value_of_a_common_field(call: Any, field: str, value: Any, words:
     error = refusal(call, **{field: value})
     assert (error.status, error.param) == (400, param or field) and words in error.message
     assert field in error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        ({"stop_token_ids": [5, 1000, -2]}, "size of the vocabulary, not 1000, -2."),
+        ({"stop_token_ids": list(range(1000, 1100))}, ", 1015 and 84 more."),
+        ({"logit_bias": {"1000": 1, "7": 2, "x": 3, "8": 101}}, "not '1000' to 1.0, 'x' to 3.0, '8' to 101.0."),
+        ({"logit_bias": dict.fromkeys(map(str, range(1000, 1100)), 1)}, ", '1015' to 1.0 and 84 more."),
+    ],
+)
+def test_tokens_that_are_none_are_named_with_the_vocabularys_size(fields: dict[str, Any], end: str) -> None:
+    error = refusal(check_fields, decode(CompletionRequest, body_of(prompt="a", **fields)), 1000)
+    assert error.param in fields and "below 1000," in error.message and error.message.endswith(end)
 
 
 BAD_CHATS: list[tuple[dict[str, Any], str, str]] = [
