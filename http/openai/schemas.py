@@ -18,6 +18,7 @@ from .thinking import ReasoningOptions, ThinkingOptions, rename_thinking
 
 Object = dict[str, Any]
 MAX_CHOICES = 128
+NO_LIMIT = -1  # of tokens but the model's own, as llama.cpp's and LM Studio's clients say it
 Priority = Annotated[int | None, INT32]
 Logprobs = Range(0, MOST_LOGPROBS)
 
@@ -142,7 +143,8 @@ class ChatRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: msgspec.Raw
-    max_completion_tokens: Annotated[int | None, Range(1)] = None
+    max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None
+    max_completion_tokens: Annotated[int | None, Range(NO_LIMIT)] = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: Object | None = None
@@ -197,7 +199,7 @@ class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]] | None = None
-    max_tokens: Annotated[int | None, Range(0)] = None  # 0, with echo, for those who want a prompt's logprobs only
+    max_tokens: Annotated[int | None, Range(NO_LIMIT)] = None  # 0, with echo, for those who want its logprobs only
     logprobs: Annotated[int | bool | None, Logprobs] = None
     echo: bool | None = None
 
@@ -208,6 +210,8 @@ class CompletionRequest(GenerationFields, kw_only=True):
 
 class TokensRequest(CompletionRequest, kw_only=True):
     """What a GenerateRequest asks for: a completion, but up to the model's length unless it is told."""
+
+    max_tokens: Annotated[int | None, Range(0)] = None
 
 
 class GenerateParameters(GenerationFields, kw_only=True):

@@ -159,6 +159,8 @@ def _not_built(kind: Any, nothing: tuple[object, ...]) -> Schema:
 
 def _chat(schema: Schema, book: Book) -> None:
     fields = schema["properties"]
+    for name in ("max_tokens", "max_completion_tokens"):
+        fields[name]["description"] = "-1: no limit."
     fields["echo"]["description"] = "The assistant's message, where that is the last, stands before the answer."
     if book.settings.reasoning_parser is None:
         fields["thinking_token_budget"] = NULL
@@ -232,7 +234,7 @@ def _completion(schema: Schema, book: Book) -> None:
     schema["required"] = ["prompt"]
     _constraints(fields)
     fields["suffix"]["description"] = "For models whose tokenizers have tokens for what stands between two texts."
-    fields["max_tokens"]["description"] = f"null: {COMPLETION_MAX_TOKENS}. 0 goes with echo."
+    fields["max_tokens"]["description"] = f"null: {COMPLETION_MAX_TOKENS}; -1: no limit. 0 goes with echo."
 
 
 def _tokenize(schema: Schema, book: Book) -> None:

@@ -28,7 +28,7 @@ from actorserve.actors.options.config import make_config
         ({"n": 0}, "n must be between 1"),
         ({"n": "two"}, "n: Expected `int"),
         ({"best_of": 2, "n": 3}, "best_of must be at least n"),
-        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"max_tokens": 0}, "max_tokens must be -1 or at least 1"),
         ({"min_tokens": 17}, "min_tokens .17. must not be more than max_tokens"),
         ({"logprobs": 21}, "logprobs must be between"),
         ({"prompt_logprobs": -1}, "prompt_logprobs must be between"),

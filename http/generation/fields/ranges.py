@@ -10,7 +10,14 @@ import msgspec
 from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, ranges_of
 
 from ...errors import bad_request
-from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection
+from ...openai.schemas import (
+    NO_LIMIT,
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+    RepetitionDetection,
+    TokensRequest,
+)
 from ...settings import KVSharing
 from . import kv_transfer
 from .unsupported import check_built
@@ -37,14 +44,11 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSha
     """All ranges, and a 400 for what is not built. `kv`: how servers come by each other's blocks."""
     check_built(request, (kv_transfer.FIELD,) if kv is not None else ())
     kv_transfer.check_transfer(request.kv_transfer_params, kv)
-    if (
-        isinstance(request, CompletionRequest)
-        and not request.echo
-        and request.max_tokens is not None
-        and request.max_tokens < 1
-    ):
-        raise bad_request(f"max_tokens must be at least 1, not {request.max_tokens}.", "max_tokens")
     check_ranges(request)
+    for name in ("max_tokens", "max_completion_tokens"):
+        if getattr(request, name, None) == 0 and not (isinstance(request, CompletionRequest) and request.echo):
+            least = "at least 1" if isinstance(request, TokensRequest) else f"{NO_LIMIT} or at least 1"
+            raise bad_request(f"{name} must be {least}, not 0.", name)
     if request.truncate_prompt_tokens == 0:
         raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
     if request.stream_options is not None and not request.stream:

@@ -19,7 +19,14 @@ from actorserve.actors.protocol.request import (
 )
 
 from ...errors import bad_request
-from ...openai.schemas import ChatRequest, CompletionRequest, GenerationFields, RepetitionDetection, TokensRequest
+from ...openai.schemas import (
+    NO_LIMIT,
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+    RepetitionDetection,
+    TokensRequest,
+)
 from .ranges import check_fields, stop_strings
 
 __all__ = ["check_fields", "max_tokens_of", "parameters", "with_own_seeds"]
@@ -34,11 +41,12 @@ OF_GENERATION = tuple(name for name in SAMPLING_FIELDS if name in Generation.__s
 
 def max_tokens_of(request: GenerationFields) -> int | None:
     """The most tokens to generate; None: as many as the model's length allows."""
-    if isinstance(request, ChatRequest):
-        return request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
-    if isinstance(request, TokensRequest):
-        return request.max_tokens
-    return COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    limit = request.max_tokens
+    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
+        limit = request.max_completion_tokens
+    if limit is None and not isinstance(request, ChatRequest | TokensRequest):
+        return COMPLETION_MAX_TOKENS
+    return None if limit == NO_LIMIT else limit
 
 
 def parameters(

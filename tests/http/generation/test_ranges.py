@@ -70,7 +70,7 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [  # field, value, words, param wh
     ("max_tokens", 5.5, "got `float`", ""),
     ("max_tokens", True, "got `bool`", ""),
     ("max_tokens", 0, "at least 1, not 0", ""),
-    ("max_tokens", -1, "at least 1, not -1", ""),
+    ("max_tokens", -2, "at least -1, not -2", ""),
     ("max_tokens", 1 << 31, "less than 2**31", ""),
     ("max_tokens", BIG, "less than 2**31", ""),
     ("n", 0, f"between 1 and {MAX_CHOICES}, not 0", ""),

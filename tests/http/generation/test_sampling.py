@@ -103,6 +103,9 @@ def test_the_most_tokens() -> None:
     assert most(ChatRequest, max_tokens=5, max_completion_tokens=7) == 7
     assert most(ChatRequest, max_tokens=9, max_completion_tokens=7) == 7
     assert most(ChatRequest, max_tokens=9, max_completion_tokens=None) == 9
+    assert most(ChatRequest, max_tokens=-1) is most(CompletionRequest, max_tokens=-1) is None
+    assert most(ChatRequest, max_tokens=9, max_completion_tokens=-1) is None
+    assert refusal(for_chat, min_tokens=5, max_tokens=4) and for_chat(min_tokens=5, max_tokens=-1)
 
 
 def test_models() -> None:

@@ -44,7 +44,7 @@ RULES = re.compile(
             "logprob_token_ids goes with logprobs",
             "min_tokens .* must not be more than max_tokens",
             "min_tokens must be 0 with max_tokens 0",
-            "max_tokens must be at least 1, not 0",  # without echo
+            "max_(completion_)?tokens must be (-1 or )?at least 1, not 0",  # without echo
             "repetition_detection.(min_pattern_size|min_count) must be at",
             "goes with use_beam_search|use_beam_search (does not go|cannot)|with use_beam_search",
             "best_of is a field of completions|best_of must be at least n|best_of cannot be streamed",
@@ -93,7 +93,7 @@ def ease(case: Any, odd: bool) -> None:
     if not isinstance(body, dict):
         return
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n", "best_of"):
-        if isinstance(body.get(name), (int, float)) and body[name] > SHORT:
+        if isinstance(body.get(name), (int, float)) and (body[name] > SHORT or body[name] == -1):
             body[name] = SHORT
     name = "max_output_tokens" if "input" in body else "max_tokens"
     if body.get(name) is None and body.get("max_completion_tokens") is None:
