@@ -41,6 +41,7 @@ class Edits:
 
     applied: list[Object]
     tokens: int | None  # of the prompt before them, if it was counted
+    left: int | None = None  # the same behind them
 
     @property
     def said(self) -> Object:
@@ -67,7 +68,7 @@ async def edited(request: R, count: Callable[[R], Awaitable[int]]) -> tuple[R, E
         if tokens - left >= edit.least:
             applied.append(cleared | {"cleared_input_tokens": tokens - left})
             request, tokens = shorter, left
-    return request, Edits(applied, first)
+    return request, Edits(applied, first, tokens)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,8 @@ class Api:
         self._check_model(request, body.model)
         tokens_of = partial(self._generator.tokens_of, prompt_of)
         body, edits = await edited(body, tokens_of)
-        return json_response(count(await tokens_of(body), edits))
+        counted = None if edits is None else edits.left
+        return json_response(count(await tokens_of(body) if counted is None else counted, edits))
 
     async def go_on(self, request: web.Request) -> web.StreamResponse:
         """A stream that another server has begun: its request's handler goes on with it."""

@@ -13,6 +13,7 @@ from actorserve.http.anthropic.requests import prompt_of
 from actorserve.http.anthropic.schemas import CountRequest
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.unsupported import read
+from tests.http.serving import Served
 
 USES, THINKING = "clear_tool_uses_20250919", "clear_thinking_20251015"
 KEY = "0123456789abcdef01234567"
@@ -92,7 +93,15 @@ def test_the_oldest_results_of_tools_go() -> None:
         "cleared_tool_uses": 3,
         "cleared_input_tokens": whole - len(json.dumps(messages)),
     }
-    assert edits.tokens == whole
+    assert edits.tokens == whole and edits.left == len(json.dumps(messages))
+
+
+@pytest.mark.parametrize(("trigger", "prompts"), [(0, 2), (10**6, 1)])
+async def test_each_prompt_is_counted_once(served: Served, trigger: int, prompts: int) -> None:
+    asked = {"messages": TALK, "context_management": {"edits": [due(trigger)]}}
+    answer = (await served.ask("POST", "/v1/messages/count_tokens", asked)).json
+    assert answer == {"input_tokens": 2, "context_management": {"original_input_tokens": 2}}
+    assert len(served.engine.asked) == prompts
 
 
 def test_three_are_kept_where_nothing_is_said() -> None:
