@@ -37,7 +37,8 @@ from ..openai.schemas import (
     GenerationFields,
     SessionParams,
 )
-from ..openai.sessions import Sessions, TurnFormat, session_of
+from ..openai.session_turns import TurnFormat
+from ..openai.sessions import Sessions, session_of
 from ..openai.token_ids import TokensFormat, completion_of
 from ..output.answer import Answer, AnswerOptions
 from ..output.formats import AnswerFormat, MakeAnswerFormat, MessagesFormat

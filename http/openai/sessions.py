@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -20,11 +20,9 @@ from msgspec import Meta
 from actorserve.actors.protocol.topics.prompts import Prompt, TextPrompt, TokenPrompt
 
 from ..errors import ApiError, bad_request
-from ..generation.choice import Choice
 from ..generation.idempotency_keys import KEY_BYTES
-from ..generation.job import Engine, Job
+from ..generation.job import Engine
 from ..generation.prepare import PreparedRequest
-from ..output.formats import AnswerFormat
 from .schemas import CompletionRequest, SessionParams
 
 MOST_TURNS = 64  # of a session that can be gone on from
@@ -77,7 +75,7 @@ class Continued:
     client: str
     model: int
     after: str  # the turn before it, or nothing
-    replaces: bool  # what stands behind that is forgotten once this is begun
+    replaces: bool  # what stands behind that is forgotten once something of this has come
     asked: PreparedRequest
 
 
@@ -164,25 +162,45 @@ class Sessions:
         tokens, _ = await self._engine.tokenize(prompt, False)
         return tokens
 
-    def begun(self, turn: Continued, name: str) -> None:
-        """Its answer, of this id, is being made: nothing refuses it any more, and what it takes the place of goes."""
-        session = self._load(turn.session)
-        if session is None or session.client != turn.client or name in session.turns or name in session.forgotten:
-            return
+    def begun(self, turn: Continued, name: str) -> frozenset[str]:
+        """Its answer, of this id, is asked for. The turns that there are before it."""
+        session = self._load_for(turn, name)
+        if session is None:
+            return frozenset()
+        stood = frozenset({*session.turns, *session.running})
         session.model = turn.model
-        if turn.replaces:
-            _forget(session, turn.after)
         session.running[name] = turn.after
         while len(session.running) > MOST_TURNS:  # those that were given up
             del session.running[next(iter(session.running))]
         self._put(session)
+        return stood
+
+    def started(self, turn: Continued, name: str, stood: frozenset[str]) -> None:
+        """Nothing refuses it any more: what it takes the place of goes, of those that stood there when it was begun."""
+        session = self._load_for(turn, name)
+        if session is not None and turn.replaces:
+            _forget(session, turn.after, stood)
+            self._put(session)
+
+    def refused(self, turn: Continued, name: str) -> None:
+        """Nothing comes of it."""
+        session = self._load_for(turn, name)
+        if session is not None and session.running.pop(name, None) is not None:
+            self._put(session)
+
+    def _load_for(self, turn: Continued, name: str) -> Session | None:
+        """The session of a turn that it has not, and that none has taken the place of."""
+        session = self._load(turn.session)
+        if session is None or session.client != turn.client or name in (*session.turns, *session.forgotten):
+            return None
+        return session
 
     def keep(self, turn: Continued, name: str, prompt: list[int], answer: list[int]) -> None:
         """It has ended; `name` is the id of its answer. A session that was closed meanwhile keeps nothing, nor does one
         in which another turn has taken its place; and one that has the turn has it already.
         """
-        session = self._load(turn.session)
-        if session is None or session.client != turn.client or name in (*session.turns, *session.forgotten):
+        session = self._load_for(turn, name)
+        if session is None:
             return
         session.running.pop(name, None)
         kept = msgspec.msgpack.encode(Turn(prompt, answer))
@@ -225,14 +243,15 @@ def _turn_before(session: Session, params: SessionParams) -> str:
     return after
 
 
-def _forget(session: Session, after: str) -> None:
-    """All turns behind this one, or all of them; also such as have not ended."""
-    gone = {after} if after else {*session.turns, ""}
-    for turn, before in session.turns.items():  # each stands behind the one that it follows
-        if before in gone:
+def _forget(session: Session, after: str, stood: frozenset[str]) -> None:
+    """Of these turns all behind this one, or all; also such as have not ended."""
+    behind, gone = {after}, set[str]()
+    for turn, before in (session.turns | session.running).items():  # each stands behind the one that it follows
+        if turn in stood and turn != after and (not after or before in behind):
+            behind.add(turn)
             gone.add(turn)
-    session.turns = {turn: before for turn, before in session.turns.items() if turn not in gone or turn == after}
-    late = [turn for turn, before in session.running.items() if before in gone]
+    session.turns = {turn: before for turn, before in session.turns.items() if turn not in gone}
+    late = [turn for turn in session.running if turn in gone]
     session.running = {turn: before for turn, before in session.running.items() if turn not in late}
     session.forgotten = [*session.forgotten, *late][-MOST_TURNS:]
 
@@ -240,46 +259,6 @@ def _forget(session: Session, after: str) -> None:
 def _last_turn(session: Session, params: SessionParams) -> str:
     """Where a turn that names none goes on."""
     return next(reversed(session.turns), "") if session.streaming and not params.replace else ""
-
-
-class TurnFormat:
-    """Implements output.formats.AnswerFormat: another's, whose turn is kept before the client has its end."""
-
-    def __init__(self, form: AnswerFormat, job: Job, sessions: Sessions, turn: Continued, name: str) -> None:
-        self._form, self._job, self._turn, self._name = form, job, turn, name
-        self._sessions = sessions
-        self._ids: list[int] = []
-        sessions.begun(turn, name)
-
-    @property
-    def media_type(self) -> str:
-        return self._form.media_type
-
-    def whole(self) -> Any:
-        self._add(self._job.choices[0])
-        return self._form.whole()
-
-    def _add(self, choice: Choice) -> None:
-        """Before the choice is taken, what is new of it; a successor is given all of it."""
-        self._ids += choice.ids
-        if choice.finish_reason is not None:
-            self._sessions.keep(self._turn, self._name, choice.prompt_ids, self._ids)
-
-    def first(self, choice: Choice) -> bytes:
-        return self._form.first(choice)
-
-    def update(self, choice: Choice) -> bytes:
-        self._add(choice)
-        return self._form.update(choice)
-
-    def state(self, choice: Choice) -> int:
-        return self._form.state(choice)
-
-    def closing(self) -> bytes:
-        return self._form.closing()
-
-    def failed(self, error: ApiError) -> bytes:
-        return self._form.failed(error)
 
 
 def new_session_id(frontend: int, owner: Callable[[str], int]) -> str:
