@@ -46,6 +46,7 @@ from .accounts.accounts import FrontendAccounts
 from .administration.adapters import FrontendAdapters
 from .administration.commands import Administration
 from .inbox import FrontendInbox
+from .lengths import post_measured
 from .observability.client_metrics import ClientMetrics
 from .observability.dashboard import DashboardFigures
 from .observability.job_times import read_times
@@ -81,7 +82,7 @@ class FrontendEngine(Engine):
         self.renderers = Renderers(context)
         self._calls = Calls(
             *(own, context.incarnation, count, self.renderers.ask),
-            [partial(context.post_alone, scheduler) for scheduler in system.schedulers],
+            [partial(post_measured, context, scheduler) for scheduler in system.schedulers],
             self.renderers.answered,
         )
         self.adapters = FrontendAdapters(context, self._calls)

@@ -15,9 +15,11 @@ from ..protocol.topics.calls import Tokenize
 from ..protocol.topics.io_processors import PostProcess
 from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context
-from .media import MediaGate, Record, taken_out
+from .lengths import check_length, post_measured
+from .media import REF_BYTES, MediaGate, Record, taken_out
 
 ROOM = 512  # bytes of a message beside its numbers
+TOLD = 1024  # bytes that a media actor tells of a picture; of those that take more it knows whether they fit
 
 
 class Renderers:
@@ -43,35 +45,41 @@ class Renderers:
 
     def render(self, renderer: str, message: Render) -> None:
         """Post it, and count its sequences until each `leaves`."""
-        self._sequences[renderer] += len(message.refs)
         self._context.post_alone(renderer, message)
+        self._sequences[renderer] += len(message.refs)
 
     def reserve(
-        self, prompts: Sequence[Prompt], renderings: Sequence[Mapping[str, Any]], width: int
+        self, model: int, prompts: Sequence[Prompt], renderings: Sequence[Mapping[str, Any]], width: int
     ) -> list[Record | None]:
-        """Room for the pictures of each prompt that has some, and of which so many answers are made; all, or ApiError
-        503.
+        """Room for the pictures of each prompt that has some, and of which so many answers are made; all, or ApiError:
+        413 where one is longer than renderers are told, 503 where there is no room.
         """
         records: list[Record | None] = []
         try:
             for prompt, rendering in zip(prompts, renderings, strict=True):
                 plain, sources = taken_out(prompt)
+                message = Render([], plain, **rendering)
+                check_length(self._context, self._names[model][0], message, REF_BYTES * width + TOLD * len(sources))
                 if self.media is not None and sources:
-                    records.append(self.media.reserve(Render([], plain, **rendering), sources, width))
+                    records.append(self.media.reserve(message, sources, width))
                 else:
                     records.append(None)
         except ApiError:
-            for record in records:
-                if self.media is not None and record is not None:
-                    self.media.give_back(record)
+            self.give_back(records)
             raise
         return records
+
+    def give_back(self, records: Sequence[Record | None]) -> None:
+        """Of these prompts nobody was told."""
+        for record in records:
+            if self.media is not None and record is not None:
+                self.media.give_back(record)
 
     def render_later(self, renderer: str, record: Record, refs: list[int]) -> None:
         """The same, by way of a media actor."""
         assert self.media is not None
-        self._sequences[renderer] += len(refs)
         self.media.render(renderer, record, refs)
+        self._sequences[renderer] += len(refs)
 
     def leaves(self, renderer: str, ref: int) -> None:
         """One sequence was rendered there, or never will be."""
@@ -85,7 +93,9 @@ class Renderers:
         if self.media is not None and isinstance(message, Tokenize):
             plain, sources = taken_out(message.prompt)
             if sources:
-                self.media.ask(renderer, msgspec.structs.replace(message, prompt=plain), sources, model)
+                message = msgspec.structs.replace(message, prompt=plain)
+                check_length(self._context, renderer, message, TOLD * len(sources))
+                self.media.ask(renderer, message, sources, model)
                 return
         if isinstance(message, PostProcess):
             size = len(message.data) + sum(len(one.numbers) + ROOM for one in message.pooled)
@@ -93,7 +103,9 @@ class Renderers:
             if size > most:
                 text = f"data: its prompts have {size} bytes of vectors; at most {most} reach the plugin."
                 raise ApiError(413, text, "data")
-        self._context.post_alone(renderer, message)
+            self._context.post_alone(renderer, message)
+        else:
+            post_measured(self._context, renderer, message)
 
     def answered(self, call: int) -> None:
         """Nobody waits for what was asked with this number."""

@@ -15,6 +15,8 @@ import os
 import time
 from collections.abc import Iterator
 
+import msgspec
+
 from actorserve.shm.media.entries import MediaEntries
 from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.table.stamps import Stamp, Stamps
@@ -39,6 +41,10 @@ POLL_S = 0.05  # between two looks for what nobody tells: a client that has gone
 NO_ROOM = (
     "the memory for pictures is full of those of running requests, and none was free within {:g} s; "
     "--media-memory-bytes makes it larger"
+)
+TOO_LONG = (
+    "With what is written for its pictures and sounds the request has {} bytes; other processes of the server are told "
+    "at most {}."
 )
 
 
@@ -197,9 +203,15 @@ class MediaActor(Actor):
 
     def _hand_on(self, pending: Pending) -> None:
         """All of its pictures are there: these slots have them, and a renderer goes on."""
+        message, renderer = pending.message(), pending.request.renderer
+        size, most = len(msgspec.msgpack.encode(message)), self.context.outboxes[renderer].max_message
+        if size > most:
+            self._count(MediaGauge.REFUSED)
+            self._end(pending, MediaRefused(TOO_LONG.format(size, most), 413), None)
+            return
         entries = [part.entry for part in pending.parts if part.entry is not None]
         self.entries.hold(pending.refs, entries)
-        self.context.post_alone(pending.request.renderer, pending.message())  # type: ignore[arg-type]
+        self.context.post_alone(renderer, message)  # type: ignore[arg-type]
         self._forget(pending)
         self._pin()
         self._told.append(pending)

@@ -170,6 +170,21 @@ def test_base64_as_clients_write_it(bench: Bench) -> None:
     assert len(others) == 4 and all(media == first for media in others)
 
 
+def test_a_request_that_is_too_long_for_its_renderer_costs_no_actor(bench: Bench) -> None:
+    """Pictures and all: it is answered, and a successor does not find it."""
+    refs = [bench.open()]
+    text = TextPrompt("x" * bench.frontend.outboxes["renderer-0"].max_message)
+    record = bench.gate.reserve(Render([], text), [source(1)], len(refs))
+    bench.gate.render("renderer-0", record, refs)
+    bench.ask(source(2))
+    bench.run()
+    [failed] = bench.told()
+    assert isinstance(failed, Failed) and (failed.refs, failed.status) == (refs, 413)
+    assert len(bench.rendered()) == 1 and refs[0] not in bench.media.entries._holders
+    bench.restart()
+    assert not bench.media._pending
+
+
 def scene(model: ModelInfo) -> Bench:
     """Two requests wait; a third is done, and ends now."""
     made = Bench(model)

@@ -81,41 +81,56 @@ class Jobs:
         if (refusal := self._sleep.refusal()) is not None:
             raise refusal
         self._make_room(len(job.choices), job.counted)
-        if self._quotas is None or job.account is None:
-            self._open(job, None)
-            return
-        self._quotas.admit(job, job.account)
+        quotas = None
+        if self._quotas is not None and job.account is not None:
+            quotas = self._quotas
+            quotas.admit(job, job.account)
+        asked: list[int] = []
         done = False
         try:
-            self._open(job, self._quotas)
+            self._open(job, quotas, asked)
             done = True
         finally:
-            self._quotas.opened(done)
+            if quotas is not None:
+                quotas.opened(done)
+            if not done:
+                self._close(job, asked)
+        self._add(job, asked)
+        self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
 
-    def _open(self, job: Job, quotas: Quotas | None) -> None:
+    def _open(self, job: Job, quotas: Quotas | None, asked: list[int]) -> None:
+        """`asked`: the slots that were opened, and of which a renderer is told."""
         now = time.monotonic_ns()
-        taken: list[int] = []
         width = len(job.params)
         own = [job.rendering_of(number) for number in range(len(job.prompts))]
         params, renderings = self._weights.add(job.all_params(), own)
         if max(map(len, params)) > self._table.params_bytes:
             raise bad_request("The request's parameters are too long together.")
-        records = self._renderers.reserve(job.prompts, renderings, width)
-        for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
-            renderer = self._renderers.least_loaded(job.model)
-            indices = range(number * width, (number + 1) * width)
-            opened = [self._slots.open(params[index], now, job, index, renderer) for index in indices]
-            for index, ref in zip(indices, opened, strict=True):
-                job.choices[index].ref = ref
-                if quotas is not None:
-                    quotas.hold(ref, index, width)
-            if record is None:
-                self._renderers.render(renderer, Render(opened, prompt, **renderings[number]))
-            else:
-                self._renderers.render_later(renderer, record, opened)
-            taken += opened
-        self._add(job, taken)
-        self._deadlines[job] = self._loop.call_later(RENDER_S, self._too_late, job)
+        records = self._renderers.reserve(job.model, job.prompts, renderings, width)
+        try:
+            for number, (prompt, record) in enumerate(zip(job.prompts, records, strict=True)):
+                renderer = self._renderers.least_loaded(job.model)
+                opened = []
+                for index in range(number * width, (number + 1) * width):
+                    ref = job.choices[index].ref = self._slots.open(params[index], now, job, index, renderer)
+                    if quotas is not None:
+                        quotas.hold(ref, index, width)
+                    opened.append(ref)
+                if record is None:
+                    self._renderers.render(renderer, Render(opened, prompt, **renderings[number]))
+                else:
+                    self._renderers.render_later(renderer, record, opened)
+                asked += opened
+        finally:
+            self._renderers.give_back(records[len(asked) // width :])
+
+    def _close(self, job: Job, asked: list[int]) -> None:
+        """What could not be begun: slots of which no renderer was told are free, and the others are cancelled."""
+        for ref in job.refs:
+            if ref not in asked and self._slots.use(ref) is not None:
+                self._slots.close(ref)
+        self._refs[job] = asked
+        self.release(job)
 
     def _make_room(self, sequences: int, field: str) -> None:
         """Until so many slots are free, answers that are kept go; ApiError if that is not enough."""
