@@ -50,8 +50,7 @@ class Quotas:
         place = own, system.first_slot(own), system.slots_per_frontend
         self.ledger = LedgerWriter(context.segment, offset, *sizes, place)
         self._table = context.table
-        self._longest = context.model.max_model_len
-        self._pools = context.model.pooling is not None
+        self._models = [served.info for served in system.models]
         self._admitted: Line | None = None  # as the slots of the request that is let in have it
 
     # --- letting in ----------------------------------------------------------------------------------------------
@@ -85,7 +84,7 @@ class Quotas:
             self._refuse(account, Total.REFUSED_TOKENS, "tokens a minute", tokens.limit, tokens.wait_s())
         if account.concurrent is not None and len({line.admission for _, line in running}) >= account.concurrent:
             self._refuse(account, Total.REFUSED_CONCURRENT, "requests at once", account.concurrent, 1)
-        share = self._share(account, running, len(job.choices))
+        share = self._share(account, running, len(job.choices), self._models[job.model].max_model_len)
         job.headers = self._headers(requests, tokens, 1)
         job.rendering = {**job.rendering, "most_tokens": share, "most_generated": account.max_tokens}
         if account.priority is not None:
@@ -113,7 +112,8 @@ class Quotas:
 
     def _generated_here(self, ref: int, tokens: int) -> int:
         """Without those that another server has generated, which has charged them."""
-        return 0 if self._pools else max(0, tokens - self._table.given(ref))
+        pools = self._models[self._table.model(ref)].pooling is not None
+        return 0 if pools else max(0, tokens - self._table.given(ref))
 
     def _headers(self, requests: MinuteLimit | None, tokens: MinuteLimit | None, taken: int) -> dict[str, str]:
         return {
@@ -121,8 +121,10 @@ class Quotas:
             **(tokens.headers("tokens") if tokens is not None else {}),
         }
 
-    def _share(self, account: Account, running: list[tuple[int, Line]], sequences: int) -> int | None:
-        """Tokens that each sequence of a request may have of the budget, its prompt among them."""
+    def _share(self, account: Account, running: list[tuple[int, Line]], sequences: int, longest: int) -> int | None:
+        """Tokens that each sequence of a request may have of the budget, its prompt among them. `longest`: that its
+        model takes.
+        """
         if account.budget is None:
             return None
         totals = self.ledger.totals(account.entry)
@@ -130,7 +132,7 @@ class Quotas:
         reserved = sum(line.reserved for _, line in running)
         if left < 2 * sequences:
             self._refuse(account, Total.REFUSED_BUDGET, "tokens in all", account.budget, None)
-        share = min(self._longest, left // sequences)
+        share = min(longest, left // sequences)
         if share * sequences > left - reserved:
             self._refuse(account, Total.REFUSED_BUDGET, "tokens in all, what runs included", account.budget, 1)
         return share
