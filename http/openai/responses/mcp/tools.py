@@ -20,6 +20,8 @@ LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 MOST_SERVERS = 16
 MOST_HEADERS = 32
+LONGEST_URL = 8192  # characters
+LONGEST_HEADERS = 64 << 10  # characters of all of a server's: with a call they fit into the lane to the tools actor
 
 
 class McpServer(NamedTuple):
@@ -93,6 +95,8 @@ def _url(url: str, path: str, settings: Settings) -> str:
     if not settings.tools_by_url:
         text = f"{field}: this server takes MCP servers by the labels of its --tool-server, and by no URL."
         raise bad_request(text, field)
+    if len(url) > LONGEST_URL:
+        raise bad_request(f"{field} has {len(url)} characters; at most {LONGEST_URL} are taken.", field)
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) and not parts.username
@@ -114,6 +118,10 @@ def _headers(tool: ResponsesTool, path: str) -> dict[str, str]:
         if not tool.authorization.isprintable() or not tool.authorization.isascii():
             raise bad_request(f"{path}.authorization cannot be sent.", f"{path}.authorization")
         headers["Authorization"] = f"Bearer {tool.authorization}"
+    if (size := sum(len(name) + len(value) for name, value in headers.items())) > LONGEST_HEADERS:
+        field = f"{path}.{'headers' if len(tool.authorization or '') < size / 2 else 'authorization'}"
+        text = f"{field}: what is sent with each call has {size} characters; at most {LONGEST_HEADERS} are taken."
+        raise bad_request(text, field)
     return headers
 
 
