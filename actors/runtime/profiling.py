@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,6 +46,12 @@ class DeviceProfiler(Protocol):
 def part_name(actor: str, incarnation: int, began: int) -> str:
     """Of the profile that began then."""
     return f"{actor}.{incarnation}.{began}{PART}"
+
+
+def is_part(name: str, actors: Collection[str]) -> bool:
+    """Is this the name of a part of one of these actors? The folder may have files of others."""
+    actor, *numbers = name.removesuffix(PART).rsplit(".", 2)
+    return name.endswith(PART) and actor in actors and len(numbers) == 2 and all(map(str.isdecimal, numbers))
 
 
 def engine_part(engine: int) -> str:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from actorserve.actors.runtime.profiling import MissedProfiles, Part, ProfileWatch, change_profile, part_name
+from actorserve.actors.runtime.profiling import (
+    MissedProfiles,
+    Part,
+    ProfileWatch,
+    change_profile,
+    is_part,
+    part_name,
+)
 from actorserve.shm.kv_map.profile import ProfileState, ProfileWords
 
 
@@ -48,3 +55,11 @@ def test_one_that_begins_is_not_taken_for_one_that_is_over() -> None:
     words.state = ProfileState(9, 0)
     assert [missed.look() for _ in range(3)] == [0, 9, 0]
     assert MissedProfiles(words).look() == 0, "a successor has missed nothing"
+
+
+def test_parts_are_told_from_other_files_of_that_ending() -> None:
+    """The folder may be one that downloads go to."""
+    actors = ["worker@0", "renderer-0+a.b"]
+    assert all(is_part(part_name(actor, 3, 12345), actors) for actor in actors)
+    others = ["film.mkv.part", "worker@0.part", "worker@0.3.part", "worker@0.3.x.part", "other.3.12345.part"]
+    assert not any(is_part(name, actors) for name in [*others, "worker@0.3.12345.writing", "x.worker@0.3.12345.part"])

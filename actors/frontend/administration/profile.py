@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...protocol.actor_spec import ActorSpec
 from ...protocol.kinds import kind_of
 from ...protocol.topics.administration import Profile, Profiled
 from ...runtime.process import Context
-from ...runtime.profiling import PART, Part, engine_part, part_name
+from ...runtime.profiling import PART, Part, engine_part, is_part, part_name
 from ..rpc import Calls
 
 PARTS_S = 15.0  # in which actors write their parts
@@ -35,7 +36,7 @@ class Profiles:
         folder = self._wanted()
         if not await self._ask(seconds):
             raise bad_request("A profile is running; POST /stop_profile ends it.")
-        await asyncio.to_thread(_remove_parts, folder)
+        await asyncio.to_thread(_remove_parts, folder, set(self._names))
 
     async def stop(self) -> dict[str, Any]:
         """Where the trace is, and whose part is missing."""
@@ -44,12 +45,8 @@ class Profiles:
         if not began:
             raise bad_request("No profile is running; POST /start_profile begins one.")
         board = self._context.board
-        wanted = {
-            spec.name: part_name(spec.name, board.incarnation(spec.position), began)
-            for spec in self._context.system.actors
-        }
-        elsewhere = map(engine_part, self._context.system.remote_engines)
-        wanted |= {name: part_name(name, 0, began) for name in elsewhere}
+        lives = {spec.name: board.incarnation(spec.position) for spec in self._context.system.actors}
+        wanted = {name: part_name(name, lives.get(name, 0), began) for name in self._names}
         deadline = time.monotonic() + PARTS_S
         while time.monotonic() < deadline and not all((folder / name).exists() for name in wanted.values()):
             await asyncio.sleep(POLL_S)
@@ -60,6 +57,12 @@ class Profiles:
             if board.snapshot(spec.position).started_ns > began
         }
         return await asyncio.to_thread(_join, folder, began, list(wanted), replaced)
+
+    @property
+    def _names(self) -> list[str]:
+        """Of whom there are parts: of each actor, and of each engine elsewhere."""
+        system = self._context.system
+        return [*(spec.name for spec in system.actors), *map(engine_part, system.remote_engines)]
 
     def _why_replaced(self, spec: ActorSpec, began: int) -> str:
         """A worker that falls asleep, or wakes, gives its life up."""
@@ -79,10 +82,11 @@ class Profiles:
         return answer.began
 
 
-def _remove_parts(folder: Path) -> None:
-    """What profiles that nobody has stopped have left."""
+def _remove_parts(folder: Path, actors: Collection[str]) -> None:
+    """What profiles of these actors that nobody has stopped have left; files of others are not touched."""
     for path in folder.glob(f"*{PART}") if folder.is_dir() else ():
-        path.unlink(missing_ok=True)
+        if is_part(path.name, actors):
+            path.unlink(missing_ok=True)
 
 
 def _join(folder: Path, began: int, actors: list[str], replaced: dict[str, str]) -> dict[str, Any]:
