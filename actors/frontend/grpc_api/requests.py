@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 
 from actorserve.http.errors import ApiError, bad_request
-from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.fields.unsupported import read
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import PreparedRequest, ask_chat, ask_completion
 from actorserve.http.middleware.edge import check_depth
-from actorserve.http.openai.schemas import GenerationFields, TokensRequest
+from actorserve.http.openai.schemas import ChatRequest, GenerationFields, TokensRequest
 from actorserve.http.output.events import Turn
 from actorserve.http.pooling.schemas import EmbeddingRequest
 from actorserve.http.settings import Settings
@@ -72,10 +71,11 @@ def prepared(
 ) -> tuple[GenerationFields, PreparedRequest, bool]:
     """Checked as the HTTP API checks it: (its fields, what the engine takes, are ids wanted?)."""
     fields, is_chat = fields_of(request)
+    body = msgspec.json.encode(fields)
     if is_chat:
-        chat = chat_request(fields)
+        chat = read(ChatRequest, body)
         return chat, ask_chat(chat, settings, request_id, client), bool(chat.return_token_ids)
-    given = read(TokensRequest, msgspec.json.encode(fields))
+    given = read(TokensRequest, body)
     return given, ask_completion(given, settings, request_id, client), bool(given.return_token_ids)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.frontend.grpc_api.requests import fields_of
+from actorserve.actors.frontend.grpc_api.requests import fields_of, prepared
 from actorserve.actors.frontend.grpc_api.schema import message_class
 from actorserve.actors.frontend.grpc_api.service import InferenceService
 from actorserve.actors.protocol.messages import Finish
@@ -90,3 +90,12 @@ def test_json_that_is_nested_too_deeply_is_refused(field: str) -> None:
     request = message_class("GenerateRequest")(**given, **{field: text})
     with pytest.raises(ApiError, match=f"{field} is nested too deeply"):
         fields_of(request)
+
+
+@pytest.mark.parametrize("given", [{"text": "hi"}, {"messages_json": '[{"role": "user", "content": "hi"}]'}])
+def test_a_field_that_is_not_supported_is_refused(given: dict[str, str]) -> None:
+    """Of chats, too, though it is none that they have."""
+    request = message_class("GenerateRequest")(**given, fields_json='{"stop_regex": "x"}')
+    with pytest.raises(ApiError, match="stop_regex is not supported") as refused:
+        prepared(request, SETTINGS, "id", "")
+    assert refused.value.param == "stop_regex"
