@@ -212,7 +212,8 @@ def label(question: Question, usable: Sequence[str], seed: int | None) -> None:
         text = f"{question.path}: this model's tokenizer has {len(usable)} labels of one token; {wanted} are needed."
         raise bad_request(text, question.path)
     drawn = question.kind == "choice" and seed is not None
-    picked = random.Random(f"{seed} {question.path}").sample(usable, wanted) if drawn else usable[:wanted]
+    pool = usable[:MAX_OPTIONS]  # the same for all questions, whose labels one request is told of
+    picked = random.Random(f"{seed} {question.path}").sample(pool, wanted) if drawn else pool[:wanted]
     question.labels = tuple(picked)
 
 

@@ -54,6 +54,18 @@ def test_levels_are_numbers_and_choices_letters() -> None:
         of_decisions([ChoiceQuestion("Which?", [*many, DecisionChoice("more")])])
 
 
+def test_with_a_seed_all_questions_draw_from_one_pool() -> None:
+    """One request is told of all of their labels, and of few more."""
+    many = [DecisionChoice(str(one)) for one in range(MAX_OPTIONS)]
+    choices = of_decisions([ChoiceQuestion("Which?", many), ChoiceQuestion("And which?", many)])
+    for choice in choices:
+        label(choice, alphabets(choice)[-1][: MAX_OPTIONS + 31], 7)
+    first, second = choices
+    assert first.labels != second.labels and set(first.labels) == set(second.labels) == {
+        *(LETTERS + PAIRS)[:MAX_OPTIONS]
+    }
+
+
 def test_a_string_and_a_boolean_are_two_choices() -> None:
     (question,) = of_decisions([ChoiceQuestion("Which?", [DecisionChoice("true"), DecisionChoice(True)])])
     assert len(question.options) == 2
