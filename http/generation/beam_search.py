@@ -110,6 +110,12 @@ class BeamSearch:
             )
         )
         self._rendering = {"cache_salt": given.cache_salt, "adapter": given.adapter, "max_tokens": 1}
+        self._found: list[tuple[list[int], list[Beam]]] = []  # of each prompt its tokens and its best beams so far
+
+    def used(self, wanted: int) -> tuple[int, int]:
+        """Tokens of the prompts, and of so many answers to each, as far as they have come."""
+        answers = (beam for _, beams in self._found for beam in beams[:wanted])
+        return sum(len(prompt) for prompt, _ in self._found), sum(len(beam.tokens) for beam in answers)
 
     async def run(self, prompt: Prompt, most: int | None, max_model_len: int) -> tuple[list[int], list[Beam]]:
         """(the prompt's tokens, the best beams, best first)."""
@@ -121,15 +127,17 @@ class BeamSearch:
             text = f"This model's maximum context length is {max_model_len} tokens, and the prompt has {len(tokens)}."
             raise bad_request(text, "messages" if isinstance(prompt, ChatPrompt) else "prompt")
         beams, done = [Beam()], list[Beam]()
+        self._found.append((tokens, beams))
         limit = room if most is None else most
         for _ in range(limit if self._most is None else min(limit, self._most)):
             found = await self._step(tokens, beams)
             done = self._best([*done, *(beam for beam in found if beam.reason == "stop")])
             beams = [beam for beam in found if beam.reason != "stop"][: self._width]
+            self._found[-1] = tokens, self._best([*done, *beams])
             enough = len(done) == self._width and bool(beams)
             if not beams or (enough and done[-1].score(self._penalty) >= beams[0].score(self._penalty)):
                 break
-        return tokens, self._best([*done, *beams])
+        return self._found[-1]
 
     def _best(self, beams: list[Beam]) -> list[Beam]:
         """As many as are told, best first: of those who have ended no other is ever among them."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
 from aiohttp import web
 
+from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 
 from ..accounts import check_model_of
@@ -146,17 +148,25 @@ class Generator(Answering):
             raise bad_request("use_beam_search is for keys without limits: what it uses is known too late.", BEAMS)
         search = BeamSearch(self.engine, body, asked, self.settings.end_tokens, self.settings.encoder, account)
         wanted, job = body.n or 1, Job(asked.prompts, asked.params[: body.n or 1], {}, asked.make_parser)
-        for index, prompt in enumerate(asked.prompts):
-            tokens, beams = await search.run(prompt, max_tokens_of(body), self.settings.max_model_len)
-            for choice, beam in zip(job.choices[index * wanted : (index + 1) * wanted], beams, strict=False):
-                job.rendered(choice.index, len(tokens))
-                choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
-                choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
-        if account is not None:
-            self.engine.charge_alone(account, job.prompt_tokens, job.completion_tokens)
+        try:
+            for index, prompt in enumerate(asked.prompts):
+                tokens, beams = await search.run(prompt, max_tokens_of(body), self.settings.max_model_len)
+                for choice, beam in zip(job.choices[index * wanted : (index + 1) * wanted], beams, strict=False):
+                    job.rendered(choice.index, len(tokens))
+                    choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
+                    choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
+        except asyncio.CancelledError:  # its client has gone
+            self._charge(account, search.used(wanted))
+            raise
+        self._charge(account, search.used(wanted))
         answer = self._new_answer(request, body, model, AnswerOptions(role=asked.wants.role))
         request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id)
         return json_response(make(answer, job, None).whole())
+
+    def _charge(self, account: Account | None, used: tuple[int, int]) -> None:
+        """Tokens of prompts and answers that come of many sequences."""
+        if account is not None and any(used):
+            self.engine.charge_alone(account, *used)
 
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/messages."""

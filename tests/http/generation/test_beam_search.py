@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.protocol.messages import TokenLogprobs
@@ -18,10 +20,11 @@ from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.sampling import max_tokens_of
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import ask_completion
+from actorserve.http.middleware.context import ACCOUNT
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest
 from tests.http.bodies import HI, body_of
 from tests.http.fakes import FakeEngine, finish_all
-from tests.http.serving import SETTINGS, Served
+from tests.http.serving import SETTINGS, Served, serving
 
 ASKING: list[tuple[str, Any]] = [
     *(("repetition_penalty", 1.1), ("frequency_penalty", 0.5), ("min_tokens", 3), ("return_token_ids", True)),
@@ -62,6 +65,36 @@ async def test_the_priority_is_that_of_the_request(served: Served) -> None:
     (params,) = (await served.job()).params
     assert msgspec.msgpack.decode(params, type=Generation).priority == -7
     client.leave()
+
+
+async def test_who_leaves_is_charged_for_what_was_made() -> None:
+    """As whoever stays; but nobody for a search that fails."""
+    key = Account(0, "key", b"digest")
+
+    @web.middleware
+    async def with_key(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[ACCOUNT] = key
+        return await handler(request)
+
+    async with serving(more=[with_key]) as served:
+        asked = {"prompt": "hi", "use_beam_search": True, "n": 2, "max_tokens": 4}
+        client = await served.client()
+        client.send("POST", "/v1/completions", asked)
+        for step in range(3):  # it leaves in the third
+            made = await served.job()
+            if step < 2:
+                for choice in made.choices:
+                    choice.logprobs = [TokenLogprobs(b"x", 5, -1.0, 1, [(b"x", 5, -1.0), (b"y", 6, -2.0)])]
+                finish_all(made)
+                await served.release()
+        assert not served.engine.charged
+        client.leave()
+        await served.release()
+        prompt, _ = await served.engine.tokenize(TextPrompt("hi"), False)
+        assert served.engine.charged == [("key", len(prompt), 4)]
+        served.engine.refusal = ApiError(503, "no room")
+        assert (await served.ask("POST", "/v1/completions", asked)).status == 503
+        assert len(served.engine.charged) == 1
 
 
 async def search(
