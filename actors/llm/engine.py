@@ -54,6 +54,7 @@ class FrontendThread(LoopActor):
         self._prompts = PromptQueue(self._context, self.decode)
         self._asked: dict[Future[Any], asyncio.Task[Any]] = {}  # questions, of which somebody waits for the answers
         self._loop = asyncio.new_event_loop()
+        self._ending = threading.RLock()  # nobody calls the loop between its last turn and its end
         self._began = threading.Event()
         self._thread = threading.Thread(target=self._run, name="actorserve-llm", daemon=True)
         self._thread.start()
@@ -146,7 +147,8 @@ class FrontendThread(LoopActor):
 
     def _call(self, function: Any, *arguments: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(function, *arguments)
+            with self._ending:
+                self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop is closed
             if function in (self._submit, self._begin_to_ask):
                 raise EngineDead("the LLM object is closed") from None
@@ -164,8 +166,10 @@ class FrontendThread(LoopActor):
         if self.dead is None:
             self._loop.run_forever()
             self._loop.run_until_complete(self._end_tasks())
-        self._context.close()
-        self._loop.close()
+        with self._ending:
+            self._loop.run_until_complete(asyncio.sleep(0))  # who has called it meanwhile is told
+            self._context.close()
+            self._loop.close()
         # with them goes the shared memory, though the object may live on
         for name in ("_engine", "_prompts", "_context", "_turns"):
             self.__dict__.pop(name, None)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from actorserve import LLM, EngineDead, SamplingParams
+from actorserve.actors.llm.batch import PromptBatch
 from tests.llm.scripts import actors_of
 
 PROMPTS = [f"Tell me about number {index}." for index in range(32)]
@@ -74,3 +75,40 @@ def test_every_waiting_call_is_told_why_it_is_over(own: LLM) -> None:
             call()
     own.close()
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_who_asks_in_the_very_moment_of_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the last turn of the engine's loop, and before the loop is closed."""
+    own, waits, said = LLM(worker="scripted", max_num_seqs=2), threading.Event(), list[str]()
+    engine, lock = own._engine, own._engine._ending
+    close = engine._context.close
+
+    class Seen:
+        """The lock, which tells that somebody else waits for it."""
+
+        def __enter__(self) -> None:
+            if not engine.is_own_thread:
+                waits.set()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    def ask() -> None:
+        with pytest.raises(EngineDead) as caught:
+            engine.submit(PromptBatch([]))
+        said.append(str(caught.value))
+
+    asking = threading.Thread(target=ask, daemon=True)
+
+    def ask_and_close() -> None:
+        waits.clear()
+        asking.start()
+        waits.wait()
+        close()
+
+    monkeypatch.setattr(engine, "_ending", Seen())
+    monkeypatch.setattr(engine._context, "close", ask_and_close)
+    own.close()
+    asking.join(BEGUN_S)
+    assert said == ["the LLM object is closed"]
