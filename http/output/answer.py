@@ -184,9 +184,9 @@ class Events:
         return counts(choice.prompt_tokens, generated, choice.cached_tokens, 0 if first else choice.thought)
 
     def closing(self) -> bytes:
-        """The event of usage and metrics, as far as they were asked for, and the end mark."""
+        """The event of usage, metrics and how it is gone on with, as far as they were asked for, and the end mark."""
         event, wants = b"", self.answer.wants
-        if wants.usage or wants.metrics:
+        if wants.usage or wants.metrics or wants.hands_on:
             lead = b""
             if self.progress is not None:
                 self.progress.closed = True

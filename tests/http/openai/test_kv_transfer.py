@@ -12,6 +12,9 @@ from actorserve.http.generation.fields.kv_transfer import handed_on, hands_on, p
 from actorserve.http.generation.fields.ranges import check_fields
 from actorserve.http.openai.schemas import CompletionRequest
 from actorserve.http.settings import KVSharing
+from tests.http.bodies import HI
+from tests.http.fakes import finish_all
+from tests.http.serving import serving
 
 SIDECAR: dict[str, Any] = {
     "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
@@ -31,6 +34,21 @@ def test_what_a_sidecar_sends() -> None:
     check_fields(request(SIDECAR), kv=FOLDER)
     assert hands_on(SIDECAR) and not hands_on(handed_on("print", FOLDER)) and not hands_on(None) and not hands_on({})
     check_fields(request(handed_on("print", FOLDER)), kv=FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [("/v1/completions", {"prompt": "hi"}), ("/v1/chat/completions", {"messages": HI})],
+)
+async def test_a_stream_tells_how_it_is_gone_on_with(path: str, prompt: dict[str, Any]) -> None:
+    """Whatever else it was asked to tell."""
+    async with serving(kv=GIVES) as served:
+        client = await served.client()
+        client.send("POST", path, prompt | {"stream": True, "kv_transfer_params": SIDECAR})
+        finish_all(await served.job())
+        *events, last = (await client.answer()).events
+    assert last["choices"] == [] and last["kv_transfer_params"] == handed_on("", GIVES)
+    assert events and not any("kv_transfer_params" in event for event in events)
 
 
 def test_who_is_asked_for_blocks() -> None:
