@@ -12,7 +12,7 @@ import pytest
 from actorserve.actors.caretaker.actor import CaretakerActor
 from actorserve.actors.caretaker.demand import DemandSample
 from actorserve.actors.options.config import Config
-from actorserve.actors.options.objects.remote import SECRET_VARIABLE
+from actorserve.actors.options.sources import SECRET_VARIABLE
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.shared_memory import Memory
 from tests.frontend.others import MODEL
