@@ -27,6 +27,7 @@ class Sends:
     to: str
     bodies: bool = False  # a record may be as long as a request's body, or as its tokens
     sounds: bool = False  # or as a sound that is to be written down, to those of a model that does
+    steps: bool = False  # or as a step, or the answer to one
     small: bool = False  # the records are few and short
 
 

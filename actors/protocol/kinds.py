@@ -59,7 +59,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         group=True,
         by_engine=True,
         receives=messages.ToWorker,
-        sends=(Sends("scheduler"),),
+        sends=(Sends("scheduler", steps=True),),
         early_imports="actorserve.actors.worker.imports:import_early",
         start_s=3600.0,  # it may download
         computes=True,
@@ -82,7 +82,7 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         by_engine=True,
         receives=messages.ToScheduler,
         sends=(
-            Sends("worker"),
+            Sends("worker", steps=True),
             Sends("detokenizer"),
             Sends("steward"),
             Sends("frontend"),

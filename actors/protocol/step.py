@@ -22,9 +22,32 @@ if TYPE_CHECKING:
     NewBlocks = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 
 
+MOST_NEW_BYTES = 1 << 17  # a step that tells of so much in its new rows tells of no more of them
+MOST_NEW_BLOCKS = 1 << 13  # likewise of blocks that are added to rows
+BLOCK_BYTES, ROW_BYTES = 3 * ITEM_BYTES, 7 * ITEM_BYTES  # of such a block, and of what each row of a step may have
+HEADS = 1 << 10  # bytes of a step, or of a new row, beside all that is counted
 MOST_JUMPS = 16  # tokens of a row in a step, beside the next one, that its grammar leaves no choice of
+MOST_DRAWN = 64  # more than a row draws in a step, whoever makes its drafts
 LOOKS = 1000  # of which a share is told
 JOINED_S = 0.004  # steps that are shorter, of the same rows, are told of two at a time (worker/joined_steps.py)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def longest_step(max_num_seqs: int, sequence_blocks: int, params_bytes: int) -> int:
+    """Bytes that no step exceeds. Beside all that is bounded there may be the row with which MOST_NEW_BYTES was
+    reached, one that is tried alone behind it, and what a row gets that has nothing yet in its tables of windows, which
+    together are no longer than the one of the longest sequence (model/memory/kv_memory.py).
+    """
+    row = HEADS + params_bytes + sequence_blocks * (ITEM_BYTES + BLOCK_BYTES)
+    grown = (MOST_NEW_BLOCKS + 2 * sequence_blocks) * BLOCK_BYTES
+    return HEADS + MOST_NEW_BYTES + 2 * row + grown + max_num_seqs * ROW_BYTES
+
+
+def longest_answer(max_num_seqs: int, max_num_batched_tokens: int) -> int:
+    """Bytes that no StepDone exceeds: whatever was computed may be a token that was drawn."""
+    return HEADS + (min(max_num_batched_tokens, max_num_seqs * MOST_DRAWN) + 3 * max_num_seqs) * ITEM_BYTES
 
 
 class KVLayout(msgspec.Struct, array_like=True, frozen=True):
@@ -84,6 +107,11 @@ class NewRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     def blocks(self) -> Int32s:
         """int32 [n]: the block table's first entries."""
         return unpack(self.packed_blocks)
+
+    @property
+    def size(self) -> int:
+        """Bytes of it in a step."""
+        return len(_encode(self))
 
 
 class Step(Message, frozen=True, tag=20):

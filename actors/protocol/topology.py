@@ -33,6 +33,8 @@ from .actor_spec import AccountPlaces, ActorSpec, Lane
 from .file_sizes import MAX_TABLES, FileSizes, form_bytes
 from .kinds import KINDS, SUPERVISOR
 from .roster import Roster
+from .served import ServedModel
+from .step import longest_answer, longest_step
 
 SMALL = 1 << 20  # bytes of a lane whose messages are hints
 SMALLEST = 64 << 10  # of one that is hardly used
@@ -114,7 +116,7 @@ class System(Roster):
         for source in self._senders():
             for sends in source.traits.sends:
                 for target, readers in self._targets(source, KINDS[sends.to]):
-                    capacity = self._capacity(sends, target in hearing)
+                    capacity = self._capacity(sends, source, target in hearing)
                     self.lanes.append(Lane(source.name, target, readers, offset, capacity))
                     offset += ring_bytes(capacity, len(readers))
         return offset
@@ -169,16 +171,26 @@ class System(Roster):
         """The board has one for each actor, and one for each process beside them."""
         return len(self.actors) + len(self.beside)
 
-    def _capacity(self, sends: Sends, hears: bool) -> int:
+    def _capacity(self, sends: Sends, source: ActorSpec, hears: bool) -> int:
         """A record may fill a third of its lane. `hears`: who reads it is of a model that writes sounds down."""
         if sends.small:
             return SMALLEST
+        if sends.steps:
+            return max(SMALL, whole(3 * self._longest_step(self.models[source.model]), CACHE_LINE))
         if not sends.bodies:
             return SMALL
         longest = self.config.max_body_bytes
         if sends.sounds and hears:
             longest = max(longest, form_bytes(self.config))
         return 4 * (longest // CACHE_LINE * CACHE_LINE) + SMALL
+
+    @staticmethod
+    def _longest_step(served: ServedModel) -> int:
+        """In bytes, or its answer."""
+        config = served.config
+        blocks = -(-served.max_tokens // config.block_size)
+        answer = longest_answer(config.max_num_seqs, config.max_num_batched_tokens)
+        return max(longest_step(config.max_num_seqs, blocks, PARAMS_BYTES), answer)
 
     def first_slot(self, frontend: int) -> int:
         """The first of the slots that only this frontend opens and frees."""

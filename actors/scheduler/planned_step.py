@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..protocol.step import NewRow
+from ..protocol.step import BLOCK_BYTES, MOST_NEW_BYTES, NewRow
 from .batch import COMPUTED, IN_FLIGHT, KNOWN, Bools, Ints, RunningBatch
 from .memory.snapshots import Save
 from .policy.pictures import Look
@@ -42,6 +42,25 @@ class PlannedStep:
     room: int = 0
 
 
+class NewRows:
+    """Those that a step tells the worker of, which is one message: what does not fit into it is for the next one."""
+
+    def __init__(self, told: int = 0) -> None:
+        """`told`: bytes of what it tells in front of them."""
+        self.rows: list[NewRow] = []
+        self._bytes = told
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it tells of no more: one that is longer than all that a step may tell is still told of."""
+        return self._bytes >= MOST_NEW_BYTES
+
+    def add(self, row: NewRow, blocks: int = 0) -> None:
+        """With so many blocks of windows, which are told of one by one."""
+        self.rows.append(row)
+        self._bytes += row.size + blocks * BLOCK_BYTES
+
+
 class Untold:
     """Rows and blocks that were given out by plans which came to no step: the worker hears of them with the next."""
 
@@ -50,14 +69,19 @@ class Untold:
         self._rows: list[tuple[NewRow, int]] = []  # each with the ticket of the row that it is of
         self._blocks: list[tuple[tuple[int, int, int], int]] = []
 
-    def rows(self) -> list[NewRow]:
-        """Those that still have the same sequences."""
+    @property
+    def size(self) -> int:
+        """Bytes of what still holds."""
+        return sum(row.size for row in self._still()) + len(self._blocks) * BLOCK_BYTES
+
+    def _still(self) -> list[NewRow]:
+        """The rows that have the same sequences."""
         return [new for new, was in self._rows if self._batch.ticket[new.row] == was]
 
     def tell(self, step: PlannedStep) -> None:
         """Put what still holds in front of what this step tells."""
         if self._rows or self._blocks:
-            step.new = self.rows() + step.new
+            step.new = self._still() + step.new
             kept = [block for block, was in self._blocks if self._batch.ticket[block[0]] == was]
             step.new_blocks = kept + step.new_blocks
             self._rows, self._blocks = [], []

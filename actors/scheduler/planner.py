@@ -13,14 +13,13 @@ import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
 
-from ..protocol.step import NewRow
 from .batch import Bools, Ints, RunningBatch
 from .limits import Limits
 from .lora.adapters import Adapters
 from .memory.allocation import Allocation
 from .memory.blocks import BlockPool
 from .memory.prefix_cache import PrefixCache
-from .planned_step import PlannedStep, SteadyPlan, Untold
+from .planned_step import NewRows, PlannedStep, SteadyPlan, Untold
 from .policy.chunk_size import ChunkSizePolicy
 from .policy.micro_batches import MicroBatches
 from .policy.pictures import EncoderBudget
@@ -102,8 +101,9 @@ class Planner:
 
     def _plan_once(self) -> PlannedStep | None:
         self._starved, memory = False, self.memory
-        preempted, memory.new_blocks = memory.preemptions, []
-        new = [] if self._untold.rows() else self.adopted.announce(self.adapters)  # of so many a step tells
+        preempted, new = memory.preemptions, NewRows(self._untold.size)
+        memory.begin_plan()
+        self.adopted.announce(self.adapters, new)
         decode = memory.rows_with_room(self._decode_rows())
         rows, counts = [decode], [np.ones(len(decode), np.int64)]
         left = self._room = min(self.budget - len(decode), self.chunk_size(self._num_decoding(decode)))
@@ -112,7 +112,7 @@ class Planner:
             self.encoder.begin(len(decode), kept)
         chunk_rows, chunk_counts = self._prefill_chunks(left)
         left -= sum(chunk_counts)
-        while self._budget(left) > 0 and memory.preemptions == preempted and not self.batch.full:
+        while self._budget(left) > 0 and memory.preemptions == preempted and not (self.batch.full or new.is_full):
             row = self._start_next(left, new)
             if row is None:
                 break
@@ -123,7 +123,7 @@ class Planner:
         counts.append(np.array(chunk_counts, np.int64))
         left += kept
         tokens = self.budget - left
-        step = PlannedStep(np.concatenate(rows), np.concatenate(counts), tokens, new=new)
+        step = PlannedStep(np.concatenate(rows), np.concatenate(counts), tokens, new=new.rows)
         step.drafts_on = self.drafts > 0
         if left > 0 and len(decode) and (self.drafts or (self.jumps and self.batch.is_constrained[decode].any())):
             step.num_draft_tokens = np.zeros(len(step.rows), np.int64)
@@ -151,8 +151,8 @@ class Planner:
         self._starved, self._room = False, self.budget
         if self.encoder is not None:
             self.encoder.begin(0, 0)
-        new: list[NewRow] = []
-        batch, self.memory.new_blocks = self.batch, []
+        batch, new = self.batch, NewRows()
+        self.memory.begin_plan()
         told = sequence.row is not None and self.batch.is_announced[sequence.row]
         if not told and not self._makes_room_for_adapter(sequence):
             return None
@@ -164,7 +164,7 @@ class Planner:
         row = sequence.row
         assert row is not None
         if not batch.is_announced[row]:
-            new.append(self.adopted.announce_row(sequence, row))
+            self.adopted.announce_row(sequence, row, new)
         if batch.num_computed_tokens[row] + 1 > batch.num_block_tokens[row]:
             self.memory.grow(sequence)
             if sequence.row is None:
@@ -174,7 +174,7 @@ class Planner:
                 max((other for other in batch.running() if other is not sequence), key=self.waiting.rank)
             )
         rows = np.array([row] if count else [], np.int64)
-        return self._account(PlannedStep(rows, np.full(len(rows), count, np.int64), count, new=new))
+        return self._account(PlannedStep(rows, np.full(len(rows), count, np.int64), count, new=new.rows))
 
     def _makes_room_for_adapter(self, sequence: Sequence) -> bool:
         """Is the adapter of the one that is to run alone in memory? Who holds all room there with others lets go of it:
@@ -319,7 +319,7 @@ class Planner:
                 budget -= count
         return chosen, counts
 
-    def _start_next(self, left: int, new: list[NewRow]) -> int | None:
+    def _start_next(self, left: int, new: NewRows) -> int | None:
         """Move the first waiting sequence into a row, if it can be; one that cannot be cut, if it fits in."""
         sequence = self._next_waiting()
         if sequence is None or (sequence.whole and left < min(sequence.num_tokens, self._room)):
@@ -332,7 +332,7 @@ class Planner:
             return self.adapters.first(self.waiting, but, begun=self.drains)
         return self.waiting.first_begun(but) if self.drains else self.waiting.first(but)
 
-    def _start(self, sequence: Sequence, new: list[NewRow]) -> int | None:
+    def _start(self, sequence: Sequence, new: NewRows) -> int | None:
         """Move a waiting sequence into a row, if its blocks are there and its last token has come back."""
         if sequence.num_in_flight_tokens or (row := self.memory.start(sequence, self.budget)) is None:
             return None
@@ -340,5 +340,5 @@ class Planner:
         restored = -1
         if computed and self.snapshots.needed:
             restored = self.snapshots.find(sequence.hashes[computed // self.prefix.block_size - 1])
-        new.append(sequence.new_row(row, computed, restored))
+        new.add(sequence.new_row(row, computed, restored), self.windows.tables * len(sequence.window_blocks))
         return row

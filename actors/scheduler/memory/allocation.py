@@ -9,6 +9,7 @@ import numpy as np
 
 from actorserve.shm.kv_map.map import KVMap
 
+from ...protocol.step import MOST_NEW_BLOCKS
 from ..batch import Ints, RunningBatch
 from ..sequence import Sequence
 from ..waiting import WaitingQueue
@@ -28,8 +29,13 @@ class Allocation:
         self._batch, self._pool, self._waiting, self._prefix, self._kv = batch, pool, waiting, prefix, kv
         self._windows = prefix.windows
         self.new_blocks: Entries = []  # of the step that is being planned
+        self._grown = 0  # of them, those of rows that have begun before
         self.preemptions = 0
         self.preempted: list[int] = []  # refs, until they are recorded
+
+    def begin_plan(self) -> None:
+        """Nothing is given out yet."""
+        self.new_blocks, self._grown = [], 0
 
     def start(self, sequence: Sequence, soon: int) -> int | None:
         """Move a waiting sequence into a row, behind what is cached of it. None if its blocks are not there: all of the
@@ -60,9 +66,13 @@ class Allocation:
         return row
 
     def rows_with_room(self, decode: Ints) -> Ints:
-        """Add a block where the next token needs one; rows that were preempted for it are left out."""
+        """Add a block where the next token needs one. Rows that were preempted for it are left out, and those whose
+        blocks are for a later step to tell of.
+        """
         batch = self._batch
         short = decode[batch.num_computed_tokens[decode] + 1 > batch.num_block_tokens[decode]]
+        if len(later := short[MOST_NEW_BLOCKS // (1 + self._windows.tables) :]):
+            decode, short = decode[~np.isin(decode, later)], short[: -len(later)]
         for row in short.tolist():
             if batch.ticket[row]:  # not preempted for one before it
                 self.grow(batch.at(row))
@@ -78,7 +88,7 @@ class Allocation:
         batch = self._batch
         short = decode[batch.num_computed_tokens[decode] + 1 + want > batch.num_block_tokens[decode]]
         for row in short.tolist():
-            if self._pool.free <= len(batch) * (1 + self._windows.tables):
+            if self._pool.free <= len(batch) * (1 + self._windows.tables) or self._grown >= MOST_NEW_BLOCKS:
                 break
             self.grow(batch.at(row))
         room: Ints = np.minimum(want, batch.num_block_tokens[decode] - batch.num_computed_tokens[decode] - 1)
@@ -87,7 +97,7 @@ class Allocation:
     def grow(self, sequence: Sequence) -> None:
         """One more block in each table, from whoever ranks last if none is free: that may be the sequence itself."""
         assert sequence.row is not None
-        size = self._prefix.block_size
+        size, before = self._prefix.block_size, len(self.new_blocks)
         end = int(self._batch.num_block_tokens[sequence.row]) // size + 1
         own = max(0, end - len(sequence.blocks))
         while self._pool.free < own + self._windows.missing(sequence, end):
@@ -100,6 +110,7 @@ class Allocation:
             self.new_blocks.append((sequence.row, len(sequence.blocks), block))
             sequence.blocks.append(block)
         self.new_blocks += self._windows.grow(sequence, end)
+        self._grown += len(self.new_blocks) - before
         self._batch.num_block_tokens[sequence.row] = end * size
 
     def reach(self, row: int, count: int) -> int:
@@ -109,10 +120,13 @@ class Allocation:
             return count
         sequence, computed = self._batch.at(row), int(self._batch.num_computed_tokens[row])
         end = -(-(computed + count) // size)
-        if windows.missing(sequence, end) > self._pool.free:
-            end = windows.end(sequence) + self._pool.free // windows.tables
+        free = self._pool.free if self._grown < MOST_NEW_BLOCKS else 0  # what is told of more is for a later step
+        if windows.missing(sequence, end) > free:
+            end = windows.end(sequence) + free // windows.tables
             count = max(0, min(count, end * size - computed))
-        self.new_blocks += windows.grow(sequence, end)
+        grown = windows.grow(sequence, end)
+        self.new_blocks += grown
+        self._grown += len(grown)
         self._batch.num_block_tokens[row] = min(len(sequence.blocks), windows.end(sequence)) * size
         return count
 

@@ -6,13 +6,11 @@ from collections import deque
 
 from actorserve.shm.kv_map.map import KVMap
 
-from ...protocol.step import NewRow
 from ..batch import NEVER, RunningBatch
 from ..lora.adapters import Adapters
+from ..planned_step import NewRows
 from ..sequence import Sequence
 from ..waiting import WaitingQueue
-
-MAX_ANNOUNCED_BLOCKS = 1 << 14  # a step that has told the worker of so many blocks tells of no more adopted rows
 
 
 class AdoptedRows:
@@ -32,14 +30,12 @@ class AdoptedRows:
         self._batch.is_announced[row] = False
         self._rows.append((sequence, int(self._batch.ticket[row])))
 
-    def announce(self, adapters: Adapters | None) -> list[NewRow]:
+    def announce(self, adapters: Adapters | None, new: NewRows) -> None:
         """Those that are still there, as many as a step may tell of; one may yet be preempted in this plan. One whose
         adapter the worker has not read yet keeps its blocks and waits.
         """
-        new: list[NewRow] = []
         wait: list[tuple[Sequence, int]] = []
-        blocks = 0
-        while self._rows and blocks < MAX_ANNOUNCED_BLOCKS:
+        while self._rows and not new.is_full:
             sequence, ticket = self._rows.popleft()
             row = sequence.row
             if row is None or self._batch.ticket[row] != ticket or self._batch.is_announced[row]:
@@ -47,12 +43,10 @@ class AdoptedRows:
             if adapters is not None and not adapters.is_there(sequence.adapter):
                 wait.append((sequence, ticket))
                 continue
-            new.append(self.announce_row(sequence, row))
-            blocks += len(sequence.blocks)
+            self.announce_row(sequence, row, new)
         self._rows.extendleft(reversed(wait))
-        return new
 
-    def announce_row(self, sequence: Sequence, row: int) -> NewRow:
+    def announce_row(self, sequence: Sequence, row: int, new: NewRows) -> None:
         """This one."""
         self._batch.is_announced[row] = True
-        return sequence.new_row(row, int(self._batch.num_computed_tokens[row]))
+        new.add(sequence.new_row(row, int(self._batch.num_computed_tokens[row])))

@@ -145,9 +145,10 @@ def test_an_adopted_row_may_end_before_its_first_step() -> None:
 
 def test_rows_are_told_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where their block tables are too long for one message."""
-    monkeypatch.setattr("actorserve.actors.scheduler.recovery.adopted_rows.MAX_ANNOUNCED_BLOCKS", 8)
     bench, prompts = running_bench(8)
     assert bench.new_scheduler()
+    size = max(one.new_row(0, 0).size for one in bench.scheduler.batch.running())
+    monkeypatch.setattr("actorserve.actors.scheduler.planned_step.MOST_NEW_BYTES", size + 1)
     told = []
     while any(bench.scheduler.batch.ticket[~bench.scheduler.batch.is_announced]):
         while bench.plan():
@@ -158,12 +159,18 @@ def test_rows_are_told_over_several_steps(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_row_that_started_again_before_it_was_told_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorserve.actors.scheduler.recovery.adopted_rows.MAX_ANNOUNCED_BLOCKS", 1)
     bench, prompts = running_bench(8)
     assert bench.new_scheduler()
     scheduler = bench.scheduler
+    size = max(one.new_row(0, 0).size for one in scheduler.batch.running())
+    monkeypatch.setattr("actorserve.actors.scheduler.planned_step.MOST_NEW_BYTES", size + 1)
     scheduler.planner.memory.preempt(max(scheduler.batch.running(), key=lambda sequence: sequence.row or 0))
-    assert bench.plan() and len(bench.planned[-1].new_rows) == 2, "the first one adopted, and the one preempted"
+    told: list[int] = []
+    while scheduler.waiting or any(scheduler.batch.ticket[~scheduler.batch.is_announced]):
+        while bench.plan():
+            told += [new.ref for new in bench.planned[-1].new_rows]
+        bench.work()
+    assert sorted(told) == sorted(prompts)
     finish_all(bench, prompts)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
-from actorserve.actors.protocol.step import StepDone
-from actorserve.actors.scheduler import batch, lifecycle, planner, results, scheduler, waiting
+from actorserve.actors.protocol.step import MOST_NEW_BYTES, StepDone
+from actorserve.actors.scheduler import batch, lifecycle, planned_step, planner, results, scheduler, waiting
 from actorserve.actors.scheduler.memory import allocation, blocks
 from actorserve.actors.scheduler.memory import prefix_cache as prefix
 from actorserve.actors.scheduler.recovery import adopted_rows, takeover
@@ -299,8 +299,8 @@ class Torn:
 @pytest.mark.parametrize("seed", [*range(6), *slow(*range(6, 20))])
 def test_deaths_anywhere(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "MAX_TAKEOVERS", 1000)  # they die faster than any do in life
-    most = [1, 10, adopted_rows.MAX_ANNOUNCED_BLOCKS][seed % 3]
-    monkeypatch.setattr(adopted_rows, "MAX_ANNOUNCED_BLOCKS", most)
+    most = [1, 300, MOST_NEW_BYTES][seed % 3]
+    monkeypatch.setattr(planned_step, "MOST_NEW_BYTES", most)
     chaos = Chaos(seed)
     chaos.run(150)
     assert chaos.deaths > 5
