@@ -32,7 +32,7 @@ from ..protocol.request import Generation, Rendition
 from ..runtime.in_flight import GivenUp, log_debug, request_name
 from ..runtime.process import Actor, Context, run
 from .decoder import bytes_of_tokens, decoder_factory
-from .logprobs import LogprobReader
+from .logprobs import LogprobReader, in_parts
 from .stream import PIECE, TextStream
 
 REPEATED = "repetition_detected"  # as vLLM says why
@@ -182,8 +182,11 @@ class DetokenizerActor(Actor):
 
     def _send(self, followed: Followed, end: tuple[int, str | int | None] = (0, None), last: bool = False) -> None:
         stream = followed.stream
-        told = self._told(followed) if stream.with_logprobs else []
-        offset, text = stream.take()
+        *before, told = in_parts(self._told(followed)) if stream.with_logprobs else [[]]
+        at, (offset, text) = stream.taken, stream.take()
+        for part in before:
+            at += len(part)
+            followed.post(Delta(followed.ref, offset, "", at, thought=min(at, stream.thought), logprobs=part))
         followed.post(Delta(followed.ref, offset, text, stream.tokens, *end, last, stream.thought, told))
         self._moved[followed.cursors] = stream.tokens
 

@@ -10,6 +10,9 @@ from actorserve.shm.table.table import RequestTable, slot_of
 from ..protocol.messages import TokenLogprobs
 from .stream import PIECE
 
+MOST_BYTES = 1 << 16  # of one message; those of a token are not divided
+HEAD_BYTES = 32  # of a token, its own and those beside it, without its bytes
+
 
 class LogprobReader:
     """Reads what the worker has written."""
@@ -33,5 +36,26 @@ class LogprobReader:
 
     def prompt(self, ref: int, length: int, most: int) -> list[tuple[int, list[TokenLogprobs]]]:
         """(first position, tokens) of the prompt's tokens but the first, which follows nothing."""
-        pieces = [(at, min(at + PIECE, length)) for at in range(1, length, PIECE)]
-        return [(start, self.tell(ref, start, stop, most)) for start, stop in pieces]
+        found = []
+        for start in range(1, length, PIECE):
+            at = start
+            for part in in_parts(self.tell(ref, start, min(start + PIECE, length), most)):
+                found.append((at, part))
+                at += len(part)
+        return found
+
+
+def in_parts(told: list[TokenLogprobs]) -> list[list[TokenLogprobs]]:
+    """So many as one message takes at a time; at least one part. How long a token is, its tokenizer's maker says, and
+    how many stand beside it, a client.
+    """
+    parts: list[list[TokenLogprobs]] = [[]]
+    size = 0
+    for one in told:
+        own = HEAD_BYTES + len(one.text) + sum(HEAD_BYTES + len(text) for text, _, _ in one.best)
+        if parts[-1] and size + own > MOST_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(one)
+        size += own
+    return parts

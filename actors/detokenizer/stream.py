@@ -16,7 +16,7 @@ from .repetition import Repetition
 from .stop_strings import StopStrings
 
 LONGEST = 1 << 16  # characters of one message
-PIECE = 128  # tokens of one message, where each may be told with twenty others
+PIECE = 128  # tokens that are looked at at a time
 
 
 @dataclass
@@ -73,7 +73,7 @@ class TextStream:
         """There is something that the client is to have now, before the end."""
         behind = self.tokens - self.taken
         if len(self.pending) > LONGEST or (self.with_logprobs and behind >= PIECE):
-            return True  # one message must not grow beyond its lane
+            return True  # one message must not grow beyond its lane (that of logprobs: logprobs.py)
         news = behind > 0 if self.with_logprobs else self.params.stream and bool(self.pending)
         return news and (behind >= self.params.interval or not self.taken)
 

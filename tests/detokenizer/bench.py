@@ -91,7 +91,8 @@ class Engine:
     def turn(self) -> None:
         """A turn of the actor's loop, as runtime.run has it."""
         self.context.inbox.drain(self.actor.handle)
-        assert self.context.flush()
+        while not self.context.flush():
+            self.receive()  # so that there is room in the lane
         self.actor.published()
         self.context.inbox.commit()
         self.receive()
@@ -99,8 +100,8 @@ class Engine:
     def receive(self) -> None:
         """What lies in the lanes reaches the frontend and the scheduler."""
         for inbox, take in ((self.frontend.inbox, self._take_delta), (self.scheduler.inbox, self._take_stopped)):
-            inbox.drain(take)
-            inbox.commit()
+            while inbox.drain(take):  # a bounded amount at a time
+                inbox.commit()
 
     def _take_delta(self, delta: Delta | PromptTokenLogprobs) -> None:
         self.received.append(delta)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from tokenizers import Tokenizer
 
 from actorserve.actors.detokenizer.decoder import bytes_of_tokens
 from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs
-from actorserve.actors.protocol.request import Sampling
+from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, Generation, Sampling
+from actorserve.actors.protocol.wire import pack
 from actorserve.shm.table.logprobs import ENTRY, LISTED, Logprobs
 from actorserve.shm.table.table import slot_of
 from tests.support.models.tokenizers_made import byte_fallback, byte_level
 
-from .bench import PROMPT, Engine
+from .bench import PROMPT, SLOT, Client, Engine
 from .test_actor import make_engine
 
 MOST = 2
@@ -101,6 +104,57 @@ def test_a_long_log_is_told_in_pieces_from_its_start(engine: Asking) -> None:
     engine.turn()
     assert max(len(delta.logprobs) for delta in engine.deltas) <= 128 and sorted(told(engine)) == list(range(400))
     assert not any(token.best for delta in engine.deltas for token in delta.logprobs)
+
+
+@pytest.mark.parametrize("lags", [False, True])
+def test_many_long_tokens_beside_each_are_told_in_several_messages(tmp_path: Path, lags: bool) -> None:
+    """All that a request may list, of a word that is long: a message has to fit into its lane."""
+    tokenizer = byte_level()
+    word = add_word(tokenizer, "a word that is rather a sentence")
+    engine = make_engine(tmp_path, tokenizer, Asking)
+    try:
+        listed = [word] * MOST_LOGPROB_IDS
+        ref = engine.open(sampling=Sampling(1, logprobs=0, logprob_token_ids=listed), interval=1000)
+        ids = [word, *engine.ids("and")] * 100
+        step = len(ids) if lags else 100
+        for start in range(0, len(ids), step):
+            engine.advance(ref, ids[start : start + step])
+            engine.turn()
+        engine.die()
+        engine.advance(ref, [], Finish.LENGTH)
+        engine.turn()
+        found = told(engine)
+        assert sorted(found) == list(range(len(ids))) and {entry[-1] for entry in found.values()} == {len(listed)}
+        assert b"".join(entry[0] for _, entry in sorted(found.items())).decode() == engine.clients[ref].text
+        assert len(engine.deltas) < len(ids)
+    finally:
+        engine.close()
+
+
+def test_a_prompt_of_long_tokens_is_told_in_several_messages(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    word = add_word(tokenizer, "long " * 1000)
+    engine = make_engine(tmp_path, tokenizer, Asking)
+    try:
+        params = msgspec.msgpack.encode(Generation(Sampling(1, prompt_logprobs=0)))
+        ref = engine.table.open_slot(SLOT, params, 0)
+        engine.table.write_prompt(ref, pack([word] * 300), b"", 100)
+        engine.clients[ref] = Client()
+        engine.advance(ref, engine.ids("word"))
+        engine.turn()
+        prompts = [message for message in engine.received if isinstance(message, PromptTokenLogprobs)]
+        assert [at for one in prompts for at in range(one.start, one.start + len(one.logprobs))] == list(range(1, 300))
+        assert all(one.logprobs for one in prompts)
+    finally:
+        engine.close()
+
+
+def add_word(tokenizer: Tokenizer, text: str) -> int:
+    """Its id."""
+    tokenizer.add_tokens([text])
+    word = tokenizer.token_to_id(text)
+    assert word is not None
+    return int(word)
 
 
 @pytest.mark.parametrize("prompt_logprobs", [-1, 0, 2])
