@@ -26,6 +26,7 @@ from ..protocol.topics.administration import (
     CacheReset,
     CallWorkers,
     CheckWeights,
+    EngineAnswer,
     Pause,
     Paused,
     PrefixCacheReset,
@@ -45,6 +46,16 @@ ABSENT_S = 10.0  # for so long an engine that is away may come back, and do it
 MOST_CALLS = 64
 EVERYTHING = int(Part.ALL)
 Call = AskedOfEngine | CheckWeights
+ANSWERS: dict[type[Call], type[EngineAnswer]] = {  # beside Unanswered
+    ResetPrefixCache: PrefixCacheReset,
+    ResetEncoderCache: CacheReset,
+    Pause: Paused,
+    Resume: Paused,
+    Sleep: SleepChanged,
+    WakeUp: SleepChanged,
+    CheckWeights: SleepChanged,
+    CallWorkers: WorkersCalled,
+}
 
 
 @dataclass(slots=True)
@@ -77,7 +88,7 @@ class LinkAdministration:
             channel.send(Pause(0, "keep"))
         elif self._kv.pause.state is PauseState.RESUMING:
             channel.send(Resume(0))
-        for one in self._open.values():
+        for one in list(self._open.values()):  # one that cannot be asked is answered at once
             self._send(channel, one.call)
 
     def _send(self, channel: Channel, call: Call) -> None:
@@ -128,33 +139,27 @@ class LinkAdministration:
 
     def _settle_absent(self, call: Call) -> None:
         """Of one that is away: nothing is planned there for this server; of one that nobody wants nothing is asked."""
-        answer: wire.Answers
         match call:
             case Pause() | Resume():
                 self._kv.pause.state = PauseState.PAUSED if isinstance(call, Pause) else PauseState.RESUMING
-                answer = Paused(call.call)
-            case ResetPrefixCache():
-                answer = PrefixCacheReset(call.call)
-            case ResetEncoderCache():
-                answer = CacheReset(call.call)
             case Sleep() | WakeUp():
                 self._store_sleep(call)
-                answer = SleepChanged(call.call)
-            case CheckWeights():
-                answer = SleepChanged(call.call)
-            case CallWorkers():
-                answer = WorkersCalled(call.call)
         del self._open[call.call]
-        self._post(answer)
+        self._post(ANSWERS[type(call)](call.call))
 
     def answered(self, answer: wire.Answers) -> None:
-        """By the engine. To what this link has asked itself nobody waits for an answer."""
+        """By the engine. To what this link has asked itself nobody waits for an answer. ValueError if it answers
+        something else.
+        """
         if not answer.call:
             self._is_done(answer)
             return
-        one = self._open.pop(answer.call, None)
+        one = self._open.get(answer.call)
         if one is None:
             return
+        if not isinstance(answer, (ANSWERS[type(one.call)], Unanswered)):
+            raise ValueError(f"a {type(answer).__name__} to a {type(one.call).__name__}")
+        del self._open[answer.call]
         match one.call:
             case Pause():
                 self._kv.pause.state = PauseState.PAUSED

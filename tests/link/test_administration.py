@@ -77,6 +77,25 @@ def test_what_was_asked_is_said_to_the_next_connection_once(bench: Bench) -> Non
     assert bench.posted == [topics.PrefixCacheReset(CALL)]
 
 
+def test_one_whose_weights_are_gone_meanwhile_is_told_so_and_the_others_are_asked(bench: Bench) -> None:
+    bench.made.ask(topics.Sleep(CALL, 1, "keep", weights="/nowhere/to/be/found"))
+    bench.made.ask(topics.ResetPrefixCache(CALL + 1))
+    bench.made.met(bench.channel)
+    assert bench.sent == [topics.ResetPrefixCache(CALL + 1)]
+    (told,) = bench.posted
+    assert isinstance(told, topics.Unanswered) and (told.call, told.status) == (CALL, 400)
+
+
+def test_an_answer_to_something_else_is_none(bench: Bench) -> None:
+    bench.made.met(bench.channel)
+    bench.made.ask(topics.Pause(CALL))
+    with pytest.raises(ValueError, match="a CacheReset to a Pause"):
+        bench.made.answered(topics.CacheReset(CALL))
+    assert state_of(bench) is PauseState.RUNNING and not bench.posted
+    bench.made.answered(topics.Paused(CALL))
+    assert state_of(bench) is PauseState.PAUSED and bench.posted == [topics.Paused(CALL)]
+
+
 def state_of(bench: Bench) -> PauseState:
     return bench.kv.pause.state
 
