@@ -20,6 +20,8 @@ from ..protocol.topics.administration import AskedOfEngine, CheckWeights, SleepC
 from ..runtime.process import Context
 
 MOST_CALLS = 256  # that the scheduler has not answered
+CALLS_OF_LIFE = 1 << 16  # numbers between the first of one life and that of the next
+LIVES = 1 << 15  # so that no number has an upper half, which names a frontend
 
 
 class StewardAdministration:
@@ -28,7 +30,8 @@ class StewardAdministration:
     def __init__(self, context: Context) -> None:
         self._context, self._scheduler = context, context.system.schedulers[0]
         self._calls: dict[int, tuple[Channel, int]] = {}  # for whom, under which number there
-        self._numbers = count(1)
+        # never those of the life before it, whose answers may still be on their way
+        self._numbers = count(context.incarnation % LIVES * CALLS_OF_LIFE + 1)
         self._weighing: set[asyncio.Task[None]] = set()
 
     def ask(self, channel: Channel, call: AskedOfEngine) -> None:
