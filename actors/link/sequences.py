@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 
 import msgspec
 import numpy as np
@@ -43,6 +44,7 @@ class RemoteSequence:
     has_run: bool = False  # there
     pools: bool = False
     adapter: int = 0
+    hosting: int = 0  # the number of its last Begin
     is_heeded: bool = False  # the engine does what it asks for, as far as that was looked at (unheeded.py)
 
 
@@ -62,6 +64,7 @@ class Sequences:
         self._parts: dict[int, bytearray] = {}  # of those whose numbers come
         self.adapter_of: Callable[[int], int] = lambda ref: 0
         self.knows_adapter: Callable[[int], bool] = lambda adapter: True  # it is loaded
+        self._hostings = count(1)
         self.prompted = self.generated = self.finished = self.rejected = self.sent = 0
 
     # --- as a scheduler admits and ends --------------------------------------------------------------------------
@@ -160,7 +163,7 @@ class Sequences:
     # --- what is there and what comes from there -----------------------------------------------------------------
 
     def record_of(self, held: RemoteSequence) -> wire.Begin:
-        """All that the engine has to know of it."""
+        """All that the engine has to know of it. What it has said before counts no more."""
         table, ref, prompt = self._table, held.ref, held.num_prompt_tokens
         end = prompt + held.num_generated_tokens
         tokens = table.token_ids(ref, 0, end).tobytes()
@@ -170,7 +173,8 @@ class Sequences:
         if table.load(ref):  # of which the parameters do not tell
             generation = msgspec.msgpack.decode(params, type=Generation)
             params = msgspec.msgpack.encode(msgspec.structs.replace(generation, adapter=held.adapter))
-        return wire.Begin(ref, params, prompt_bytes, hashes, limit, rendition, given, held.deaths)
+        held.hosting = next(self._hostings)
+        return wire.Begin(ref, params, prompt_bytes, hashes, limit, rendition, given, held.deaths, held.hosting)
 
     def mark_sent(self, held: RemoteSequence, is_sent: bool) -> None:
         self.sent += is_sent - held.is_sent
@@ -180,7 +184,7 @@ class Sequences:
         """They come before the tokens that they are of. ValueError or IndexError if they cannot be."""
         if record.count < 1:
             raise ValueError(f"logprobs of {record.count} positions")
-        if record.ref not in self.held:
+        if self._hosted(record) is None:
             return
         slot = slot_of(record.ref)
         if self._written.setdefault(slot, generation_of(record.ref)) != generation_of(record.ref):
@@ -210,7 +214,7 @@ class Sequences:
 
     def progress(self, record: wire.Progress) -> None:
         """Append what is new; what has come before is dropped. ValueError if there is a hole."""
-        news = [(held, moved) for moved in record.moved if (held := self.held.get(moved.ref)) is not None]
+        news = [(held, moved) for moved in record.moved if (held := self._hosted(moved)) is not None]
         if fresh := [held for held, moved in news if moved.tokens]:
             self._stamp(news)
             self.stats.appending(np.array([slot_of(held.ref) for held in fresh]))
@@ -218,6 +222,11 @@ class Sequences:
             self._append(held, moved)
             if moved.finish:
                 self._end_as_told(held, moved)
+
+    def _hosted(self, said: wire.Moved | wire.Logprobs) -> RemoteSequence | None:
+        """Of whom this is said: not of one that has come back since, and goes on behind other tokens."""
+        held = self.held.get(said.ref)
+        return held if held is not None and held.hosting == said.hosting else None
 
     def _end_as_told(self, held: RemoteSequence, moved: wire.Moved) -> None:
         """Unless that is the end of a shorter log, with which another engine has gone on meanwhile: then it is told of

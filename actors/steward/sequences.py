@@ -78,7 +78,8 @@ class HostedSequences:
             self._context.log.error("a sequence of the server at %s cannot be: %s", session.channel.peer, error)
             self._free.append(slot)
             told = len(begin.generated) // ITEM_BYTES
-            session.channel.send(wire.Progress([wire.Moved(begin.ref, told, b"", Finish.ERROR)]))
+            said = wire.Moved(begin.ref, told, b"", Finish.ERROR, hosting=begin.hosting)
+            session.channel.send(wire.Progress([said]))
             return
         session.sequences[begin.ref] = hosted
         self._owners[own] = session, hosted

@@ -43,6 +43,7 @@ class Hosted:
     prompt_logprobs: int  # -1: none, or the server has them
     began_told: bool = False  # how its prompt fared
     adapter: int = 0  # the server's id of its load
+    hosting: int = 0  # the number of its last Begin
 
 
 @dataclass
@@ -93,7 +94,8 @@ class Reports:
         asked = -1 if told else sampling.prompt_logprobs
         prompt = len(begin.prompt) // 4
         listed = len(sampling.logprob_token_ids)
-        return Hosted(begin.ref, own, prompt, told, sampling.logprobs, listed, asked, adapter=params.adapter)
+        hosting = begin.hosting
+        return Hosted(begin.ref, own, prompt, told, sampling.logprobs, listed, asked, False, params.adapter, hosting)
 
     def continues(self, known: Hosted, begin: Begin) -> bool:
         """Is what the server has of it the beginning of what is here? While the way was cut another engine may have
@@ -109,7 +111,7 @@ class Reports:
         """Its server has so much of it as it says. With no token it may not have heard of the prompt, either: what was
         written to a way that was cut then may have been read or not.
         """
-        known.told = len(begin.generated) // ITEM_BYTES
+        known.told, known.hosting = len(begin.generated) // ITEM_BYTES, begin.hosting
         if not known.told:
             params: Generation = self._read_params(begin.params)
             known.prompt_logprobs, known.began_told = params.sampling.prompt_logprobs, False
@@ -141,12 +143,13 @@ class Reports:
         start = hosted.prompt + hosted.told
         tokens = pack(self._table.token_ids(hosted.own, start, max(start, hosted.prompt + count)).tolist())
         if hosted.began_told:
-            return Moved(hosted.ref, hosted.told, tokens, finish)
+            return Moved(hosted.ref, hosted.told, tokens, finish, hosting=hosted.hosting)
         hosted.began_told = True
         get = self._stamps.get
         admitted, scheduled = get(hosted.own, Stamp.ADMITTED), get(hosted.own, Stamp.SCHEDULED)
         waited = max(0, scheduled - admitted) if admitted and scheduled else 0
-        return Moved(hosted.ref, hosted.told, tokens, finish, self._table.cached(hosted.own), waited)
+        cached = self._table.cached(hosted.own)
+        return Moved(hosted.ref, hosted.told, tokens, finish, cached, waited, hosted.hosting)
 
     def _tell_vectors(self, channel: Channel, hosted: Hosted, vectors: Vectors) -> None:
         """They are there when the finish word is."""
@@ -162,19 +165,19 @@ class Reports:
             self._vectors.give_back(own)
 
     def _tell_logprobs(self, channel: Channel, hosted: Hosted, count: int) -> None:
-        slot, ref = slot_of(hosted.own), hosted.ref
+        slot, ref, hosting = slot_of(hosted.own), hosted.ref, hosted.hosting
         if hosted.prompt_logprobs >= 0:
             for start in range(1, hosted.prompt, LOGPROBS_AT_ONCE):  # the first token follows nothing
                 some = min(LOGPROBS_AT_ONCE, hosted.prompt - start)
                 entries = self._area.copy_out(slot, start, some, hosted.prompt_logprobs)
-                channel.send(LogprobRecord(ref, start, some, entries))
+                channel.send(LogprobRecord(ref, start, some, entries, hosting=hosting))
             hosted.prompt_logprobs = -1
-        new = count - hosted.told
-        if hosted.logprobs >= 0 and new > 0:
-            start = hosted.prompt + hosted.told
-            entries = self._area.copy_out(slot, start, new, hosted.logprobs)
-            listed = self._area.copy_listed(slot, start, new, hosted.listed) if hosted.listed else b""
-            channel.send(LogprobRecord(ref, start, new, entries, listed))
+        first = hosted.told if hosted.logprobs >= 0 else count
+        for start in range(hosted.prompt + first, hosted.prompt + count, LOGPROBS_AT_ONCE):
+            some = min(LOGPROBS_AT_ONCE, hosted.prompt + count - start)
+            entries = self._area.copy_out(slot, start, some, hosted.logprobs)
+            listed = self._area.copy_listed(slot, start, some, hosted.listed) if hosted.listed else b""
+            channel.send(LogprobRecord(ref, start, some, entries, listed, hosting))
 
 
 def cached_since(reader: CachedBlocks) -> list[Cached]:

@@ -186,6 +186,29 @@ def test_an_end_of_a_shorter_log_is_none() -> None:
     assert bench.table.finish(ref) == Finish.STOP and bench.generated(ref) == [7, 8, 9, 10]
 
 
+def test_what_was_said_of_one_before_it_came_back_is_dropped() -> None:
+    """Another engine has drawn other tokens behind the same: what this one had on the way goes on behind its own."""
+    bench = Bench()
+    ref = bench.open()
+    bench.sequences.admit(ref)
+    first = bench.sequences.record_of(bench.sequences.held[ref])
+    bench.sequences.let_go(bench.sequences.held[ref])
+    bench.table.append(ref, [7, 8])
+    bench.sequences.admit(ref)
+    again = bench.sequences.record_of(bench.sequences.held[ref])
+    old = moved(ref, 0, [7, 9, 10], int(Finish.STOP)).moved[0]
+    entries = np.ones(6, np.int32).tobytes()
+    bench.sequences.progress(wire.Progress([msgspec.structs.replace(old, hosting=first.hosting)]))
+    bench.sequences.logprobs(wire.Logprobs(ref, len(PROMPT), 1, entries, hosting=first.hosting))
+    assert bench.generated(ref) == [7, 8] and not bench.table.finish(ref)
+    assert bench.area.read(slot_of(ref), len(PROMPT), 2) == [(0, 0.0)] * 3
+    new = moved(ref, 2, [11], int(Finish.STOP)).moved[0]
+    bench.sequences.logprobs(wire.Logprobs(ref, len(PROMPT), 1, entries, hosting=again.hosting))
+    bench.sequences.progress(wire.Progress([msgspec.structs.replace(new, hosting=again.hosting)]))
+    assert bench.generated(ref) == [7, 8, 11] and bench.table.finish(ref) == Finish.STOP
+    assert bench.area.read(slot_of(ref), len(PROMPT), 0)[0][0] == 1
+
+
 @pytest.mark.parametrize(
     "record",
     [wire.Logprobs(0, 40, 0, b""), wire.Moved(0, 0, b"", 99), wire.Moved(0, 0, bytes(3))],

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.sockets.engine_wire import Begin
-from actorserve.actors.steward.session import Reports
+from actorserve.actors.steward import session as module
+from actorserve.actors.steward.session import Reports, Session
+from actorserve.shm.table.table import slot_of
 from tests.link.test_sequences import PARAMS, PROMPT, Bench
 
 
@@ -27,6 +31,43 @@ def test_one_that_is_known_goes_on_if_its_server_has_a_beginning_of_it(there: li
     hosted = reports.host(begin, own)
     bench.table.append(own, [7, 8, 9])
     assert reports.continues(hosted, msgspec.structs.replace(begin, generated=array("i", there).tobytes())) == goes_on
+
+
+def test_what_is_said_names_the_last_begin() -> None:
+    """A server may have got a sequence back that has gone on elsewhere."""
+    bench = Bench()
+    params = msgspec.msgpack.encode(Generation(Sampling(0, logprobs=1, prompt_logprobs=1)))
+    own, reports = bench.open(), Reports(bench.table, bench.area)
+    begin = Begin(5, params, array("i", PROMPT).tobytes(), b"", 100, b"", b"", hosting=3)
+    hosted = reports.host(begin, own)
+    sent: list[Any] = []
+    session = Session("a server", 1, channel=SimpleNamespace(send=sent.append), sequences={5: hosted})  # type: ignore[arg-type]
+    for number in (3, 4):
+        bench.table.append(own, [7])
+        reports.tell(session, [5])
+        numbers = [one.hosting for record in sent for one in getattr(record, "moved", [record])]
+        assert len(numbers) >= 2 and set(numbers) == {number}
+        sent.clear()
+        reports.go_on(hosted, msgspec.structs.replace(begin, generated=array("i", [7]).tobytes(), hosting=4))
+
+
+def test_logprobs_of_a_long_answer_are_told_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record has an end; a link that has just been born has none of them."""
+    monkeypatch.setattr(module, "LOGPROBS_AT_ONCE", 4)
+    bench = Bench()
+    params = msgspec.msgpack.encode(Generation(Sampling(0, logprobs=1, logprob_token_ids=[5, 6])))
+    own, reports = bench.open(), Reports(bench.table, bench.area)
+    hosted = reports.host(Begin(5, params, array("i", PROMPT).tobytes(), b"", 100, b"", b""), own)
+    start = bench.area.start(slot_of(own), len(PROMPT) + 9)
+    bench.area.map[start : start + 16] = bytes(range(16))
+    bench.table.append(own, list(range(10)))
+    sent: list[Any] = []
+    session = Session("a server", 1, channel=SimpleNamespace(send=sent.append), sequences={5: hosted})  # type: ignore[arg-type]
+    reports.tell(session, [5])
+    *parts, progress = sent
+    assert [(part.position - len(PROMPT), part.count) for part in parts] == [(0, 4), (4, 4), (8, 2)]
+    assert [(len(part.entries), len(part.listed)) for part in parts] == [(64, 32), (64, 32), (32, 16)]
+    assert parts[-1].entries[16:] == bytes(range(16)) and len(progress.moved[0].tokens) == 40
 
 
 def test_what_a_way_that_was_cut_may_have_lost_is_told_again() -> None:

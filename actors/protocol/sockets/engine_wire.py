@@ -31,7 +31,8 @@ slot of its own stands for which.
 
 What each side has sent is a hint to the other: the server's request table is the truth. A sequence that is begun twice
 is begun once, and the steward says what lies behind the server's log; tokens that come twice are dropped by their
-place in the log; one that is ended already is told again.
+place in the log; one that is ended already is told again. One that was given away, and came back while tokens were on
+their way, may have been drawn otherwise: what does not name its last Begin is dropped.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class Begin(Record, frozen=True, tag=203):
     rendition: bytes
     generated: bytes
     deaths: int = 0  # of workers, of which it is suspect
+    hosting: int = 0  # its number on this connection; whatever is said of the sequence names the last one
 
 
 class AllBegun(Record, frozen=True, tag=204):
@@ -138,6 +140,7 @@ class Moved(msgspec.Struct, array_like=True, frozen=True, gc=False):
     finish: int = 0  # why it has ended
     cached: int = 0  # tokens of the prompt that were found
     waited_ns: int = 0  # until its first step
+    hosting: int = 0  # of the Begin that it answers
 
 
 class Progress(Record, frozen=True, tag=207):
@@ -154,6 +157,7 @@ class Logprobs(Record, frozen=True, tag=208):
     count: int
     entries: bytes
     listed: bytes = b""
+    hosting: int = 0
 
 
 class Vectors(Record, frozen=True, tag=214):
