@@ -63,7 +63,11 @@ class Driver:
         self._call("cuInit", ctypes.c_uint(0))
 
     def _call(self, name: str, *args: object) -> None:
-        status = int(getattr(self._library, name)(*args))
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise DriverError(f"the driver has no {name}") from None
+        status = int(function(*args))
         if status:
             said = ctypes.c_char_p()
             known = not int(self._library.cuGetErrorString(status, ctypes.byref(said)))

@@ -45,6 +45,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+def test_a_library_without_a_function_is_no_driver() -> None:
+    """An older one, of which the thread that answers must not die."""
+    with pytest.raises(DriverError, match="the driver has no cuInit"):
+        Driver("libc.so.6")
+
+
 class Keeper:
     """The actor's part that answers."""
 
