@@ -282,7 +282,7 @@ class LinkActor(LoopActor):
         for ref in moved:
             by_reader.setdefault(self._context.system.detokenizer_of(slot_of(ref)), []).append(ref)
         for name, refs in by_reader.items():
-            self._context.post(name, Advance(refs))
+            self._context.post_refs(name, Advance, refs)
         return len(moved)
 
     def published(self) -> int:

@@ -45,6 +45,7 @@ from .signals import die_with_supervisor, fail_on_purpose, leave_signals_to_supe
 
 RENEW = 75  # exit status: it has done what it had in hand, and is to be replaced, which is nobody's mistake
 IDLE_S = 1.0  # an idle actor turns its loop at least so often, to beat
+MOST_REFS = 1 << 14  # that one message names
 FULL_LANE_S = 0.001  # a lane is full: its reader gives no sign when there is room again
 
 
@@ -125,19 +126,24 @@ class Context(MemoryFiles):
         """
         self.outboxes[target].post(message)
 
+    def post_refs(self, target: str, make: Callable[[list[int]], messages.Message], refs: list[int]) -> None:
+        """Queue messages that name these slots, however many they are."""
+        for start in range(0, len(refs), MOST_REFS):
+            self.post(target, make(refs[start : start + MOST_REFS]))
+
     def post_to_owners(self, make: Callable[[list[int]], messages.Message], refs: list[int]) -> None:
-        """Queue a message of these slots for the schedulers of the engines that they belong to now. A scheduler that
+        """Queue messages of these slots for the schedulers of the engines that they belong to now. A scheduler that
         has given one away meanwhile passes on what it gets.
         """
         if len(self.system.schedulers) == 1:
-            self.post(self.system.schedulers[0], make(refs))
+            self.post_refs(self.system.schedulers[0], make, refs)
             return
         owned: dict[str, list[int]] = {}
         for ref in refs:
             scheduler = self.system.scheduler_of(self.table.engine(ref), self.table.model(ref))
             owned.setdefault(scheduler, []).append(ref)
         for scheduler, some in owned.items():
-            self.post(scheduler, make(some))
+            self.post_refs(scheduler, make, some)
 
     def post_alone(self, target: str, message: messages.Message) -> None:
         """As a record of its own: if its reader dies on this one, it need not do others again."""

@@ -294,7 +294,8 @@ class SchedulerActor(Actor):
                 by_reader[self.context.system.detokenizer_of(slot_of(ref), self.context.spec.model)].append(ref)
         for name, refs in by_reader.items():
             if refs:
-                self.context.post_alone(name, Advance(refs))
+                self.context.post_refs(name, Advance, refs)
+                self.context.outboxes[name].flush()  # as a record of its own
         return len(moved)
 
 

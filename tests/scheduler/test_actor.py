@@ -15,6 +15,7 @@ from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step, StepDone
 from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache, Sleep, WakeUp
 from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime import process
 from actorserve.actors.runtime.in_flight import MOST_TRIES
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.scheduler.actor import SchedulerActor
@@ -164,6 +165,17 @@ def test_worker_and_detokenizer_are_told_before_all_else_is_done(lives: Lives, m
     finally:
         worker.close()
         detokenizer.close()
+
+
+def test_many_that_moved_are_told_of_in_several_messages(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MOST_REFS", 2)
+    told: list[Any] = []
+    monkeypatch.setattr(lives.now.context, "post", lambda target, message: told.append(message))
+    lives.now.actor.scheduler.lifecycle.take_moved()
+    lives.now.actor.scheduler.lifecycle.have_moved(range(5))
+    lives.now.actor._post_moved()
+    lives.now.context.post_to_owners(Admit, [7, 8, 9])
+    assert told == [Advance([0, 1]), Advance([2, 3]), Advance([4]), Admit([7, 8]), Admit([9])]
 
 
 def received(context: Context) -> list[Any]:
