@@ -197,7 +197,7 @@ def check_url(url: str, config: Config) -> URL:
         raise MediaRefused("its address must begin with https://, http:// or data:, and name a host.")
     allowed = config.allowed_media_domains
     if allowed and not (is_below(host, allowed) or is_below(asked.host or "", allowed)):  # by either spelling
-        raise MediaRefused(f"{host} is none of --allowed-media-domains.")
+        raise MediaRefused(f"{shown(host)} is none of --allowed-media-domains.")
     if not config.allow_private_media and _is_address(host) and not is_public(host):
         raise _private(host)
     return asked
@@ -225,7 +225,7 @@ def _is_address(host: str) -> bool:
 
 
 def _private(host: str) -> MediaRefused:
-    return MediaRefused(f"{host} is no public address; --allow-private-media allows others.")
+    return MediaRefused(f"{shown(host)} is no public address; --allow-private-media allows others.")
 
 
 def _refusal_in(error: BaseException) -> MediaRefused | None:

@@ -194,6 +194,14 @@ def test_slow_ones_are_in_nobodys_way(own: Fetcher, pages: str) -> None:
     assert own._held == 0
 
 
+@pytest.mark.parametrize("options", [{"allow_private_media": False}, {"allowed_media_domains": ["example.com"]}])
+def test_of_a_long_host_not_all_is_told(options: dict[str, Any]) -> None:
+    """The refusal is a message to a frontend, whose lane has an end."""
+    made = fetcher(**options)
+    assert 0 < len(refusal(made, f"http://{'1' * 1_000_000}/")) < 1000
+    made.close()
+
+
 def test_what_nobody_wants_any_more_is_not_waited_for(own: Fetcher, pages: str) -> None:
     endless = own.fetch(f"{pages}/slow/")
     own.let_go(endless)
