@@ -163,7 +163,7 @@ def test_routers_are_looked_for_where_the_text_part_has_experts() -> None:
     """Of a model that sees, as Qwen3-VL-MoE."""
     there = {"model.language_model.layers.0.mlp.gate.weight", "model.language_model.layers.0.mlp.experts.0.x.qweight"}
     values = {"quantization_config": {"quant_method": "gptq"}, "text_config": {"num_experts": 4}}
-    rules = {"quantization_config": {"dynamic": {"-:.*\\.gate$": {}}}}
+    rules: dict[str, Any] = {"quantization_config": {"dynamic": {"-:.*\\.gate$": {}}}}
     assert told_elsewhere(Path("m"), values, lambda: there) == rules
     assert told_elsewhere(Path("m"), values | {"text_config": {}}, lambda: there) == {}
 
