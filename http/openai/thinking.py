@@ -35,7 +35,7 @@ class ThinkingOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 def rename_thinking(body: ChatRequest) -> None:
     """The body says the same by its other fields. ApiError names what contradicts them; chat_template_kwargs win."""
-    if body.reasoning is body.thinking is body.enable_thinking is None:
+    if body.reasoning is None and body.thinking is None and body.enable_thinking is None:
         return
     reasoning, thinking = body.reasoning or ReasoningOptions(), body.thinking
     variables: dict[str, object] = {}
