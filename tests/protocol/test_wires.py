@@ -63,9 +63,9 @@ def test_a_request_on_the_control_socket() -> None:
 
 
 def test_answers_on_the_control_socket() -> None:
-    line = encode_answer(ControlAnswer(DrainBegun(2.5)))
-    assert line == b'{"result":{"seconds":2.5}}\n'
-    assert msgspec.convert(read_answer(line).result, DRAIN.result) == DrainBegun(2.5)
+    line = encode_answer(ControlAnswer(DrainBegun(2.5, 7)))
+    assert line == b'{"result":{"seconds":2.5,"requests":7}}\n'
+    assert msgspec.convert(read_answer(line).result, DRAIN.result) == DrainBegun(2.5, 7)
     newer = read_answer(b'{"result":{"seconds":3,"reason":"SIGTERM"},"more":1}\n')
     assert msgspec.convert(newer.result, DRAIN.result) == DrainBegun(3.0), "a newer server may say more"
     refused = encode_answer(ControlAnswer(error="why not"))
