@@ -11,13 +11,18 @@ import runpy
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tokenizers import Tokenizer
 
-CHECK = Path(__file__).resolve().parents[2] / "tools" / "gpu_check"
+from tools.gpu import requirements
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECK = ROOT / "tools" / "gpu_check"
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +145,48 @@ def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_missing_is_said_first(check: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check["lacking"](dict(os.environ)) == []
-    monkeypatch.setitem(check["run"].__globals__, "NEEDED", "json no_such_package")
-    assert check["lacking"](dict(os.environ)) == ["Missing here, so that parts fail: no_such_package.", ""]
+def test_what_is_missing_or_older_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what setup.cfg requires; builds of NVIDIA's are before their release, and have names of their own."""
+    there = {one.name: "99" for one in requirements.required()}
+    there |= {"transformers": "5.17.0", "torch": "2.12.0a0+nv25.10", "triton": "3.5.1"}
+    del there["msgspec"]
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    wanted = [one for one in requirements.required() if one.name in ("transformers", "torch", "triton", "msgspec")]
+    assert [one.name for one in wanted] == ["msgspec", "torch", "transformers", "triton"]
+    said = [*requirements.unmet(wanted)]
+    assert [line.split(" ", 1)[1] for line in said] == [
+        "is missing",
+        "is wanted, and 5.17.0 is there",
+        "is wanted, and 3.5.1 is there",
+    ]
+    assert said[0].startswith("msgspec>=") and said[1].startswith("transformers")
+
+
+def test_what_cannot_be_imported_is_said() -> None:
+    said = [*requirements.not_imported(("no_such_module", "json", "tests.support.server"))]
+    assert said == [
+        "no_such_module cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        f"json is that of {json.__file__}",
+    ]
+
+
+def test_packages_of_the_same_names_are_not_taken(check: dict[str, Any], tmp_path: Path) -> None:
+    """Somebody else's `tests` among what is installed: nothing is missing, and pytest finds those of this checkout."""
+    (tmp_path / "site" / "tests" / "support").mkdir(parents=True)
+    for folder in ("tests", "tests/support"):
+        (tmp_path / "site" / folder / "__init__.py").touch()
+    environment = check["prepare"](options(wheels=None), tmp_path / "parts")
+    environment["PYTHONPATH"] += os.pathsep + str(tmp_path / "site")
+    assert check["lacking"](environment) == []
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "tests/project/test_layers.py"]
+    done = subprocess.run(command, env=environment, cwd=CHECK.parent.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_wheels_are_on_the_path(check: dict[str, Any], tmp_path: Path) -> None:
@@ -170,6 +213,44 @@ def test_what_fails_within_a_part_is_a_finding(check: dict[str, Any]) -> None:
 def test_the_list_of_parts() -> None:
     done = subprocess.run([sys.executable, CHECK, "--list", "--only", "kernels"], capture_output=True, text=True)
     assert done.returncode == 0 and "kernels' times" in done.stdout and "the server" not in done.stdout
+
+
+def test_each_token_of_a_shape_has_a_text(tmp_path: Path) -> None:
+    """Of one without a text a stream says nothing, and what is measured of streams would be measured of none."""
+    program = (
+        "import sys; from pathlib import Path; from tools.gpu.shapes import SHAPES, write_folder\n"
+        "write_folder('Qwen3-0.6B', Path(sys.argv[1]))\n"
+        "print(SHAPES['Qwen3-0.6B']['vocab_size'], SHAPES['tiny-words']['vocab_size'])"
+    )
+    folder = tmp_path / "shape"
+    done = subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    own, of_toy = map(int, done.stdout.split())
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    demo = Tokenizer.from_file(str(ROOT / "actors" / "model" / "demo" / "tokenizer.json")).get_vocab_size()
+    assert tokenizer.get_vocab_size() == own > of_toy > demo, "a toy has such tokens, too"
+    assert all(tokenizer.decode([token]).strip() for token in range(demo, own))
+
+
+def test_what_decoding_should_be_launched_as_is_told_also_in_the_middle() -> None:
+    """A part that is cut says what it has found."""
+    program = (
+        "import os, signal\n"
+        "from types import SimpleNamespace\n"
+        "from tools.gpu.kernels import decode_variants as own\n"
+        "queries, seen = SimpleNamespace(dtype=own.torch.bfloat16), []\n"
+        "own.Case = lambda *given: SimpleNamespace(queries=queries)\n"
+        "def compare(case, entry, scores):\n"
+        "    seen.append(scores.add('3 stages', 0.5))\n"
+        "    if len(seen) == 2:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "own.compare = compare\n"
+        "own.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    (finding,) = map(json.loads, done.stdout.splitlines())
+    assert "over 2 shapes: the entry that should win is 3 stages" in finding["what"] and finding["value"] == 0.5
+    assert done.returncode == 1 and done.stderr == "stopped\n"
 
 
 @pytest.mark.slow  # Triton's compiler takes 20 s of CPU

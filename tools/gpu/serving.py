@@ -2,7 +2,7 @@
 
 The model has the shape of Qwen3-0.6B and random weights; prompts are token ids, so that texts are compared by ids.
 
-    python -m tools.gpu.serving server | transformers | death
+    python -m tools.gpu.serving server | transformers
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,14 +31,15 @@ from .shapes import SHAPES, write_folder
 
 from tests.support.server import LAUNCH, Server  # isort: skip
 
-NAME = "tiny" if TINY else "Qwen3-0.6B"
+NAME = "tiny-words" if TINY else "Qwen3-0.6B"
 PROMPT, ANSWER = (24, 8) if TINY else (512, 128)
 BATCHES = (2,) if TINY else (1, 32, 128, 256)
 AGAINST = {2: 0.0} if TINY else {32: 5.0, 128: 10.0}  # how many times transformers' tokens a second
 START_S = 240.0
 BACK_S = 20.0  # from kill -9 of the worker until it answers again
 ARRIVALS = (2.0, 2.0) if TINY else (40.0, 10.0)  # (requests a second, seconds)
-STREAMS = 4 if TINY else 64  # that run when the worker is killed
+STREAMS, LONG = (4, 64) if TINY else (64, 512)  # that run when the worker is killed, and their tokens
+SEEN = 3  # events of each of them by then
 RATES = FOLDER / "rates.json"
 COMPILED = "actorserve:late_kernel_compilations_total"  # after the worker was ready
 GRAMMAR = {"structured_outputs": {"regex": "[a-z ]{4,}"}}
@@ -54,8 +56,19 @@ def prompts(count: int, seed: int) -> list[list[int]]:
     return np.random.default_rng(seed).integers(5, words - 5, (count, PROMPT)).tolist()  # type: ignore[no-any-return]
 
 
-async def answer(session: aiohttp.ClientSession, base: str, prompt: list[int], **asked: Any) -> Answer:
-    """A streamed request."""
+async def lines_of(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """As many at a time as have come: this process reads all streams, and is not to be what they wait for."""
+    rest = b""
+    async for piece in response.content.iter_any():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line
+
+
+async def answer(
+    session: aiohttp.ClientSession, base: str, prompt: list[int], under_way: asyncio.Event | None = None, **asked: Any
+) -> Answer:
+    """A streamed request. `under_way` is set once some of it has come, with more behind it."""
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
     ids: list[int] = []
     times = [time.perf_counter()]
@@ -64,10 +77,14 @@ async def answer(session: aiohttp.ClientSession, base: str, prompt: list[int], *
     ) as response:
         if response.status != 200:
             raise RuntimeError(f"{response.status}: {await response.text()}")
-        async for line in response.content:
-            if line.startswith(b"data: {"):
+        async for line in lines_of(response):
+            if not line.startswith(b"data: {"):
+                continue
+            if more := msgspec.json.decode(line[6:])["choices"][0].get("token_ids"):  # the first event has the prompt's
                 times.append(time.perf_counter())
-                ids += msgspec.json.decode(line[6:])["choices"][0].get("token_ids") or []
+                ids += more
+            if under_way is not None and len(times) > SEEN:
+                under_way.set()
     gaps = [late - early for early, late in itertools.pairwise(times[1:])]
     return Answer(ids, times[1] - times[0] if len(times) > 1 else 0.0, gaps)
 
@@ -117,8 +134,8 @@ def quantile(values: list[float], share: float) -> float:
 
 def started(folder: Path) -> Server:
     """The server on this model, before it is ready."""
-    length = str(PROMPT + ANSWER + 64)
-    options = ("--load-format", "dummy", "--max-num-seqs", str(max(BATCHES)), "--max-model-len", length)
+    length = str(PROMPT + max(ANSWER, LONG) + 64)
+    options = ("--load-format", "dummy", "--max-num-seqs", str(max(*BATCHES, STREAMS)), "--max-model-len", length)
     command = [*LAUNCH[:-1], "launch", str(folder)]
     return Server(*options, "--max-num-batched-tokens", "8192", command=command, wait=False)
 
@@ -131,18 +148,29 @@ def serve(folder: Path) -> None:
         for line in server.lines:
             if any(words in line for words in ("KV memory", "kernels compiled", "graphs captured")):
                 say("the server says", line.strip())
-        rates: dict[int, float] = {}
-        for count in BATCHES:
-            for seed in (1000 + count, count):  # the first time is thrown away
-                answers, rates[count] = asyncio.run(burst(server.base_url, prompts(count, seed)))
-            label = f"{NAME}, {count} clients at once, {PROMPT} + {ANSWER} tokens"
-            say(f"{label}: output", rates[count], "tokens/s")
-            say(f"{label}: median time to first token", statistics.median(one.first for one in answers) * 1e3, "ms")
-        RATES.write_text(json.dumps(rates))
-        steady(server.base_url)
-        beside_grammar(server.base_url)
-        if not TINY:  # the interpreter compiles nothing
-            at_most("kernels compiled after ready", metric(server.base_url, COMPILED), "", 0)
+        for part in (bursts, steady, beside_grammar, compiled_late):
+            with surviving(f"{NAME}, {part.__name__}"):
+                part(server.base_url)
+        with surviving("the death of the worker"):
+            death(server)
+
+
+def bursts(base: str) -> None:
+    rates: dict[int, float] = {}
+    for count in BATCHES:
+        for seed in (1000 + count, count):  # the first time is thrown away
+            answers, rates[count] = asyncio.run(burst(base, prompts(count, seed)))
+        label = f"{NAME}, {count} clients at once, {PROMPT} + {ANSWER} tokens"
+        say(f"{label}: output", rates[count], "tokens/s")
+        say(f"{label}: median time to first token", statistics.median(one.first for one in answers) * 1e3, "ms")
+        events = sum(1 + len(one.gaps) for one in answers)
+        say(f"{label}: events a token", events / sum(len(one.ids) for one in answers))
+    RATES.write_text(json.dumps(rates))
+
+
+def compiled_late(base: str) -> None:
+    if not TINY:  # the interpreter compiles nothing
+        at_most("kernels compiled after ready", metric(base, COMPILED), "", 0)
 
 
 def steady(base: str) -> None:
@@ -165,29 +193,41 @@ def beside_grammar(base: str) -> None:
     at_most(label, medians[1] / medians[0], "times that without", 1.1)
 
 
-def death(folder: Path) -> None:
+def death(server: Server) -> None:
     """The worker is killed while requests run: each answer is what it was without."""
     some = prompts(STREAMS, 77)
-    with started(folder) as server:
-        server.wait_ready(START_S)
-        before, _ = asyncio.run(burst(server.base_url, some))
-        after, back = asyncio.run(_killed(server, some))
-    whole = sum(len(one.ids) == ANSWER for one in after)
+    before, _ = asyncio.run(burst(server.base_url, some, STREAMS, max_tokens=LONG))
+    after, still, back = asyncio.run(_killed(server, some))
+    whole = sum(len(one.ids) == LONG for one in after)
     same = sum(mine.ids == other.ids for mine, other in zip(after, before, strict=True))
+    say(f"streams of {STREAMS} that were open when the worker was killed", still, "", "above 0", still > 0)
     say(f"worker killed with -9 under {STREAMS} streams: whole answers", whole, "", str(STREAMS), whole == STREAMS)
     say("answers equal to those without a death (products of other batches round otherwise)", same)
     at_most("from kill -9 of the worker until it is up", back, "s", BACK_S)
 
 
-async def _killed(server: Server, some: list[list[int]]) -> tuple[list[Answer], float]:
+async def _killed(server: Server, some: list[list[int]]) -> tuple[list[Answer], int, float]:
+    """(the answers, how many were not whole when the worker was killed, seconds until it was up again)."""
+    worker = server.pids()["worker"]
     async with connections() as session:
-        calls = [asyncio.create_task(answer(session, server.base_url, prompt)) for prompt in some]
-        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=0.2 if TINY else 0.5)
-        begun = time.perf_counter()
-        os.kill(server.pids()["worker"], signal.SIGKILL)
+        begun = [asyncio.Event() for _ in some]
+        calls = [
+            asyncio.create_task(answer(session, server.base_url, prompt, under_way, max_tokens=LONG))
+            for prompt, under_way in zip(some, begun, strict=True)
+        ]
+        all_begun = asyncio.create_task(_all(begun))
+        await asyncio.wait([all_begun, *calls], return_when=asyncio.FIRST_COMPLETED)
+        all_begun.cancel()
+        still, killed = sum(not call.done() for call in calls), time.perf_counter()
+        os.kill(worker, signal.SIGKILL)
         await asyncio.to_thread(server.wait_for, "worker is up", START_S)
-        back = time.perf_counter() - begun
-        return await asyncio.gather(*calls), back
+        back = time.perf_counter() - killed
+        return await asyncio.gather(*calls), still, back
+
+
+async def _all(events: list[asyncio.Event]) -> None:
+    for one in events:
+        await one.wait()
 
 
 def beside_transformers(folder: Path) -> None:
@@ -219,7 +259,7 @@ def beside_transformers(folder: Path) -> None:
             at_least(f"this server's, {count} sequences: times as many", rates[count] / theirs, "", times)
 
 
-PARTS = {"server": serve, "transformers": beside_transformers, "death": death}
+PARTS = {"server": serve, "transformers": beside_transformers}
 
 
 def main(part: str) -> None:

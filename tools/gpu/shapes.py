@@ -17,6 +17,7 @@ from actorserve.actors.model.layers import EMBEDDINGS
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.gpu.buffers import Sizes
+from actorserve.actors.worker.gpu.compilations import compile_ahead
 from actorserve.actors.worker.gpu.executor import GpuModel
 from actorserve.actors.worker.gpu.graphs import capture_sizes, mixed_sizes
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraLinear, GpuLoraSites, SlotProduct
@@ -25,9 +26,10 @@ from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.actors.worker.gpu.sampler import PendingStep
 from actorserve.actors.worker.models.weights import random_tensors
 from actorserve.kernels.triton.rotary_kv import Pools
+from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import make_ref
 
-from .report import ROOT
+from .report import ROOT, surviving
 
 DEMO = ROOT / "actors" / "model" / "demo"
 QWEN3 = {
@@ -89,6 +91,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "dtype": "float32",
     },
 }
+SHAPES["tiny-words"] = SHAPES["tiny"] | {"vocab_size": 4096}  # more than the demo model has
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 GREEDY = Sampling(0, temperature=0.0)
 ASKING = {  # what rows may ask for, by a word for the table
@@ -104,13 +107,19 @@ def read_shape(name: str, **changed: Any) -> Architecture:
 
 
 def write_folder(name: str, folder: Path) -> Path:
-    """A model folder of this shape without weights (--load-format dummy), with the demo model's tokens."""
+    """A model folder of this shape without weights (--load-format dummy), with the demo model's tokens, and more of
+    them up to its vocabulary: a token without a text is told of with the next that has one, or at the end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     end = json.loads((DEMO / "config.json").read_text())["eos_token_id"]
     (folder / "config.json").write_text(json.dumps(SHAPES[name] | {"eos_token_id": end}))
     for file in DEMO.iterdir():
         if file.name.startswith(("tokenizer", "special_tokens", "chat_template")):
             shutil.copy(file, folder)
+    tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    words |= {f"\u0120w{number}": number for number in range(len(words), SHAPES[name]["vocab_size"])}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     return folder
 
 
@@ -152,6 +161,12 @@ def random_product(one: GpuLoraLinear, rank: int) -> SlotProduct:
     return SlotProduct(a, [torch.randn(size, rank) / 50 for size in sizes], None)
 
 
+def compile_kernels(runner: GpuRunner, label: str, threads: int | None = None) -> None:
+    """All that it launches, side by side, as a worker has it; else each is compiled where it is launched first."""
+    with surviving(f"{label}: kernels compiled side by side"):
+        compile_ahead(runner.device, runner.profile_steps, runner.try_graphs, threads=threads)
+
+
 class Bench:
     """A runner of random weights, and sequences of given lengths in its rows."""
 
@@ -173,7 +188,7 @@ class Bench:
         `adapters` of this rank of all linear layers, of ids from 1 on; `drafts` of a row in a step, at most;
         `layers`: fewer than the model has.
         """
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         self.name, self.shape = name, read_shape(name, **({} if layers is None else {"num_hidden_layers": layers}))
         self.dtype = DTYPES[SHAPES[name]["dtype"]]
         lora = GpuLoraSites(adapters, rank, self.device) if adapters else None
@@ -183,7 +198,9 @@ class Bench:
         self.sizes = Sizes(rows, tokens + rows * (1 + drafts), length, block_size, drafts, adapters)
         self.log = np.random.default_rng(0).integers(0, self.shape.vocab_size, (rows, length), np.int32)
         mixed = mixed_sizes(rows, self.sizes.tokens, bool(drafts))
-        self.runner = self.make_runner(model, self.log, self.sizes, capture_sizes([], rows), mixed=mixed)
+        self.told = Logprobs(Logprobs.create(rows, length), rows, length)
+        given = model, self.log, self.sizes, capture_sizes([], rows)
+        self.runner = self.make_runner(*given, mixed=mixed, logprobs=self.told)
         blocks = rows * -(-length // block_size)
         self.runner.pools = self.make_pools(self.shape, blocks, kind or self.dtype)
         self.table = np.random.default_rng(1).permutation(blocks).astype(np.int32).reshape(rows, -1)

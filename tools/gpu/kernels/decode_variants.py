@@ -1,15 +1,18 @@
 """Paged decode launched in different ways, each over keys and values that are in no cache: which is quickest where.
 
-Each line is a shape: what each variant takes, and how the quickest compares with the table's own entry. At the end
-stands for each type of keys and values the variant that is best over all shapes, by the mean of its times over the
+Each line is a shape: what each variant takes, and how the quickest compares with the table's own entry. Behind those of
+a type of keys and values stands the variant that is best over all its shapes, by the mean of its times over the
 table's: it should stand in kernels/triton/attention/decode_launch.py where it wins by more than the measure's noise.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import multiprocessing
+import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -28,7 +31,8 @@ from actorserve.kernels.triton.quantised_kv import E4M3, supported  # isort: ski
 from . import cases  # isort: skip
 
 NOISE = 0.03  # by how much a variant has to win
-COMPILERS = 8  # processes
+COMPILERS = 14  # processes
+REPEATS, OF_LARGE, LARGE = 10, 3, 4 << 30  # calls that are timed; of those that read so many bytes, or more
 SPLITS_OF_64 = "splits of 64"
 BATCHES = (1, 32) if TINY else (1, 8, 32, 256)
 CONTEXTS = (64,) if TINY else (1024, 16384)
@@ -67,12 +71,13 @@ class Scores:
     def add(self, name: str, ratio: float) -> None:
         self.logs.setdefault(name, []).append(math.log(ratio))
 
-    def best(self) -> tuple[str, float]:
-        """(the variant with the smallest mean, the mean of its ratios); shapes that it does not concern count as 1."""
+    def best(self) -> tuple[str, float, int]:
+        """(the variant with the smallest mean, the mean of its ratios, of how many shapes); shapes that it does not
+        concern count as 1."""
         shapes = max(len(logs) for logs in self.logs.values())
         means = {name: math.exp(sum(logs) / shapes) for name, logs in self.logs.items()}
         name = min(means, key=lambda one: means[one])
-        return name, means[name]
+        return name, means[name], shapes
 
 
 class Case:
@@ -96,7 +101,7 @@ class Case:
         scratch, scoring = Scratch.make(self.queries, splits), Scoring(self.model.head_dim**-0.5)
         given = scoring, scratch, self.out
         calls = [partial(paged_decode, self.queries, own, *given, launch=launch) for own in self.pages]
-        return ceilings.seconds_each(calls, 10)
+        return ceilings.seconds_each(calls, OF_LARGE if self.moved >= LARGE else REPEATS)
 
 
 def compare(case: Case, own: DecodeLaunch, scores: Scores) -> None:
@@ -129,7 +134,7 @@ def compiled(model: cases.Model, kind: torch.dtype, rows: int, splits: int, laun
 def compile_all() -> None:
     """By many processes: one alone would take longer than all that is timed."""
     jobs = {}
-    for model, rows, context, kind in shapes():
+    for kind, (model, rows, context) in itertools.product(kinds(), shapes()):
         own = TABLE[kind_of(torch.bfloat16, model.head_dim, kind == E4M3)]
         for launch in (own, *variants(own).values()):
             splits = min(2, launch.splits(rows, model.kv_heads, context, cases.processors(ceilings.device())))
@@ -140,30 +145,47 @@ def compile_all() -> None:
             done.result()
 
 
-def shapes() -> Iterator[tuple[cases.Model, int, int, torch.dtype]]:
+def kinds() -> list[torch.dtype]:
+    """Types of keys and values."""
+    if TINY:
+        return [torch.float32]
+    return [torch.bfloat16, *([E4M3] if supported(ceilings.device()) else [])]
+
+
+def shapes() -> Iterator[tuple[cases.Model, int, int]]:
     tiny = cases.Model("tiny", 64, 4, 2, 16, 128, 512, True)
-    kinds = [torch.float32] if TINY else [torch.bfloat16, *([E4M3] if supported(ceilings.device()) else [])]
-    for kind in kinds:
-        for model in (tiny,) if TINY else cases.MODELS:
-            for rows in BATCHES:
-                for context in CONTEXTS:
-                    yield model, rows, context, kind
+    yield from itertools.product((tiny,) if TINY else cases.MODELS, BATCHES, CONTEXTS)
 
 
-def main() -> None:
+def compare_all(kind: torch.dtype) -> None:
+    """All shapes with keys and values of this type; the verdict, also where it is stopped in the middle."""
     scores: dict[str, Scores] = {}
-    if torch.cuda.is_available() and not TINY:
-        compile_all()
-    with torch.inference_mode():
-        for model, rows, context, kind in shapes():
+    try:
+        for model, rows, context in shapes():
             case = Case(model, rows, context, kind)
             entry = kind_of(case.queries.dtype, model.head_dim, kind == E4M3)
             compare(case, TABLE[entry], scores.setdefault(entry, Scores()))
             del case
-    for entry, found in scores.items():
-        name, ratio = found.best()
-        wins = name if ratio < 1 - NOISE else "the table's own"
-        say(f"decode, {entry}: the entry that should win is {wins}; the best of the others, {name}, times it", ratio)
+    finally:
+        for entry, found in scores.items():
+            if found.logs:
+                tell(entry, found)
+
+
+def tell(entry: str, found: Scores) -> None:
+    name, ratio, shapes_seen = found.best()
+    wins = name if ratio < 1 - NOISE else "the table's own"
+    what = f"decode, {entry}, over {shapes_seen} shapes: the entry that should win is {wins}; the best of the others"
+    say(f"{what}, {name}, times it", ratio)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # what was found by then is told
+    if torch.cuda.is_available() and not TINY:
+        compile_all()
+    with torch.inference_mode():
+        for kind in kinds():
+            compare_all(kind)
 
 
 if __name__ == "__main__":
