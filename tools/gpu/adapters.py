@@ -15,7 +15,7 @@ import torch
 
 from .profile import profiled
 from .report import TINY, at_most, say, surviving
-from .shapes import Bench
+from .shapes import Bench, compile_kernels
 
 NAME, RANK = ("tiny", 4) if TINY else ("Qwen3-0.6B", 16)
 ROWS, ADAPTERS, SLOTS = (2, (1, 2), 3) if TINY else (8, (1, 4, 8), 9)
@@ -85,6 +85,7 @@ def loading(bench: Bench) -> None:
 def main() -> None:
     with torch.inference_mode():
         bench = Bench(NAME, ROWS, 2 * CONTEXT, CHUNK, adapters=SLOTS, rank=RANK)
+        compile_kernels(bench.runner, f"{NAME}, with adapters")
         if torch.cuda.is_available():
             begun = time.perf_counter()
             count = bench.runner.capture()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .report import TINY, at_most, say, surviving
-from .shapes import DTYPES, SHAPES, Bench, read_shape
+from .shapes import DTYPES, SHAPES, Bench, compile_kernels, read_shape
 
 from actorserve.actors.model.architecture import Architecture  # isort: skip
 from actorserve.actors.model.heads.formats import (  # isort: skip
@@ -154,11 +154,15 @@ def texts(bench: Bench, rows: int, tokens: int) -> tuple[list[list[int]], float]
 
 
 def captured(bench: Bench) -> None:
+    label = f"{bench.name}, {type(bench.runner).__name__}"
+    compile_kernels(bench.runner, label)
     if torch.cuda.is_available():
         begun = time.perf_counter()
         count = bench.runner.capture()
         kept.append(bench)
-        say(f"{NAME}, {type(bench.runner).__name__}: {count} graphs captured in", time.perf_counter() - begun, "s")
+        say(
+            f"{bench.name}, {type(bench.runner).__name__}: {count} graphs captured in", time.perf_counter() - begun, "s"
+        )
 
 
 def costs() -> None:
@@ -182,7 +186,9 @@ def costs() -> None:
 def sameness() -> None:
     """Texts of a small model in float32, with drafts and without."""
     rows, length = 4, CHUNK + 2 * (1 + DRAFTS) * TOKENS
-    wanted, _ = texts(DraftBench(None, "tiny", rows, length, rows * CHUNK, SPREAD), rows, 1)
+    plain = DraftBench(None, "tiny", rows, length, rows * CHUNK, SPREAD)
+    compile_kernels(plain.runner, "tiny, without drafts")
+    wanted, _ = texts(plain, rows, 1)
     words = len({word for said in wanted for word in said})
     say(f"different words in texts of {rows} rows, of {TOKENS} each", words, "", "several", words > rows)
     for kind in KINDS:

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from .report import TINY, at_most, say, surviving
-from .shapes import GREEDY
+from .shapes import GREEDY, compile_kernels
 
 from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
 from actorserve.actors.model.info import read_json  # isort: skip
@@ -43,7 +43,8 @@ ALL_EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 4, "n_group": 2, "t
 CHUNKS = {**HEADS, "num_local_experts": 2, "num_experts_per_tok": 2}
 KINDS: dict[str, dict[str, int]] = {"llama3": HEADS, "qwen3": HEADS, "mistral": HEADS}
 KINDS |= {"deepseek_v3": LATENTS | ALL_EXPERTS, "llama4": CHUNKS}
-TRIED = ("qwen3",) if TINY else (*KINDS,)
+HALVES = {"llama3": (torch.bfloat16, torch.float16)}  # of each of the others bfloat16 alone: kernels are compiled anew
+THREADS = 3  # of each kind's process, that compile
 WIDE = {"hidden_size": 256, "intermediate_size": 512}
 NEAR_TIE = 1e-3  # two best logits that lie closer may change places: other sums, other last bits
 TOLERANCE = 1.5  # of bf16 logits: how far they may be from float32 ones, as a multiple of how far transformers' own are
@@ -71,6 +72,7 @@ def make_runner(
     runner = GpuRunner(model, log, sizes, [1, 2, 4, PROMPTS], mixed=mixed, logprobs=told)
     blocks = PROMPTS * LENGTH // BLOCK
     runner.pools = make_pools(shape, blocks, BLOCK, dtype, device())
+    compile_kernels(runner, f"{folder.name}, {dtype}", THREADS)
     if graphs and torch.cuda.is_available():
         gc.collect()  # graphs of another runner, which are not to go while these are used
         runner.capture()
@@ -169,7 +171,7 @@ def rough(kind: str, folder: Path) -> None:
         ours, theirs = logits_apart(folder)
         say(f"{kind}, bfloat16: logits apart, in standard deviations", ours)
         at_most(f"{kind}, bfloat16: that, beside transformers' own", ours / theirs, "times", TOLERANCE)
-    for dtype in (torch.bfloat16, torch.float16):
+    for dtype in HALVES.get(kind, (torch.bfloat16,)):
         with surviving(f"{kind}, {dtype}: prompts of {PROMPTS} with other bits together than alone") as name:
             at_most(f"{name}, with --deterministic", other_bits(folder, dtype, True), "", 0)
             say(f"{name}, without", other_bits(folder, dtype, False))
@@ -189,7 +191,7 @@ def check(kind: str) -> None:
 def main() -> int:
     """Each kind in a process of its own: nothing is timed, and compiling is most of it."""
     command = [sys.executable, "-m", "tools.gpu.numerics"]
-    started = [subprocess.Popen([*command, kind]) for kind in TRIED]
+    started = [subprocess.Popen([*command, kind]) for kind in KINDS]
     return max(abs(process.wait()) for process in started)
 
 

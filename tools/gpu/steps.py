@@ -21,7 +21,7 @@ import torch
 from . import ceilings
 from .profile import profiled
 from .report import TINY, at_least, at_most, say, surviving
-from .shapes import ASKING, Bench, flops_a_token, kv_bytes, weight_bytes
+from .shapes import ASKING, Bench, compile_kernels, flops_a_token, kv_bytes, weight_bytes
 
 from actorserve.actors.worker.gpu.graphs import size_for  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
@@ -124,6 +124,9 @@ def asking(bench: Bench, name: str, rows: int) -> None:
         for count in (1,) if TINY else (1, rows):
             what = f"{name}, batch {rows}, {kind} of {count}: times as long as without"
             at_most(what, took(dict.fromkeys(range(count), sampling)) / plain, "", 1.1 if count == 1 else None)
+            if kind == "logprobs":
+                told = sum(bench.told.read(row, CONTEXT, 1)[0][0] > 0 for row in range(count))
+                say(f"{name}, {kind}: rows that were told, of {count} that ask", told, "", str(count), told == count)
 
 
 def mixed(bench: Bench, name: str, rows: int, chunk: int, limits: dict[str, float]) -> None:
@@ -187,6 +190,7 @@ def prefill(bench: Bench, name: str, tokens: int, limits: dict[str, float]) -> N
 
 def captured(bench: Bench, name: str) -> None:
     if torch.cuda.is_available():
+        compile_kernels(bench.runner, name)
         begun = time.perf_counter()
         count = bench.runner.capture()
         took = time.perf_counter() - begun

@@ -1,8 +1,7 @@
 """Compile what other parts time, many kernels at a time, into Triton's cache, where they find it.
 
-A worker that is the first on its machine compiles one kernel after the other; here each kind of runner has a process of
-its own, for which a layer is enough, since all have the same kernels; and so have some divisions of what parts launch
-by itself. Nothing is timed meanwhile.
+Each kind of runner has a process of its own, for which a layer is enough, since all have the same kernels; and so have
+some divisions of what parts launch by itself. Nothing is timed meanwhile.
 
     python -m tools.gpu.warm
 """
@@ -20,7 +19,9 @@ from .report import COMPILED, TINY
 from .steps import PLANS, TOKENS, kinds_of, size_of
 
 from .shapes import Bench  # isort: skip
+from actorserve.actors.worker.gpu.compilations import compile_ahead  # isort: skip
 
+THREADS = 2  # of each kind's process
 NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
 # Parts, and among how many processes:
 DIVIDED = {"tools.gpu.experts": 5, "tools.gpu.products": 4, "tools.gpu.kernels.latents": 2}
@@ -30,7 +31,8 @@ def compile_kind(name: str, kind: str) -> None:
     """All that a runner of this kind launches."""
     with torch.inference_mode():
         plan = PLANS[name]
-        Bench(name, *size_of(plan), TOKENS, layers=1, **kinds_of(plan)[kind]).runner.profile_steps()
+        runner = Bench(name, *size_of(plan), TOKENS, layers=1, **kinds_of(plan)[kind]).runner
+        compile_ahead(runner.device, runner.profile_steps, runner.try_graphs, threads=THREADS)
 
 
 def jobs() -> Iterator[tuple[list[str], dict[str, str]]]:
