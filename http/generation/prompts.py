@@ -83,10 +83,14 @@ def tools_of(request: ChatRequest) -> list[ChatTool]:
     if len(tools) > MAX_TOOLS:
         raise bad_request(f"At most {MAX_TOOLS} tools are taken.", "tools")
     for index, tool in enumerate(tools):
-        if not TOOL_NAME.fullmatch(tool.function.name):
-            path = f"tools[{index}].function.name"
-            raise bad_request(f"{path} must be 1 to 128 letters, digits, '_', '-', '.' or ':'.", path)
+        check_tool_name(tool.function.name, f"tools[{index}].function.name")
     return tools
+
+
+def check_tool_name(name: str, path: str) -> None:
+    """400 for one that models are not told; `path`: where the client has named the tool."""
+    if not TOOL_NAME.fullmatch(name):
+        raise bad_request(f"{path} must be 1 to 128 letters, digits, '_', '-', '.' or ':'.", path)
 
 
 def with_allowed_tools(request: ChatRequest) -> ChatRequest:

@@ -176,14 +176,15 @@ class MessageBuilder:
         self._compacted = len(self.messages)
 
     def think(self, text: str) -> None:
-        """Thinking comes before all else of a turn."""
+        """Thinking comes before the text of a turn, and before each call."""
         if not text:
             return
-        self._assistant("content", "tool_calls").setdefault("reasoning_content", []).append(text)
+        calls = self._open is not None and "tool_calls" in self._open
+        self._assistant(*(() if calls else ("content",))).setdefault("reasoning_content", []).append(text)
 
     def answer(self, content: Any) -> None:
-        """Text comes before calls; two texts are two turns."""
-        self._assistant("content", "tool_calls")["content"] = content
+        """Text may stand behind calls that have no results yet; two texts are two turns."""
+        self._assistant("content")["content"] = content
 
     def call(self, call: FunctionCallItem) -> None:
         function = {"name": joined(call.namespace, call.name), "arguments": call.arguments}

@@ -10,6 +10,7 @@ import msgspec
 from ...errors import ApiError, bad_request
 from ...generation.adapter import with_names
 from ...generation.fields.ranges import check_ranges
+from ...generation.prompts import check_tool_name
 from ..thinking import THINKING_SWITCHES
 from .compaction import compacts, summarising
 from .items import ResponseOptions
@@ -41,9 +42,10 @@ INCLUDED = (  # the last two are heeded; tools with such results as the others a
     ENCRYPTED,
     LOGPROBS,
 )
-HOSTED = (  # tools that run where the API is served
+HOSTED = (  # tools that run where the API is served, or that its own models alone know how to call
     *("web_search", "web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11", "file_search"),
-    *("code_interpreter", "image_generation", "computer_use_preview", "tool_search"),
+    *("code_interpreter", "image_generation", "computer_use_preview", "computer", "tool_search"),
+    *("shell", "local_shell", "apply_patch"),
 )
 UNFINISHED = ("in_progress", "incomplete")
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
@@ -241,6 +243,7 @@ def _tools(given: list[ResponsesTool], choice: str | ResponsesToolChoice | None)
             raise bad_request(f"{path}: tools of type {tool.type!r} are not supported.", f"{path}.type")
         if not tool.name:
             raise bad_request(f"{path}.name is missing.", f"{path}.name")
+        check_tool_name(tool.name, f"{path}.name")
         functions[tool.name] = _function(as_function(tool, path) if tool.type == CUSTOM else tool)
     offered: Object = {"tools": list(functions.values())}
     if not isinstance(choice, ResponsesToolChoice):

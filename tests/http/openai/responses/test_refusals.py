@@ -81,6 +81,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [TIME, {"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    ({"tools": [{"type": "web_search"}, TIME | {"name": "a b"}]}, "tools[1].name"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "name": "time"}}, "tool_choice"),
     ({"tools": [TIME], "tool_choice": {"type": "function", "name": "f"}}, "tool_choice.name"),

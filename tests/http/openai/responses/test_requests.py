@@ -93,6 +93,8 @@ def test_hosted_tools_beside_functions_are_passed_over() -> None:
     assert chat(tools=tools, tool_choice=some) == chat(tools=[TIME], tool_choice="required")
     told = echo(request_of(tools=tools), {})["tools"]
     assert [tool["name"] for tool in told] == [TIME["name"]]
+    agents = ("computer", "shell", "local_shell", "apply_patch")
+    assert chat(tools=[*({"type": kind} for kind in agents), TIME]) == chat(tools=[TIME])
 
 
 SPACE = {"type": "namespace", "name": "mcp__clock", "description": "Clocks.", "tools": [TIME, WEATHER]}
@@ -191,11 +193,24 @@ def test_another_turn_begins_behind_results_texts_and_calls() -> None:
     assert turns == [
         {"role": "assistant", "tool_calls": [chat_call("f", 1)]},
         {"role": "tool", "tool_call_id": "c1", "content": "r"},
-        {"role": "assistant", "tool_calls": [chat_call("f", 2)]},
-        {"role": "assistant", "reasoning_content": "s", "content": "a"},
+        {"role": "assistant", "reasoning_content": "s", "content": "a", "tool_calls": [chat_call("f", 2)]},
         {"role": "assistant", "content": "a"},
         {"role": "assistant", "reasoning_content": "s\n\ns", "tool_calls": [chat_call("f", 3)]},
     ]
+
+
+def test_what_stands_between_a_call_and_its_result_is_of_its_turn() -> None:
+    """Many templates want results right behind the message with their calls."""
+    thinking = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]}
+    said = {"role": "assistant", "content": "wait"}
+    (turn, *results) = messages([thinking, call("f", 1), said, thinking, call("f", 2), result(1), result(2)])
+    assert turn == {
+        "role": "assistant",
+        "reasoning_content": "s\n\ns",
+        "content": "wait",
+        "tool_calls": [chat_call("f", 1), chat_call("f", 2)],
+    }
+    assert [one["role"] for one in results] == ["tool", "tool"]
 
 
 def test_a_result_may_have_parts() -> None:
