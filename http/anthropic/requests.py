@@ -7,6 +7,7 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
 from ..generation.fields.ranges import check_ranges
+from ..generation.prompts import check_tool_name
 from ..openai.thinking import THINKING_SWITCHES
 from .schemas import (
     NAMES,
@@ -23,6 +24,7 @@ from .turns import begins_answer, messages_of
 
 REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
 PASSED = ("max_tokens", "stream", *SAMPLING_FIELDS, *OTHERS)
+HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")  # how types of such tools begin
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 MAX_STOPS, MAX_STOP_LENGTH = 64, 1024
 
@@ -96,20 +98,28 @@ def _budget(thinking: ThinkingConfig, max_tokens: int) -> int:
     path = "thinking.budget_tokens"
     if thinking.budget_tokens is None:
         raise bad_request(f"{path} is missing.", path)
-    if not 1 <= thinking.budget_tokens < max_tokens:
-        raise bad_request(f"{path} must be at least 1 and less than max_tokens, not {thinking.budget_tokens}.", path)
-    return thinking.budget_tokens
+    if thinking.budget_tokens < 1:
+        raise bad_request(f"{path} must be at least 1, not {thinking.budget_tokens}.", path)
+    return min(thinking.budget_tokens, max_tokens - 1)  # with thinking between calls, it is of all answers together
 
 
-def _tools(tools: list[AnthropicTool], choice: AnthropicToolChoice | None) -> Object:
-    for index, tool in enumerate(tools):
-        path = f"tools[{index}]"
+def _offered(tools: list[AnthropicTool]) -> dict[str, AnthropicTool]:
+    """By their paths; without those that the API's own host would run, where there are others: clients offer them to
+    every model, and no model has to call them.
+    """
+    placed = {f"tools[{index}]": tool for index, tool in enumerate(tools)}
+    return {path: tool for path, tool in placed.items() if not (tool.type or "").startswith(HOSTED)} or placed
+
+
+def _tools(given: list[AnthropicTool], choice: AnthropicToolChoice | None) -> Object:
+    offered = _offered(given)
+    tools = [*offered.values()]
+    for path, tool in offered.items():
         if tool.type not in (None, "custom"):
             raise bad_request(f"{path}: tools of type {tool.type!r} are not supported.", f"{path}.type")
+        check_tool_name(tool.name, f"{path}.name")
         if tool.input_schema is None:
             raise bad_request(f"{path}.input_schema is missing.", f"{path}.input_schema")
-        if tool.defer_loading:
-            raise bad_request(f"{path}.defer_loading is not supported.", f"{path}.defer_loading")
     chat: Object = {"tools": [_function(tool) for tool in tools]} if tools else {}
     if choice is None:
         return chat

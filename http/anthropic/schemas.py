@@ -47,10 +47,11 @@ class ContentBlock(msgspec.Struct):
     tool_use_id: str | None = None
     content: str | list[Object] | None = None
     is_error: bool | None = None
-    source: MediaSourceBlock | None = None
+    source: MediaSourceBlock | str | None = None  # a text: where a search_result was found
     title: str | None = None  # of a document, and these two
     context: str | None = None
     citations: Any = None
+    tool_name: str | None = None  # of a tool_reference
 
 
 class AnthropicTurn(msgspec.Struct):
@@ -70,7 +71,7 @@ class AnthropicTool(msgspec.Struct):
     description: str | None = None
     input_schema: Object | None = None
     strict: bool | None = None
-    defer_loading: bool | None = None
+    defer_loading: bool | None = None  # it is offered at once, as all others are
 
 
 class AnthropicToolChoice(msgspec.Struct):

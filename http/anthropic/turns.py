@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import bad_request
 from ..generation.adapter import checked, encoded
-from .schemas import AnthropicTurn, ContentBlock, Object
+from .schemas import AnthropicTurn, ContentBlock, MediaSourceBlock, Object
 
 Placed = tuple[str, ContentBlock]  # a block, and its path in the request
 # Claude Code's note to whoever bills. It differs in each request, so that with it no prefix would be found again.
@@ -123,7 +123,7 @@ def _call(path: str, block: ContentBlock) -> Object:
 
 
 def _text(blocks: list[Placed]) -> str | list[Object]:
-    """One text is a string; several are parts, and so are pictures. Documents are what they say."""
+    """One text is a string; several are parts, and so are pictures. Documents and results are what they say."""
     parts = [_part(path, block) for outer in blocks for path, block in _inside(*outer)]
     if len(parts) < 2 and all("text" in part for part in parts):
         return "".join(part["text"] for part in parts)
@@ -133,37 +133,44 @@ def _text(blocks: list[Placed]) -> str | list[Object]:
 def _part(path: str, block: ContentBlock) -> Object:
     if block.type == "image":
         return _picture(path, block)
+    if block.type == "tool_reference":
+        return {"type": "text", "text": _given(path, block, "tool_name")}
     if block.type != "text":
         raise bad_request(f"{path}: content of type {block.type!r} is not supported here.", path)
     return {"type": "text", "text": _given(path, block, "text")}
 
 
 def _inside(path: str, block: ContentBlock) -> list[Placed]:
-    """Of a document of text its title, what is said of it, and what it says; all else as it is."""
-    source = block.source
-    if block.type != "document" or source is None:
+    """Of a document of text its title, what is said of it, and what it says; of what was found where that was, too; all
+    else as it is.
+    """
+    if block.type != "search_result" and (block.type != "document" or block.source is None):
         return [(path, block)]
     if isinstance(block.citations, dict) and block.citations.get("enabled"):
         raise bad_request(f"{path}.citations are not supported: no citations are made.", f"{path}.citations")
+    if block.type == "search_result":
+        about, said = (block.title, _place(path, block)), _contents(block.content, f"{path}.content")
+    else:
+        about, said = (block.title, block.context), _document(path, _source(path, block))
+    return [*(placed for given in about if given for placed in _blocks(given, path)), *said]
+
+
+def _document(path: str, source: MediaSourceBlock) -> list[Placed]:
     match source.type:
         case "text" if source.data is not None:
-            said = _blocks(source.data, f"{path}.source.data")
+            return _blocks(source.data, f"{path}.source.data")
         case "content" if source.content is not None:
-            said = _contents(source.content, f"{path}.source.content")
+            return _contents(source.content, f"{path}.source.content")
         case "text" | "content" as kind:
             name = f"{path}.source.{'data' if kind == 'text' else 'content'}"
             raise bad_request(f"{name} is missing.", name)
         case kind:
             raise bad_request(f"{path}.source.type: documents of {kind!r} are not read.", f"{path}.source.type")
-    about = [given for given in (block.title, block.context) if given]
-    return [*(placed for given in about for placed in _blocks(given, path)), *said]
 
 
 def _picture(path: str, block: ContentBlock) -> Object:
     """As a chat's messages have it, which look at it."""
-    source = block.source
-    if source is None:
-        raise bad_request(f"{path}.source is missing.", f"{path}.source")
+    source = _source(path, block)
     name = {"base64": "data", "url": "url"}.get(source.type)
     if name is None:
         raise bad_request(f"{path}.source.type: {source.type!r} is neither base64 nor url.", f"{path}.source.type")
@@ -172,6 +179,20 @@ def _picture(path: str, block: ContentBlock) -> Object:
         raise bad_request(f"{path}.source.{name} is missing.", f"{path}.source.{name}")
     url = given if name == "url" else f"data:{source.media_type or 'image/png'};base64,{given}"
     return {"type": "image", "image_url": {"url": url}, "place": path, "leaf": f"source.{name}"}
+
+
+def _source(path: str, block: ContentBlock) -> MediaSourceBlock:
+    if isinstance(block.source, MediaSourceBlock):
+        return block.source
+    what = "is missing" if block.source is None else f"of a {block.type} is an object, and no text"
+    raise bad_request(f"{path}.source {what}.", f"{path}.source")
+
+
+def _place(path: str, block: ContentBlock) -> str | None:
+    """Where something was found."""
+    if isinstance(block.source, MediaSourceBlock):
+        raise bad_request(f"{path}.source of a {block.type} is a text, and no object.", f"{path}.source")
+    return block.source
 
 
 def _given(path: str, block: ContentBlock, name: str) -> str:

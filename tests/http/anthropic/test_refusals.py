@@ -23,7 +23,8 @@ def refused(**fields: Any) -> ApiError:
     return raised.value
 
 
-IMAGE = {"type": "image", "source": {"type": "url", "url": "https://x"}}
+FOUND = {"type": "search_result", "source": "a", "title": "T", "content": []}
+IMAGE: dict[str, Any] = {"type": "image", "source": {"type": "url", "url": "https://x"}}
 
 
 def said(*blocks: Any, role: str = "user") -> dict[str, Any]:
@@ -45,6 +46,11 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (said(document("text")), "messages[1].content[0].source.data"),
     (said(document("content", content=["a"])), "messages[1].content[0].source.content[0]"),
     (said(document("text", data="a") | {"citations": {"enabled": True}}), "messages[1].content[0].citations"),
+    (said(FOUND | {"citations": {"enabled": True}}), "messages[1].content[0].citations"),
+    (said(FOUND | {"source": IMAGE["source"]}), "messages[1].content[0].source"),
+    (said({"type": "image", "source": "https://x"}), "messages[1].content[0].source"),
+    (said({"type": "document", "source": "a"}), "messages[1].content[0].source"),
+    (said({"type": "tool_reference"}), "messages[1].content[0].tool_name"),
     (said({"type": "server_tool_use"}, role="assistant"), "messages[1].content[0]"),
     (said(use(1)), "messages[1].content[0]"),
     (said({"type": "thinking", "thinking": "a"}), "messages[1].content[0]"),
@@ -74,14 +80,14 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"thread": {"type": "create"}}, "thread"),
     ({"speed": "fast"}, "speed"),
     ({"context_management": "a"}, "context_management"),
-    ({"tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}]}, "tools[1].type"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+    ({"tools": [TOOL, {"type": "bash_20250124", "name": "bash"}]}, "tools[1].type"),
     ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
-    ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading"),
+    ({"tools": [{"type": "web_fetch_1", "name": "w"}, {**TOOL, "name": "a b"}]}, "tools[1].name"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "f"}}, "tool_choice.name"),
     ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
     ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
     ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens"),
 ]
 

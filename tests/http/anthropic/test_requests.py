@@ -106,6 +106,22 @@ def test_documents_of_text_are_what_they_say() -> None:
     assert (answered["role"], answered["content"]) == ("tool", "x")
 
 
+def test_what_was_found_is_what_it_says() -> None:
+    found = {"type": "search_result", "source": "https://a", "title": "T", "content": [text("x"), text("y")], **CACHED}
+    answered = messages(("user", "hi"), ("assistant", [use(1)]), ("user", [result(1, [found])]))[-1]
+    assert [part["text"] for part in answered["content"]] == ["T", "https://a", "x", "y"]
+    bare = found | {"source": None, "title": None}
+    assert [part["text"] for part in messages(("user", [bare]))[0]["content"]] == ["x", "y"]
+
+
+def test_a_tool_that_was_found_is_its_name() -> None:
+    """All tools are offered at once, those with defer_loading too."""
+    named = {"type": "tool_reference", "tool_name": "weather"}
+    answered = messages(("user", "hi"), ("assistant", [use(1)]), ("user", [result(1, [named])]))[-1]
+    assert answered["content"] == "weather"
+    assert chat(tools=[TOOL | {"defer_loading": True}]) == chat(tools=[TOOL])
+
+
 def test_turns_of_text() -> None:
     said = messages(("user", [text("a")]), ("assistant", "b"), ("system", [text("c")]), ("user", [text("d")]))
     assert said == [
@@ -172,6 +188,17 @@ def test_tools_are_functions() -> None:
     ]
 
 
+def test_hosted_tools_beside_functions_are_passed_over() -> None:
+    """Clients offer them to every model."""
+    hosted = [
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+        {"type": "web_fetch_20250910", "name": "web_fetch"},
+        {"type": "code_execution_20250825", "name": "code_execution"},
+        {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+    ]
+    assert chat(tools=[*hosted, TOOL]) == chat(tools=[TOOL])
+
+
 @pytest.mark.parametrize(("choice", "chats"), [("auto", "auto"), ("any", "required"), ("none", "none")])
 def test_choices_of_tools(choice: str, chats: str) -> None:
     made = chat(tools=[TOOL], tool_choice={"type": choice})
@@ -191,6 +218,8 @@ def test_thinking() -> None:
     on = chat(thinking={"type": "enabled", "budget_tokens": 4})
     assert on["thinking_token_budget"] == 4
     assert on["chat_template_kwargs"] == {"enable_thinking": True, "thinking": True}
+    for budget in (5, 5000):  # as with thinking between calls, where it is of all answers together
+        assert chat(thinking={"type": "enabled", "budget_tokens": budget})["thinking_token_budget"] == 4
     off = chat(thinking={"type": "disabled"}, chat_template_kwargs={"thinking": 1, "x": 2})
     assert "thinking_token_budget" not in off
     assert off["chat_template_kwargs"] == {"enable_thinking": False, "thinking": 1, "x": 2}
