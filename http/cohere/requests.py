@@ -9,6 +9,7 @@ from ..generation.adapter import with_names
 from ..openai.thinking import THINKING_SWITCHES
 from ..pooling.schemas import EmbeddingRequest
 from .schemas import (
+    CohereCall,
     CohereChatRequest,
     CohereDocument,
     CohereEmbedRequest,
@@ -27,6 +28,7 @@ NAMES = {ours: own for own, ours in OTHERS.items()} | {
     "input": "texts",
     "truncate_prompt_tokens": "max_tokens",
 }
+UNCITED = ("OFF", "DISABLED")
 CHOICES = {"REQUIRED": "required", "NONE": "none"}
 UNMADE = ("int8", "uint8")  # how their ranges are found is not told
 
@@ -43,7 +45,7 @@ def chat_of(body: CohereChatRequest, thinks: bool, template: str = "") -> Object
     chat: Object = {name: value for name in SAME if (value := getattr(body, name)) is not None}
     chat |= {ours: value for own, ours in OTHERS.items() if (value := getattr(body, own)) is not None}
     mode = body.citation_options.mode if body.citation_options is not None else None
-    if mode not in (None, "OFF"):
+    if mode is not None and mode.upper() not in UNCITED:
         raise bad_request("citation_options.mode: no citations are made; OFF says so.", "citation_options.mode")
     chat["messages"] = [_message(turn, f"messages[{index}]") for index, turn in enumerate(body.messages)]
     if body.documents:
@@ -79,7 +81,9 @@ def _format(given: CohereFormat | None) -> Object:
 
 def _template(body: CohereChatRequest, thinks: bool) -> Object:
     """What the chat template is told."""
-    variables: Object = {"safety_mode": body.safety_mode} if body.safety_mode is not None else {}
+    variables: Object = dict(body.chat_template_kwargs or {})
+    if body.safety_mode is not None:
+        variables["safety_mode"] = body.safety_mode
     chat: Object = {}
     if body.thinking is not None:
         variables |= dict.fromkeys(THINKING_SWITCHES, body.thinking.type == "enabled")
@@ -128,12 +132,17 @@ def _message(turn: CohereTurn, path: str) -> Object:
     if thinking:
         message["reasoning_content"] = thinking
     if turn.tool_calls:
-        message["tool_calls"] = [{"type": "function", **msgspec.to_builtins(call)} for call in turn.tool_calls]
+        message["tool_calls"] = [_call(call) for call in turn.tool_calls]
     if turn.role == "tool":
         if turn.tool_call_id is None:
             raise bad_request(f"{path}.tool_call_id is missing.", f"{path}.tool_call_id")
         message["tool_call_id"] = turn.tool_call_id
     return message
+
+
+def _call(call: CohereCall) -> Object:
+    function = {"name": call.function.name, "arguments": call.function.arguments or "{}"}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _is_one_text(content: list[Object]) -> bool:

@@ -22,7 +22,7 @@ class CoherePart(msgspec.Struct):
 
 class CohereFunction(msgspec.Struct):
     name: str
-    arguments: str = "{}"
+    arguments: str | None = None
 
 
 class CohereCall(msgspec.Struct):
@@ -68,10 +68,11 @@ class CohereChatRequest(msgspec.Struct, kw_only=True):
     strict_tools: bool | None = None
     tool_choice: Literal["REQUIRED", "NONE"] | None = None
     documents: list[str | CohereDocument] | None = None
-    citation_options: CohereCitations | None = None  # only OFF: no citations are made
+    citation_options: CohereCitations | None = None  # only OFF and DISABLED: no citations are made
     response_format: CohereFormat | None = None
     safety_mode: Literal["CONTEXTUAL", "STRICT", "OFF"] | None = None  # for templates that know it
     thinking: CohereThinking | None = None
+    chat_template_kwargs: Object | None = None  # not Cohere's
     max_tokens: int | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = None

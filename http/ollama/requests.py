@@ -182,7 +182,7 @@ def _data_url(image: str) -> str:
 
 
 def _call(call: MadeCall, given: str) -> Object:
-    arguments = msgspec.json.encode(call.function.arguments).decode()
+    arguments = msgspec.json.encode(call.function.arguments or {}).decode()
     return {
         "id": call.id or given,
         "type": "function",

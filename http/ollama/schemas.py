@@ -12,7 +12,7 @@ Think = bool | Literal["low", "medium", "high", "max"]
 
 class CalledFunction(msgspec.Struct):
     name: str
-    arguments: Object = {}
+    arguments: Object | None = None
 
 
 class MadeCall(msgspec.Struct):
@@ -104,7 +104,7 @@ class OllamaGenerateRequest(OllamaFields, kw_only=True):
 class OllamaEmbedRequest(msgspec.Struct, kw_only=True):
     """POST /api/embed."""
 
-    input: str | list[str] = []  # nothing: the model is to be loaded
+    input: str | list[str] | None = None  # nothing: the model is to be loaded
     model: str | None = None
     truncate: bool | None = None  # true if left out
     dimensions: int | None = None

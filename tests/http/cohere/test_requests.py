@@ -41,6 +41,25 @@ def test_documents_without_a_user_are_for_the_template() -> None:
     assert chat(documents=["one"], messages=turns)["documents"] == [{"text": "one"}]
 
 
+@pytest.mark.parametrize("mode", ["OFF", "off", "DISABLED", "disabled", None])
+def test_no_citations_are_asked_for_by_several_names(mode: str | None) -> None:
+    assert chat(citation_options={"mode": mode}) == chat()
+
+
+def test_the_template_is_told_more_and_thinking_goes_before_it() -> None:
+    given = {"enable_thinking": True, "tone": "dry"}
+    assert chat(chat_template_kwargs=given)["chat_template_kwargs"] == given
+    made = chat(chat_template_kwargs=given, thinking={"type": "disabled"}, safety_mode="OFF")["chat_template_kwargs"]
+    assert made == {"enable_thinking": False, "thinking": False, "tone": "dry", "safety_mode": "OFF"}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"arguments": None}, {"arguments": "{}"}])
+def test_a_call_without_arguments_has_none(arguments: dict[str, Any]) -> None:
+    made = {"id": "a", "type": "function", "function": {"name": "f", **arguments}}
+    (call,) = chat(messages=[*HI, {"role": "assistant", "tool_calls": [made]}])["messages"][-1]["tool_calls"]
+    assert call == {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
 @pytest.mark.parametrize(
     ("document", "text"),
     [

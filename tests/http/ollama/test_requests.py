@@ -11,7 +11,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.ollama.requests import chat_of, completion_of, generated_chat
-from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
+from actorserve.http.ollama.schemas import OllamaChatRequest, OllamaEmbedRequest, OllamaGenerateRequest
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -78,6 +78,16 @@ def test_results_find_their_calls() -> None:
     assert len(set(ids)) == 3 and turns[1]["tool_calls"][0]["function"]["arguments"] == '{"x":1}'
     assert [turn.get("tool_call_id") for turn in turns[2:]] == [ids[1], ids[0], ids[2], None]
     assert turns[1]["reasoning_content"] == "hm" and turns[5]["name"] == "h"
+
+
+def test_a_call_without_arguments_has_none() -> None:
+    turns = [*HI, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": None}}]}]
+    assert chat(messages=turns)["messages"][-1]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+def test_vectors_of_nothing() -> None:
+    for body in (b"{}", b'{"input": null}'):
+        assert not decode(OllamaEmbedRequest, body).input
 
 
 def test_images_are_parts() -> None:
