@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
+import msgspec
+
 from ..errors import ApiError, bad_request
 from ..generation.adapter import encoded, with_names
 from ..generation.fields.decoding import decode
@@ -112,6 +114,18 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
     return decode(TokensRequest, encoded(given | _penalty(body) | _unused(body.samplers or []), None))
 
 
+class _Texts(msgspec.Struct):
+    content: Any = None
+
+
+def has_content(raw: bytes) -> bool:
+    """Is a body of /embeddings one of this API?"""
+    try:
+        return msgspec.json.decode(raw, type=_Texts).content is not None
+    except msgspec.DecodeError:  # whoever reads it whole says what is wrong
+        return False
+
+
 def embedding_of(body: LlamaEmbeddingRequest) -> EmbeddingRequest:
     """What /v1/embeddings takes."""
     if (body.content is None) == (body.input is None):
@@ -139,7 +153,7 @@ def infill_of(body: LlamaInfillRequest, special: Mapping[str, int]) -> list[int]
     """
     tokens = infill_tokens(special, "input_suffix")
     extra = [(file.filename or f"file{number}", file.text) for number, file in enumerate(body.input_extra or [])]
-    body.prompt = tokens.prompt(body.input_prefix, body.input_suffix, files_of(extra, special)) + body.prompt
+    body.prompt = tokens.prompt(body.input_prefix, body.input_suffix, files_of(extra, special)) + (body.prompt or "")
     return [] if body.ignore_eos else infill_ends(special, tokens)
 
 

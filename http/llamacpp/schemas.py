@@ -108,7 +108,7 @@ class LlamaInfillRequest(LlamaCompletionRequest, kw_only=True):
     input_prefix: str
     input_suffix: str
     input_extra: list[ExtraFile] | None = None  # of the same repository
-    prompt: str = ""  # the beginning of what is filled in
+    prompt: str | None = None  # type: ignore[assignment]  # the beginning of what is filled in
 
 
 class LlamaSlotsQuery(msgspec.Struct):

@@ -23,6 +23,7 @@ from ...llamacpp.requests import (
     check_scales,
     completion_of,
     embedding_of,
+    has_content,
     infill_of,
     plain_prompt,
     renamed,
@@ -35,7 +36,7 @@ from ...llamacpp.schemas import (
     LlamaScale,
     LlamaSlotsQuery,
 )
-from ...middleware.context import ACCOUNT, CLIENT, name_request
+from ...middleware.context import ACCOUNT, BODY, CLIENT, name_request
 from ...output.answer import Answer
 from ...pooling.answers import numbers
 from ...pooling.prepare import check_generates, pooling_of
@@ -115,6 +116,11 @@ class LlamaApi:
         if isinstance(prompt, TokenPrompt):
             return await self._engine.detokenize(prompt.tokens)
         return prompt.text if isinstance(prompt, TextPrompt) else ""
+
+    async def embeddings(self, request: web.Request) -> web.Response:
+        """POST /embeddings: as /embedding for bodies that OpenAI has not, else as /v1/embeddings."""
+        request[BODY] = raw = await self._read_body(request)
+        return await (self.embedding if has_content(raw) else self._pooling.embeddings)(request)
 
     async def embedding(self, request: web.Request) -> web.Response:
         """POST /embedding: of each input a list with its vector, as where there are several."""

@@ -76,10 +76,12 @@ async def test_a_share_that_is_none_is_named(served: Served) -> None:
         assert answer.status == 400 and "typical_p must be greater than 0" in answer.json["error"]["message"]
 
 
-@pytest.mark.parametrize("field", ["content", "input"])
-async def test_older_vectors(field: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "field"), [("/embedding", "content"), ("/embedding", "input"), ("/embeddings", "content")]
+)
+async def test_older_vectors(path: str, field: str) -> None:
     async with serving(pooling=SPEC) as served:
-        answer = asyncio.ensure_future(served.ask("POST", "/embedding", {field: ["a", "b"]}))
+        answer = asyncio.ensure_future(served.ask("POST", path, {field: ["a", "b"]}))
         job = await served.job()
         for choice in job.choices:
             choice.pooled = (1, 2, np.array([0.6, 0.8], np.float32).tobytes())

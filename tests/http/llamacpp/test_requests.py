@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.llamacpp.requests import completion_of, infill_of
 from actorserve.http.llamacpp.schemas import ExtraFile, LlamaCompletionRequest, LlamaInfillRequest
 
@@ -37,6 +38,12 @@ def test_what_is_filled_in_ends_where_another_file_would_begin() -> None:
     assert sorted(infill_of(infill(), CODE_GEMMA)) == [67, 68, 69, 70]
     assert sorted(infill_of(infill(), CODE_LLAMA)) == [7, 8, 9, 10]
     assert infill_of(infill(ignore_eos=True), CODE_LLAMA) == []
+
+
+def test_a_beginning_that_is_null_is_none() -> None:
+    body = decode(LlamaInfillRequest, b'{"input_prefix": "a", "input_suffix": "b", "prompt": null}')
+    infill_of(body, CODE_LLAMA)
+    assert body.prompt == "▁<PRE>a▁<SUF>b▁<MID>"
 
 
 def test_other_files_stand_before_it_with_a_token_for_that_or_without() -> None:
@@ -72,6 +79,6 @@ def test_samplers_that_nobody_knows(samplers: Any) -> None:
 @pytest.mark.parametrize("field", ["n_indent", "t_max_predict_ms"])
 def test_what_editors_send_with_each_text_to_fill_in_is_no_error_there(field: str) -> None:
     given: dict[str, Any] = {field: 5}
-    assert completion_of(infill(**given)).prompt == ""
+    assert completion_of(infill(prompt="a", **given)).prompt == "a"
     with pytest.raises(ApiError, match=f"{field} is not supported"):
         completion_of(LlamaCompletionRequest(prompt="a", **given))
