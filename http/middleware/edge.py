@@ -20,10 +20,11 @@ from actorserve.actors.accounts.account import digest_of
 
 from ..errors import ApiError, bad_request
 from ..generation.idempotency_keys import client_of
+from ..openapi.dialects import AnthropicError
 from ..paths.operations import USAGE
 from ..paths.speech import REALTIME
 from ..realtime.client_secrets import PREFIX, read_secret, unknown_secret
-from ..routes import ADMIN_PATHS, GUARDED, OPEN_PATHS, UNBUILT_PATHS
+from ..routes import ADMIN_PATHS, ERRORS, GUARDED, OPEN_PATHS, UNBUILT_PATHS
 from ..settings import Settings, printable
 from .context import ACCOUNT, CLIENT, GRANT, LIMITS, REPLAYED, REQUEST_ID
 
@@ -31,10 +32,11 @@ ALL = "*"
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 EXPOSED = ", ".join(
     [
-        *("X-Request-Id", "Idempotent-Replayed", "Retry-After"),
+        *("X-Request-Id", "Request-Id", "Idempotent-Replayed", "Retry-After"),
         *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
     ]
 )
+OF_ANTHROPIC = frozenset(path for path, error in ERRORS.items() if error is AnthropicError)
 SECRET = "openai-insecure-api-key."  # begins the name of a WebSocket's subprotocol that is a key
 PREFLIGHT_S = "600"  # for which browsers need not ask again
 MAX_DEPTH = 128
@@ -139,6 +141,8 @@ class Middlewares:
         headers = response.headers
         if REQUEST_ID in request and self._settings.request_id_headers:
             headers["X-Request-Id"] = request[REQUEST_ID]
+            if request.path in OF_ANTHROPIC:
+                headers["Request-Id"] = request[REQUEST_ID]  # as its clients know it
         if LIMITS in request:
             headers.update(request[LIMITS])
         if REPLAYED in request:

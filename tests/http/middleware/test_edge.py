@@ -15,7 +15,7 @@ from tests.http.fakes import finish_all
 from tests.http.serving import Answer, Served, serving
 
 PAGE = "https://chat.example.com"
-EXPOSED = "X-Request-Id, Idempotent-Replayed, Retry-After, x-ratelimit-limit-requests"
+EXPOSED = "X-Request-Id, Request-Id, Idempotent-Replayed, Retry-After, x-ratelimit-limit-requests"
 
 # --- administration ------------------------------------------------------------------------------------------------
 
@@ -153,10 +153,17 @@ async def test_what_is_echoed_breaks_no_header(served: Served) -> None:
     assert answer.status == 204 and answer.headers["access-control-allow-headers"] == "ab, c"
 
 
+async def test_anthropics_clients_find_the_id_where_they_look_for_it(served: Served) -> None:
+    for path, name in (("/v1/messages", "a"), ("/v1/messages/count_tokens", "a"), ("/v1/responses", None)):
+        answer = await served.ask("POST", path, b"{", X_Request_Id="a")
+        assert (answer.headers["x-request-id"], answer.headers.get("request-id")) == ("a", name)
+
+
 async def test_ids_of_requests_can_be_left_out() -> None:
     async with serving(request_id_headers=False) as served:
-        for path in ("/health", "/nowhere"):
-            assert "x-request-id" not in (await served.ask("GET", path, X_Request_Id="a")).headers
+        for path in ("/health", "/nowhere", "/v1/messages"):
+            answer = await served.ask("GET", path, X_Request_Id="a")
+            assert not {"x-request-id", "request-id"} & answer.headers.keys()
 
 
 # --- heads ---------------------------------------------------------------------------------------------------------
