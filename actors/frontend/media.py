@@ -20,7 +20,8 @@ from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context
 
 HEAD_BYTES = 8  # of a record: how long the request in it is
-MORE = 64  # bytes of a source's message, beside what is counted
+MORE = 128  # of what else stands in it: the renderer's name, and the heads of lists
+PLACE_BYTES = 18  # of a source, where its bytes are and how many
 REF_BYTES = 9
 
 
@@ -102,9 +103,9 @@ class Record:
     def __init__(self, message: Render | Tokenize, sources: Sequence[MediaSource]) -> None:
         self.message, self.sources = message, sources
         self.place = -1
-        named = sum(MORE + len(source.url) * 4 + len(source.field) * 4 + len(source.uuid) * 4 for source in sources)
-        data = sum(len(source.data) for source in sources)
-        self.most_bytes = HEAD_BYTES + 2 * MORE + named + data + len(msgspec.msgpack.encode(message))
+        named = [msgspec.structs.replace(source, data=b"") for source in sources]
+        data = sum(len(source.data) + PLACE_BYTES for source in sources)
+        self.most_bytes = HEAD_BYTES + MORE + data + len(msgspec.msgpack.encode((message, named)))
 
 
 def taken_out(prompt: Prompt) -> tuple[Prompt, list[MediaSource]]:
