@@ -216,7 +216,7 @@ def refusal(server: Server, path: str = TEXT, body: Any = None, **fields: Any) -
         ({"choices": [{"tokens": [5], "text": "x"}]}, "choices[0].text"),
         ({"begun": False}, "begun"),
         ({"body": ONCE}, "body"),
-        ({"body": {**ONCE, "stream": True, "max_tokens": -1}}, "max_tokens"),
+        ({"body": {**ONCE, "stream": True, "max_tokens": -2}}, "max_tokens"),
         ({"body": {**ONCE, "stream": True, "structured_outputs": {"regex": "[0-9]{3}"}}}, "choices"),
     ],
 )
