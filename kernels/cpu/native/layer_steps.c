@@ -99,7 +99,7 @@ static void down_ready_task(void *given, int index, int count) {
 
 typedef struct {
     phase *phases;
-    int count;
+    int count, threads;
 } plan;
 
 static void add_phase(plan *own, task_fn run, void *of, int tasks) {
@@ -119,8 +119,7 @@ static void adapted_task(void *given, int index, int count) {
 static void add_product(plan *own, part *of, int which, const linear *by, float *out, int64_t add) {
     const layer_step *step = of->step;
     layer_product *made = of->products + which;
-    int tasks = linear_tasks(by, step->rows);
-    made->of = product_of(by, step->ready, step->rows, out, add);
+    made->of = product_of(by, step->ready, step->rows, out, add, own->threads);
     made->lora.step = NULL;
     if (step->lora) {
         const lora_factors *const *factors = step->lora->factors + (of->of->number * PRODUCTS + which) * step->lora->count;
@@ -129,11 +128,11 @@ static void add_product(plan *own, part *of, int which, const linear *by, float 
             made->lora = changes;
     }
     if (made->lora.step == NULL) {
-        add_phase(own, linear_task, &made->of, tasks);
+        add_phase(own, linear_task, &made->of, made->of.tasks);
         return;
     }
     made->inner_tasks = lora_inner_tasks(&made->lora);
-    add_phase(own, adapted_task, made, made->inner_tasks + tasks);
+    add_phase(own, adapted_task, made, made->inner_tasks + made->of.tasks);
     add_phase(own, lora_outer_task, &made->lora, lora_outer_tasks(&made->lora));
 }
 
@@ -155,7 +154,7 @@ static void add_before(plan *own, part *of) {
 
 void layers_run(pool *threads, const layer *done, const layer *next, layer_step *step) {
     phase phases[PHASES];
-    plan own = {phases, 0};
+    plan own = {phases, 0, pool_threads(threads)};
     part after = {.of = done, .step = step}, before = {.of = next, .step = step};
     if (done)
         add_after(&own, &after);
@@ -179,7 +178,7 @@ int64_t layers_plan_bytes(int64_t count) {
 void layers_step(pool *threads, const layer *layers, const layer_memory *memory, int64_t count, layer_step *step,
                  const attention_layer *attention, const kv_rows *rows, char *room) {
     layer_plan *made = (layer_plan *)room;
-    plan own = {(phase *)(made + count), 0};
+    plan own = {(phase *)(made + count), 0, pool_threads(threads)};
     for (int64_t number = 0; number < count; number++, made++) {
         made->of = (part){.of = &layers[number], .step = step, .kv = *rows};
         made->of.kv.tokens = 1;

@@ -5,7 +5,10 @@
 
 #include "vectors.h"
 
-#define TASK_BYTES (1 << 16) /* of weights, that one thread multiplies at once */
+#define TASK_BYTES (1 << 16) /* of weights, that one thread multiplies at once, at least */
+#define EACH 4               /* large tasks of a thread */
+#define LARGE 3              /* quarters of a product that they are */
+#define SMALL 32             /* other tasks of a thread, at most */
 #define TASK_ROWS 32         /* from which on tasks are smaller: they take longer */
 #define MATRIX_ROWS 256
 #define MATRIX_OUTPUTS 256
@@ -35,10 +38,6 @@ static int64_t all_outputs(const linear *own) {
     for (; own; own = own->rest)
         outputs += own->outputs;
     return outputs;
-}
-
-product product_of(const linear *own, char *ready, int64_t rows, float *out, int64_t add) {
-    return (product){own, ready, rows, out, add, linear_row_bytes(own), all_outputs(own)};
 }
 
 static void own_ready(const linear *own, const float *x, char *ready) {
@@ -96,31 +95,62 @@ static int64_t row_parts(const linear *own, int64_t rows) {
     return rows && own->kind == BOTH_BFLOAT_16 && matrix_allowed() ? (rows + MATRIX_ROWS - 1) / MATRIX_ROWS : 1;
 }
 
-int linear_tasks(const linear *own, int64_t rows) {
-    int64_t most = (all_outputs(own) + GROUP - 1) / GROUP, tasks = 0, parts = row_parts(own, rows);
-    if (own->kind == BOTH_BFLOAT_16 && rows > TASK_ROWS && matrix_allowed())
-        return (int)((all_outputs(own) + MATRIX_OUTPUTS - 1) / MATRIX_OUTPUTS * parts);
+static int64_t all_bytes(const linear *own) {
+    int64_t bytes = 0;
     for (; own; own = own->rest)
-        tasks += own->outputs * own->stride;
-    tasks /= TASK_BYTES;
-    if (rows > TASK_ROWS)
-        tasks *= 2;
-    return (int)(tasks < 1 ? 1 : tasks > most ? most : tasks);
+        bytes += own->outputs * own->stride;
+    return bytes;
+}
+
+/* Large tasks first, since memory is read best in long runs, and small ones behind them, for threads that were away. */
+static void divide(product *made, int64_t units, int threads) {
+    made->units = units;
+    made->large = EACH * threads;
+    made->wide = units * LARGE / 4 / made->large;
+    if (made->wide < 2)
+        made->large = 0;
+    int64_t rest = units - made->large * made->wide, most = SMALL * threads;
+    made->narrow = made->large && rest > most ? (rest + most - 1) / most : 1;
+    made->tasks = (int)(made->large + (rest + made->narrow - 1) / made->narrow);
+}
+
+product product_of(const linear *own, char *ready, int64_t rows, float *out, int64_t add, int threads) {
+    const int64_t outputs = all_outputs(own), most = (outputs + GROUP - 1) / GROUP;
+    product made = {.own = own, .ready = ready, .rows = rows, .out = out, .add = add, .width = outputs};
+    made.row_bytes = linear_row_bytes(own);
+    int64_t units = all_bytes(own) / TASK_BYTES * (rows > TASK_ROWS ? 2 : 1);
+    units = units < 1 ? 1 : units > most ? most : units;
+    if (own->kind == BOTH_BFLOAT_16 && rows > TASK_ROWS && matrix_allowed())
+        made.tasks = (int)((outputs + MATRIX_OUTPUTS - 1) / MATRIX_OUTPUTS * row_parts(own, rows));
+    else
+        divide(&made, units, threads);
+    return made;
+}
+
+/* Units before a task. */
+static int64_t before(const product *own, int task) {
+    const int64_t small = task - own->large, units = own->large * own->wide + small * own->narrow;
+    if (small < 0)
+        return task * own->wide;
+    return units < own->units ? units : own->units;
 }
 
 void linear_task(void *given, int index, int count) {
     product own = *(const product *)given;
     const int64_t parts = row_parts(own.own, own.rows), part = index % parts, packed = filled(own.rows, PACKED) / PACKED;
+    int64_t from = index, to = index + 1, of = count;
     if (parts > 1) { /* of about as many rows each: no part has so few that they would be ready for vectors */
         const int64_t row = packed * part / parts * PACKED, end = packed * (part + 1) / parts * PACKED;
         own.rows = (end < own.rows ? end : own.rows) - row;
         own.ready += row * own.row_bytes;
         own.out += row * own.width;
-        index /= parts;
-        count /= parts;
-    }
+        from = index / parts;
+        to = from + 1;
+        of = count / parts;
+    } else if (own.units)
+        from = before(&own, index), to = before(&own, index + 1), of = own.units;
     int64_t outputs = own.width, groups = (outputs + GROUP - 1) / GROUP;
-    int64_t first = groups * index / count * GROUP, last = groups * (index + 1) / count * GROUP;
+    int64_t first = groups * from / of * GROUP, last = groups * to / of * GROUP;
     linear_outputs(&own, first, last < outputs ? last : outputs);
 }
 
@@ -140,10 +170,10 @@ static void ready_task(void *given, int index, int count) {
 
 void linear_run(pool *threads, const linear *own, const float *x, int64_t rows, char *ready, float *out, int64_t add) {
     rows_of given = {own, x, ready, rows};
-    product made = product_of(own, ready, rows, out, add);
+    product made = product_of(own, ready, rows, out, add, pool_threads(threads));
     phase phases[] = {
         {ready_task, &given, (int)(filled(rows, PACKED) / PACKED)},
-        {linear_task, &made, linear_tasks(own, rows)},
+        {linear_task, &made, made.tasks},
     };
     if (phases[0].count > 1) {
         pool_run_phases(threads, phases, 2);

@@ -32,10 +32,12 @@ typedef struct {
     float *out;  /* [rows, width] */
     int64_t add; /* 1: out += y; 0: out = y */
     int64_t row_bytes, width;
+    int tasks, large; /* as how many tasks it is done by all threads; the first of them are larger */
+    int64_t units, wide, narrow; /* of TASK_BYTES in all, and in a task that is large, or is not */
 } product;
 
 /* Of a linear with all its rest. */
-product product_of(const linear *own, char *ready, int64_t rows, float *out, int64_t add);
+product product_of(const linear *own, char *ready, int64_t rows, float *out, int64_t add, int threads);
 
 /* Of a row that is ready; a multiple of a cache line. There is room for a multiple of PACKED rows, which may be read. */
 int64_t linear_row_bytes(const linear *own);
@@ -43,8 +45,7 @@ int64_t linear_row_bytes(const linear *own);
 void linear_ready(const linear *own, const float *x, char *ready, int64_t row);
 /* Outputs [first, last) of all rows, of the linear and of its rest. */
 void linear_outputs(const product *own, int64_t first, int64_t last);
-/* How many tasks a product of so many rows is divided into, and one of them: a phase of `product`. */
-int linear_tasks(const linear *own, int64_t rows);
+/* One of `count` tasks of a product: a phase of it. */
 void linear_task(void *own, int index, int count);
 
 /* All of it: x [rows, inputs] in float32; `ready` is memory for the rows. */

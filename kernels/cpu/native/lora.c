@@ -54,7 +54,7 @@ void lora_inner(const lora_product *own, int64_t index) {
     const linear *a = &(*factors)->a;
     int64_t across = blocks(a->outputs, RANKS), rank = index % across * RANKS, row = index / across * ROWS;
     char *ready = step->ready + (group->first + row) * linear_row_bytes(a);
-    product made = product_of(a, ready, less(ROWS, group->count - row), inner_of(step, group) + row * a->outputs, 0);
+    product made = product_of(a, ready, less(ROWS, group->count - row), inner_of(step, group) + row * a->outputs, 0, 1);
     float_outputs(&made, rank, less(rank + RANKS, a->outputs));
 }
 

@@ -115,6 +115,23 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
 
 
 @pytest.mark.parametrize("variant", NAMES)
+@pytest.mark.parametrize("outputs", [300, 1500, 2300])
+def test_every_output_is_in_one_task_however_large_these_are(
+    libraries: dict[str, native.Library], variant: str, outputs: int
+) -> None:
+    """64 KB of weights are a task, or many of these where there are enough for all threads."""
+    library, generator = libraries[variant], torch.Generator().manual_seed(outputs)
+    weight, x = torch.randn(outputs, 1024, generator=generator), torch.randn(33, 1024, generator=generator)
+    exact, product = x.double() @ weight.double().T, float_linear(library, weight, None)
+    for threads in (1, 2, 3, 7):
+        library.set_threads(threads)
+        for rows in (1, 33):
+            added = torch.ones(rows, outputs)
+            product.add_to(added, x[:rows])
+            assert (added - 1 - exact[:rows]).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("variant", NAMES)
 def test_products_of_bfloat16_are_near_and_the_same_whatever_the_rows(
     libraries: dict[str, native.Library], variant: str
 ) -> None:
