@@ -46,13 +46,13 @@ from .accounts.accounts import FrontendAccounts
 from .administration.adapters import FrontendAdapters
 from .administration.commands import Administration
 from .inbox import FrontendInbox
-from .lengths import post_measured
 from .observability.client_metrics import ClientMetrics
 from .observability.dashboard import DashboardFigures
 from .observability.job_times import read_times
 from .observability.metrics import ServerMetrics
 from .renderers import Renderers
 from .requests.jobs import Jobs, cannot_finish
+from .requests.lengths import post_measured
 from .requests.orphans import OrphanedSlots
 from .requests.retained import RetainedAnswers
 from .requests.slots import Slots

@@ -15,8 +15,8 @@ from ..protocol.topics.calls import Tokenize
 from ..protocol.topics.io_processors import PostProcess
 from ..protocol.topics.prompts import Prompt
 from ..runtime.process import Context
-from .lengths import check_length, post_measured
 from .media import REF_BYTES, MediaGate, Record, taken_out
+from .requests.lengths import check_length, post_measured
 
 ROOM = 512  # bytes of a message beside its numbers
 TOLD = 1024  # bytes that a media actor tells of a picture; of those that take more it knows whether they fit

@@ -12,7 +12,7 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt, SoundP
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 
-from .others import PARAMS, Others, job
+from ..others import PARAMS, Others, job
 
 CHAT = b'[{"role":"user","content":"Hello"}]'
 

@@ -11,13 +11,21 @@ import msgspec
 
 from actorserve.http.errors import ApiError
 
-from ..protocol.messages import Message, Render
-from ..protocol.topics.adapters import LoadAdapter
-from ..protocol.topics.administration import Abort, CallArguments, CallWorkers
-from ..protocol.topics.calls import Detokenize, Measure, Tokenize
-from ..protocol.topics.io_processors import PreProcess
-from ..protocol.topics.prompts import ChatPrompt, EmbedsPrompt, PairPrompt, Prompt, SoundPrompt, TextPrompt, TokenPrompt
-from ..runtime.process import Context
+from ...protocol.messages import Message, Render
+from ...protocol.topics.adapters import LoadAdapter
+from ...protocol.topics.administration import Abort, CallArguments, CallWorkers
+from ...protocol.topics.calls import Detokenize, Measure, Tokenize
+from ...protocol.topics.io_processors import PreProcess
+from ...protocol.topics.prompts import (
+    ChatPrompt,
+    EmbedsPrompt,
+    PairPrompt,
+    Prompt,
+    SoundPrompt,
+    TextPrompt,
+    TokenPrompt,
+)
+from ...runtime.process import Context
 
 
 def post_measured(context: Context, target: str, message: Message) -> None:
