@@ -255,6 +255,10 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
                 found |= {linear + suffix: stored for suffix, stored in form.tensors(*shape).items()}
         return found
 
+    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Their shapes, where they have one."""
+        return {name: spec.shape for name, spec in self._single_specs().items() if spec.shape is not None}
+
     def own_name(self, stored: str) -> str:
         """Of a tensor of the checkpoint."""
         return next((own + stored.removeprefix(first) for first, own in self.names if stored.startswith(first)), stored)

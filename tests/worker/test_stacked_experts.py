@@ -155,6 +155,46 @@ def test_experts_of_others_may_be_stacked(kind: str, checkpoints: Folders, tmp_p
         check_weights(rewritten(source, tmp_path / "less", tensors), shape)
 
 
+@pytest.mark.parametrize("turned", [True, False])
+def test_stacked_experts_of_8_bits_have_their_scales_beside_them(
+    turned: bool, checkpoints: Folders, tmp_path: Path
+) -> None:
+    """As Qwen3-VL's are published in FP8, with columns before rows, and as transformers writes them."""
+    source, (rows, columns) = checkpoints("qwen3_moe"), (8, 16)
+    tensors, shape = load_file(source / "model.safetensors"), shape_of(source)
+    random, meant = torch.Generator().manual_seed(3), {}
+
+    def packed_of(names: list[str]) -> tuple[Tensor, Tensor]:
+        numbers, scales = [], []
+        for name in names:
+            own = (tensors.pop(f"{name}.weight") * 8).to(torch.float8_e4m3fn)
+            scale = torch.rand(own.shape[0] // rows, own.shape[1] // columns, generator=random)
+            spread = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+            meant[f"{name}.weight"] = own.float() * spread
+            numbers.append(own), scales.append(scale)
+        return torch.cat(numbers), torch.cat(scales)
+
+    plain = ["self_attn", "mlp.gate"]
+    for number, layer in enumerate(map(shape.layer_at, range(shape.layers))):
+        if layer.moe is None or layer.moe.stacked is None:
+            plain.append(f"layers.{number}.mlp")
+            continue
+        pairs = [layer.moe.expert(expert) for expert in range(layer.moe.experts)]
+        for whole, linears in (
+            (layer.moe.stacked.gate_up, [[linear.name for linear in up] for up, _ in pairs]),
+            (layer.moe.stacked.down, [[down.name] for _, down in pairs]),
+        ):
+            found = zip(*map(packed_of, linears), strict=True)
+            parts = [torch.stack(own).transpose(1, 2) if turned else torch.stack(own) for own in found]
+            tensors |= dict(zip((whole, f"{whole}_scale_inv"), parts, strict=True))
+    said = {"quant_method": "fp8", "weight_block_size": [rows, columns], "modules_to_not_convert": plain}
+    folder = rewritten(source, tmp_path / "fp8", tensors, experts_transposed=True, quantization_config=said)
+    shape = shape_of(folder)
+    check_weights(folder, shape)
+    read = open_checkpoint(folder, shape)
+    assert meant and all(torch.equal(read(name, ALL, None), tensor) for name, tensor in meant.items())
+
+
 def test_a_stacked_tensor_of_another_shape_is_named(packed: Path, tmp_path: Path) -> None:
     name = "model.layers.0.mlp.experts.gate_up_proj_blocks"
     tensors = load_file(packed / "model.safetensors")

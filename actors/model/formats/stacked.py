@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ..layers import LinearSpec, MoeSpec, StackedExperts
 from .stored import StoredSpec
 
+BY_PLACE = (".weight", ".weight_scale_inv")  # have rows and columns, or blocks of them: what is transposed has these so
 Names = Callable[[LinearSpec], Iterator[str]]  # of the tensors of a linear, were it by itself
 
 
@@ -58,7 +59,7 @@ def stacked_parts(moe: MoeSpec, there: Container[str], names: Names) -> dict[str
             for number, linear in enumerate(linears):
                 for own in names(linear):
                     whole = _whole(name, own)
-                    transposed = stacked.transposed and whole == name
+                    transposed = stacked.transposed and own.endswith(BY_PLACE)
                     place = expert, moe.experts, number, len(linears)
                     found[own] = StackedPart(whole, *place, transposed, interleaved, transposed and stacked.either)
     return found
@@ -86,4 +87,4 @@ def _is_stacked(moe: MoeSpec, stacked: StackedExperts, there: Container[str], na
 
 def _whole(name: str, own: str) -> str:
     kind = own.rpartition(".")[2]
-    return name if kind == "weight" else f"{name}_{kind}"
+    return name if kind == "weight" else f"{name}_{kind.removeprefix('weight_')}"

@@ -162,9 +162,9 @@ def open_homes(folder: Path, shape: Architecture, homes: Homes) -> Read:
         return read_gguf
     files = read_parts(homes)
     if parts := shape.stacked(homes):
-        files = unstacked(files, parts, shape.tensors())
+        files = unstacked(files, parts, shape.stored_shapes())
     if shape.stored is not None:
-        files = decoded(files, shape, homes.keys() | parts.keys())
+        files = decoded(files, shape, homes.keys() | {name for name, part in parts.items() if part.name in homes})
     return regrouped(files, shape) if shape.grouped_qkv else files
 
 
