@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import math
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +20,7 @@ from . import options, processes
 from .client_tls import ClientTls, client_tls
 from .load.arrivals import arrivals
 from .load.client import Target
-from .load.prompts import DatasetError, Prompt, PromptOptions, make_prompts
+from .load.prompts import DatasetError, Prompt, PromptOptions, Source, prompt_source
 from .load.record import RequestRecord
 from .load.session import Run, counter, first_model, measured, probe
 from .results.metrics import figures
@@ -33,8 +35,16 @@ class Bench:
     target: Target
     pid: int | None
     counted_by: str
-    prompts: list[Prompt]
-    spare: list[Prompt]  # for what is not counted, so that no prefix of what is counted is known
+    source: Source
+    runs: Iterator[int]
+
+    def draw(self, many: int) -> tuple[Target, list[Prompt]]:
+        """So many for one run: the server knows no prefix of theirs, whatever it was asked before. Those of a file stay
+        as they are, and have a salt alone.
+        """
+        run = next(self.runs)
+        salt = f"{self.target.salt}-{run}" if self.target.salt else ""
+        return replace(self.target, salt=salt), self.source(many, run)
 
 
 @contextlib.contextmanager
@@ -69,17 +79,18 @@ def bench_of(arguments: argparse.Namespace, base_url: str, pid: int | None, tls:
         extra_body=options.extra_body_of(arguments),
         ignore_eos=arguments.dataset in ("random", "fixed", "shared-prefix") if ignore is None else ignore,
         timeout_s=arguments.request_timeout,
+        salt=secrets.token_hex(8),
         tls=tls,
     )
     count, counted_by = counter(target, arguments.tokenizer)
-    some = wanted(arguments)
-    spare = max(1, getattr(arguments, "num_warmups", 1))
     try:
-        prompts = make_prompts(replace(some, count=some.count + spare), count)
+        source = prompt_source(wanted(arguments), count)
     except DatasetError as error:
         raise ConfigError(f"--dataset-path: {error}") from None
-    prompts, others = prompts[: some.count], prompts[some.count :]
-    return Bench(uvloop.run(probe(target, others[0])), pid, counted_by, prompts, others)
+    bench = Bench(target, pid, counted_by, source, itertools.count())
+    salted, prompts = bench.draw(1)
+    found = uvloop.run(probe(salted, prompts[0]))
+    return replace(bench, target=replace(found, salt=target.salt if found.salt else ""))
 
 
 def wanted(arguments: argparse.Namespace) -> PromptOptions:
@@ -110,20 +121,22 @@ def wanted(arguments: argparse.Namespace) -> PromptOptions:
 
 def run_once(bench: Bench, arguments: argparse.Namespace, rate: float, limit: int | None) -> dict[str, Any]:
     """One run at one load, behind requests that warm up."""
-    prompts = bench.prompts
-    if warm := bench.spare[: arguments.num_warmups]:
-        measured(bench.target, warm, [0.0] * len(warm), limit)
+    if warm_ups := arguments.num_warmups:
+        target, warm = bench.draw(warm_ups)
+        measured(target, warm, [0.0] * len(warm), limit)
+    target, prompts = bench.draw(arguments.num_prompts)
     offsets = arrivals(len(prompts), rate, arguments.burstiness, arguments.arrivals, arguments.seed)
     with tqdm(total=len(prompts), disable=arguments.disable_tqdm or None, file=sys.stderr, leave=False) as bar:
-        run = measured(bench.target, prompts, offsets, limit, pid=bench.pid, done=lambda _: bar.update() and None)
-    return result(run, arguments)
+        run = measured(target, prompts, offsets, limit, pid=bench.pid, done=lambda _: bar.update() and None)
+    return result(run, arguments, bench)
 
 
-def result(run: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+def result(run: Run, arguments: argparse.Namespace, bench: Bench) -> dict[str, Any]:
     """A run as the JSON has it."""
     limits = options.limits_of(arguments.goodput)
     found = figures(run.records, run.duration_s, limits, options.percentiles_of(arguments.metric_percentiles))
     found |= run.usage
+    found["repeated_prompts"] = bool(arguments.dataset_path) and not bench.target.salt
     if arguments.save_detailed:
         found["detail"] = [detail(record) for record in run.records]
     return found
@@ -160,19 +173,23 @@ def point(name: str, rate: float, limit: int | None, runs: list[dict[str, Any]])
 
 
 def iterate(bench: Bench, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """`latency`: the same batch again and again, each when the one before has ended; all requests are one run."""
-    batch = [bench.prompts[number % len(bench.prompts)] for number in range(arguments.batch_size)]
+    """`latency`: batches of the same lengths, each when the one before has ended; all requests are one run."""
+
+    def batch(pid: int | None = None) -> Run:
+        target, prompts = bench.draw(arguments.batch_size)
+        return measured(target, prompts, [0.0] * len(prompts), pid=pid)
+
     for _ in range(arguments.num_iters_warmup):
-        measured(bench.target, batch, [0.0] * len(batch))
+        batch()
     runs = []
     for _ in range(arguments.repeat):
         done = []
         for _ in tqdm(range(arguments.num_iters), disable=arguments.disable_tqdm or None, leave=False):
-            done.append(measured(bench.target, batch, [0.0] * len(batch), pid=bench.pid))
-        found = result(_joined(done), arguments)
+            done.append(batch(bench.pid))
+        found = result(_joined(done), arguments, bench)
         found["batch_latency_ms"] = _batch_spread(done, arguments)
         runs.append(found)
-    return [point(f"batch of {len(batch)}", math.inf, len(batch), runs)]
+    return [point(f"batch of {arguments.batch_size}", math.inf, arguments.batch_size, runs)]
 
 
 def _batch_spread(runs: Sequence[Run], arguments: argparse.Namespace) -> dict[str, float] | None:

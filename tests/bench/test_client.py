@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,8 +157,26 @@ def test_a_server_that_refuses_what_openai_does_not_know_is_asked_without_it(fak
         return 400 if "ignore_eos" in body or "continuous_usage_stats" in body["stream_options"] else None
 
     fake.refuse = refuse
-    found = asyncio.run(probe(Target(fake.base_url, "fake"), PROMPT))
-    assert (found.continuous_usage, found.ignore_eos) == (False, False)
+    found = asyncio.run(probe(Target(fake.base_url, "fake", salt="x"), PROMPT))
+    assert (found.salt, found.continuous_usage, found.ignore_eos) == ("", False, False)
+
+
+def test_a_server_that_refuses_a_salt_alone_counts_as_before(fake: Fake) -> None:
+    fake.refuse = lambda number, body: 422 if "cache_salt" in body else None
+    found = asyncio.run(probe(Target(fake.base_url, "fake", salt="x"), PROMPT))
+    assert (found.salt, found.continuous_usage, found.ignore_eos) == ("", True, True)
+
+
+def test_cached_tokens_are_counted_where_they_are_told(fake: Fake) -> None:
+    assert load(fake)["cached_share"] is None
+
+    async def behave(response: web.StreamResponse, body: dict[str, Any]) -> None:
+        usage = {"prompt_tokens": 8, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 6}}
+        told = json.dumps({"choices": [], "usage": usage})
+        await response.write(event(text="ab") + f"data: {told}\n\ndata: [DONE]\n\n".encode())
+
+    fake.behave = behave
+    assert load(fake, 2)["cached_share"] == 0.75
 
 
 def test_a_server_that_answers_nothing_is_not_measured(fake: Fake) -> None:

@@ -243,3 +243,48 @@ def test_what_is_not_counted_has_prompts_of_its_own(tmp_path: Path) -> None:
     prompts = [body["prompt"] for body in fake.bodies]
     assert len(set(prompts[-4:])) == 4  # those that count: the trial and what warms up came before them
     assert len(prompts) == 7 and not set(prompts[:3]) & set(prompts[3:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "runs"),
+    [
+        ("serve", ("--request-rate", "900,inf", "--repeat", "2", "--num-warmups", "0"), 4),
+        ("latency", ("--batch-size", "4", "--num-iters", "2", "--num-iters-warmup", "1", "--dataset", "fixed"), 3),
+        ("throughput", ("--repeat", "2", "--num-warmups", "0"), 2),
+    ],
+)
+def test_no_run_sends_what_another_has_sent(kind: str, words: tuple[str, ...], runs: int, tmp_path: Path) -> None:
+    """A server with a prefix cache would have computed it."""
+    with Fake() as fake:
+        bench(kind, tmp_path / "run.json", "--base-url", fake.base_url, *words)
+    of_run = [{body["prompt"] for body in fake.bodies[1:][4 * run :][:4]} for run in range(runs)]
+    assert len(fake.bodies) == 1 + 4 * runs
+    assert sum(map(len, of_run)) == len(set().union(*of_run)) and all(of_run)
+
+
+def test_prompts_of_a_file_have_a_salt_for_each_run(tmp_path: Path) -> None:
+    (tmp_path / "file.jsonl").write_text('{"prompt": "one"}\n')
+    words = ("--dataset", "file", "--dataset-path", str(tmp_path / "file.jsonl"), "--repeat", "2", "--output-len", "4")
+    with Fake() as fake:
+        bench("serve", tmp_path / "run.json", "--base-url", fake.base_url, *words)
+    salts = [body["cache_salt"] for body in fake.bodies]
+    assert len(salts) == 1 + 2 * (1 + 4) and len(set(salts)) == 5  # the trial, and in each run what warms up
+
+
+def test_a_server_that_takes_no_salt_may_know_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file.jsonl").write_text('{"prompt": "one"}\n')
+    words = ("--dataset", "file", "--dataset-path", str(tmp_path / "file.jsonl"), "--output-len", "4")
+    with Fake() as fake:
+        fake.refuse = lambda number, body: 400 if "cache_salt" in body else None
+        bench("serve", tmp_path / "run.json", "--base-url", fake.base_url, *words)
+        assert "rate inf: the server may have known the file's prompts" in capsys.readouterr().out
+        bench("serve", tmp_path / "run.json", "--base-url", fake.base_url)
+    assert "may have known" not in capsys.readouterr().out
+
+
+def test_prompts_of_a_run_are_computed_by_a_server_that_keeps_prefixes(tmp_path: Path) -> None:
+    with Server("--worker", "scripted", "--block-size", "8") as own:
+        words = ("--base-url", own.base_url, "--input-len", "40", "--repeat", "2")
+        found = bench("serve", tmp_path / "run.json", *words)
+        again = bench("serve", tmp_path / "run.json", *words)
+    assert [run["cached_share"] for one in (found, again) for run in one["points"][0]["runs"]] == [0, 0, 0, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def test_a_length_is_met_exactly(tokens: int) -> None:
 def test_a_seed_is_a_series() -> None:
     wanted = [make_prompts(PromptOptions(count=3, input_len=9, seed=seed), words_counted) for seed in (1, 1, 2)]
     assert wanted[0] == wanted[1] != wanted[2]
+
+
+@pytest.mark.parametrize("dataset", ["random", "fixed", "shared-prefix"])
+def test_another_run_has_other_words_in_the_same_lengths(dataset: str) -> None:
+    wanted = PromptOptions(dataset=dataset, count=4, input_len=9, prefix_len=5, range_ratio=0.5, seed=3)
+    runs = [make_prompts(replace(wanted, run=run), words_counted) for run in (0, 0, 1)]
+    assert runs[0] == runs[1]
+    beginnings = [{prompt.text.split()[0] for prompt in prompts} for prompts in runs]
+    assert not beginnings[0] & beginnings[2]
+    lengths = [[(prompt.tokens, prompt.output_tokens) for prompt in prompts] for prompts in runs]
+    assert lengths[0] == lengths[2]
 
 
 def test_fixed_prompts_are_one() -> None:

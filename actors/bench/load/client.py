@@ -37,9 +37,14 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _PromptTokens(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _PromptTokens | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -71,6 +76,7 @@ class Target:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     ignore_eos: bool = True
     continuous_usage: bool = True
+    salt: str = ""  # of KV blocks: only requests with the same one share them
     timeout_s: float = 3600.0
     tls: ClientTls = ClientTls()  # noqa: RUF009
 
@@ -92,6 +98,8 @@ class Target:
         body["max_completion_tokens" if self.chat else "max_tokens"] = prompt.output_tokens
         if self.ignore_eos:
             body["ignore_eos"] = True
+        if self.salt:
+            body["cache_salt"] = self.salt
         return json.dumps(body | dict(self.extra_body)).encode()
 
 
@@ -184,6 +192,8 @@ def _take(event: bytes, record: RequestRecord, now: float, seen: int) -> int:
     continuous = len(record.sizes) == len(record.chunks)  # otherwise a usage beside the last choice is of them all
     if usage is not None:
         record.prompt_tokens, record.usage_tokens = usage.prompt_tokens, usage.completion_tokens
+        if usage.prompt_tokens_details is not None:
+            record.cached_tokens = usage.prompt_tokens_details.cached_tokens
         size = usage.completion_tokens - seen if chunk.choices and continuous else 0
         seen = usage.completion_tokens if chunk.choices else seen
     for choice in chunk.choices:

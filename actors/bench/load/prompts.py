@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Count = Callable[[str], int]
+Source = Callable[[int, int], "list[Prompt]"]
 DATASETS = ("random", "fixed", "shared-prefix", "file")
 ROUNDS = 12  # in which a prompt's length is put right
 _SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ra", "se", "ti", "vo", "zu", "ton", "ler")
@@ -47,6 +48,7 @@ class PromptOptions:
     prefix_len: int = 0
     prefixes: int = 1
     seed: int = 0
+    run: int = 0  # each has other words, in texts of the same lengths: a server may know those of others
 
 
 def words_counted(text: str) -> int:
@@ -55,16 +57,25 @@ def words_counted(text: str) -> int:
 
 
 def make_prompts(wanted: PromptOptions, count: Count) -> list[Prompt]:
-    """As many as are wanted, always the same from the same seed."""
+    """As many as are wanted, always the same from the same seed and run."""
     if wanted.dataset == "file":
-        return read_prompts(wanted)
-    maker = _TextMaker(np.random.default_rng(wanted.seed), count)
+        found = read_prompts(wanted)
+        return [found[number % len(found)] for number in range(wanted.count)]
+    maker = _TextMaker(wanted, count)
     if wanted.dataset == "fixed":
         text = maker.text(wanted.input_len)
         return [Prompt(text, wanted.output_len or 128, count(text))] * wanted.count
     shared = wanted.dataset == "shared-prefix" or wanted.prefix_len > 0
     prefixes = [maker.text(wanted.prefix_len) for _ in range(wanted.prefixes)] if shared else [""]
     return [_random_prompt(wanted, maker, prefixes[number % len(prefixes)]) for number in range(wanted.count)]
+
+
+def prompt_source(wanted: PromptOptions, count: Count) -> Source:
+    """Of as many prompts as are wanted, for the run of a number. A file is read once."""
+    if wanted.dataset != "file":
+        return lambda many, run: make_prompts(replace(wanted, count=many, run=run), count)
+    found = read_prompts(wanted)
+    return lambda many, run: [found[number % len(found)] for number in range(many)]
 
 
 def _random_prompt(wanted: PromptOptions, maker: _TextMaker, prefix: str) -> Prompt:
@@ -77,14 +88,15 @@ def _random_prompt(wanted: PromptOptions, maker: _TextMaker, prefix: str) -> Pro
 class _TextMaker:
     """Draws texts of a given number of tokens."""
 
-    def __init__(self, random: np.random.Generator, count: Count) -> None:
+    def __init__(self, wanted: PromptOptions, count: Count) -> None:
         self.count = count
-        self._random = random
+        self._lengths = np.random.default_rng(wanted.seed)
+        self._random = np.random.default_rng((wanted.seed, wanted.run))
         self._tokens_a_word = 0.0
 
     def length(self, middle: int, ratio: float) -> int:
         """Evenly from [middle (1 - ratio), middle (1 + ratio)]."""
-        return max(1, int(self._random.integers(int(middle * (1 - ratio)), int(middle * (1 + ratio)) + 1)))
+        return max(1, int(self._lengths.integers(int(middle * (1 - ratio)), int(middle * (1 + ratio)) + 1)))
 
     def text(self, tokens: int, prefix: str = "") -> str:
         """`prefix` and words behind it, of that many tokens together, or as near as it can be had."""
@@ -115,7 +127,7 @@ class _TextMaker:
 def read_prompts(wanted: PromptOptions) -> list[Prompt]:
     """From JSON Lines, or a JSON array, of `{"prompt" | "messages", "output_len"}` or of ShareGPT's conversations.
 
-    Begins again at the end if more are wanted.
+    All of it, in an order of the seed's.
     """
     path = Path(wanted.path)
     try:
@@ -131,7 +143,7 @@ def read_prompts(wanted: PromptOptions) -> list[Prompt]:
     if not found:
         raise DatasetError(f"{path}: no prompt in it")
     order = np.random.default_rng(wanted.seed).permutation(len(found))
-    return [found[order[number % len(found)]] for number in range(wanted.count)]
+    return [found[number] for number in order]
 
 
 def _read_entry(path: Path, entry: Any, wanted: PromptOptions) -> Prompt | None:

@@ -25,6 +25,7 @@ class RequestRecord:
     error: str = ""  # its kind, such as `http 503`; empty if it went well
     detail: str = ""
     finish_reason: str = ""  # empty while the answer has not told its end
+    cached_tokens: int | None = None  # of the prompt, computed before, where the server says so
 
     @property
     def counted(self) -> str:

@@ -69,10 +69,9 @@ def _tokenize(target: Target, text: str) -> int:
 async def probe(target: Target, prompt: Prompt) -> Target:
     """One request that is not counted. A server that refuses what is not in OpenAI's API is asked without it."""
     tries = [target]
-    if target.continuous_usage:
-        tries.append(replace(target, continuous_usage=False))
-    if target.ignore_eos:
-        tries.append(replace(target, continuous_usage=False, ignore_eos=False))
+    for name, without in (("salt", ""), ("continuous_usage", False), ("ignore_eos", False)):
+        if getattr(target, name):
+            tries.append(replace(tries[-1], **{name: without}))
     async with open_session(target) as session:
         for one in tries:
             record = await send(session, one, prompt)

@@ -52,6 +52,13 @@ def values_of(records: Sequence[RequestRecord], metric: str) -> list[float]:
     return [value for record in records if (value := _ONE[metric](record)) is not None]
 
 
+def _cached_share(records: Sequence[RequestRecord]) -> float | None:
+    """Of the prompts' tokens those that the server had computed before; None where it does not say so."""
+    told = [record for record in records if record.cached_tokens is not None]
+    prompt = sum(record.prompt_tokens for record in told)
+    return sum(record.cached_tokens or 0 for record in told) / prompt if prompt else None
+
+
 def figures(
     records: Sequence[RequestRecord],
     duration_s: float,
@@ -70,6 +77,7 @@ def figures(
         "error_examples": {record.error: record.detail for record in reversed(failed)},
         "duration_s": duration_s,
         "prompt_tokens": prompt,
+        "cached_share": _cached_share(well),
         "output_tokens": output,
         "chunks": sum(len(record.chunks) for record in records),
         "token_counts": dict(Counter(record.counted for record in well)),

@@ -114,6 +114,7 @@ def show(console: Console, kind: str, points: Sequence[dict[str, Any]], metrics:
         ("output tok/s", ("output_throughput",), 1),
         ("total tok/s", ("total_throughput",), 1),
         ("goodput/s", ("goodput",), 1),
+        ("cached %", ("cached_share",), 100),
         ("server CPU s", ("server_cpu_s",), 1),
         ("CPU ms/tok", ("server_cpu_ms_a_token",), 1),
         ("PSS MiB", ("server_pss_bytes",), 2**-20),
@@ -165,6 +166,8 @@ def _show_warnings(console: Console, points: Sequence[dict[str, Any]]) -> None:
             if run["client_busy"]:
                 share = f"{run['client_share']:.0%}"
                 console.print(f"{point['name']}: this client used {share} of a core: it may be what was measured")
+            if run.get("repeated_prompts"):
+                console.print(f"{point['name']}: the server may have known the file's prompts: it takes no cache_salt")
             if uncounted := sum(run["token_counts"].get(how, 0) for how in ("total", "none")):
                 console.print(
                     f"{point['name']}: tokens of {uncounted} answers were not counted chunk by chunk; "
