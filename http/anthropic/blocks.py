@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from actorserve.actors.protocol.partial_json import ObjectText
+from actorserve.actors.protocol.topics.arguments import ObjectText
 
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText
 from .schemas import Object

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from actorserve.actors.protocol.messages import TokenLogprobs
-from actorserve.actors.protocol.partial_json import ObjectText
+from actorserve.actors.protocol.topics.arguments import ObjectText
 
 from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate

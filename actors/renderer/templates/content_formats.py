@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import nodes
 
-from ...protocol.partial_json import ObjectText
+from ...protocol.topics.arguments import ObjectText
 from .analysis import Uses
 from .problem import TemplateProblem
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jiter import from_json
 
-from actorserve.actors.protocol.partial_json import MAX_DEPTH, MAX_NUMBER, ObjectText
+from actorserve.actors.protocol.topics.arguments import MAX_DEPTH, MAX_NUMBER, ObjectText
 from tests.http.openai.responses.scripted import OBJECT
 
 
