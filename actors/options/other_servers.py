@@ -134,6 +134,7 @@ SAME = {  # field: names that take the same value
     "lora_modules": "--lora-paths",
     "max_loras": "--max-loras-per-batch",
     "max_cpu_loras": "--max-loaded-loras",
+    "remote_engines": "--engines",  # our own other name, in files as well
 }
 AUTOMATIC = {
     "max_model_len": ("0", "-1", "auto"),
@@ -173,7 +174,10 @@ KEYS = {  # names that set one key of a JSON object: (field, key)
 ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}
 ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
 
-VARIABLES = {"VLLM_BATCH_INVARIANT": "deterministic"}  # of the environment, with the value that the field has
+VARIABLES = {  # of the environment, with the value that the field has
+    "VLLM_BATCH_INVARIANT": "deterministic",
+    "ACTORSERVE_ENGINES": "remote_engines",
+}
 KEY_VARIABLES = ("VLLM_API_KEY", "LLAMA_API_KEY")  # of which the first that is there is a key, where none is given
 
 ONE_WAY = "there is one way to do this, and nothing to choose"

@@ -39,7 +39,7 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     fields = {variable(name): field for name, field in known.items()}
     fields |= {theirs: known[ours] for theirs, ours in VARIABLES.items()}
     values: dict[str, object] = {}
-    for name, text in sorted(environ.items()):
+    for name, text in sorted(environ.items(), key=lambda one: (one[0] in VARIABLES, one[0])):
         if name in (CONFIG_VARIABLE, SECRET_VARIABLE) or not (name.startswith(PREFIX) or name in VARIABLES):
             continue
         if INJECTED.fullmatch(name) or (name.endswith("_PORT") and text.startswith(ADDRESSES)):

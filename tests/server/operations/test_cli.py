@@ -246,6 +246,17 @@ def test_a_variable_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
         read()
 
 
+def test_engines_elsewhere_are_named_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ACTORSERVE_ENGINE_SECRET", "sixteen characters")
+    expected = read("--engines", "a:1", "b:2").remote_engines
+    (tmp_path / "options.yaml").write_text("engines: [a:1, b:2]")
+    assert read("--config", str(tmp_path / "options.yaml")).remote_engines == expected == ["a:1", "b:2"]
+    monkeypatch.setenv("ACTORSERVE_ENGINES", "a:1,b:2")
+    assert read().remote_engines == expected
+    monkeypatch.setenv("ACTORSERVE_REMOTE_ENGINES", "c:3")
+    assert read().remote_engines == ["c:3"]
+
+
 @pytest.mark.parametrize("name", ["VLLM_API_KEY", "LLAMA_API_KEY"])
 def test_a_key_for_another_server_is_one_where_there_is_no_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
