@@ -10,7 +10,8 @@ from ..model import quantization as weight_formats
 
 Positive = Annotated[int, Meta(ge=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
-PositiveFloat = Annotated[float, Meta(gt=0)]
+MOST_SECONDS = 1_000_000  # 11 days: sockets and clocks take no more than 2**31 ms, and no infinity
+PositiveFloat = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
 NonNegative = Annotated[int, Meta(ge=0)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]

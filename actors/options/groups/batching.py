@@ -22,7 +22,8 @@ class BatchOptions(KVOptions, frozen=True, kw_only=True):
         ),
     ] = None
     encoder_cache_gb: Annotated[
-        PositiveFloat, Meta(description="GiB of pictures' embeddings that a worker keeps, the last used longest")
+        float,
+        Meta(gt=0, le=1 << 20, description="GiB of pictures' embeddings that a worker keeps, the last used longest"),
     ] = 0.5
     target_itl_ms: Annotated[
         PositiveFloat | None,

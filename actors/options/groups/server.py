@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ..choices import LogFormat, LogLevel, NonNegative, Port, Positive
+from ..choices import MOST_SECONDS, LogFormat, LogLevel, NonNegative, Port, Positive
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,12 +94,18 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
     ] = 30.0
     sse_keep_alive_interval: Annotated[
-        float, Meta(ge=0, description="seconds after which a stream that has nothing to say sends a comment; 0: never")
+        float,
+        Meta(
+            ge=0,
+            le=MOST_SECONDS,
+            description="seconds after which a stream that has nothing to say sends a comment; 0: never",
+        ),
     ] = 0.0
     realtime_idle_timeout: Annotated[
         float,
         Meta(
             gt=0,
+            le=MOST_SECONDS,
             description="seconds after which a WebSocket is closed on which nothing comes or goes (all kinds)",
         ),
     ] = 600.0
@@ -107,7 +113,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="be ready only when a request of its own was answered; always so under systemd")
     ] = False
     idempotency_window: Annotated[
-        float, Meta(ge=0, description="seconds for which an answer can be had again by its Idempotency-Key")
+        float,
+        Meta(ge=0, le=MOST_SECONDS, description="seconds for which an answer can be had again by its Idempotency-Key"),
     ] = 300.0
     idempotent_request_ids: Annotated[bool, Meta(description="take X-Request-Id for an Idempotency-Key")] = False
     max_connections: Annotated[
@@ -121,10 +128,20 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 << 10
     max_header_count: Annotated[int, Meta(ge=16, le=4096, description="lines of a request's head")] = 128
     hang_timeout: Annotated[
-        float, Meta(ge=1, description="seconds after which an actor whose loop does not turn is killed and replaced")
+        float,
+        Meta(
+            ge=1,
+            le=MOST_SECONDS,
+            description="seconds after which an actor whose loop does not turn is killed and replaced",
+        ),
     ] = 10.0
     step_timeout: Annotated[
-        float, Meta(ge=1, description="seconds that one step of the worker may take before it is killed and replaced")
+        float,
+        Meta(
+            ge=1,
+            le=MOST_SECONDS,
+            description="seconds that one step of the worker may take before it is killed and replaced",
+        ),
     ] = 120.0
     max_restarts: Annotated[
         int,
@@ -143,7 +160,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     log_stats_interval: Annotated[
         float,
-        Meta(ge=0, description="seconds between two lines on load and throughput, while there is any; 0: none"),
+        Meta(
+            ge=0,
+            le=MOST_SECONDS,
+            description="seconds between two lines on load and throughput, while there is any; 0: none",
+        ),
     ] = 10.0
     max_log_len: Annotated[
         NonNegative | None,

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from msgspec import inspect
 
 from actorserve.__main__ import start
 from actorserve.actors.cli import main, make_parser
 from actorserve.actors.options.command_line import GROUPS, describe_options, integer, read_config
 from actorserve.actors.options.config import Config, ConfigError
+from actorserve.actors.options.fields import flag, option_fields, plain_type
 from tests.support.warm import run_command
 
 
@@ -124,6 +126,22 @@ def test_what_cannot_be_is_refused_by_name(
     assert main(["launch", *argv]) == 2
     error = capsys.readouterr().err
     assert all(word in error for word in words)
+
+
+ENDLESS = {"shutdown_timeout": "the server waits for as long as its requests run"}
+
+
+def test_only_what_may_have_no_end_takes_infinity() -> None:
+    """Sockets and the clocks of libraries do not."""
+    for name, field in option_fields().items():
+        if isinstance(plain_type(field.type), inspect.FloatType):
+            for text in ("inf", "nan"):
+                if name not in ENDLESS or text == "nan":
+                    with pytest.raises(ConfigError, match=f"{flag(name)}: {text} is out of range"):
+                        read(flag(name), text)
+    assert read("--step-timeout", "1e6").step_timeout == 1_000_000
+    with pytest.raises(ConfigError, match=r"out of range \(at least 1, at most 1000000\)"):
+        read("--step-timeout", "1e7")
 
 
 @pytest.mark.parametrize("argv", [["--port", "x"], ["--no-such-option"], ["--max-num", "3"]])
