@@ -171,7 +171,8 @@ def test_stacked_experts_of_8_bits_have_their_scales_beside_them(
             scale = torch.rand(own.shape[0] // rows, own.shape[1] // columns, generator=random)
             spread = scale.repeat_interleave(rows, 0).repeat_interleave(columns, 1)
             meant[f"{name}.weight"] = own.float() * spread
-            numbers.append(own), scales.append(scale)
+            numbers.append(own)
+            scales.append(scale)
         return torch.cat(numbers), torch.cat(scales)
 
     plain = ["self_attn", "mlp.gate"]

@@ -49,7 +49,8 @@ def tokenizer_of(name: str, folder: Path, **config: Any) -> Tokenizer:
 def words_of(name: str) -> list[tuple[str, float]]:
     """By number, as transformers has them."""
     pieces = [(piece.text, piece.score) for piece in model_of(name).pieces]
-    words: list[tuple[str, float]] = SLOW_TO_FAST_CONVERTERS[f"{name}Tokenizer"].convert_from_spm(vocab=pieces)["vocab"]
+    converter: Any = SLOW_TO_FAST_CONVERTERS[f"{name}Tokenizer"]
+    words: list[tuple[str, float]] = converter.convert_from_spm(vocab=pieces)["vocab"]
     return words
 
 
