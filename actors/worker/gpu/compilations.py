@@ -193,9 +193,7 @@ def _locked(descriptor: int) -> bool:
 
 def _numbered(device: torch.device) -> torch.device:
     """A GPU by its number, without which no thread can take it; who asks may have one that is its own."""
-    if device.type != "cuda" or device.index is not None:
-        return device
-    return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", torch.cuda.current_device()) if str(device) == "cuda" else device
 
 
 def _use(device: torch.device) -> None:
