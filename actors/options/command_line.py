@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect
 
 from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError, make_config
-from .fields import AUTOMATIC, default, description, flag, integer, option_fields, plain_type, unit
+from .fields import LEFT_OUT, default, description, flag, integer, is_left_out, option_fields, plain_type, unit
 from .other_servers import KEY_VARIABLES
 from .parser import Parser
 from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
@@ -138,9 +138,9 @@ class _Merged(argparse.Action):
         setattr(namespace, self.dest, whole if isinstance(whole, str) else msgspec.json.encode(whole).decode())
 
 
-def _integer_or_auto(text: str) -> int | str:
-    """For an option that may be said to be left out; make_config knows the word."""
-    return text if text.strip().lower() == "auto" else _integer(text)
+def _integer_unless_left_out(name: str) -> Callable[[str], int | str]:
+    """For an option that may be said to be left out; make_config knows the words."""
+    return lambda text: text if is_left_out(name, text) else _integer(text)
 
 
 def _integer(text: str) -> int:
@@ -187,7 +187,7 @@ def _arguments(name: str, kind: inspect.Type) -> dict[str, Any]:
         case inspect.LiteralType(values=values):
             return common | {"metavar": f"{{{','.join(map(str, values))}}}"}  # make_config looks at the value
         case inspect.IntType():
-            kind_of = _integer_or_auto if name in AUTOMATIC else _integer
+            kind_of = _integer_unless_left_out(name) if name in LEFT_OUT else _integer
             return common | {"type": kind_of, "metavar": unit(name)}
         case inspect.FloatType():
             return common | {"type": _number, "metavar": unit(name)}

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from .config import Config
-from .other_servers import VALUES
+from .other_servers import AUTOMATIC, VALUES
 from .parser import nearest
 
 NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?) ?(?:([kKmMgGtT])([iI]?))?[bB]?")
@@ -24,9 +24,8 @@ POWERS = "kmgt"
 NO_INTEGER = "not a whole number, such as 4096, 4k (4000), 4K or 4Ki (4096)"
 COUNTED = "keys_of_file"  # the field that is no option
 SECRETS = ("api_key", "admin_api_key")  # messages are seen: they do not say these
-AUTOMATIC = ("threads",)  # numbers that may be said to be left out
 LEFT_OUT: dict[str, tuple[str, ...]] = {  # values of options that others have by default, where nothing is named
-    **dict.fromkeys(AUTOMATIC, ("auto",)),
+    **{name: tuple(one for one in values if one != "0") for name, values in AUTOMATIC.items()},
     "worker_cls": ("", "none", "auto"),
     **dict.fromkeys(("worker_extension_cls", "io_processor_plugin"), ("", "none")),
     **dict.fromkeys(("tool_parser_plugin", "reasoning_parser_plugin"), ("", "none")),
@@ -128,17 +127,23 @@ def canonical(name: str, value: object) -> object:
     field = option_fields().get(name)
     if name in PATHS:
         value = _in_home(value)
+    if field is not None and is_left_out(name, value):
+        return default(field)
     if field is None or not isinstance(value, str):
         return value
     kind = plain_type(field.type)
-    if value.strip().lower() in LEFT_OUT.get(name, ()):
-        return None
     if isinstance(kind, inspect.IntType):
         return _integer_or_text(value)
     if not isinstance(kind, inspect.LiteralType) or value in kind.values:
         return value
     plain = value.lower().replace("-", "_")
     return next((one for one in kind.values if one == plain), VALUES.get(name, {}).get(plain, value))
+
+
+def is_left_out(name: str, value: object) -> bool:
+    """Is it a value by which others say that nothing is said?"""
+    text = value.strip().lower() if isinstance(value, str) else str(value)
+    return text in LEFT_OUT.get(name, ())
 
 
 def _in_home(value: object) -> object:
@@ -169,7 +174,7 @@ def trouble_with(name: str, value: object, message: str) -> str:
             near = nearest(value, map(str, values)) if isinstance(value, str) else ""
             return f"{shown} is none of {', '.join(map(str, values))}{near}"
         case inspect.IntType() if isinstance(value, int | float | str):
-            other = " nor auto" if name in AUTOMATIC else ""
+            other = " nor auto" if is_left_out(name, "auto") else ""
             return f"{shown} is {_out_of(limits) if type(value) is int else NO_INTEGER + other}"
         case inspect.FloatType() if isinstance(value, int | float | str):
             return f"{shown} is {_out_of(limits) if not isinstance(value, str | bool) else 'not a number'}"
@@ -208,7 +213,7 @@ def _out_of(limits: inspect.IntType | inspect.FloatType | None) -> str:
     if limits is None:
         return "out of range"
     bounds = [
-        f"{words} {bound:g}" if isinstance(bound, float) else f"{words} {bound}"
+        f"{words} {bound:.15g}" if isinstance(bound, float) else f"{words} {bound}"
         for words, bound in (
             ("at least", limits.ge),
             ("more than", limits.gt),

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect
 
 from .config import Config, ConfigError
-from .fields import canonical, flag, integer, option_fields, plain_type, trouble_with, unknown_option
+from .fields import canonical, flag, integer, is_left_out, option_fields, plain_type, trouble_with, unknown_option
 from .other_servers import VARIABLES, Meaning, meaning_of
 from .parser import nearest
 
@@ -66,8 +66,8 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
     try:
         if isinstance(kind, inspect.ListType):
             value = [_scalar(plain_type(kind.item_type), item) for item in items_of(field.name, text)]
-        elif (value := canonical(field.name, text)) is not None:  # else it is said to be left out
-            value = canonical(field.name, _scalar(kind, text))
+        else:
+            value = canonical(field.name, text if is_left_out(field.name, text) else _scalar(kind, text))
         return msgspec.convert(value, get_type_hints(Config, include_extras=True)[field.name])
     except msgspec.ValidationError as error:
         raise ConfigError(f"{name}: {trouble_with(field.name, value, str(error))}") from None

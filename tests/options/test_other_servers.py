@@ -122,6 +122,20 @@ def test_what_is_left_out_may_be_said(values: dict[str, str]) -> None:
     assert read_also("org/second,threads=auto") == ("org/second", {"threads": None})
 
 
+def test_automatic_values_of_others_leave_our_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [("max-model-len", "auto"), ("max-model-len", "-1"), ("threads", "-1"), ("max-num-seqs", "-1")]
+    for name, value in [*values, ("max-num-batched-tokens", "-1")]:
+        assert read(f"--{name}", value) == read(f"--{name}={value}") == Config()
+        (tmp_path / "file.yaml").write_text(f"{name}: {value}\n")
+        assert read("--config", str(tmp_path / "file.yaml")) == Config()
+        with monkeypatch.context() as patched:
+            patched.setenv(f"ACTORSERVE_{name.upper().replace('-', '_')}", value)
+            assert read() == Config()
+    assert read("--config", str(tmp_path / "file.yaml"), "--max-num-seqs", "7") == Config(max_num_seqs=7)
+    with pytest.raises(ConfigError, match="--max-num-seqs: -2 is out of range"):
+        read("--max-num-seqs", "-2")
+
+
 @pytest.mark.parametrize(
     "argv",
     [
