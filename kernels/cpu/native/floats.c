@@ -52,7 +52,7 @@ INLINE void add_part(vec sums[OUTPUTS][ROWS], int64_t part, const char *weight, 
     for (i += part; i < last; i += LANES)
         for (int o = 0; o < OUTPUTS; o++) {
             if (ahead)
-                ask_for(weight + (o + OUTPUTS) * stride + i * size, kind == FLOAT_32 ? 1 : rows);
+                __builtin_prefetch(weight + (o + OUTPUTS) * stride + i * size, 0, 2);
             vpart left = numbers_of_part(weight + o * stride, i, kind);
             for (int r = 0; r < rows; r++)
                 own[o][r] = p_fma(p_load(x[r] + i), left, own[o][r]);

@@ -81,11 +81,10 @@ void float_outputs(const product *own, int64_t first, int64_t last);
 
 /* Asks for weights so long before they are needed: where a byte of them makes much work, a processor has few under way at
  * once, and by itself it asks no further than a page. */
-static inline void ask_for(const void *weight, const int rows) {
+static inline void ask_ahead(const void *weight, const int rows) {
     if (rows >= ASKS_FROM)
-        __builtin_prefetch(weight, 0, ASKED_INTO);
+        __builtin_prefetch((const char *)weight + AHEAD, 0, ASKED_INTO);
 }
-static inline void ask_ahead(const void *weight, const int rows) { ask_for((const char *)weight + AHEAD, rows); }
 
 static inline const char *ready_row(const product *own, int64_t row, int64_t bytes) { return own->ready + row * bytes; }
 
