@@ -60,6 +60,8 @@ def check_config(config: Config) -> None:
 
 
 def _check_serving(config: Config) -> None:
+    if not all(config.served_model_name):
+        raise ConfigError("--served-model-name: one of the names is empty")
     if config.otlp_traces_endpoint is not None:
         from .serving.otlp import trouble_with
 

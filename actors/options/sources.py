@@ -76,15 +76,20 @@ def value_of(name: str, field: inspect.Field, text: object) -> object:
 
 
 def items_of(name: str, text: str) -> list[str]:
-    """A list is written with commas, or as JSON; ValueError if it is none."""
-    if name in WHOLE or (name in MAY_BE_WHOLE and not text.startswith("[")):
+    """A list is written with commas, or as JSON, and one object is an item; ValueError if it is none."""
+    if name in WHOLE or text.startswith("{") or (name in MAY_BE_WHOLE and not text.startswith("[")):
         return [text]
     if text.startswith("["):
         try:
-            return [str(item) for item in msgspec.json.decode(text, type=list[str | int])]
+            return [item_of(item) for item in msgspec.json.decode(text, type=list[str | int | dict[str, Any]])]
         except msgspec.DecodeError:
             raise ValueError("no list") from None
-    return [item.strip() for item in text.split(",")]
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def item_of(value: object) -> str:
+    """An item of a list as the text that it is on the command line."""
+    return msgspec.json.encode(value).decode() if isinstance(value, dict) else str(value)
 
 
 def _scalar(kind: inspect.Type, text: str) -> object:
@@ -126,14 +131,16 @@ def _load_yaml(path: Path) -> Any:
     import yaml
 
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        loader = yaml.SafeLoader(path.expanduser().read_text(encoding="utf-8"))
+        root = loader.get_single_node()
         seen = set()
-        for name, _ in root.value if isinstance(root, yaml.MappingNode) else ():
+        for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
             if isinstance(name, yaml.ScalarNode) and name.value in seen:  # PyYAML takes the last, and says nothing
                 raise ValueError(f"{name.value} is there twice (line {name.start_mark.line + 1})")
             seen.add(str(name.value))
-        return yaml.safe_load(text)
+            if _is_text(str(name.value)):
+                _take_as_text(value)
+        return None if root is None else loader.construct_document(root)
     except OSError as error:
         raise ValueError(error.strerror) from None
     except UnicodeDecodeError:
@@ -143,6 +150,15 @@ def _load_yaml(path: Path) -> Any:
         raise ValueError(f"{error.problem}{where}") from None
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
+
+
+def _take_as_text(node: Any) -> None:
+    """A key 0123 or a name 1.10 as it is written: as YAML's number it would be another one."""
+    import yaml
+
+    for one in node.value if isinstance(node, yaml.SequenceNode) else (node,):
+        if isinstance(one, yaml.ScalarNode) and not one.tag.endswith(":null"):
+            one.tag = "tag:yaml.org,2002:str"
 
 
 def warn(text: str) -> None:
@@ -157,16 +173,14 @@ def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], 
     troubles: list[str] = []
     for key, value in given.items():
         name = key.replace("-", "_")
-        if name in values and name in fields:
-            troubles.append(f"{key}: it is there twice, or by two of its names")
-        elif name in fields:
-            values[name] = value
-            continue
-        meaning = meaning_of(flag(name))
-        if meaning is None:
+        meaning = None if name in fields else meaning_of(flag(name))
+        found: dict[str, object] = {}
+        if name in fields:
+            found = {name: value}
+        elif meaning is None:
             troubles.append(f"{key}: there is no such option{unknown_option(key)}")
         elif meaning.compiles:
-            values |= _compilation(key, value, meaning, where, warn, troubles)
+            found = _compilation(key, value, meaning, where, warn, troubles)
         elif meaning.needless:
             warn(f"{where}: {key}: not needed: {meaning.needless}")
         elif meaning.refused:
@@ -175,7 +189,10 @@ def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], 
         elif meaning.key:
             values[meaning.field] = merged(values.get(meaning.field), meaning.split(str(value)))
         else:
-            values |= _meant(meaning, value)
+            found = _meant(meaning, value)
+        if found.keys() & values.keys():
+            troubles.append(f"{key}: it is there twice, or by two of its names")
+        values |= found
     if troubles:
         raise ConfigError(f"{where}: {'; '.join(troubles)}")
     return values
@@ -219,7 +236,33 @@ def _meant(meaning: Meaning, value: object) -> dict[str, object]:
 
 
 def _yaml_value(field: inspect.Field, value: object) -> object:
-    """YAML knows its types; only numbers with a unit and single list items are written as on the command line."""
-    if isinstance(plain_type(field.type), inspect.ListType) and isinstance(value, str):
-        return [value]
-    return canonical(field.name, value)
+    """YAML knows its types; what Helm or envsubst has quoted is read as in the environment. A single item is a list."""
+    kind = plain_type(field.type)
+    if isinstance(kind, inspect.ListType) and value is not None:
+        items = value if isinstance(value, list) else [value]
+        return [
+            _yaml_scalar(plain_type(kind.item_type), item_of(one) if isinstance(one, dict) else one) for one in items
+        ]
+    return canonical(field.name, value if is_left_out(field.name, value) else _yaml_scalar(kind, value))
+
+
+def _yaml_scalar(kind: inspect.Type, value: object) -> object:
+    """What is no value of this type stays: make_config says what it may be."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return _scalar(kind, value)
+    except ValueError:
+        return value
+
+
+def _is_text(key: str) -> bool:
+    """Is it the name of an option whose value, or each of its values, is a text?"""
+    name = key.replace("-", "_")
+    if name not in (fields := option_fields()):
+        meaning = meaning_of(flag(name))
+        name = meaning.field if meaning and meaning.fixed is None and not meaning.key else ""
+    if name not in fields:
+        return False
+    kind = plain_type(fields[name].type)
+    return isinstance(plain_type(kind.item_type) if isinstance(kind, inspect.ListType) else kind, inspect.StrType)

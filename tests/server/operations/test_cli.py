@@ -171,6 +171,13 @@ def test_yaml_and_the_command_line_wins(tmp_path: Path) -> None:
         ("a: [", r"cannot be read: expected [^\n]* \(line 1\)$"),
         ("port: 1\nmodel: a\nport: 2", r"cannot be read: port is there twice \(line 3\)"),
         ("max-num-seqs: 1\nmax_num_seqs: 2", "max_num_seqs: it is there twice"),
+        ("tp: 2\ntp-size: 4", "tp-size: it is there twice, or by two of its names"),
+        ("tensor-parallel-size: 2\ntp: 4", "tp: it is there twice, or by two of its names"),
+        ("disable-cuda-graph: true\nenforce-eager: false", "enforce-eager: it is there twice"),
+        ("compilation-config: 0\nenforce-eager: false", "enforce-eager: it is there twice"),
+        ('warm-up: "maybe"', "--warm-up: maybe is neither true nor false"),
+        ('shutdown-timeout: "soon"', "--shutdown-timeout: soon is not a number"),
+        ("served-model-name: [a, '']", "--served-model-name: one of the names is empty"),
     ],
 )
 def test_yaml_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
@@ -178,6 +185,32 @@ def test_yaml_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         read("--config", str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ('warm-up: "true"', "warm_up", True),
+        ('warm-up: "0"', "warm_up", False),
+        ('shutdown-timeout: "30"', "shutdown_timeout", 30.0),
+        ("port: '9000'", "port", 9000),
+        ("served-model-name: 7", "served_model_name", ["7"]),
+        ("served-model-name: [1.10, on]", "served_model_name", ["1.10", "on"]),
+        ("alias: 1.10", "served_model_name", ["1.10"]),
+        ("api-key: 012345", "api_key", ["012345"]),
+        ("revision: 2e10", "revision", "2e10"),
+        ("revision: null", "revision", None),
+        ("speculative-config: off", "speculative_config", "none"),
+        ("cudagraph-capture-sizes: 8", "cudagraph_capture_sizes", [8]),
+        ("cudagraph-capture-sizes: ['1', 2k]", "cudagraph_capture_sizes", [1, 2000]),
+        ("enable-lora: true\nlora-modules: [{name: a, path: /x}]", "lora_modules", ['{"name":"a","path":"/x"}']),
+        ("enable-lora: true\nlora-modules: {name: a, path: /x}", "lora_modules", ['{"name":"a","path":"/x"}']),
+    ],
+)
+def test_yaml_is_read_as_it_is_meant(tmp_path: Path, text: str, name: str, value: object) -> None:
+    """By Helm and envsubst all is quoted, and by others texts that look like numbers are not."""
+    (tmp_path / "options.yaml").write_text(text)
+    assert getattr(read("--config", str(tmp_path / "options.yaml")), name) == value
 
 
 def test_missing_yaml(tmp_path: Path) -> None:
@@ -226,9 +259,13 @@ def test_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("allowed_origins", '["https://a.example", "null"]', ["https://a.example", "null"]),
         ("api_key", "a,b", ["a,b"]),
         ("max_num_seqs", "", 64),
+        ("served_model_name", "a, b,", ["a", "b"]),
+        ("lora_modules", '{"name":"a","path":"/x"}', ['{"name":"a","path":"/x"}']),
+        ("lora_modules", '["b=/y", {"name":"a","path":"/x"}]', ["b=/y", '{"name":"a","path":"/x"}']),
     ],
 )
 def test_the_environment_sets_any_option(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object) -> None:
+    monkeypatch.setenv("ACTORSERVE_ENABLE_LORA", "1")
     monkeypatch.setenv(f"ACTORSERVE_{name.upper()}", text)
     assert getattr(read(), name) == value
 
