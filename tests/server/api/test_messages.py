@@ -79,11 +79,13 @@ def test_thinking_and_stop_sequences(client: Anthropic) -> None:
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "STOP")
 
 
-def test_a_budget_cuts_the_thinking(client: Anthropic) -> None:
-    from anthropic import BadRequestError
-
-    with pytest.raises(BadRequestError, match=r"thinking\.budget_tokens"):
-        ask(client, "answer", thinking={"type": "enabled", "budget_tokens": 5000})
+def test_a_budget_beyond_the_answer_is_cut(client: Anthropic) -> None:
+    """As clients send it that think between calls, too."""
+    within, beyond = (
+        ask(client, "answer", thinking={"type": "enabled", "budget_tokens": budget}) for budget in (999, 5000)
+    )
+    assert [_plain(block) for block in beyond.content] == [_plain(block) for block in within.content]
+    assert [block.type for block in beyond.content] == ["thinking", "text"]
 
 
 def test_the_limit(client: Anthropic) -> None:
