@@ -28,7 +28,13 @@ __all__ = ["add_options", "describe_options", "integer", "read_config"]
 POSITIONAL = "model"
 KEYS = ("api_key", "api_key_file", "key_file")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-OBJECTS = ("speculative_config", *MEDIA_OBJECTS, *OTHER_OBJECTS)  # of JSON: what is given in parts is one
+OBJECTS = (
+    "speculative_config",
+    "pooler_config",
+    "kv_events_config",
+    *MEDIA_OBJECTS,
+    *OTHER_OBJECTS,
+)  # of JSON: what is given in parts is one
 SHORT = {
     "tensor_parallel_size": ("-tp",),
     "pipeline_parallel_size": ("-pp",),
@@ -130,6 +136,8 @@ class _Once(argparse.Action):
 
 class _Merged(argparse.Action):
     """A JSON object, of which each time some keys may be given."""
+
+    takes_keys = True  # for the parser: --option.key VALUE is --option '{"key": VALUE}'
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None

@@ -6,6 +6,7 @@ It knows no command and no option, but what names of other servers mean where a 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import re
 import sys
@@ -66,6 +67,8 @@ class Parser(argparse.ArgumentParser):
                 own.append(self._switched(name, value if equals else None, left) or word)
             elif (dashed := name.replace("_", "-")) in self._option_string_actions:
                 own.append(self._switched(dashed, value if equals else None, left) or f"{dashed}{equals}{value}")
+            elif option := self._object_of(name):
+                own += self._with_keys(option, name, value if equals else None, left)
             elif self.other_servers and (meaning := meaning_of(name)):
                 own += self._translated(name, value if equals else None, meaning, left, troubles)
             elif word[1] != "-" and word[:2] in self._option_string_actions:  # its value stands in the same word
@@ -79,6 +82,29 @@ class Parser(argparse.ArgumentParser):
         if troubles:
             self.error(troubles[0])
         return own + behind
+
+    def _object_of(self, name: str) -> str:
+        """Our option of a JSON object, of which `--option.key`, or another server's name, sets a part; else nothing."""
+        base, dot, _ = name.partition(".")
+        dashed = base.replace("_", "-")
+        meaning = meaning_of(base) if self.other_servers and dashed not in self._option_string_actions else None
+        option = meaning.words()[0] if meaning is not None and meaning.field else dashed
+        return option if dot and getattr(self._option_string_actions.get(option), "takes_keys", False) else ""
+
+    def _with_keys(self, option: str, name: str, value: str | None, left: list[str]) -> list[str]:
+        """`--option.a.b VALUE` as the option itself; a VALUE that is no JSON is a text."""
+        if value is None and left and not is_option(left[0]):
+            value = left.pop(0)
+        if value is None:
+            return [option]  # argparse says that a value is missing
+        found: Any = value
+        with contextlib.suppress(msgspec.DecodeError):
+            found = msgspec.json.decode(value)
+        for key in reversed(name.split(".")[1:]):
+            if not key or key.endswith("+"):
+                self.error(f"{name}: no such key; a list is written as JSON: {option} '{{\"key\": [1, 2]}}'")
+            found = {key: found}
+        return [f"{option}={msgspec.json.encode(found).decode()}"]
 
     def _switched(self, name: str, value: str | None, left: list[str]) -> str:
         """What is on or off, by a value as well: `=true`, or true as the next word. Empty: it is no such option."""

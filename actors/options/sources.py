@@ -216,12 +216,18 @@ def _compilation(
 
 
 def merged(first: object, second: object) -> object:
-    """Two JSON objects, or texts of such, as one; what is none is replaced."""
+    """Two JSON objects, or texts of such, as one, and objects in them; what is none is replaced."""
     try:
         both = [msgspec.json.decode(value) if isinstance(value, str) else value for value in (first, second)]
     except msgspec.DecodeError:
         return second
-    return both[0] | both[1] if isinstance(both[0], dict) and isinstance(both[1], dict) else second
+    old, new = both
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return second
+    return old | {
+        name: merged(old[name], value) if isinstance(value, dict) and name in old else value
+        for name, value in new.items()
+    }
 
 
 def _meant(meaning: Meaning, value: object) -> dict[str, object]:

@@ -215,6 +215,49 @@ def test_values_that_are_not_served_say_what_is(words: str, said: str, capsys: p
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "expected"),
+    [
+        (
+            "--speculative-config.method ngram --speculative_config.num_speculative_tokens=3",
+            "speculative_config",
+            {"method": "ngram", "num_speculative_tokens": 3},
+        ),
+        (
+            "-sc.method ngram -sc.num_speculative_tokens 3",
+            "speculative_config",
+            {"method": "ngram", "num_speculative_tokens": 3},
+        ),
+        ("--hf-overrides.rope_theta 1000000", "hf_overrides", {"rope_theta": 1000000}),
+        (
+            '--hf-overrides.rope.a 1 --hf-overrides {"rope":{"b":2},"c":3} --hf-overrides.rope.b -4.5',
+            "hf_overrides",
+            {"rope": {"a": 1, "b": -4.5}, "c": 3},
+        ),
+        ("--pooler-config.normalize true", "pooler_config", {"normalize": True}),
+        ("--kv-events-config.endpoint tcp://*:5557", "kv_events_config", {"endpoint": "tcp://*:5557"}),
+        ("--limit-mm-per-prompt.image 2", "limit_mm_per_prompt", {"image": 2}),
+        ("--chat-template-kwargs.enable_thinking false", "default_chat_template_kwargs", {"enable_thinking": False}),
+    ],
+)
+def test_keys_of_a_json_option_may_be_options(words: str, name: str, expected: dict[str, Any]) -> None:
+    assert json.loads(getattr(read("folder", *words.split()), name)) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--hf-overrides.rope_theta", "--hf-overrides: expected one argument"),
+        ("--hf-overrides.list+ 3", "--hf-overrides.list+: no such key; a list is written as JSON"),
+        ("--hf-overrides. 3", "--hf-overrides.: no such key"),
+        ("--port.a 3", "--port.a: no such option"),
+    ],
+)
+def test_keys_that_cannot_be(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused("folder", *words.split())
+    assert said in capsys.readouterr().err
+
+
 def test_a_compilation_config_in_a_file_and_of_an_llm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "of-vllm.yaml"
     file.write_text("compilation-config: {cudagraph_capture_sizes: [1, 2], pass_config: {}}\n")
