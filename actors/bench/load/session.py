@@ -69,9 +69,8 @@ def _tokenize(target: Target, text: str) -> int:
 async def probe(target: Target, prompt: Prompt) -> Target:
     """One request that is not counted. A server that refuses what is not in OpenAI's API is asked without it."""
     tries = [target]
-    for name, without in (("salt", ""), ("continuous_usage", False), ("ignore_eos", False)):
-        if getattr(target, name):
-            tries.append(replace(tries[-1], **{name: without}))
+    without: dict[str, Any] = {"salt": "", "continuous_usage": False, "ignore_eos": False}
+    tries += [replace(target, **dict(list(without.items())[:count])) for count in (1, 2, 3)]
     async with open_session(target) as session:
         for one in tries:
             record = await send(session, one, prompt)
