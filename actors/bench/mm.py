@@ -57,7 +57,7 @@ def mm(arguments: argparse.Namespace, console: Console) -> int:
             found = measure(Client(server.base_url, arguments, key, tls), sizes, arguments)
     else:
         base_url = address_of("--base-url", arguments.base_url)
-        wait_ready(base_url, arguments.ready_timeout, tls)
+        wait_ready(base_url, arguments.ready_timeout, tls, options.headers_of(arguments))
         found = measure(Client(base_url, arguments, arguments.admin_api_key, tls), sizes, arguments)
     show(console, found)
     if arguments.output_json:
@@ -83,7 +83,7 @@ def picture(width: int, height: int, draw: random.Random) -> str:
     try:
         from PIL import Image
     except ImportError:
-        raise ConfigError("mm: needs Pillow: pip install 'actorserve[media]'") from None
+        raise ConfigError("mm: needs Pillow: pip install pillow") from None
     spots = Image.frombytes("RGB", (8, 8), draw.randbytes(8 * 8 * 3))
     file = io.BytesIO()
     spots.resize((width, height), Image.Resampling.NEAREST).save(file, "PNG")

@@ -16,6 +16,7 @@ DATASETS = ("random", "fixed", "shared-prefix", "file")  # as in bench/load/prom
 ARRIVALS = ("gamma", "poisson", "fixed")
 LIMITED = ("ttft", "tpot", "e2el")
 METRICS = ("ttft", "tpot", "itl", "icl", "e2el")
+KEY_HELP = "also from ACTORSERVE_API_KEY, or with --base-url from OPENAI_API_KEY"
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--base-url", "--url", metavar="URL", help="one that runs; else one is started and stopped")
     group.add_argument("--model", help="its model, or the one to start (the packaged one)")
     add_request(group)
-    group.add_argument("--api-key", help="also from OPENAI_API_KEY")
+    group.add_argument("--api-key", help=KEY_HELP)
     group.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="more headers")
     group.add_argument("--request-timeout", type=float, default=3600.0, metavar="SECONDS")
     group.add_argument("--ready-timeout", type=float, default=600.0, metavar="SECONDS")
@@ -61,7 +62,7 @@ def add_mm(parser: argparse.ArgumentParser) -> None:
     """Which server, and which pictures."""
     parser.add_argument("--base-url", "--url", metavar="URL", help="one that runs; else one is started and stopped")
     parser.add_argument("--model", help="the one to start")
-    parser.add_argument("--api-key", help="also from OPENAI_API_KEY")
+    parser.add_argument("--api-key", help=KEY_HELP)
     parser.add_argument("--admin-api-key", metavar="KEY", help="of the server: tells processor and encoder apart")
     parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="more headers")
     add_client_certificate(parser)
@@ -189,7 +190,8 @@ def metrics_of(text: str) -> list[str]:
 def headers_of(arguments: argparse.Namespace) -> dict[str, str]:
     """The key, and what `--header` says."""
     found = {}
-    if key := arguments.api_key or os.environ.get("OPENAI_API_KEY"):
+    others = os.environ.get("OPENAI_API_KEY") if arguments.base_url else None  # no business of a server of ours
+    if key := arguments.api_key or os.environ.get("ACTORSERVE_API_KEY") or others:
         found["Authorization"] = f"Bearer {key}"
     for header in arguments.header:
         name, equals, value = header.partition("=")

@@ -56,7 +56,7 @@ def opened(arguments: argparse.Namespace, engine: Sequence[str] | None = None) -
             raise ConfigError(f"{given[0]}: --base-url names a server that runs already")
         base_url = address_of("--base-url", arguments.base_url)
         tls = client_tls(arguments, own=False)
-        wait_ready(base_url, arguments.ready_timeout, tls)
+        wait_ready(base_url, arguments.ready_timeout, tls, options.headers_of(arguments))
         yield bench_of(arguments, base_url, arguments.server_pid or processes.listener(base_url), tls)
         return
     model = [arguments.model] if arguments.model else []

@@ -13,16 +13,19 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..options.other_servers import KEY_VARIABLES
 from ..runtime.signals import die_with_parent
 from .client_tls import OWN, PERHAPS_WANTED, WANTED, ClientTls, may_want_certificate, wants_certificate
+from .target import proxy_of
 
 READY = re.compile(rb"ready at (https?://[^\s]+)")
 STOP_S = 60.0
-MISSING = (404, 405)
+DENIED = (401, 403)
+MISSING = (404, 405, *DENIED)  # a gateway may let nobody see paths that are not the API's
 NO_OWN = ClientTls()
 CLOSED = -1
 CLOSED_AT_MOST = 10  # times by a server that said that it is ready
@@ -134,18 +137,20 @@ class StartedServer:
         self._stop()
 
 
-def wait_ready(base_url: str, timeout_s: float, tls: ClientTls = NO_OWN) -> None:
-    """Until /ready answers 200; where there is none, until /health does, or the model list."""
+def wait_ready(
+    base_url: str, timeout_s: float, tls: ClientTls = NO_OWN, headers: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Until /ready answers 200; where there is none, until /health does, or the model list, which may want a key."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     closed = 0  # times on end
     while True:
         status = 0
         for path in ("/ready", "/health", "/v1/models"):
-            status = _status(base_url + path, tls)
+            status = _status(urllib.request.Request(base_url + path, headers=dict(headers)), tls)
             if status not in MISSING:
                 break
-        if status == 200 or (path == "/v1/models" and status in (401, 403)):
+        if status == 200 or (path == "/v1/models" and status in DENIED):
             return
         closed = closed + 1 if status == CLOSED else 0
         if closed == CLOSED_AT_MOST and tls.own:
@@ -158,22 +163,21 @@ def wait_ready(base_url: str, timeout_s: float, tls: ClientTls = NO_OWN) -> None
 
 def ask(request: str | urllib.request.Request, timeout_s: float, tls: ClientTls) -> Any:
     """The response, as of urlopen."""
-    return _opener(tls).open(request, timeout=timeout_s)
+    url = request if isinstance(request, str) else request.full_url
+    proxy = None if tls.own else proxy_of(url)
+    proxies = urllib.request.ProxyHandler({urlsplit(url).scheme: proxy} if proxy else {})
+    opener = urllib.request.build_opener(proxies, urllib.request.HTTPSHandler(context=tls.context()))
+    return opener.open(request, timeout=timeout_s)
 
 
-def _opener(tls: ClientTls) -> urllib.request.OpenerDirector:
-    proxies = [urllib.request.ProxyHandler({})] if tls.own else []
-    return urllib.request.build_opener(*proxies, urllib.request.HTTPSHandler(context=tls.context()))
-
-
-def _status(url: str, tls: ClientTls) -> int:
+def _status(request: urllib.request.Request, tls: ClientTls) -> int:
     """The status of a GET; 0 if nobody answers, and CLOSED if TLS is spoken, and nothing said."""
     try:
-        with ask(url, 10.0, tls) as response:
+        with ask(request, 10.0, tls) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
     except OSError as error:
         if wants_certificate(error):
-            raise NotLetInError(f"{url}: {WANTED}") from None
-        return CLOSED if may_want_certificate(error, url) else 0
+            raise NotLetInError(f"{request.full_url}: {WANTED}") from None
+        return CLOSED if may_want_certificate(error, request.full_url) else 0

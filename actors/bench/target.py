@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Mapping
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from ..options.config import ConfigError
@@ -20,6 +22,21 @@ def address_of(option: str, text: str) -> str:
     if not good:
         raise ConfigError(f"{option}: {text!r} is no address of a server, such as http://127.0.0.1:8000")
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def proxy_of(url: str) -> str | None:
+    """The proxy of the environment that stands before a server; before one of this machine there is none."""
+    parts = urlsplit(url)
+    if _is_here(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def is_sendable(value: str) -> bool:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 Behaviour = Callable[[web.StreamResponse, dict[str, Any]], Awaitable[None]]
 
@@ -42,6 +43,7 @@ class Fake:
         self._tls = tls
         self.behave: Behaviour = well
         self.refuse: Callable[[int, dict[str, Any]], int | None] = lambda number, body: None
+        self.wants: tuple[str, int] | None = None  # the header with the key, and the status of who has it not
         self.unready = 0  # times that it says so
         self.asked_ready = self.asked_models = 0
         self.hang_up_after: int | None = None  # requests of a connection, without a word
@@ -54,7 +56,7 @@ class Fake:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        app = web.Application()
+        app = web.Application(middlewares=[self._guard])
         app.router.add_get(self._readiness, self._ready)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._complete)
@@ -67,6 +69,12 @@ class Fake:
         self._loop.run_forever()
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self.wants is not None and request.headers.get("Authorization") != self.wants[0]:
+            return web.Response(status=self.wants[1])
+        return await handler(request)
 
     async def _ready(self, request: web.Request) -> web.Response:
         self.asked_ready += 1

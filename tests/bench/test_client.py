@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actorserve.actors.bench.client_tls import OWN
+from actorserve.actors.bench.client_tls import OWN, ClientTls
 from actorserve.actors.bench.load.client import Target
 from actorserve.actors.bench.load.prompts import Prompt
 from actorserve.actors.bench.load.session import counter, first_model, probe, run_load
@@ -204,16 +204,32 @@ def test_a_server_that_only_lists_its_models_is_ready() -> None:
         assert fake.asked_ready == 0 and fake.asked_models == 1
 
 
-def test_no_proxy_stands_before_a_server_that_was_started_here(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+def test_whoever_is_asked_by_proxy_is_measured_so(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was started here, or is on this machine, is not."""
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("urllib.request._opener", None)  # which has read the environment
+    monkeypatch.setenv("http_proxy", fake.base_url)
+    elsewhere = "http://far.example:8000"  # which nobody looks up: the proxy would
+    wait_ready(elsewhere, 30)
+    records, _ = asyncio.run(run_load(Target(elsewhere, "fake"), [PROMPT], [0.0]))
+    assert not records[0].error and fake.bodies
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with pytest.raises(ServerError, match="not ready"):
-        wait_ready(fake.base_url, 0.0)
-    wait_ready(fake.base_url, 30, OWN)
-    assert first_model(fake.base_url, {}, OWN) == "fake"
-    assert counter(Target(fake.base_url, "fake", tls=OWN), None)[1] == "words"
+        wait_ready(elsewhere, 0.0)
+    for tls in (OWN, ClientTls()):
+        wait_ready(fake.base_url, 30, tls)
+        assert first_model(fake.base_url, {}, tls) == "fake"
+        assert counter(Target(fake.base_url, "fake", tls=tls), None)[1] == "words"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_gateway_that_wants_a_key_for_every_path_is_ready(fake: Fake, status: int) -> None:
+    fake.wants = ("Bearer right", status)
+    wait_ready(fake.base_url, 0.0)
+    assert fake.asked_ready == 0
+    fake.unready = 1
+    wait_ready(fake.base_url, 30, headers={"Authorization": "Bearer right"})
+    assert fake.asked_ready == 2  # with the key it says whether it is
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="there is no openssl command to make certificates with")

@@ -288,3 +288,12 @@ def test_prompts_of_a_run_are_computed_by_a_server_that_keeps_prefixes(tmp_path:
         found = bench("serve", tmp_path / "run.json", *words)
         again = bench("serve", tmp_path / "run.json", *words)
     assert [run["cached_share"] for one in (found, again) for run in one["points"][0]["runs"]] == [0, 0, 0, 0]
+
+
+def test_a_server_that_has_a_key_of_the_environment_lets_its_bench_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACTORSERVE_API_KEY", "of-environment")
+    monkeypatch.setenv("OPENAI_API_KEY", "of-others")
+    found = bench("throughput", tmp_path / "run.json", "--", "--worker", "scripted")
+    assert found["points"][0]["runs"][0]["completed"] == 4

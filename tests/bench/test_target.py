@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.bench.target import address_of, check_headers
+from actorserve.actors.bench.target import address_of, check_headers, proxy_of
 from actorserve.actors.options.config import ConfigError
 
 
@@ -21,6 +21,17 @@ def test_addresses() -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--url: .* is no address of a server"):
         address_of("--url", text)
+
+
+def test_no_proxy_stands_before_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "REQUEST_METHOD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "near.example")
+    for here in ("http://localhost:8000", "http://127.0.0.2:80/ready", "http://[::1]:9", "http://near.example:8000"):
+        assert proxy_of(here) is None
+    assert proxy_of("http://far.example:8000/v1") == "http://proxy:3128"
+    assert proxy_of("https://far.example") is None  # there is none for it
 
 
 @pytest.mark.parametrize(("name", "value"), [("X y", "a"), ("X", "a\nb"), ("X", "€"), ("", "a"), ("X:", "a")])

@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from ..client_tls import ClientTls
+from ..target import proxy_of
 from .prompts import Prompt
 from .record import RequestRecord
 from .sse import EventReader
@@ -109,6 +110,7 @@ def open_session(target: Target) -> aiohttp.ClientSession:
     trace.on_connection_reuseconn.append(_note_kept)
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=target.tls.context()),
+        proxy=None if target.tls.own else proxy_of(target.base_url),
         trace_configs=[trace],
         headers={"Content-Type": "application/json", "Accept-Encoding": "identity", **target.headers},
         timeout=aiohttp.ClientTimeout(total=target.timeout_s, sock_connect=60.0),
