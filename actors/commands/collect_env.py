@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -21,7 +22,8 @@ DESCRIPTION = """Say what a report of a fault should say of this machine: versio
 the variables that change what the server does. Nothing is started, and no key is shown."""
 PREFIXES = ("ACTORSERVE_", "CUDA_", "HF_", "OMP_", "TRITON_", "XDG_", "MALLOC_")
 VARIABLES = ("CC", "LD_PRELOAD", "LD_LIBRARY_PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-HIDDEN = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PROXY")  # in a name: its value is nobody's business
+HIDDEN = ("KEY", "KEYS", "TOKEN", "SECRET", "PASSWORD", "PROXY")  # ends of words in a name: nobody's business
+WHO = re.compile(r"(?<=://)[^\s@]*@")  # user and password in an address
 INTERESTING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm")
 GIB = float(1 << 30)
 ANSWER_S = 20.0  # for a program that is asked
@@ -110,7 +112,12 @@ def _limit(value: int) -> str:
 
 def _variables() -> dict[str, str]:
     names = [name for name in sorted(os.environ) if name.startswith(PREFIXES) or name in VARIABLES]
-    return {name: "(set)" if any(part in name for part in HIDDEN) else os.environ[name] for name in names}
+    return {name: "(set)" if _is_hidden(name) else WHO.sub("…@", os.environ[name]) for name in names}
+
+
+def _is_hidden(name: str) -> bool:
+    """`TOKENIZER` and `TOKENS` are words of their own; what ends with `_FILE` names a file, which may be told."""
+    return any(word.endswith(HIDDEN) for word in name.upper().split("_")) and not name.endswith("_FILE")
 
 
 def _first_line(*command: str) -> str:

@@ -35,6 +35,22 @@ def test_what_a_report_needs_is_there_and_no_key(
     assert all(f"{topic}:" in text for topic in found)
 
 
+def test_what_is_hidden_is_no_more_and_no_less(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    open_ones = {"ACTORSERVE_MAX_NUM_BATCHED_TOKENS": "512", "ACTORSERVE_TOKENIZER": "a/b", "ACTORSERVE_KEY_FILE": "/k"}
+    secrets = {"ACTORSERVE_APIKEY": "s3cret", "ACTORSERVE_ENGINE_SECRET": "s3cret", "HTTP_PROXY": "user:s3cret@proxy"}
+    monkeypatch.setenv("ACTORSERVE_OTLP_TRACES_ENDPOINT", "https://user:s3c/ret@host/v1?a=b")
+    for name, value in (open_ones | secrets).items():
+        monkeypatch.setenv(name, value)
+    assert main(["collect-env", "--json"]) == 0
+    said = capfd.readouterr().out
+    variables = json.loads(said)["variables"]
+    assert "s3c" not in said and {variables[name] for name in secrets} == {"(set)"}
+    assert {name: variables[name] for name in open_ones} == open_ones
+    assert variables["ACTORSERVE_OTLP_TRACES_ENDPOINT"] == "https://…@host/v1?a=b"
+
+
 def test_programs_that_are_missing_or_fail_are_no_error(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
