@@ -6,7 +6,6 @@ import argparse
 import math
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from .results.report import UnwrittenError, check_writable, document, load, save
 from .serve import Bench, iterate, opened, point, run_once, sweep, wanted
 from .server import ServerError
 from .startup import startup
-from .sweep import run_sweep, shown
+from .sweep import failed, run_sweep, shown
 from .target import address_of
 from .termination import heard
 from .tune import tune
@@ -137,8 +136,3 @@ def _said(arguments: argparse.Namespace) -> dict[str, Any]:
     hidden = ("run", "api_key", "header", "command", "bench")
     found = {name: value for name, value in vars(arguments).items() if name not in hidden}
     return found | {"engine": shown(arguments.engine)}
-
-
-def failed(points: Sequence[dict[str, Any]]) -> bool:
-    """Whether any request failed, or any server."""
-    return any("error" in one or any(run["failed"] for run in one["runs"]) for one in points)

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..options.config import ConfigError
+from ..options.parser import is_option
 from . import options
 from .client_tls import client_tls
 from .results.pareto import frontier, per_user
@@ -59,7 +60,7 @@ class Combination(NamedTuple):
     @property
     def name(self) -> str:
         """For people."""
-        return shlex.join(self.words) or "as it is"
+        return shlex.join(shown(self.words)) or "as it is"
 
 
 def _word(value: Any) -> str:
@@ -148,10 +149,11 @@ def _of_server(
             for place, path in missing.items():
                 points = _points(loads[place][1], server, loads[place][0], base_url, pid)
                 yield place, points
-                _keep(path, points)
+                if not failed(points):  # else it is measured again by the next run
+                    _keep(path, points)
     except ServerError as error:
         console.print(f"not measured: {server.name}: {error}", markup=False)
-        yield len(loads), [{"name": server.name, "engine": server.words, "runs": [], "error": str(error)}]
+        yield len(loads), [{"name": server.name, "engine": shown(server.words), "runs": [], "error": str(error)}]
 
 
 @contextlib.contextmanager
@@ -169,7 +171,7 @@ def _points(
 ) -> list[Values]:
     bench = bench_of(given, base_url, pid, client_tls(given, own=pid is not None))
     name = "; ".join(one.name for one in (server, load) if one.given) or "as it is"
-    about = {"engine": server.words, "load": load.words}
+    about = {"engine": shown(server.words), "load": load.words}
     return [point | {"name": f"{name} ({point['name']})", **about} for point in sweep(bench, given)]
 
 
@@ -199,9 +201,20 @@ def _keep(path: Path, points: list[Values]) -> None:
 
 
 def shown(words: Sequence[str]) -> list[str]:
-    """Options of a server, without keys."""
-    secret = [number for number, word in enumerate(words) if "-key" in word]
-    return [word for number, word in enumerate(words) if number not in secret and number - 1 not in secret]
+    """Options of a server, without keys: an option takes all words up to the next."""
+    found: list[str] = []
+    hidden = False
+    for word in words:
+        if is_option(word):
+            hidden = "-key" in word.replace("_", "-").partition("=")[0]
+        if not hidden:
+            found.append(word)
+    return found
+
+
+def failed(points: Sequence[Values]) -> bool:
+    """Whether any request failed, or any server."""
+    return any("error" in one or any(run["failed"] for run in one["runs"]) for one in points)
 
 
 def _show(console: Console, points: Sequence[Values]) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from actorserve.actors.bench import processes
 from actorserve.actors.bench.startup import Start
-from actorserve.actors.bench.sweep import Combination
+from actorserve.actors.bench.sweep import Combination, shown
 from actorserve.actors.bench.tune import combinations
 from actorserve.actors.cli import main
 from tests.support.server import Server
@@ -139,6 +139,23 @@ def test_a_sweep_goes_on_where_it_was(server: Server, tmp_path: Path, capsys: py
     assert sum(one == other for one in first["points"] for other in again["points"]) == 3
     assert sweep()["points"] == again["points"] and "measuring" not in capsys.readouterr().out
     assert not find_spec("matplotlib") or (folder / "pareto.svg").stat().st_size > 5000
+
+
+def test_a_sweep_measures_again_what_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--num-runs", "1", "-o", str(tmp_path))
+    with Fake() as fake:
+        fake.refuse = lambda number, body: 503 if number == 4 else None
+        assert main(["bench", "sweep", *SMALL, "--base-url", fake.base_url, *words]) == 1
+        assert len(json.loads((tmp_path / "sweep.json").read_text())["points"]) == 1
+        for measured in (True, False):
+            assert main(["bench", "sweep", *SMALL, "--base-url", fake.base_url, *words]) == 0
+            assert ("1 of 1 loads" in capsys.readouterr().out) == measured
+
+
+def test_no_key_stands_in_a_file() -> None:
+    words = ["--api-key", "a", "b", "--max-num-seqs", "4", "--admin_api_key=c", "--port", "1"]
+    assert shown(words) == ["--max-num-seqs", "4", "--port", "1"]
+    assert Combination({"api_key": "secret", "port": 1}).name == "--port 1"
 
 
 def test_a_sweep_starts_each_server_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
