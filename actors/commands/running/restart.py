@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """By field name, as the supervisor takes them; files are named as seen from here."""
     from ...options.sources import read_yaml
-    from ..places import READ, Paths
+    from ..places import Paths
 
     given = read_yaml(arguments.config) if arguments.config is not None else {}
     texts: dict[str, list[str]] = {}
@@ -98,7 +98,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         texts.setdefault(name.lstrip("-").replace("-", "_"), []).append(text)
     given |= {name: _value(name, values) for name, values in texts.items()}
     paths = Paths()
-    return given | {name: paths.placed(name, given[name]) for name in given.keys() & set(READ)}
+    return {name: paths.placed(name, value) for name, value in given.items()}
 
 
 def _value(name: str, texts: list[str]) -> Any:
