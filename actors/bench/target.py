@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from ..options.config import ConfigError
+import msgspec
+
+from ..accounts.key_file import read_key_file
+from ..options.config import Config, ConfigError
 
 
 def address_of(option: str, text: str) -> str:
@@ -37,6 +40,17 @@ def _is_here(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:  # a name
         return False
+
+
+def own_key(config: Config) -> str | None:
+    """A key of the server that is started with this: of those of a file the one with the fewest limits. None where all
+    that it has are hashes, or it needs none.
+    """
+    if config.api_key or config.key_file is None:
+        return config.api_key[0] if config.api_key else None
+    entries = [entry for entry in read_key_file(config.key_file) if entry.key is not None]
+    limits = [sum(value not in (None, []) for value in msgspec.structs.astuple(entry)) for entry in entries]
+    return entries[limits.index(min(limits))].key if entries else None
 
 
 def is_sendable(value: str) -> bool:

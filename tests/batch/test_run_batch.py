@@ -167,6 +167,19 @@ def test_a_server_that_does_not_let_in_answers_nothing(
     assert not target.read_bytes()
 
 
+def test_the_key_of_a_server_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "other")
+    source, target = tmp_path / "in", tmp_path / "out"
+    body = {"model": "m", "prompt": "x", "max_tokens": 2, "stream_options": {}}
+    source.write_text(json.dumps({"custom_id": "a", "url": "/v1/completions", "body": body}))
+    with Fake() as fake:
+        fake.wants = ("Bearer right", 401)
+        words = ["run-batch", "-i", str(source), "-o", str(target), "--base-url", fake.base_url]
+        assert main(words) == 1
+        assert main([*words, "--api-key", "right"]) == 0
+    assert read(target)["a"]["response"]["status_code"] == 200
+
+
 def test_a_server_that_is_not_there_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source, target = write(tmp_path / "in", 2), tmp_path / "out"
     words = ["run-batch", "-i", str(source), "-o", str(target), "--base-url", "http://127.0.0.1:9"]

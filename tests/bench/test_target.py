@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from actorserve.actors.bench.target import address_of, check_headers, proxy_of
-from actorserve.actors.options.config import ConfigError
+from actorserve.actors.bench.target import address_of, check_headers, own_key, proxy_of
+from actorserve.actors.options.config import ConfigError, make_config
 
 
 def test_addresses() -> None:
@@ -32,6 +34,20 @@ def test_no_proxy_stands_before_this_machine(monkeypatch: pytest.MonkeyPatch) ->
         assert proxy_of(here) is None
     assert proxy_of("http://far.example:8000/v1") == "http://proxy:3128"
     assert proxy_of("https://far.example") is None  # there is none for it
+
+
+def test_a_server_with_a_key_file_lets_whoever_started_it_in(tmp_path: Path) -> None:
+    hashes = f"keys:\n- {{name: a, sha256: {'a' * 64}}}\n"
+    (tmp_path / "hashes.yaml").write_text(hashes)
+    (tmp_path / "keys.yaml").write_text(hashes + "- {name: b, key: limited, concurrent: 1}\n- {name: c, key: free}\n")
+    for values, key in (
+        ({}, None),
+        ({"api_key": ["first", "second"]}, "first"),
+        ({"key_file": str(tmp_path / "keys.yaml")}, "free"),
+        ({"key_file": str(tmp_path / "keys.yaml"), "api_key": ["first"]}, "first"),
+        ({"key_file": str(tmp_path / "hashes.yaml")}, None),
+    ):
+        assert own_key(make_config(dict[str, object](values))) == key
 
 
 @pytest.mark.parametrize(("name", "value"), [("X y", "a"), ("X", "a\nb"), ("X", "€"), ("", "a"), ("X:", "a")])

@@ -7,6 +7,7 @@ import os
 import sys
 
 from ...bench.client_tls import add_client_certificate, own_tls
+from ...bench.target import own_key
 from ...chat.options import FAILED, add_chat, key_of, talk
 from ...options.command_line import add_options, read_config
 from ..places import given_words
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     tls = own_tls(arguments, config)
     words = given_words(arguments)
-    key = config.api_key[0] if config.api_key else key_of(dict(os.environ), named=False)
+    key = own_key(config) or key_of(dict(os.environ), named=False)
     beside = Console(stderr=True, highlight=False, emoji=False, markup=False)
     server = StartedServer(words, READY_S, own_group=True, tls=tls)
     try:

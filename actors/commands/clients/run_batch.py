@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...bench.client_tls import add_client_certificate, client_tls, own_tls
-from ...bench.target import check_headers
+from ...bench.target import check_headers, own_key
 from ...options.command_line import add_options, read_config
 from ...options.config import ConfigError
 from ..places import given_words
@@ -57,8 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     from ...bench.server import ServerError
 
     words = given_words(arguments)
-    if arguments.base_url is not None and words:
-        raise ConfigError("--base-url names a server that runs: options of the server to start do not go with it")
+    if arguments.base_url is not None and given_words(_without_key(arguments)):
+        raise ConfigError(
+            "--base-url names a server that runs: options of the server to start do not go with it, but --api-key does"
+        )
     if arguments.batch_concurrency < 1 or arguments.batch_retries < 0:
         raise ConfigError("--batch-concurrency must be at least 1, and --batch-retries at least 0")
     if arguments.output_file.exists() and arguments.output_file.samefile(arguments.input_file):
@@ -77,16 +79,22 @@ def run(arguments: argparse.Namespace) -> int:
         return status
 
 
+def _without_key(arguments: argparse.Namespace) -> argparse.Namespace:
+    """With --base-url it is the client's."""
+    return argparse.Namespace(**{name: value for name, value in vars(arguments).items() if name != "api_key"})
+
+
 def _run(arguments: argparse.Namespace, words: list[str], answers: Answers, total: int) -> int:
     from ...batch.sender import Settings
     from ...batch.servers import OwnServer, RunningServer
 
-    key = next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
     if arguments.base_url is None:
         config = read_config(arguments)
-        key = config.api_key[0] if config.api_key else None
+        key = own_key(config)
         tls = own_tls(arguments, config)
     else:
+        keys = [*getattr(arguments, "api_key", ()), *filter(None, map(os.environ.get, KEYS))]
+        key = keys[0] if keys else None
         tls = client_tls(arguments, own=False)
     if key is not None:
         check_headers({"Authorization": key}, "the API key")
