@@ -45,9 +45,9 @@ def longest_step(max_num_seqs: int, sequence_blocks: int, params_bytes: int) -> 
     return HEADS + MOST_NEW_BYTES + 2 * row + grown + max_num_seqs * ROW_BYTES
 
 
-def longest_answer(max_num_seqs: int, max_num_batched_tokens: int) -> int:
-    """Bytes that no StepDone exceeds: whatever was computed may be a token that was drawn."""
-    return HEADS + (min(max_num_batched_tokens, max_num_seqs * MOST_DRAWN) + 3 * max_num_seqs) * ITEM_BYTES
+def longest_answer(max_num_seqs: int) -> int:
+    """Bytes that no StepDone exceeds: all rows may draw, and fail."""
+    return HEADS + max_num_seqs * (MOST_DRAWN + 3) * ITEM_BYTES
 
 
 class KVLayout(msgspec.Struct, array_like=True, frozen=True):

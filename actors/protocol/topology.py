@@ -189,8 +189,7 @@ class System(Roster):
         """In bytes, or its answer."""
         config = served.config
         blocks = -(-served.max_tokens // config.block_size)
-        answer = longest_answer(config.max_num_seqs, config.max_num_batched_tokens)
-        return max(longest_step(config.max_num_seqs, blocks, PARAMS_BYTES), answer)
+        return max(longest_step(config.max_num_seqs, blocks, PARAMS_BYTES), longest_answer(config.max_num_seqs))
 
     def first_slot(self, frontend: int) -> int:
         """The first of the slots that only this frontend opens and frees."""

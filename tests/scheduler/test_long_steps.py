@@ -150,7 +150,7 @@ def test_a_lane_takes_the_longest_step(blocks: int) -> None:
     answer = StepDone.make(
         told, range(33 * len(rows)), 0.1, failed_rows=rows, num_drawn=[33] * len(rows), num_drafted=[33] * len(rows)
     )
-    assert len(msgspec.msgpack.encode(answer)) <= longest_answer(len(rows), 1 << 20)
+    assert len(msgspec.msgpack.encode(answer)) <= longest_answer(len(rows))
     longest = longest_step(config.max_num_seqs, blocks, PARAMS_BYTES)
     assert len(msgspec.msgpack.encode(told)) + MOST_NEW_BYTES <= longest < lane.capacity // 2 - LIST_BYTES
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.protocol.fingerprint import fingerprint
+from actorserve.actors.protocol.topology import System
 from actorserve.actors.supervisor.rolling.option_changes import change, check
 
 
@@ -52,3 +55,12 @@ def test_a_folder_stays_the_same_by_whichever_name(
     check(now, ["frontend"], {"model": str(folder), "lora_folder": str(folder.parent), "log_level": "debug"})
     with pytest.raises(ConfigError, match=r"^--model cannot change in a restart of frontend"):
         check(now, ["frontend"], {"model": str(folder.parent)})
+
+
+def test_a_smaller_step_lays_out_memory_as_before() -> None:
+    """Its scheduler shares it with all those that go on."""
+    launched = make_config({"max_num_seqs": 2048, "max_num_batched_tokens": 1 << 17, "max_model_len": 256})
+    changed = change(launched, launched, "scheduler", {"max_num_batched_tokens": 256})
+    assert changed.max_num_batched_tokens == 256
+    systems = [System(config, resolve_model(config)) for config in (launched, changed)]
+    assert fingerprint(systems[0]) == fingerprint(systems[1])
