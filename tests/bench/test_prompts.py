@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from actorserve.actors.bench.load.prompts import DatasetError, Prompt, PromptOptions, make_prompts, words_counted
+from actorserve.actors.bench.load.prompts import (
+    DatasetError,
+    Prompt,
+    PromptOptions,
+    make_prompts,
+    prompt_source,
+    words_counted,
+)
 
 
 def syllables(text: str) -> int:
@@ -65,7 +72,7 @@ def test_files_are_read(tmp_path: Path) -> None:
     entries = [
         {"prompt": "one", "output_len": 3},
         {"messages": [{"role": "user", "content": "two"}]},
-        {"conversations": [{"from": "human", "value": "three"}, {"from": "gpt", "value": "yes"}]},
+        {"conversations": [{"from": "human", "value": "three"}, {"from": "gpt", "value": "yes, three"}]},
         {"conversations": [{"from": "human", "value": "nobody answers"}]},
     ]
     lines, array = tmp_path / "a.jsonl", tmp_path / "b.json"
@@ -74,11 +81,29 @@ def test_files_are_read(tmp_path: Path) -> None:
     for path in (lines, array):
         found = make_prompts(PromptOptions(dataset="file", path=str(path), count=6, output_len=None), words_counted)
         assert sorted(prompt.text for prompt in found) == sorted(["one", "two", "three"] * 2)
-        assert Prompt("one", 3) in found
+        assert Prompt("one", 3) in found and Prompt("three", 2) in found
         assert Prompt("two", 128, messages=[{"role": "user", "content": "two"}]) in found
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"text": "x"}'])
+def test_replies_are_as_long_as_their_file_has_them_or_as_it_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"conversations": [{"value": "a"}, {"value": "b c d"}]}]))
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return words_counted(text)
+
+    take = prompt_source(PromptOptions(dataset="file", path=str(path), output_len=None), count)
+    assert take(2, 0) == take(2, 1) == [Prompt("a", 3)] * 2 and counted == ["b c d"]
+    assert prompt_source(PromptOptions(dataset="file", path=str(path), output_len=7), count)(1, 0) == [Prompt("a", 7)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "3", '{"text": "x"}', '{"prompt": "a", "output_len": "x"}', '{"prompt": "a", "max_tokens": -1}']
+    + ['{"conversations": ["a", "b"]}', '{"conversations": [{"value": 5}, {"value": "a"}]}', '{"messages": ["a"]}'],
+)
 def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(text)

@@ -10,13 +10,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 Count = Callable[[str], int]
 Source = Callable[[int, int], "list[Prompt]"]
 DATASETS = ("random", "fixed", "shared-prefix", "file")
+DEFAULT_OUTPUT = 128  # tokens of an answer, where nothing says how many
+Length = Annotated[int, msgspec.Meta(ge=0)]
 ROUNDS = 12  # in which a prompt's length is put right
 _SYLLABLES = ("ba", "de", "fi", "go", "ku", "la", "me", "ni", "po", "ra", "se", "ti", "vo", "zu", "ton", "ler")
 
@@ -33,6 +36,7 @@ class Prompt:
     output_tokens: int
     tokens: int = 0  # of the text, as far as known; the server's usage is what counts
     messages: list[dict[str, Any]] | None = None
+    reply: str = ""  # as many tokens as this has are what its answer may have, once they are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,11 @@ def words_counted(text: str) -> int:
 def make_prompts(wanted: PromptOptions, count: Count) -> list[Prompt]:
     """As many as are wanted, always the same from the same seed and run."""
     if wanted.dataset == "file":
-        found = read_prompts(wanted)
-        return [found[number % len(found)] for number in range(wanted.count)]
+        return _taken(read_prompts(wanted), wanted.count, count)
     maker = _TextMaker(wanted, count)
     if wanted.dataset == "fixed":
         text = maker.text(wanted.input_len)
-        return [Prompt(text, wanted.output_len or 128, count(text))] * wanted.count
+        return [Prompt(text, wanted.output_len or DEFAULT_OUTPUT, count(text))] * wanted.count
     shared = wanted.dataset == "shared-prefix" or wanted.prefix_len > 0
     prefixes = [maker.text(wanted.prefix_len) for _ in range(wanted.prefixes)] if shared else [""]
     return [_random_prompt(wanted, maker, prefixes[number % len(prefixes)]) for number in range(wanted.count)]
@@ -75,12 +78,12 @@ def prompt_source(wanted: PromptOptions, count: Count) -> Source:
     if wanted.dataset != "file":
         return lambda many, run: make_prompts(replace(wanted, count=many, run=run), count)
     found = read_prompts(wanted)
-    return lambda many, run: [found[number % len(found)] for number in range(many)]
+    return lambda many, run: _taken(found, many, count)
 
 
 def _random_prompt(wanted: PromptOptions, maker: _TextMaker, prefix: str) -> Prompt:
     own = maker.length(wanted.input_len, wanted.range_ratio)
-    output = maker.length(wanted.output_len or 128, wanted.range_ratio)
+    output = maker.length(wanted.output_len or DEFAULT_OUTPUT, wanted.range_ratio)
     text = maker.text(own + (wanted.prefix_len if prefix else 0), prefix)
     return Prompt(text, output, maker.count(text))
 
@@ -146,19 +149,43 @@ def read_prompts(wanted: PromptOptions) -> list[Prompt]:
     return [found[number] for number in order]
 
 
-def _read_entry(path: Path, entry: Any, wanted: PromptOptions) -> Prompt | None:
+class _Turn(msgspec.Struct):
+    value: str = ""
+
+
+class _Entry(msgspec.Struct):
+    """Of a file; what else is in it says nothing here."""
+
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    conversations: list[_Turn] | None = None
+    output_len: Length | None = None
+    output_tokens: Length | None = None
+    max_tokens: Length | None = None
+
+
+def _read_entry(path: Path, given: Any, wanted: PromptOptions) -> Prompt | None:
     """One prompt; None for a conversation in which nobody answers."""
-    if not isinstance(entry, dict):
-        raise DatasetError(f"{path}: an entry is no object: {str(entry)[:60]}")
-    output = wanted.output_len
-    if output is None:
-        output = int(entry.get("output_len") or entry.get("output_tokens") or entry.get("max_tokens") or 128)
-    if "conversations" in entry:
-        turns = [turn.get("value", "") for turn in entry["conversations"]]
-        return Prompt(turns[0], output) if len(turns) >= 2 and turns[0] else None
-    if isinstance(entry.get("messages"), list):
-        text = "\n".join(str(message.get("content", "")) for message in entry["messages"])
-        return Prompt(text, output, messages=entry["messages"])
-    if isinstance(entry.get("prompt"), str):
-        return Prompt(entry["prompt"], output)
-    raise DatasetError(f"{path}: an entry has neither prompt, messages nor conversations: {str(entry)[:60]}")
+    try:
+        entry = msgspec.convert(given, _Entry)
+    except msgspec.ValidationError as error:
+        raise DatasetError(f"{path}: {error}: {str(given)[:60]}") from None
+    said = wanted.output_len or entry.output_len or entry.output_tokens or entry.max_tokens
+    output = said or DEFAULT_OUTPUT
+    if entry.conversations is not None:
+        text, reply = [turn.value for turn in (*entry.conversations, _Turn(), _Turn())[:2]]
+        return Prompt(text, output, reply="" if said else reply) if text and reply else None
+    if entry.messages is not None:
+        text = "\n".join(str(message.get("content", "")) for message in entry.messages)
+        return Prompt(text, output, messages=entry.messages)
+    if entry.prompt is not None:
+        return Prompt(entry.prompt, output)
+    raise DatasetError(f"{path}: an entry has neither prompt, messages nor conversations: {str(given)[:60]}")
+
+
+def _taken(found: list[Prompt], many: int, count: Count) -> list[Prompt]:
+    """So many of them, again from the first where there are fewer. Replies are counted of those alone, and once."""
+    for number, prompt in enumerate(found[:many]):
+        if prompt.reply:
+            found[number] = replace(prompt, output_tokens=max(1, count(prompt.reply)), reply="")
+    return [found[number % len(found)] for number in range(many)]
