@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import inspect
 from rich.console import Console
 from rich.table import Table
 
+from ..options.command_line import SHORT
 from ..options.config import ConfigError
+from ..options.fields import option_fields, plain_type
+from ..options.other_servers import meaning_of
+from ..options.parser import is_option
 from .options import switched
 from .results.report import mean_of, number
 from .serve import opened, sweep
@@ -24,20 +29,34 @@ SWITCHED = {"true": True, "false": False}
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], Grid]:
-    """What is the same at all points, and what varies: options whose value has commas, and is no JSON."""
+    """What is the same at all points, and what varies: numbers, switches and names of one of several, with commas. In
+    other values a comma is a comma.
+    """
     fixed: list[str] = []
     grid: Grid = {}
     rest = list(words)
     while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        if name.startswith("--") and not equals and rest and not rest[0].startswith("--"):
-            value = rest.pop(0)
-            equals = " "
-        if name.startswith("--") and "," in value and value[0] not in "{[":
-            grid[name] = value.split(",")
+        word = rest.pop(0)
+        name, equals, value = word.partition("=") if is_option(word) else ("", "", "")
+        apart = not equals and bool(rest) and not is_option(rest[0])
+        given = rest[0] if apart else value
+        if "," in given and _varies(name):
+            grid[name] = given.split(",")
+            rest = rest[apart:]
         else:
-            fixed += [name] if not equals else [f"{name}={value}"] if equals == "=" else [name, value]
+            fixed.append(word)
     return fixed, grid
+
+
+def _varies(name: str) -> bool:
+    """Is it an option of one value, that is no text?"""
+    fields = option_fields()
+    field = name.lstrip("-").replace("-", "_")
+    if field not in fields:
+        short = next((one for one, names in SHORT.items() if name in names), "")
+        meaning = meaning_of(name)
+        field = short or (meaning.field if meaning is not None and meaning.fixed is None and not meaning.key else "")
+    return field in fields and not isinstance(plain_type(fields[field].type), inspect.StrType | inspect.ListType)
 
 
 def read_grid(path: str) -> Grid:

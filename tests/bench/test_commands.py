@@ -19,7 +19,7 @@ import pytest
 from actorserve.actors.bench import processes
 from actorserve.actors.bench.startup import Start
 from actorserve.actors.bench.sweep import Combination, shown
-from actorserve.actors.bench.tune import combinations
+from actorserve.actors.bench.tune import combinations, split_options
 from actorserve.actors.cli import main
 from tests.support.server import Server
 
@@ -114,6 +114,24 @@ def test_false_turns_off_what_is_on_by_default() -> None:
     assert list(combinations({on: ["true", "false"]})) == [[on], [off]]
     assert list(combinations({off: ["false"]})) == [[on]]
     assert Combination({"enable_prefix_caching": False, "max_num_seqs": 2}).words == [off, "--max-num-seqs", "2"]
+
+
+def test_only_numbers_switches_and_choices_vary_by_commas() -> None:
+    fixed = ["--kv-offload", "host:4Gi,folder:/x:1Gi", "--served-model-name=a,b", "--engines", "a:1,b:2"]
+    fixed += ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 5}', "--debug", "--port", "0"]
+    grid = ["-tp", "1,2", "--max-num-seqs=16,64", "--ctx-size", "1k,2k", "--dtype", "float32,bfloat16"]
+    grid += ["--enable-prefix-caching", "true,false", "-np", "2,-1"]
+    assert split_options([*grid[:2], *fixed, *grid[2:]]) == (
+        fixed,
+        {
+            "-tp": ["1", "2"],
+            "--max-num-seqs": ["16", "64"],
+            "--ctx-size": ["1k", "2k"],
+            "--dtype": ["float32", "bfloat16"],
+            "--enable-prefix-caching": ["true", "false"],
+            "-np": ["2", "-1"],
+        },
+    )
 
 
 def test_a_sweep_goes_on_where_it_was(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
