@@ -48,7 +48,7 @@ class CohereApi:
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
             raise renamed(error) from None
-        cap = given.max_completion_tokens or asked.rendering["cap"]
+        cap = asked.rendering["max_tokens"] or asked.rendering["cap"]
         asked.rendering.update(max_tokens=None, cap=cap)  # more than the model's length is no error here
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> CohereMessage:

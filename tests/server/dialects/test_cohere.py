@@ -116,7 +116,8 @@ def test_stops_and_limits(client: cohere.ClientV2) -> None:
     stopped = ask(client, "none", stop_sequences=["needed"], k=1, p=0.9, seed=3)
     assert stopped.finish_reason == "STOP_SEQUENCE" and stopped.message.content[0].text == "No <tool> is "
     assert ask(client, "none", max_tokens=3).finish_reason == "MAX_TOKENS"
-    assert ask(client, "none", max_tokens=1_000_000).finish_reason == "COMPLETE"
+    for no_limit in (1_000_000, -1):
+        assert ask(client, "none", max_tokens=no_limit).finish_reason == "COMPLETE"
 
 
 def test_a_format_is_enforced(client: cohere.ClientV2) -> None:
