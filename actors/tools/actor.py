@@ -75,15 +75,18 @@ class ToolsActor(LoopActor):
 
     def beat(self) -> None:
         """What is old is forgotten."""
-        limit = time.monotonic() - KEPT_S
-        while self._made_at and (next(iter(self._made_at.values())) < limit or len(self._made_at) > MOST_KEPT):
-            key = next(iter(self._made_at))
-            if not self._calls[key].done():
-                break
-            del self._made_at[key], self._calls[key]
+        self._forget_calls(time.monotonic() - KEPT_S)
         self._connections.let_go()
         self._context.status.set_gauge(ToolsGauge.RUNNING, len(self._running))
         self._context.status.set_gauge(ToolsGauge.CONNECTIONS, len(self._connections))
+
+    def _forget_calls(self, limit: float) -> None:
+        """Those of before, and beyond MOST_KEPT the oldest; but none that runs."""
+        for key, made in list(self._made_at.items()):
+            if made >= limit and len(self._made_at) <= MOST_KEPT:
+                break
+            if self._calls[key].done():
+                del self._made_at[key], self._calls[key]
 
     def _start(self, call: int, work: Coroutine[Any, Any, Message]) -> None:
         task = self._loop.create_task(self._answer(call, work))

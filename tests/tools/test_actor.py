@@ -1,0 +1,61 @@
+"""What the tools actor keeps of the calls that it has made."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from actorserve.actors.options.config import make_config
+from actorserve.actors.protocol.topics.tools import CallTool, ServerAddress, ToolCalled
+from actorserve.actors.tools import actor
+
+
+class Calls:
+    """In the place of connections: a call named "long" has no end."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    async def call(self, message: CallTool) -> ToolCalled:
+        self.made.append(message.name)
+        if message.name == "long":
+            await asyncio.Event().wait()
+        return ToolCalled(message.call, output="x")
+
+    def let_go(self) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("why", ["age", "number"])
+async def test_a_call_that_runs_keeps_no_other_from_being_forgotten(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = SimpleNamespace(set_gauge=lambda *_: None, add=lambda *_: None)
+    context: Any = SimpleNamespace(config=make_config({}), status=status, incarnation=1)
+    tools, calls = actor.ToolsActor(context), Calls()
+    tools._connections = calls  # type: ignore[assignment]
+
+    async def call(key: bytes, name: str) -> None:
+        await tools._call(CallTool(1, 1, key, ServerAddress("x", "http://x"), name, "{}"))
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(call(b"0", "long"))
+        while not calls.made:
+            await asyncio.sleep(0)
+        await call(b"1", "short")
+        await call(b"2", "short")
+        if why == "age":
+            monkeypatch.setattr(actor, "KEPT_S", time.monotonic() - tools._made_at[b"2"] - 1)  # all are older
+        else:
+            monkeypatch.setattr(actor, "MOST_KEPT", 1)
+        tools.beat()
+        assert list(tools._made_at) == list(tools._calls) == [b"0"]
+        await call(b"1", "short")
+        assert calls.made == ["long", "short", "short", "short"]
+        running.cancel()
+        tools._calls[b"0"].cancel()
