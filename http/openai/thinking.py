@@ -1,4 +1,4 @@
-"""Thinking by the names of other servers' chats: `reasoning` (OpenRouter, SGLang), `thinking` (DeepSeek, GLM) and
+"""Thinking by the names of other servers' chats: `reasoning` (OpenRouter, SGLang), `thinking` (DeepSeek, GLM, Kimi) and
 `enable_thinking` (Qwen). To all that follows it is what OpenAI and vLLM have for it, and the chat template's switches.
 """
 
@@ -25,12 +25,15 @@ class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
     enabled: bool | None = None
     exclude: bool | None = None  # the answer does not tell it
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    summary: str | None = None  # none is made: the thinking itself is told
 
 
 class ThinkingOptions(msgspec.Struct, forbid_unknown_fields=True):
-    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    type: Literal["enabled", "disabled", "adaptive", "auto"] | None = None
     budget_tokens: Annotated[int, Meta(ge=1)] | None = None
     clear_thinking: bool | None = None  # GLM's template: of earlier turns
+    effort: str | None = None
+    keep: Literal["all"] | None = None  # the opposite of the same, as Kimi's clients say it
 
 
 def rename_thinking(body: ChatRequest) -> None:
@@ -39,16 +42,20 @@ def rename_thinking(body: ChatRequest) -> None:
         return
     reasoning, thinking = body.reasoning or ReasoningOptions(), body.thinking
     variables: dict[str, object] = {}
+    options = thinking if isinstance(thinking, ThinkingOptions) else ThinkingOptions()
+    if options.clear_thinking is not None:
+        variables["clear_thinking"] = options.clear_thinking
+    if options.keep is not None:
+        variables["preserve_thinking"] = True
     if isinstance(thinking, ThinkingOptions):
-        if thinking.clear_thinking is not None:
-            variables["clear_thinking"] = thinking.clear_thinking
-        thinking = TURNED.get(thinking.type)
+        thinking = TURNED.get(options.type or "")
     turned = {"enable_thinking": body.enable_thinking, "thinking": thinking, "reasoning.enabled": reasoning.enabled}
     if (on := _agreed(turned)) is not None:
         variables |= dict.fromkeys(THINKING_SWITCHES, on)
     if variables:
         body.chat_template_kwargs = variables | (body.chat_template_kwargs or {})
-    body.reasoning_effort = _agreed({"reasoning_effort": body.reasoning_effort, "reasoning.effort": reasoning.effort})
+    efforts = {"reasoning_effort": body.reasoning_effort, "reasoning.effort": reasoning.effort}
+    body.reasoning_effort = _agreed({**efforts, "thinking.effort": options.effort})
     told = None if reasoning.exclude is None else not reasoning.exclude
     body.include_reasoning = _agreed({"include_reasoning": body.include_reasoning, "reasoning.exclude": told})
     body.thinking_token_budget = _agreed(_budgets(body))
