@@ -84,6 +84,26 @@ def test_the_server_of_kubernetes_knows_each_engine(monkeypatch: pytest.MonkeyPa
     assert specs["Service", service]["clusterIP"] == "None"
 
 
+def test_whoever_reads_a_model_has_room_for_it() -> None:
+    """Their root is read-only, and models of the hub lie in /models. The router reads none."""
+    for name in ("kubernetes.yaml", "kubernetes-engines.yaml"):
+        documents = list(yaml.safe_load_all((DEPLOY / name).read_text()))
+        claims = {one["metadata"]["name"] for one in documents if one["kind"] == "PersistentVolumeClaim"}
+        for spec in (one["spec"] for one in documents if "template" in one["spec"]):
+            pod = spec["template"]["spec"]
+            (container,) = pod["containers"]
+            if container["args"][0] == "route":
+                continue
+            mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+            made = {one["metadata"]["name"] for one in spec.get("volumeClaimTemplates", ())}
+            made |= {
+                volume["name"]
+                for volume in pod["volumes"]
+                if volume.get("persistentVolumeClaim", {}).get("claimName") in claims
+            }
+            assert mounts["/models"] in made, container["name"]
+
+
 @pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-engines.yaml"])
 def test_services_leave_no_variables_in_pods(name: str) -> None:
     """The one named actorserve would leave ACTORSERVE_PORT=tcp://…, which is an option."""
