@@ -28,6 +28,8 @@ def test_what_is_said() -> None:
         ('{"publisher": "kafka"}', "publisher: Invalid enum value 'kafka'"),
         ('{"endpoint": "5557"}', "endpoint: 5557 is no address such as tcp://*:5557"),
         ('{"replay_endpoint": "tcp://*"}', "replay_endpoint: tcp://* is no address"),
+        ('{"endpoint": "tcp://*:99999"}', "endpoint: port 99999 cannot be: there are 1 to 65535"),
+        ('{"replay_endpoint": "tcp://*:0"}', "replay_endpoint: port 0 cannot be"),
         ('{"replay_endpoint": "tcp://*:5557"}', "it needs one of its own"),
         ('{"buffer_steps": 0}', "buffer_steps: Expected `int` >= 1"),
     ],
@@ -36,6 +38,13 @@ def test_what_it_does_not_take(said: str, words: str) -> None:
     with pytest.raises(ConfigError, match="--kv-events-config") as caught:
         make_config({"kv_events_config": said})
     assert words in str(caught.value)
+
+
+def test_each_engine_needs_a_port() -> None:
+    said: dict[str, object] = {"kv_events_config": {"endpoint": "tcp://*:65534"}}
+    assert make_config({**said, "data_parallel_size": 2})
+    with pytest.raises(ConfigError, match="ports 65534 to 65536, one for each engine, cannot be"):
+        make_config({**said, "data_parallel_size": 3})
 
 
 def test_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

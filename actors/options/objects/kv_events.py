@@ -13,6 +13,7 @@ from ..config import Config, ConfigError
 from ..parser import nearest
 
 OPTION = "--kv-events-config"
+MOST_PORT = 65535
 ENDPOINT = re.compile(r"tcp://(.+):([0-9]+)|ipc://.+")
 
 
@@ -56,6 +57,12 @@ def check_events(config: Config) -> None:
         given = getattr(events, key)
         if given is not None and not ENDPOINT.fullmatch(given):
             raise ConfigError(f"{OPTION}: {key}: {given} is no address such as tcp://*:5557 or ipc:///tmp/events")
+        if given is not None and not given.startswith("ipc://"):
+            first = int(given.rpartition(":")[2])
+            last = first + config.first_engine + config.local_engines - 1
+            if not 1 <= first <= last <= MOST_PORT:
+                ports = f"port {first}" if first == last else f"ports {first} to {last}, one for each engine,"
+                raise ConfigError(f"{OPTION}: {key}: {ports} cannot be: there are 1 to {MOST_PORT}")
     if events.endpoint == events.replay_endpoint:
         raise ConfigError(f"{OPTION}: replay_endpoint: {events.endpoint} is the endpoint, too; it needs one of its own")
     if not events.publishes:
