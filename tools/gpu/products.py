@@ -3,7 +3,7 @@
 qkv, out, gate_up, down, head    each as a step calls it, over weights that are in no cache, beside the copy's rate;
                                  of up to 8 rows the product of our own, too, with norm, gate or addition in it, as
                                  it is launched and in other ways
-gate_up                          with weights of 4 and 8 bits, too (stored_products.py)
+gate_up                          with weights of 4 and 8 bits, too (kernels/stored_products.py)
 a step of torch alone            the same products, with torch's own attention over gathered keys and values, as one
                                  graph: what the kernels of this project gain
 """
@@ -21,9 +21,9 @@ from torch import Tensor
 from . import ceilings
 from .report import TINY, say, surviving
 from .shapes import DTYPES, SHAPES, read_shape
-from .stored_products import stored_products
 
 from .kernels.cases import processors  # isort: skip
+from .kernels.stored_products import stored_products  # isort: skip
 
 from actorserve.kernels.triton.linear.gemv import (
     MOST_ROWS,

@@ -1,4 +1,4 @@
-"""The product with gate's and up's weight in the bits of a checkpoint, beside the same with 16 bits; see products.py.
+"""The product with gate's and up's weight in the bits of a checkpoint, beside the same with 16 bits (../products.py).
 
 Of more than 64 rows what makes floats of the weight is in it.
 """
@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from actorserve.kernels.triton.linear.stored_linear import stored_linear
 
-from . import ceilings
-from .report import TINY, say, surviving
+from .. import ceilings
+from ..report import TINY, say, surviving
 
 from actorserve.kernels.triton.linear.stored_weights import StoredWeight, stored_weight  # isort: skip
 
