@@ -134,6 +134,7 @@ SAME = {  # field: names that take the same value
     "lora_modules": "--lora-paths",
     "max_loras": "--max-loras-per-batch",
     "max_cpu_loras": "--max-loaded-loras",
+    "sse_keep_alive_interval": "--sse-ping-interval",
     "remote_engines": "--engines",  # our own other name, in files as well
 }
 AUTOMATIC = {
@@ -141,6 +142,7 @@ AUTOMATIC = {
     "max_num_seqs": ("-1",),
     "max_num_batched_tokens": ("-1",),
     "threads": ("-1", "auto"),
+    "sse_keep_alive_interval": ("-1",),
 }
 LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")
 
@@ -183,15 +185,20 @@ KEY_VARIABLES = ("VLLM_API_KEY", "LLAMA_API_KEY")  # of which the first that is 
 ONE_WAY = "there is one way to do this, and nothing to choose"
 NEEDLESS = {  # reason: names
     "/sleep is there with --admin-api-key": "--enable-sleep-mode",
-    "prompts are always computed in parts, beside running streams": "--enable-chunked-prefill",
-    "the next step is always planned while one runs": "--async-scheduling --enable-overlap-schedule -ove",
+    "prompts are always computed in parts, beside running streams": "--enable-chunked-prefill --enable-mixed-chunk",
+    "the next step is always planned while one runs": "--async-scheduling --enable-overlap-schedule -ove "
+    "--disable-overlap-schedule",
     "nothing is compiled; CUDA graphs are on but for --enforce-eager": "--enable-torch-compile "
     "--max-seq-len-to-capture --max-cudagraph-capture-size --cuda-graph-max-bs --performance-mode",
     COMPILES: "-O --optimization-level --compilation-config -cc",
     "a batch always takes new sequences as it runs": "-cb --cont-batching",
     "chat templates are always Jinja": "--jinja",
     "weights are read into memory, and stay there": "--mlock --mmap --use-tqdm-on-load --numa --warmups",
-    "all layers are where --device says": "-ngl --gpu-layers --n-gpu-layers",
+    "all layers, keys and values are where --device says": "-ngl --gpu-layers --n-gpu-layers --no-kv-offload -nkvo",
+    "of the hub only files are taken that are read": "--ignore-patterns",
+    "what begins alike is computed once, by --enable-prefix-caching": "--cache-reuse",
+    "--encoder-cache-gb and --media-memory-bytes set the memory of pictures": "--skip-mm-profiling",
+    "a worker that dies or hangs is replaced, by --step-timeout": "--dist-timeout",
     "attention never writes the whole matrix": "-fa --flash-attn",
     "/metrics is always there": "--metrics --enable-metrics",
     "/slots and /props are always there": "--slots --props",
@@ -203,14 +210,16 @@ NEEDLESS = {  # reason: names
     "there is no access log beside the line of each request": "--disable-uvicorn-access-log "
     "--disable-access-log-for-endpoints",
     "there is one log, of which --log-level and --log-stats-interval say how much it tells": "--uvicorn-log-level "
-    "--log-level-http --decode-log-interval",
+    "--log-level-http --decode-log-interval --log-requests-level -lv --verbosity --log-verbosity",
     "the page is always there": "--ui --webui",
     "a model that takes pictures takes them": "--enable-multimodal",
     ONE_WAY: "--attention-backend --sampling-backend --grammar-backend --guided-decoding-backend "
     "--structured-outputs-config --prefix-caching-hash-algo --use-v2-block-manager --disable-custom-all-reduce "
     "--num-lookahead-slots --preemption-mode -ub --ubatch-size --disable-frontend-multiprocessing "
     "--stream-interval --mamba-cache-dtype -tb --threads-batch --threads-http --sleep-on-idle --repack --perf "
-    "--lora-backend -kvu --kv-unified --log-colors --log-timestamps --log-prefix --uvicorn-access-log",
+    "--lora-backend -kvu --kv-unified --log-colors --log-timestamps --log-prefix --uvicorn-access-log "
+    "--disable-hybrid-kv-cache-manager --mm-encoder-tp-mode --model-loader-extra-config --calculate-kv-scales "
+    "--max-parallel-loading-workers --enable-p2p-check",
 }
 WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "-O --optimization-level --compilation-config -cc --max-seq-len-to-capture --max-cudagraph-capture-size "
@@ -218,7 +227,9 @@ WITH_VALUE = frozenset(  # of the needless; the others are on or off
     "--reasoning-format --disable-access-log-for-endpoints --attention-backend --sampling-backend --grammar-backend "
     "--guided-decoding-backend --structured-outputs-config --prefix-caching-hash-algo --num-lookahead-slots "
     "--preemption-mode -ub --ubatch-size --stream-interval --mamba-cache-dtype -tb --threads-batch "
-    "--threads-http --lora-backend --log-colors --uvicorn-log-level --log-level-http --decode-log-interval".split()
+    "--threads-http --lora-backend --log-colors --uvicorn-log-level --log-level-http --decode-log-interval "
+    "--ignore-patterns --cache-reuse --dist-timeout --log-requests-level -lv --verbosity --log-verbosity "
+    "--mm-encoder-tp-mode --model-loader-extra-config --max-parallel-loading-workers".split()
 )
 
 LORA = "adapters are folders of PEFT's, as --lora-modules names them, and are kept in float32, or the GPU's type"
@@ -231,7 +242,8 @@ SPECULATION = 'drafts are set by --speculative-config \'{"method": "ngram", "num
 REFUSED = {  # reason: names
     LORA: "--lora --lora-scaled --lora-dtype --lora-extra-vocab-size --fully-sharded-loras --enable-lora-bias",
     PARALLEL: "-dpl "
-    "--data-parallel-size-local --data-parallel-address --data-parallel-backend --dist-init-addr --ep --ep-size "
+    "--data-parallel-size-local --data-parallel-address --data-parallel-rpc-port --data-parallel-backend "
+    "--dist-init-addr --ep --ep-size "
     "--expert-parallel-size -dcp --decode-context-parallel-size "
     "--enable-dp-attention --disaggregation-mode -ts --tensor-split -sm --split-mode --rpc",
     CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "
@@ -252,7 +264,7 @@ REFUSED = {  # reason: names
     "weights and running sequences stay where the model is": "--cpu-offload-gb --swap-space",
     "--kv-offload host:SIZE or folder:PATH:SIZE keeps KV blocks elsewhere, too": "--kv-offloading-size "
     "--kv-offloading-backend --enable-hierarchical-cache --hicache-ratio --hicache-size --enable-lmcache -cram "
-    "--cache-ram",
+    "--cache-ram --slot-save-path",
     "--kv-offload tcp:HOST:PORT, peer:HOST:PORT or plugin:MODULE:NAME carries KV blocks": "--kv-transfer-config",
     "a prompt is kept whole, and refused where it is too long": "--keep",
     "--kv-cache-memory-bytes sets the KV memory": "--num-gpu-blocks-override --max-total-tokens",
@@ -261,6 +273,9 @@ REFUSED = {  # reason: names
     "--model-url -mu",
     "the folder of the model's config.json says it": "--rope-scaling --rope-theta --rope-scale --rope-freq-base "
     "--config-format --hf-config-path --override-kv --load-config",
+    "HF_HUB_OFFLINE=1 keeps from the hub": "--offline",
+    "values of weights are not looked at; `actorserve check MODEL` looks at what is in the files": "--check-tensors",
+    "there are no platforms of other packages": "--additional-config",
     "HF_TOKEN holds the key of the hub": "--hf-token -hft",
     "--renderers sets how many processes tokenise": "--tokenizer-pool-size",
     "--revision is that of the model; a folder of another one can be given by --tokenizer": "--tokenizer-revision "
@@ -292,6 +307,7 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--cpu-offload-gb": ("0", "0.0"),
     "--swap-space": ("0", "0.0", "4"),  # 4 is what vLLM took by itself
     "--max-logprobs": ("20",),
+    "--additional-config": ("{}",),
     "--speculative-eagle-topk": ("1",),
     "--logprobs-mode": ("raw_logprobs",),
     "-ctk": ("f16", "bf16"),

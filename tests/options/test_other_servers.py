@@ -97,6 +97,8 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--nnodes 1 --node-rank 0", {}),
         ("--threads auto --worker-cls auto", {}),
         ("--no-enable-lora --no-enable-expert-parallel", {}),
+        ("--sse-ping-interval 5", {"sse_keep_alive_interval": 5.0}),
+        ("--sse-ping-interval -1 --additional-config {}", {}),
     ],
 )
 def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None:
@@ -157,6 +159,22 @@ def test_automatic_values_of_others_leave_our_defaults(tmp_path: Path, monkeypat
         "--jinja",
         "--uvicorn-log-level warning",
         "--attention-backend FLASH_ATTN",
+        "--disable-hybrid-kv-cache-manager",
+        "--mm-encoder-tp-mode data",
+        "--skip-mm-profiling",
+        '--model-loader-extra-config {"a":1}',
+        "--calculate-kv-scales",
+        "--ignore-patterns original/**",
+        "--max-parallel-loading-workers 2",
+        "--disable-overlap-schedule",
+        "--enable-mixed-chunk",
+        "--log-requests-level 2",
+        "--enable-p2p-check",
+        "--dist-timeout 600",
+        "--no-kv-offload",
+        "-lv 3",
+        "--verbosity 3",
+        "--cache-reuse 256",
     ],
 )
 def test_what_is_always_so_is_passed_over_with_a_word(argv: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +196,21 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
         "actorserve launch: error: --lora: not supported: adapters are folders of PEFT's, as --lora-modules names "
         "them, and are kept in float32, or the GPU's type (see actorserve launch --help)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--data-parallel-rpc-port 29550", "a model is divided by --tensor-parallel-size"),
+        ("--slot-save-path /x", "folder:PATH:SIZE keeps KV blocks elsewhere"),
+        ("--offline", "HF_HUB_OFFLINE=1 keeps from the hub"),
+        ("--check-tensors", "`actorserve check MODEL`"),
+        ('--additional-config {"a":1}', "there are no platforms of other packages"),
+    ],
+)
+def test_what_else_there_is_not(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused("folder", *words.split())
+    assert f"{words.split()[0]}: not supported: " in (said := capsys.readouterr().err) and reason in said
 
 
 @pytest.mark.parametrize("name", ["--no-ui", "--no-webui", "--no-slots", "--no-props", "--no-metrics"])
