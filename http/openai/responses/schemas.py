@@ -16,7 +16,8 @@ MCP = "mcp"  # the type of tools that are called here
 
 PASSED = (  # go to the chat request as they are: it has them under the same name
     *("model", "stream", "user", "metadata", "service_tier", "parallel_tool_calls", "chat_template_kwargs"),
-    *("stop", "structured_outputs", "thinking_token_budget", "priority", "request_id"),  # not OpenAI's, nor are all of
+    *("stop", "structured_outputs", "thinking_token_budget", "enable_thinking"),  # not OpenAI's, nor are all of
+    *("priority", "request_id"),
     *SAMPLING_FIELDS,
 )
 NAMES = {  # the chat request's fields that have another name here
@@ -135,6 +136,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     stop: str | list[str] | None = None
     structured_outputs: Any = None
     thinking_token_budget: Annotated[int | None, Range(-1)] = None
+    enable_thinking: bool | None = None
     priority: Priority = None
     request_id: str | None = None
 

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
+from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.unsupported import read
 from actorserve.http.generation.prepare import PreparedRequest, ask_chat
+from actorserve.http.openai.responses.requests import to_chat
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import ChatRequest
 from tests.http.bodies import HI, body_of, refusal
@@ -103,6 +105,12 @@ def test_a_budget_needs_a_model_whose_thinking_is_known(fields: dict[str, Any], 
     assert error.param == param and error.message.startswith(f"{param}: how this model marks its thinking")
 
 
-@pytest.mark.parametrize("fields", [{"enable_thinking": False}, {"thinking": {"type": "disabled"}}])
-def test_responses_have_another_name_for_it(fields: dict[str, Any]) -> None:
-    assert refusal(read, ResponsesRequest, body_of(input="a", **fields)).param == next(iter(fields))
+@pytest.mark.parametrize("on", [True, False])
+def test_responses_take_qwens_name_for_it(on: bool) -> None:
+    chat = to_chat(read(ResponsesRequest, body_of(input="a", enable_thinking=on)))
+    assert chat_request(chat).chat_template_kwargs == (ON if on else OFF)
+
+
+def test_responses_have_another_name_for_the_rest() -> None:
+    fields: dict[str, Any] = {"thinking": {"type": "disabled"}}
+    assert refusal(read, ResponsesRequest, body_of(input="a", **fields)).param == "thinking"
