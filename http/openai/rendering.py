@@ -26,6 +26,7 @@ from .schemas import (
     NamedFunction,
     NamedTool,
 )
+from .thinking import budget_field
 from .token_ids import OWN
 
 NOT_TOKENS = (*OWN, "return_prompt_text", "user", "metadata", "store", "service_tier", "use_beam_search")
@@ -83,7 +84,8 @@ def check_renders(body: GenerationFields, prompt: Prompt) -> None:
         if isinstance(body.function_call, NamedFunction):
             raise bad_request("function_call: a function by its name cannot be rendered.", "function_call")
         if body.thinking_token_budget is not None:
-            raise bad_request("thinking_token_budget cannot be rendered.", "thinking_token_budget")
+            name = budget_field(body)
+            raise bad_request(f"{name} cannot be rendered.", name)
 
 
 def rendered(body: GenerationFields, tokens: list[int], request_id: str, settings: Settings) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from actorserve.actors.protocol.topics.prompts import ChatPrompt
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
 from actorserve.http.generation.adapter import chat_request
 from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.unsupported import read
 from actorserve.http.generation.prepare import PreparedRequest, ask_chat
+from actorserve.http.openai.rendering import check_renders
 from actorserve.http.openai.responses.requests import to_chat
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import ChatRequest
@@ -103,6 +104,11 @@ def test_what_cannot_be_is_named(fields: dict[str, Any], param: str) -> None:
 def test_a_budget_needs_a_model_whose_thinking_is_known(fields: dict[str, Any], param: str) -> None:
     error = refusal(ask, SETTINGS, **fields)
     assert error.param == param and error.message.startswith(f"{param}: how this model marks its thinking")
+
+
+def test_a_budget_that_cannot_be_rendered_is_named_as_its_client_does() -> None:
+    body = decode(ChatRequest, body_of(messages=HI, thinking=BUDGET))
+    assert refusal(check_renders, body, TextPrompt("a")).param == "thinking.budget_tokens"
 
 
 @pytest.mark.parametrize("on", [True, False])
