@@ -15,7 +15,7 @@ from ..errors import ApiError, bad_request
 from ..openai.functions import renamed, with_tools
 from ..openai.mistral import as_openai
 from ..openai.schemas import ChatRequest, CompletionRequest, GenerationFields, NamedTool
-from ..openai.thinking import budget_field
+from ..openai.thinking import BUDGET, budget_field
 from ..output.answer import AnswerOptions
 from ..output.events import FirstCall, JoinedCalls, OutputParser
 from ..output.parsers.calls import ShortIds
@@ -116,9 +116,10 @@ def with_whole_calls(asked: PreparedRequest) -> PreparedRequest:
 
 def _thinking(body: ChatRequest, reasoning: str | None) -> tuple[Think | None, int | None]:
     """(how the model's thinking is marked, of how many tokens it may be)."""
-    budget = None if body.thinking_token_budget == -1 else body.thinking_token_budget
+    budget, name = None if body.thinking_token_budget == -1 else body.thinking_token_budget, budget_field(body)
+    if reasoning is None and name != BUDGET:
+        budget = None  # clients send it to every model by these names; one that does not think keeps to any
     if budget is not None and reasoning not in THINK_MARKERS:
-        name = budget_field(body)
         raise bad_request(f"{name}: how this model marks its thinking is not known; see --reasoning-parser.", name)
     think = None
     if reasoning in THINK_MARKERS:

@@ -17,6 +17,7 @@ from actorserve.http.openai.rendering import check_renders
 from actorserve.http.openai.responses.requests import to_chat
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.schemas import ChatRequest
+from actorserve.http.output.parsers.registry import PLUGIN
 from tests.http.bodies import HI, body_of, refusal
 from tests.http.serving import SETTINGS
 
@@ -94,16 +95,21 @@ def test_what_cannot_be_is_named(fields: dict[str, Any], param: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    ("parser", "fields", "param"),
     [
-        ({"reasoning": {"max_tokens": 9}}, "reasoning.max_tokens"),
-        ({"thinking": BUDGET}, "thinking.budget_tokens"),
-        ({"thinking_token_budget": 9}, "thinking_token_budget"),
+        (PLUGIN, {"reasoning": {"max_tokens": 9}}, "reasoning.max_tokens"),
+        (PLUGIN, {"thinking": BUDGET}, "thinking.budget_tokens"),
+        (None, {"thinking_token_budget": 9}, "thinking_token_budget"),
     ],
 )
-def test_a_budget_needs_a_model_whose_thinking_is_known(fields: dict[str, Any], param: str) -> None:
-    error = refusal(ask, SETTINGS, **fields)
+def test_a_budget_needs_a_model_whose_thinking_is_known(parser: str | None, fields: dict[str, Any], param: str) -> None:
+    error = refusal(ask, replace(SETTINGS, reasoning_parser=parser), **fields)
     assert error.param == param and error.message.startswith(f"{param}: how this model marks its thinking")
+
+
+@pytest.mark.parametrize("fields", [{"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}])
+def test_a_model_that_does_not_think_keeps_to_any_budget(fields: dict[str, Any]) -> None:
+    assert ask(SETTINGS, **fields).rendering["thinking_budget"] is None
 
 
 def test_a_budget_that_cannot_be_rendered_is_named_as_its_client_does() -> None:
