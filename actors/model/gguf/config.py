@@ -27,8 +27,9 @@ ONLY_EXPERTS = ("qwen3next", "qwen35moe")
 END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever model they are
     "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] [e~[ "
     "<|end_of_text|> <|return|> <|call|> <|flush|> <|calls|> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> "
-    "<end_of_utterance>".split()
-)
+    "<end_of_utterance> "
+    "<|fim_pad|> <fim-pad> <fim_pad> <|fim_repo|> <|repo_name|> <fim-repo> <reponame> <|file_sep|>".split()
+)  # the last line: where code ends that was to be filled in, and another file or repository would begin
 MESSAGE_END = "<|end|>"  # ends one message of several where other tokens end an answer: of gpt-oss, and of Solar Open
 ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 SAMPLING = {  # general.sampling.…, and the name in generation_config.json

@@ -21,7 +21,7 @@ from .header import BY_NAME, GgufHeader, GgufTensor, read_header
 from .tokenizer import make_tokenizer, without_missing_tokens
 
 SOURCES = "gguf.json"
-VERSION = 8  # of what is made of a header
+VERSION = 9  # of what is made of a header
 DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # what names of files of drafting layers begin with
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")

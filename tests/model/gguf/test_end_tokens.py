@@ -15,6 +15,7 @@ from tests.support.models.gguf.files import CONTROL, NORMAL, tiny_model
 
 HARMONY = ["<|start|>", "<|end|>", "<|message|>", "<|return|>", "<|call|>"]
 SOLAR = ["<|flush|>", "<|end|>", "<|calls|>"]
+CODER = ["<|im_end|>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"]
 GEMMA4 = ["<eos>", "<turn|>", "<|turn>", "<|tool_response>", "<tool_response|>"]
 
 
@@ -28,6 +29,7 @@ GEMMA4 = ["<eos>", "<turn|>", "<|turn>", "<|tool_response>", "<tool_response|>"]
         (GEMMA4, {"<eos>", "<turn|>", "<|tool_response>"}),
         (["[BOS]", "[EOS]", "[EOT]"], {"[EOS]", "[EOT]"}),  # of Kimi K2
         (["]~b]", "[e~["], {"[e~["}),  # of MiniMax M2
+        (CODER, {"<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}),  # of Qwen
     ],
 )
 @pytest.mark.parametrize("eot", [False, True])
