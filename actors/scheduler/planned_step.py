@@ -36,6 +36,7 @@ class PlannedStep:
     new_blocks: list[tuple[int, int, int]] = field(default_factory=list)  # (row, index, block)
     saves: list[Save] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)  # parts of pictures' embeddings, as Step has them
+    looking: list[tuple[int, int]] = field(default_factory=list)  # rows and tickets of those, who may compute no token
     encoded: int = 0  # placeholders of pictures whose embeddings it makes first
     decoding: int = 0  # rows that compute one token beside their drafts
     version: int = OF_ANY_ROWS  # of the batch, all of whose rows it is of; they decode, with `room` for drafts each
@@ -97,7 +98,7 @@ class SteadyPlan:
     """A step of all rows of a batch that can be planned again as it is."""
 
     def __init__(self, batch: RunningBatch, step: PlannedStep, room: int) -> None:
-        self.step = replace(step, new=[], new_blocks=[], looks=[], version=batch.version, room=room)
+        self.step = replace(step, new=[], new_blocks=[], looks=[], looking=[], version=batch.version, room=room)
         self._batch, self._span = batch, batch.span(step.rows)
         self._advance = np.zeros(batch.progress.shape[1], np.int64)
         self._advance[[COMPUTED, KNOWN, IN_FLIGHT]] = self._each = 1 + room

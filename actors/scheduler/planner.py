@@ -116,9 +116,10 @@ class Planner:
             row = self._start_next(left, new)
             if row is None:
                 break
-            chunk_rows.append(row)
-            chunk_counts.append(self._chunk(row, left))
-            left -= chunk_counts[-1]
+            if count := self._chunk(row, left):  # workers take each row of a step for one with tokens
+                chunk_rows.append(row)
+                chunk_counts.append(count)
+                left -= count
         rows.append(np.array(chunk_rows, np.int64))
         counts.append(np.array(chunk_counts, np.int64))
         left += kept
@@ -131,6 +132,7 @@ class Planner:
             step.counts += step.num_draft_tokens
         if self.encoder is not None:
             step.encoded, step.looks = self.encoder.planned, self.encoder.looks
+            step.looking = [(row, int(self.batch.ticket[row])) for row, *_ in step.looks]
         accounted = self._account(step)
         self._steady = None
         if self._can_come_again(step, len(decode)):

@@ -117,7 +117,7 @@ class ScriptedWorker:
         drawn: list[int] = []
         drafted: list[int] = []
         rows, counts = step.rows.tolist(), step.counts.tolist()
-        assert len(set(rows)) == len(rows)
+        assert len(set(rows)) == len(rows) and all(counts)
         self.largest_step = max(self.largest_step, sum(counts))
         for number, count in zip(rows, counts, strict=True):
             row = self.rows[number]

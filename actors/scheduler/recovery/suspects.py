@@ -82,11 +82,16 @@ class Suspects:
 
 
 def reached_by(batch: RunningBatch, steps: Iterable[PlannedStep]) -> dict[int, int]:
-    """Who is part of these steps that are under way, by ref, and the position that each would have reached."""
+    """Who is part of these steps that are under way, by ref, and the position that each would have reached;
+    likewise whose pictures they look at.
+    """
     reached = dict[int, int]()
     for step in steps:
         alive = batch.still(step.rows, step.tickets)
         for row, count in zip(step.rows[alive].tolist(), step.counts[alive].tolist(), strict=True):
             ref = batch.at(row).ref
             reached[ref] = reached.get(ref, int(batch.num_confirmed_tokens[row])) + count
+        for row, ticket in step.looking:
+            if batch.ticket[row] == ticket:
+                reached.setdefault(batch.at(row).ref, int(batch.num_confirmed_tokens[row]))
     return reached

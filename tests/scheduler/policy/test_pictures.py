@@ -225,13 +225,14 @@ def test_a_picture_that_takes_longer_than_a_step_is_made_in_parts() -> None:
     assert budget.cut(pictures, (0, 36), 0, 300, 3) == (300, (85, 0)) and not budget.looks
 
 
-def test_parts_of_a_picture_reach_the_worker_and_texts_go_on() -> None:
+@pytest.mark.parametrize("start", [0, 20])
+def test_parts_of_a_picture_reach_the_worker_and_texts_go_on(start: int) -> None:
     bench = SeeingBench(vision=CUT)
     text = bench.submit(prompt_of(9, 1), 60, ignore_eos=True)
     while not bench.table.generated(text):
         bench.plan()
         bench.work()
-    item = picture(20, 200)
+    item = picture(start, 200)
     shown = bench.submit(prompt := with_pictures(240, item), 4, [item], ignore_eos=True)
     shares = []
     while not bench.table.generated(shown):

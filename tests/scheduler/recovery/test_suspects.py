@@ -12,6 +12,7 @@ from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
 from tests.support.selection import slow
 
 from ..engine_model import Bench, expected_answer, prompt_of
+from ..policy.test_pictures import CUT, picture, with_pictures
 
 REQUESTS = 12
 SEEDS = pytest.mark.parametrize("seed", [*range(5), *slow(*range(5, 60))])
@@ -143,3 +144,23 @@ def test_an_abort_ends_a_trial() -> None:
         bench.scheduler.end(ref, Finish.ABORT)
     assert {bench.table.finish(first), bench.table.finish(second)} == {Finish.ABORT}
     assert not bench.plan() and np.all(bench.scheduler.batch.ticket == 0)
+
+
+def test_a_picture_that_kills_before_any_of_its_tokens_is_computed_is_found() -> None:
+    """Beside rows that decode it is looked at in parts, of each of which a worker may die."""
+    bench, item = Bench(vision=CUT), picture(0, 200)
+    text = bench.submit(prompt := prompt_of(9, 1), 60, ignore_eos=True)
+    while not bench.table.generated(text):
+        bench.plan()
+        bench.work()
+    shown, deaths = bench.submit(with_pictures(240, item), 4, [item], ignore_eos=True), 0
+    while not bench.table.finish(shown):
+        assert bench.plan()
+        if bench.planned[0].packed_looks or in_oldest_step(bench, shown):
+            die(bench)
+            deaths += 1
+        else:
+            bench.work()
+    bench.run()
+    assert deaths == DEATHS_BEFORE_TRIAL + 1 and bench.table.finish(shown) == Finish.ERROR
+    assert bench.answer(text) == expected_answer(prompt, 60, ignore_eos=True)
