@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def test_engines_with_other_files_are_told_apart(tmp_path: Path, name: str, plac
 
     class Elsewhere:
         folder = str(tmp_path / "same")
+        tokenizer_folder = ""
         max_model_len = model.max_model_len
         end_tokens = model.end_tokens
         pooling = model.pooling
@@ -55,6 +57,18 @@ def test_engines_with_other_options_are_told_apart(option: str, value: object) -
         config = make_config(values)
         facts.append(facts_of(config, find_model(config)))
     assert f"--{option.replace('_', '-')}" in refusal_of(*facts)
+
+
+def test_engines_whose_tokens_mean_other_texts_are_told_apart(tmp_path: Path) -> None:
+    """Wherever the tokenizer is from: of some models it is made of files with other names."""
+    shutil.copytree(DEMO_FOLDER, tmp_path / "same")
+    content = json.loads((tmp_path / "same" / "tokenizer.json").read_text())
+    content["added_tokens"].append({**content["added_tokens"][0], "id": 1 << 20, "content": "<|late|>"})
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(content))
+    configs = [make_config({}), *(make_config({"tokenizer": str(tmp_path / name)}) for name in ("same", "other"))]
+    here, same, other = (facts_of(config, find_model(config)) for config in configs)
+    assert refusal_of(here, same) == "" and refusal_of(here, other).startswith("it differs: tokenizer: ")
 
 
 def test_engines_that_would_end_or_change_a_text_otherwise_are_told_apart(tmp_path: Path) -> None:

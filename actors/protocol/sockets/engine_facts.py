@@ -24,20 +24,20 @@ ALIKE = (  # options
     *("enable_lora", "max_lora_rank"),
 )
 PRIORITY = "priority"  # the field of requests, and the policy
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tekken.json", "vocab.json", "merges.txt", "added_tokens.json")
+TOKENIZER = "tokenizer.json"  # whatever it was made of
 
 
 def facts_of(config: Config, model: ModelInfo) -> dict[str, str]:
     """By the names under which a difference is told. Reads the model's files."""
     folder = Path(model.folder)
-    tokenizer = [path for name in TOKENIZER_FILES if (path := folder / name).is_file()]
+    tokenizer = Path(model.tokenizer_folder or model.folder) / TOKENIZER
     computes = config.worker == "model" and config.load_format != "dummy"
     return {
         "version": actorserve.__version__,
         "layout of records": _layout(),
         "model (config.json)": digest_of([folder / "config.json"]),
         "weights": weights_digest(model.folder) if computes else config.load_format,
-        "tokenizer": digest_of(tokenizer),
+        "tokenizer": digest_of([tokenizer] if tokenizer.is_file() else []),
         "--max-model-len": str(model.max_model_len),
         "how it pools": str(model.pooling),
         "end tokens (generation_config.json)": str(model.end_tokens),
