@@ -85,7 +85,8 @@ def test_nothing_of_the_trial_lies_among_the_weights(monkeypatch: pytest.MonkeyP
 def test_values_of_the_options() -> None:
     assert make_config({"threads": "auto"}).threads is None and make_config({"threads": "AUTO"}).threads is None
     assert make_config({"threads": "2"}).threads == 2
-    numbers: list[object] = ["0", "-1", "many", "1.5", "", "none", "2 3", True, [1], 1.5]
+    assert make_config({"threads": "-1"}).threads is None, "as llama.cpp has it"
+    numbers: list[object] = ["0", "-2", "many", "1.5", "", "none", "2 3", True, [1], 1.5]
     for value in numbers:
         with pytest.raises(ConfigError, match=r"--threads: "):
             make_config({"threads": value})

@@ -40,7 +40,8 @@ def test_products_are_near(outputs: int, size: int, biased: bool) -> None:
     exact = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     found = Int8Linear(weight, bias)(x)
     apart = (found - exact).norm(dim=1) / exact.norm(dim=1)
-    assert 0 < apart.max() < 0.06, "for each row, whatever the others are"
+    most = 0.06 * int8.LARGEST / int8.steps_of_rows()  # 0.12 where pairs of products would not fit
+    assert 0 < apart.max() < most, "for each row, whatever the others are"
 
 
 def test_a_row_is_the_same_in_every_batch() -> None:
@@ -130,6 +131,7 @@ def test_rounding_some_rows_at_a_time_changes_nothing(monkeypatch: pytest.Monkey
     assert not ints[:, 40:].any() and ints.abs().amax(1).eq(127).all()
 
 
+@pytest.mark.skipif(int8.steps_of_rows() < int8.LARGEST, reason="torch rounds rows to fewer numbers on this processor")
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.usefixtures("native_kernels")
 def test_both_kinds_of_kernels_have_the_same_bits(biased: bool) -> None:
