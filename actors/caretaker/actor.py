@@ -9,8 +9,8 @@ autoscaler does that. No token passes it, and nobody waits for it to see a death
                              names the same cluster and options, has taken them over
     an engine, its machine   its link has given all away; Ray starts another, which says where it is once it computes
     Ray's head               what is there serves on; the caretaker is started again until Ray is back
-An engine of other options is ended, and replaced. A place outlives everybody, and has the name of the engine for which it
-was made: one without an engine is given back by the caretaker that finds it.
+An engine of other options is ended, and replaced. A place outlives everybody, and has the name of the engine for which
+it was made: one without an engine is given back by the caretaker that finds it.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ AUTOMATIC = {
     "max_model_len": ("0", "-1", "auto"),
     "max_num_seqs": ("-1",),
     "max_num_batched_tokens": ("-1",),
-    "threads": ("-1", "auto"),
+    "threads": ("auto", "-1"),
     "sse_keep_alive_interval": ("-1",),
 }
 LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")

@@ -109,8 +109,7 @@ def test_a_long_log_is_told_in_pieces_from_its_start(engine: Asking) -> None:
 @pytest.mark.parametrize("lags", [False, True])
 def test_many_long_tokens_beside_each_are_told_in_several_messages(tmp_path: Path, lags: bool) -> None:
     """All that a request may list, of a word that is long: a message has to fit into its lane."""
-    tokenizer = byte_level()
-    word = add_word(tokenizer, "a word that is rather a sentence")
+    tokenizer, word = with_word("a word that is rather a sentence")
     engine = make_engine(tmp_path, tokenizer, Asking)
     try:
         listed = [word] * MOST_LOGPROB_IDS
@@ -132,8 +131,7 @@ def test_many_long_tokens_beside_each_are_told_in_several_messages(tmp_path: Pat
 
 
 def test_a_prompt_of_long_tokens_is_told_in_several_messages(tmp_path: Path) -> None:
-    tokenizer = byte_level()
-    word = add_word(tokenizer, "long " * 1000)
+    tokenizer, word = with_word("long " * 1000)
     engine = make_engine(tmp_path, tokenizer, Asking)
     try:
         params = msgspec.msgpack.encode(Generation(Sampling(1, prompt_logprobs=0)))
@@ -149,12 +147,13 @@ def test_a_prompt_of_long_tokens_is_told_in_several_messages(tmp_path: Path) -> 
         engine.close()
 
 
-def add_word(tokenizer: Tokenizer, text: str) -> int:
-    """Its id."""
+def with_word(text: str) -> tuple[Tokenizer, int]:
+    """A tokenizer of its own, and the id."""
+    tokenizer: Tokenizer = Tokenizer.from_str(byte_level().to_str())
     tokenizer.add_tokens([text])
     word = tokenizer.token_to_id(text)
     assert word is not None
-    return int(word)
+    return tokenizer, int(word)
 
 
 @pytest.mark.parametrize("prompt_logprobs", [-1, 0, 2])
