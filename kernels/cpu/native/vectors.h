@@ -46,7 +46,6 @@ INLINE vec v_fma(vec a, vec b, vec sum) { return _mm512_fmadd_ps(a, b, sum); }
 INLINE vec v_load_f16(const uint16_t *at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at)); }
 #define REGISTER LANES
 typedef vec vpart;
-#define p_zero v_zero
 #define p_set v_set
 #define p_load v_load
 #define p_store v_store
@@ -102,7 +101,6 @@ INLINE __m256 v_wide_bf16(const uint16_t *at) {
 INLINE vec v_load_bf16(const uint16_t *at) { return (vec){v_wide_bf16(at), v_wide_bf16(at + 8)}; }
 #define REGISTER 8
 typedef __m256 vpart;
-INLINE vpart p_zero(void) { return _mm256_setzero_ps(); }
 INLINE vpart p_set(float x) { return _mm256_set1_ps(x); }
 INLINE vpart p_load(const float *at) { return _mm256_loadu_ps(at); }
 INLINE void p_store(float *at, vpart x) { _mm256_storeu_ps(at, x); }
@@ -173,7 +171,6 @@ INLINE vec v_fma(vec a, vec b, vec sum) { return sum + a * b; }
 #define p_load_f16 v_load_f16
 #endif
 typedef uint32_t p_bits __attribute__((vector_size(4 * REGISTER)));
-INLINE vpart p_zero(void) { return (vpart){0}; }
 INLINE vpart p_set(float x) { return (vpart){0} + x; }
 INLINE vpart p_load(const float *at) {
     vpart x;
