@@ -194,6 +194,19 @@ def test_why_tells_the_share_that_was_accepted(server: Server) -> None:
     assert f"{answer.drafts_accepted:.0%} of all requests' were accepted" in describe(answer)
 
 
+def before_repeat(tokens: list[int], size: int = 16) -> list[int]:
+    """The longest beginning whose last `size` tokens stood there before, always followed by what follows it."""
+    runs = [tuple(tokens[at : at + size]) for at in range(len(tokens) - size + 1)]
+    followed: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    found = 0
+    for at, (run, behind) in enumerate(zip(runs, runs[size:], strict=False)):
+        if followed.setdefault(run, set()) == {behind}:
+            found = at + size
+        followed[run].add(behind)
+    assert found, f"this text does not repeat itself: {tokens}"
+    return tokens[:found]
+
+
 NATIVE = pytest.param(("--dtype", "float32", "--cpu-kernels", "native"), marks=pytest.mark.slow)
 
 
@@ -205,7 +218,7 @@ def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...
     repeats = {"temperature": 0, "ignore_eos": True, "max_tokens": 100}
     bodies = [*KINDS, repeats, {**repeats, "logprobs": 2}, {**repeats, "n": 2, "temperature": 0.3, "seed": 3}]
     said: list[list[tuple[Any, ...]]] = []
-    looped: list[int] = []  # a text that has come to repeat itself: its first draft is tried, and is right
+    looped: list[int] = []  # a text about to repeat itself: its first draft is tried, and is right
     for options in (("--speculative-config", "none"), ()):
         with Server(*ONE, *how, *options) as server:
             if looped:
@@ -218,7 +231,7 @@ def test_the_server_drafts_by_itself_where_no_bit_can_differ(how: tuple[str, ...
                     server.replace(actor)
                 answers.append(running.result())
             said.append([(one["token_ids"], one["text"], one["finish_reason"], one["logprobs"]) for one in answers])
-            looped = [*answers[-1]["prompt_token_ids"], *answers[-1]["token_ids"]]
+            looped = before_repeat([*answers[-1]["prompt_token_ids"], *answers[-1]["token_ids"]])
             assert (drafted_tokens(server) > 0) == (not options)
     assert said[0] == said[1]
 
