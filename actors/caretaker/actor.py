@@ -36,7 +36,7 @@ from .engine import Engine
 
 LOOK_S = 0.5
 ASK_S = 2.0  # for an answer
-REMOVED = "REMOVED"  # the state of a placement group that is there no more
+CREATED, REMOVED = "CREATED", "REMOVED"  # states of a placement group: it has its place; it is there no more
 RUNNING, WAITING_TOKENS = int(SchedulerGauge.RUNNING), int(SchedulerGauge.WAITING_TOKENS)
 PLACES = ("engine_certfile", "engine_ca_certs")
 OTHERS = """
@@ -144,10 +144,21 @@ class CaretakerActor(Actor):
                 self._places.write(self._first + number, "")
 
     def _end(self, number: int, engine: Any) -> None:
-        """In order: its steward goes, and its link gives all away."""
+        """In order: its steward goes, and its link gives all away. One that has no place yet would hear of it only once
+        it has one, for which a machine may be added meanwhile.
+        """
         self._context.log.info("engine %d is not wanted any more", self._first + number)
-        engine.retire.remote()
+        if self._is_placed(self._names[number]):
+            engine.retire.remote()
+        else:
+            self._ray.kill(engine, no_restart=True)
+            self._give_back(self._names[number])
         self._forget(number)
+
+    def _is_placed(self, name: str) -> bool:
+        """Is there room that is the engine's of this name?"""
+        groups = self._ray.util.placement_group_table().values()
+        return any(group["name"] == self._place_of(name) and group["state"] == CREATED for group in groups)
 
     def _forget(self, number: int) -> None:
         self._engines[number] = self._known[number] = self._asked[number] = None

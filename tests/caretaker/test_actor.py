@@ -42,6 +42,11 @@ class Handle:
         self.name = name
         self.says: Callable[[], dict[str, Any]] = lambda: {"id": "1", "options": options, "host": "a", "port": 1}
         self.state: Any = SimpleNamespace(remote=lambda: self)
+        self.has_retired = False
+        self.retire: Any = SimpleNamespace(remote=self._retire)
+
+    def _retire(self) -> None:
+        self.has_retired = True
 
 
 class PretendedRay:
@@ -205,3 +210,21 @@ def test_engines_of_others_do_not_stand_for_those_of_ray(memory: Memory, monkeyp
     monkeypatch.setattr(caretaker._demand, "look", look)
     caretaker.do_work()
     assert seen == [DemandSample(up=1, others=1, running=0, waiting_tokens=0)]
+
+
+@pytest.mark.parametrize("state", ["CREATED", "PENDING", "RESCHEDULING"])
+def test_who_is_not_wanted_any_more_retires_and_waits_for_no_place(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    ray = PretendedRay()
+    caretaker = caretaker_of(memory, ray)
+    wanted = 2
+    monkeypatch.setattr(caretaker._demand, "look", lambda now, sample: wanted)
+    work(caretaker)
+    first, second = ray.actors.values()
+    ray.groups[f"{NAMESPACE}/{second.name}"] = state
+    wanted = 1
+    work(caretaker)
+    assert second.has_retired == (state == "CREATED") and not first.has_retired
+    kept = [first.name, second.name] if second.has_retired else [first.name]
+    assert list(ray.actors) == kept and ray.places == [f"{NAMESPACE}/{name}" for name in kept]
