@@ -12,6 +12,7 @@ from .stream import PIECE
 
 MOST_BYTES = 1 << 16  # of one message; those of a token are not divided
 HEAD_BYTES = 32  # of a token, its own and those beside it, without its bytes
+MOST_TOKEN = 2048  # bytes of one that are told: with as many beside it as a request may list one message has room
 
 
 class LogprobReader:
@@ -20,7 +21,7 @@ class LogprobReader:
     def __init__(self, table: RequestTable, area: Logprobs, token_bytes: Callable[[int], bytes]) -> None:
         self._table = table
         self._area = area
-        self._bytes = token_bytes
+        self._bytes = lambda token: token_bytes(token)[:MOST_TOKEN]
 
     def tell(self, ref: int, start: int, stop: int, most: int, listed: Sequence[int] = ()) -> list[TokenLogprobs]:
         """The tokens of these positions, each with `most` others, or with those whose ids the request lists."""

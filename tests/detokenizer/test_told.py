@@ -106,6 +106,22 @@ def test_a_long_log_is_told_in_pieces_from_its_start(engine: Asking) -> None:
     assert not any(token.best for delta in engine.deltas for token in delta.logprobs)
 
 
+def test_of_a_token_that_is_very_long_its_beginning_is_told(tmp_path: Path) -> None:
+    """With all that a request may list beside one token, it has to fit into the lane, since it is not divided."""
+    text = "a very long word " * 400
+    tokenizer, word = with_word(text)
+    engine = make_engine(tmp_path, tokenizer, Asking)
+    try:
+        ref = engine.open(sampling=Sampling(1, logprobs=0, logprob_token_ids=[word] * MOST_LOGPROB_IDS))
+        engine.advance(ref, [word], Finish.LENGTH)
+        engine.turn()
+        ((told_text, *_),) = told(engine).values()
+        assert 1024 < len(told_text) < len(text) and text.encode().startswith(told_text)
+        assert engine.clients[ref].text == text
+    finally:
+        engine.close()
+
+
 @pytest.mark.parametrize("lags", [False, True])
 def test_many_long_tokens_beside_each_are_told_in_several_messages(tmp_path: Path, lags: bool) -> None:
     """All that a request may list, of a word that is long: a message has to fit into its lane."""
