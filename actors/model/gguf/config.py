@@ -24,12 +24,14 @@ QUANTISED = frozenset(BY_NAME) - FLOATS.keys()
 PARTIAL = ("phi3", "glm4", *ADAPTED_PARTIAL)  # numbers of a head may stay as they are
 BY_LAYER = ("gemma3n", "gemma4", "nemotron_h", "nemotron_h_moe")  # layers have sizes of their own, or none
 ONLY_EXPERTS = ("qwen3next", "qwen35moe")
-END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever model they are
-    "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] [e~[ "
+END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever model they are: all that llama.cpp knows
+    "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] [e~[ </s> "
     "<|end_of_text|> <|return|> <|call|> <|flush|> <|calls|> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> "
     "<end_of_utterance> "
-    "<|fim_pad|> <fim-pad> <fim_pad> <|fim_repo|> <|repo_name|> <fim-repo> <reponame> <|file_sep|>".split()
-)  # the last line: where code ends that was to be filled in, and another file or repository would begin
+    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> "
+    "<|file_sep|>".split()
+)  # the last lines: where code ends that was to be filled in, and another file or repository would begin
+END_FIELDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 MESSAGE_END = "<|end|>"  # ends one message of several where other tokens end an answer: of gpt-oss, and of Solar Open
 ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 SAMPLING = {  # general.sampling.…, and the name in generation_config.json
@@ -123,7 +125,7 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
     """What ends an answer, and sampling defaults where the file has some."""
     fields = Values(header.file, header.fields)
     words = _words(header)
-    ends = [fields.whole(f"tokenizer.ggml.{name}_token_id", 0, words - 1) for name in ("eos", "eot", "eom")]
+    ends = [fields.whole(f"tokenizer.ggml.{name}_token_id", 0, words - 1) for name in END_FIELDS]
     tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     if isinstance(tokens, list) and isinstance(kinds, list):
         first = enumerate(zip(tokens[:words], kinds, strict=False))

@@ -29,6 +29,7 @@ GEMMA4 = ["<eos>", "<turn|>", "<|turn>", "<|tool_response>", "<tool_response|>"]
         (GEMMA4, {"<eos>", "<turn|>", "<|tool_response>"}),
         (["[BOS]", "[EOS]", "[EOT]"], {"[EOS]", "[EOT]"}),  # of Kimi K2
         (["]~b]", "[e~["], {"[e~["}),  # of MiniMax M2
+        (["</S>", "[PAD]", "<PAD>", "<REPO>", "<s>"], {"[PAD]", "<PAD>", "<REPO>"}),
         (CODER, {"<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"}),  # of Qwen
     ],
 )
@@ -41,6 +42,15 @@ def test_what_ends_an_answer(special: list[str], ends: set[str], eot: bool, tmp_
     path = tiny_model(tmp_path, {f"tokenizer.ggml.{name}": value for name, value in known.items()}, len(tokens))
     found = make_generation_config(read_header(path))["eos_token_id"]
     assert found[0] == 3 and {tokens[token] for token in found[1:]} == ends and len(found) == len(ends) + 1
+
+
+def test_what_ends_an_answer_whatever_the_file_calls_its_end(tmp_path: Path) -> None:
+    """As with llama.cpp: `</s>` behind another end, and what filled-in code ends with by its field."""
+    tokens = ["a", "b", "ab", "</s>", "<|im_end|>", "<hole>", "<other file>"]
+    known = {"tokens": tokens, "token_type": [NORMAL] * 3 + [CONTROL] * 4, "eos_token_id": 4, "bos_token_id": None}
+    known |= {"fim_pad_token_id": 5, "fim_sep_token_id": 6}
+    path = tiny_model(tmp_path, {f"tokenizer.ggml.{name}": value for name, value in known.items()}, len(tokens))
+    assert make_generation_config(read_header(path))["eos_token_id"] == [4, 5, 6, 3]
 
 
 def test_a_special_token_that_there_is_not(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
