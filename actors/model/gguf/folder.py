@@ -21,8 +21,11 @@ from .header import BY_NAME, GgufHeader, GgufTensor, read_header
 from .tokenizer import make_tokenizer, without_missing_tokens
 
 SOURCES = "gguf.json"
-VERSION = 9  # of what is made of a header
+TYPE = "general.type"
+VERSION = 10  # of what is made of a header
+OTHERS = ("mmproj", "imatrix")  # in names of files by which a model sees, or by which one was quantised
 DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # what names of files of drafting layers begin with
+PARTIAL = ("-lora", "-vocab")  # what those of adapters and of vocabularies alone end with, as converters name them
 Tensors = list[tuple[Path, str, GgufTensor]]
 PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -34,14 +37,25 @@ def gguf_in(folder: Path) -> Path | None:
     files = [path for path in sorted(folder.glob("*.gguf")) if is_model(path.name)]
     firsts = [path for path in files if (match := PART.fullmatch(path.name)) is None or int(match[2]) == 1]
     if len(firsts) > 1:
+        firsts = [path for path in firsts if _says_model(path)] or firsts
+    if len(firsts) > 1:
         names = ", ".join(path.name for path in firsts[:5]) + (" …" if len(firsts) > 5 else "")
         raise ConfigError(f"model: {folder} has several GGUF models ({names}); name the file of one")
     return firsts[0] if firsts else None
 
 
 def is_model(name: str) -> bool:
-    """Is this the name of a file of a whole model, and not of what it sees or drafts by?"""
-    return "mmproj" not in name and not name.startswith(DRAFTS)
+    """Is this the name of a file of a whole model, and not of what belongs to one?"""
+    stem = name.lower().removesuffix(".gguf")
+    return not (any(other in stem for other in OTHERS) or stem.startswith(DRAFTS) or stem.endswith(PARTIAL))
+
+
+def _says_model(file: Path) -> bool:
+    """Not one of an adapter or of an importance matrix, whatever its name is. A broken file may be a model."""
+    try:
+        return read_header(file).fields.get(TYPE) in (None, "model")
+    except ConfigError:
+        return True
 
 
 def model_folder(file: Path, keep_quantised: bool, with_tokenizer: bool) -> Path:

@@ -13,9 +13,18 @@ from tests.support.models.gguf.files import tiny_model
 
 def test_what_a_model_sees_or_drafts_by_is_none(tmp_path: Path) -> None:
     path = tiny_model(tmp_path)
-    for name in ("mmproj-F16.gguf", "m-mmproj-f16.gguf", "mtp-m.gguf"):
+    others = ("imatrix.gguf", "imatrix_unsloth.gguf", "m-F16-LoRA.gguf", "m-vocab.gguf", "m-MMPROJ-f16.gguf")
+    for name in ("mmproj-F16.gguf", "m-mmproj-f16.gguf", "mtp-m.gguf", *others):
         (tmp_path / name).write_bytes(b"")
     assert gguf_in(tmp_path) == path
     (tmp_path / "other.gguf").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"has several GGUF models \(m\.gguf, other\.gguf\)"):
         gguf_in(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["adapter", "imatrix", "mmproj"])
+def test_a_file_that_says_what_else_it_is_is_none(kind: str, tmp_path: Path) -> None:
+    """Whatever its name is."""
+    tiny_model(tmp_path, {"general.type": kind}).rename(tmp_path / "a.gguf")
+    path = tiny_model(tmp_path, {"general.type": "model"})
+    assert gguf_in(tmp_path) == path

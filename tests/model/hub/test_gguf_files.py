@@ -57,7 +57,7 @@ def test_what_a_header_says_is_refused_before_the_file_comes(
 
 
 def test_the_only_gguf_file_needs_no_type(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "mmproj-F16.gguf")
+    gguf(hub, here, monkeypatch, "m-Q4_K_M.gguf", "mmproj-F16.gguf", "imatrix_unsloth.gguf", "m-F16-LoRA.gguf")
     assert find_model(make_config({"model": NAME, "device": "cpu"})).vocab_size == 8
     assert make_config({"model": f"{NAME}:Q4_K_M"}).served_names() == [f"{NAME}:Q4_K_M"]
 
