@@ -22,6 +22,13 @@ LLAMA3 = ENDS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*
 QWEN2 = ENDS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
 QWEN35 = ENDS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + SPACES
 SEED = ENDS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|" + SPACES
+MINICPM5 = ENDS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
+UFAKZEKA = QWEN2.removeprefix(ENDS + "|")
+EXAONE_MOE = (
+    ENDS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+THREES = r"\d{1,3}(?=(?:\d{3})*\b)"  # digits from the last of a number on
 BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 START = r"[^\r\n\p{L}\p{N}]?"
@@ -82,19 +89,26 @@ class PreTokenizer(NamedTuple):
 LLAMA3_NAMES = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2")
 LLAMA3_LIKE = PreTokenizer(LLAMA3, whole_words=True, begins=True)
 DIGITS = PreTokenizer(GPT2, digits=True)
+DEEPSEEK3_LIKE = PreTokenizer(DEEPSEEK3, before=(r"\p{N}{1,3}", HAN_AND_KANA))
 BY_NAME = {
     **dict.fromkeys(LLAMA3_NAMES, LLAMA3_LIKE),
     **dict.fromkeys(("glm4", "glm5"), PreTokenizer(LLAMA3, whole_words=True)),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer(LLAMA3)),
-    "qwen2": PreTokenizer(QWEN2, normal_form=True),
+    **dict.fromkeys(("qwen2", "f2llmv2"), PreTokenizer(QWEN2, normal_form=True)),
     "qwen35": PreTokenizer(QWEN35, normal_form=True),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2"), PreTokenizer(QWEN2)),
+    **dict.fromkeys(("kormo", "solar-open"), PreTokenizer(QWEN2)),
+    "minicpm5": PreTokenizer(MINICPM5, before=(r"\p{N}{1,3}",), whole_words=True),
+    "ufakzeka": PreTokenizer(UFAKZEKA),
+    "exaone-moe": PreTokenizer(EXAONE_MOE),
     **dict.fromkeys(("gpt-2", "olmo", "phi-2", "jais", "mpt", "exaone4"), PreTokenizer(GPT2)),
     **dict.fromkeys(("gigachat", "a.x-4.0", "mellum", "trillion", "granite-docling"), PreTokenizer(GPT2)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), DIGITS),
+    "mellum2": DIGITS,
     "tekken": PreTokenizer(TEKKEN, whole_words=True, begins=True),
     "seed-coder": PreTokenizer(SEED),
-    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2"), PreTokenizer(GPT4O)),
+    **dict.fromkeys(("gpt-4o", "llama4", "minimax-m2", "kanana2", "talkie"), PreTokenizer(GPT4O)),
+    **dict.fromkeys(("tiny_aya", "cohere2moe"), PreTokenizer(GPT4O, before=(THREES,))),
     "kimi-k2": PreTokenizer(KIMI),
     "falcon": PreTokenizer(GPT2, steps=FALCON),
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), PreTokenizer(BLOOM)),
@@ -102,7 +116,7 @@ BY_NAME = {
     **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), PreTokenizer(BAILING)),
     "deepseek-llm": PreTokenizer(r"\p{N}", before=DEEPSEEK),
     "deepseek-coder": PreTokenizer(r"\p{N}", before=DEEPSEEK_CODER),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), PreTokenizer(DEEPSEEK3, before=(r"\p{N}{1,3}", HAN_AND_KANA))),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), DEEPSEEK3_LIKE),
 }
 
 
