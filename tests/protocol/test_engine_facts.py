@@ -11,7 +11,7 @@ import pytest
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import make_config
-from actorserve.actors.protocol.sockets.engine_facts import facts_of, refusal_of
+from actorserve.actors.protocol.sockets.engine_facts import END_TOKENS, facts_of, refusal_of
 
 
 def copy_with(folder: Path, name: str, place: int) -> str:
@@ -79,7 +79,7 @@ def test_engines_that_would_end_or_change_a_text_otherwise_are_told_apart(tmp_pa
         return facts_of(config, find_model(config))
 
     ends = facts(override_generation_config='{"eos_token_id": [7, 9]}')
-    assert refusal_of(facts(), ends).startswith("it differs: end tokens (generation_config.json): [")
+    assert refusal_of(facts(), ends).startswith(f"it differs: {END_TOKENS}: [")
     made = [tmp_path / name / "mine.py" for name in ("here", "there", "other")]
     for path, text in zip(made, ("class A: ...", "class A: ...", "class A: 'else'"), strict=True):
         path.parent.mkdir()

@@ -24,6 +24,7 @@ ALIKE = (  # options
     *("enable_lora", "max_lora_rank"),
 )
 PRIORITY = "priority"  # the field of requests, and the policy
+END_TOKENS = "end tokens (generation_config.json, config.json, tokenizer, --override-generation-config)"  # of any
 TOKENIZER = "tokenizer.json"  # whatever it was made of
 
 
@@ -40,7 +41,7 @@ def facts_of(config: Config, model: ModelInfo) -> dict[str, str]:
         "tokenizer": digest_of([tokenizer] if tokenizer.is_file() else []),
         "--max-model-len": str(model.max_model_len),
         "how it pools": str(model.pooling),
-        "end tokens (generation_config.json)": str(model.end_tokens),
+        END_TOKENS: str(model.end_tokens),
         "--logits-processors": _processors(config),
         **{flag(name): str(getattr(config, name)) for name in ALIKE},
     }
