@@ -15,11 +15,13 @@ from ...options.config import ConfigError
 
 if TYPE_CHECKING:
     from ...observer.attach import RunningServer
+    from ...observer.ending import Ending
 
 DESCRIPTION = """Let a running server end, as SIGTERM does: it takes no new connections, says `Connection: close` in its
 answers, and ends with status 0 when no request runs any more.
 
-Prints how many are left, until the server has ended. The status is 1 if time was up and requests were cut off."""
+Prints how many are left, until the server has ended. The status is 1 if requests were cut off: time was up, or a signal
+ended the server before."""
 FAILED = 1
 LOOK_S = 0.1  # between two looks at what is left
 ANSWER_S = 30.0
@@ -41,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 once the server has ended, with all of its requests."""
     from ...observer.ask import AskError, ask
     from ...observer.attach import AttachError, choose, find_servers
+    from ...observer.ending import watch_ending
     from ...protocol.sockets.control_wire import DRAIN, DrainRequest
 
     if arguments.timeout is not None and not 0 <= arguments.timeout < math.inf:
@@ -48,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         server = choose(find_servers(), arguments.server)
         process = os.pidfd_open(server.pid)
+        ending = watch_ending(server)
         asked = time.monotonic()
         begun = ask(server, DRAIN, DrainRequest(arguments.timeout), ANSWER_S)
     except (AttachError, AskError, ProcessLookupError) as error:
@@ -56,11 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     limit = "waits for its requests" if begun.seconds is None else f"has {begun.seconds:g} s"
     print(f"the server on {server} takes no more, and {limit}", flush=True)
     over = math.inf if begun.seconds is None else asked + begun.seconds  # which is before the server's time is up
-    return _follow(server, process, begun.requests, over)
+    return _follow(server, process, ending, begun.requests, over)
 
 
-def _follow(server: RunningServer, process: int, left: int, over: float) -> int:
-    """Say how many are left until it has ended; the status. `over`: when what still runs is cut off."""
+def _follow(server: RunningServer, process: int, ending: Ending | None, left: int, over: float) -> int:
+    """Say how many are left until it has ended; the status. `over`: when what still runs is cut off. `ending`: whether
+    it was; None, where the time alone tells, of a server of another version.
+    """
     from ...observer.ask import AskError, ask
     from ...protocol.sockets.control_wire import LEFT, NoArguments
     from ...supervisor.timeouts import stop_seconds
@@ -77,12 +83,15 @@ def _follow(server: RunningServer, process: int, left: int, over: float) -> int:
             now = ask(server, LEFT, NoArguments(), ANSWER_S).requests
         except AskError:  # it ends at this moment, which the next look tells
             continue
-        if now != left and time.monotonic() < over:  # later, those may be gone that were cut off
+        cut = time.monotonic() >= over or (ending is not None and ending.gives_up)
+        if now != left and not cut:  # later, those may be gone that were cut off
             left = now
             print(f"{left} requests left", flush=True)
     os.close(process)
-    if left and time.monotonic() >= over:
-        print(f"actorserve: error: time was up with {left} requests left, which were cut off", file=sys.stderr)
+    is_late = time.monotonic() >= over
+    if cut_off := (left if is_late else 0) if ending is None else ending.cut_off(left):
+        why = "time was up" if is_late else "the server was ended"
+        print(f"actorserve: error: {why} with {cut_off} requests left, which were cut off", file=sys.stderr)
         return FAILED
     print("the server has ended")
     return 0

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -139,3 +139,39 @@ def test_a_drain_has_a_time_limit(seconds: str) -> None:
         assert server.wait() == 0
         assert drained.returncode == 1 and "time was up with 8 requests left" in drained.stderr
         assert not any(isinstance(text, str) for text in streams)
+
+
+async def _cut_short(server: Server, numbers: Sequence[signal.Signals]) -> tuple[int, str]:
+    """The status of `actorserve drain`, and its error, where these come before eight streams have ended."""
+    begun: set[int] = set()
+    async with http_session(server) as session:
+        streams = [asyncio.create_task(_one(session, number, 2000, begun)) for number in range(8)]
+        while len(begun) < len(streams):
+            await asyncio.sleep(0.001)
+        words = [sys.executable, "-m", "actorserve", "drain", "--timeout", "600", "--server", str(server.pid)]
+        pipe = asyncio.subprocess.PIPE
+        drain = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
+        assert drain.stdout
+        while b"8 requests left" not in await drain.stdout.readline():
+            pass
+        for number in numbers:
+            server.signal(number)
+            if number is signal.SIGTERM:
+                await asyncio.to_thread(server.wait_for, "SIGTERM")
+        _, errors = await drain.communicate()
+        await asyncio.gather(*streams, return_exceptions=True)
+    assert drain.returncode is not None
+    return drain.returncode, errors.decode()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[signal.SIGTERM], [signal.SIGTERM, signal.SIGTERM], [signal.SIGKILL]],
+    ids=["once", "twice", "killed"],
+)
+def test_a_drain_that_a_signal_cuts_short_says_so(numbers: list[signal.Signals]) -> None:
+    """Also where the server is gone before it is asked again."""
+    with Server(*SCRIPTED, "--scripted-step-ms", "50", "--shutdown-timeout", "0.2") as server:
+        status, errors = asyncio.run(_cut_short(server, numbers))
+        assert status == 1 and "the server was ended with 8 requests left, which were cut off" in errors
+        server.wait()
