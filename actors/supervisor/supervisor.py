@@ -24,7 +24,7 @@ from ..telemetry.startup import StartPhase
 from .activity import Activity
 from .changes import Changes
 from .connections.admission import Admission
-from .connections.descriptors import PAUSE_S, is_scarce
+from .connections.descriptors import PAUSE_S
 from .connections.pool import Connections
 from .control.commands import ControlCommands
 from .control.socket import CommandRefused, Control
@@ -99,7 +99,7 @@ class Supervisor:
         self.forced = False  # everything ends now
         self.failed = False  # this class has a mistake: its own picture cannot be trusted
         self.beside: set[int] = set()  # processes that others wait for
-        self._not_started: set[Child] = set()  # those for whom the kernel had no means
+        self._not_started: set[Child] = set()  # those that are tried again
 
     async def run(self) -> int:
         """Serve until a signal or a failure ends it; returns the exit status. No actor is left afterwards."""
@@ -199,10 +199,12 @@ class Supervisor:
             self._cannot_start(child, error)
 
     def _cannot_start(self, child: Child, error: OSError) -> None:
-        """For now, or at all. What needs it waits, as for any actor that is being started again."""
+        """For now: the kernel has no means, or the interpreter is being replaced; once the server was ready what needs it
+        waits, as for any actor that is being started again. Before, the server ends.
+        """
         if child.stopping or child.parked:
             self._is_gone(child)
-        elif self.ready and is_scarce(error):
+        elif self.ready:
             if child not in self._not_started:
                 self._not_started.add(child)
                 self.output.say(f"{child.name} cannot be started yet: {error}; it is tried again", "warning")

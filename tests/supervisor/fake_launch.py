@@ -3,11 +3,13 @@
 They are forked by the supervisor itself, which has all their imports; a program for each takes ten times as long.
 
 With FAKE_MISTAKE set, the supervisor itself fails when the first actor dies; with REAL_ACTORS set, actors are real;
-FAKE_STOP_S is the time that actors get to end, FAKE_REST_S that of a rest.
+FAKE_STOP_S is the time that actors get to end, FAKE_REST_S that of a rest. While there is a file FAKE_MISSING, there is
+no interpreter.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
@@ -39,6 +41,8 @@ def mistake(self: Memory) -> None:
 
 def fork(command: Sequence[str], boot_fd: int, output_fd: int, pass_fds: Sequence[int]) -> Process:
     """In place of `start_cold`: the process drops what a program that starts would not have."""
+    if os.path.exists(os.environ.get("FAKE_MISSING", "")):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), sys.executable)
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()

@@ -59,6 +59,7 @@ def launch(tmp_path: Path) -> Launch:
             "FAKE_DRAINED": str(tmp_path / "drained"),
             "FAKE_STOP_S": str(stop_s),
             "FAKE_REST_S": str(rest_s),
+            "FAKE_MISSING": str(tmp_path / "missing"),
         }
         given = model if folder is None else (str(folder), "--worker", "scripted")
         command = (*before, *COMMAND) if before else None
@@ -251,6 +252,22 @@ def test_an_actor_may_fail_to_start_once_the_server_was_ready(launch: Launch) ->
         server.wait_for("no such luck")
         server.wait_for("renderer-0 is up")
         assert server.stop() == 0
+
+
+def test_an_interpreter_that_is_missing_for_now_is_waited_for(launch: Launch, tmp_path: Path) -> None:
+    """As while an upgrade replaces it; a server that starts says so and ends."""
+    with launch() as server:
+        (tmp_path / "missing").touch()
+        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        server.wait_for("renderer-0 cannot be started yet: .*No such file.*; it is tried again")
+        (tmp_path / "missing").unlink()
+        server.wait_for("renderer-0 is up")
+        assert server.output.count("cannot be started yet") == 1
+        assert server.stop() == 0
+    (tmp_path / "missing").touch()
+    with launch(wait=False) as server:
+        assert server.wait() == 1
+        assert "cannot be started: [Errno 2]" in server.read_all()
 
 
 def test_a_stop_while_an_actor_starts_again(launch: Launch) -> None:
