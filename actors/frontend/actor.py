@@ -137,10 +137,11 @@ class Frontend(LoopActor):
             runner.app[DRAIN]()
         try:
             async with asyncio.timeout(GIVE_UP_S if self.engine.gives_up else None) as self.patience:
-                stopping = None if self.grpc is None else self.loop.create_task(self.grpc.stop(self._grace_s))
+                if self.grpc is not None:
+                    self.grpc.refuse()
                 await self._drain()
-                if stopping is not None:
-                    await stopping
+                if self.grpc is not None:
+                    await self.grpc.stop()
                 await runner.cleanup()
         except TimeoutError:
             self.context.log.warning("%d clients do not take what they are told", self.engine.in_flight())
@@ -172,11 +173,6 @@ class Frontend(LoopActor):
         if self.engine.gives_up and (record is None or record.predecessor is None):
             raise about_to_end()
         return await handler(request)
-
-    @property
-    def _grace_s(self) -> float:
-        """What calls that run get to end."""
-        return GIVE_UP_S if self.engine.gives_up else self.context.config.shutdown_timeout
 
     @property
     def connections(self) -> list[TimedConnection]:

@@ -238,8 +238,8 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         ),
         has_clients=True,
         restart_order=2,  # it begins by asking renderers
-        restart_help="with TLS, or more than 1,024 connections: it first ends its requests, for --shutdown-timeout at "
-        "most, and its clients must connect anew",
+        restart_help="with TLS, gRPC calls or more than 1,024 connections: it first ends its requests, for "
+        "--shutdown-timeout at most, and its clients must connect anew",
         changeable=frozenset(
             "api_key api_key_file admin_api_key allowed_origins allowed_methods allowed_headers "
             "enable_request_id_headers served_model_name ssl_certfile ssl_keyfile ssl_ca_certs idempotency_window "

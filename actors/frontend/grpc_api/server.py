@@ -7,7 +7,9 @@ died. The supervisor has tried before whether somebody else has it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -26,6 +28,7 @@ from .schema import message_class, service_descriptor
 from .service import InferenceService, handlers
 
 LOOK_S = 1.0  # between two looks at how the server is, for who watches
+GOODBYE_S = 5.0  # for answers that are on their way when nothing runs any more
 log = logging.getLogger("grpc")
 
 
@@ -34,13 +37,13 @@ class Health:
 
     def __init__(self, not_ready: Callable[[], list[str]], names: list[str]) -> None:
         self._not_ready, self._names = not_ready, ("", *names)
-        self.draining = False
+        self.draining = asyncio.Event()
 
     def _status(self, name: str) -> int:
         kinds = health_pb2.HealthCheckResponse
         if name not in self._names:
             return int(kinds.SERVICE_UNKNOWN)
-        return int(kinds.NOT_SERVING if self.draining or self._not_ready() else kinds.SERVING)
+        return int(kinds.NOT_SERVING if self.draining.is_set() or self._not_ready() else kinds.SERVING)
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.service not in self._names:
@@ -60,7 +63,11 @@ class Health:
             if status != told:
                 told = status
                 yield health_pb2.HealthCheckResponse(status=status)
-            await asyncio.sleep(LOOK_S)  # nothing tells when an actor is down
+            if self.draining.is_set():
+                return
+            with contextlib.suppress(TimeoutError):  # nothing tells when an actor is down
+                async with asyncio.timeout(LOOK_S):
+                    await self.draining.wait()
 
 
 class GrpcServer:
@@ -71,6 +78,7 @@ class GrpcServer:
         self._health = Health(engine.not_ready, [service.full_name])
         options = [("grpc.so_reuseport", 1), ("grpc.max_receive_message_length", config.max_body_bytes)]
         self._server = grpc.aio.server(options=options)
+        self._refusing: asyncio.Task[None] | None = None
         methods = {}
         for name, (make, method) in handlers(InferenceService(engine, settings)).items():
             taken = message_class(service.methods_by_name[name].input_type.name)
@@ -95,10 +103,16 @@ class GrpcServer:
         await self._server.start()
         log.info("gRPC at %s", self._address)
 
-    async def stop(self, grace_s: float) -> None:
-        """No new calls; those that run may end."""
-        self._health.draining = True
-        await self._server.stop(grace_s)
+    def refuse(self) -> None:
+        """New calls, from now on; those that run may end, up to `stop`, however long they take."""
+        self._health.draining.set()
+        self._refusing = asyncio.get_running_loop().create_task(self._server.stop(math.inf))
+
+    async def stop(self) -> None:
+        """Nothing is generated any more."""
+        await self._server.stop(GOODBYE_S)
+        if self._refusing is not None:
+            await self._refusing
 
 
 def _credentials(config: Config) -> Any:

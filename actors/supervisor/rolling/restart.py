@@ -28,6 +28,7 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
 from ...protocol.kinds import KINDS
+from ...telemetry.gauges import FrontendGauge
 from ..changes import OperationStopped, raise_mistake
 from ..connections.descriptors import is_scarce
 from ..control.socket import CommandRefused
@@ -313,9 +314,13 @@ class Rolling:
             raise OperationStopped(f"{child.name} cannot be killed")
 
     def _can_hand_over(self, child: Child) -> bool:
-        """Can a successor go on with all its connections, byte for byte, as after a death?"""
+        """Can a successor go on with all its connections, byte for byte, as after a death? Of those of gRPC, which only
+        the frontend knows, it cannot.
+        """
         system, memory = self._supervisor.system, self._supervisor.memory
         numbers = self._supervisor.connections.numbers(child.name)
+        if system.config.grpc_port is not None and memory.board.gauge(child.spec.position, FrontendGauge.IN_FLIGHT):
+            return False
         if not numbers or system.config.ssl_certfile is not None:
             return not numbers
         try:

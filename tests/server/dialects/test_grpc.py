@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,14 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from actorserve.actors.observer.ask import ask as ask_supervisor
+from actorserve.actors.observer.attach import choose, find_servers
+from actorserve.actors.protocol.sockets.control_wire import DRAIN, DrainRequest
 from tests.server.api.test_tool_calls import PARIS, QWEN, ROME, TOOLS
 from tests.server.dialects.conftest import LONG
 from tests.support.certificates import OPENSSL, Certificates, make_certificate
 from tests.support.client import free_port
+from tests.support.rolling import restart
 from tests.support.scripted import LAST, scripted
 from tests.support.server import Server
 
@@ -190,6 +195,41 @@ def test_a_death_of_the_frontend_is_told_and_the_call_may_be_made_again(client: 
     server.wait_for("frontend-0 is up")
     grpc.channel_ready_future(client.channel).result(timeout=60)
     assert client.call("Generate", text="<none>").choices[0].text == QWEN.scripts["none"]
+
+
+@contextmanager
+def long_call(*options: str) -> Iterator[tuple[Server, Client, Any]]:
+    """A server, and a stream of 300 tokens that has begun; more than its --shutdown-timeout, if that is short."""
+    port = free_port()
+    slow = ("--worker", "scripted", "--scripted-step-ms", "5", "--grpc-port", str(port))
+    with Server(*slow, *options) as server:
+        client = Client(port)
+        with closing(client.channel):
+            fields = '{"ignore_eos": true}'
+            stream = client.call("GenerateStream", text="Once", max_tokens=300, fields_json=fields)
+            next(stream)
+            yield server, client, stream
+
+
+def test_calls_get_as_long_as_a_drain_allows() -> None:
+    """They are no shorter than those over HTTP; who watches health is told, and keeps the server from nothing."""
+    with long_call("--shutdown-timeout", "0.1") as (server, client, stream):
+        stub: Any = health_pb2_grpc.HealthStub(client.channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        next(watch)
+        ask_supervisor(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
+        *_, last = stream
+        assert last.usage.completion_tokens == 300
+        assert [told.status for told in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+        assert server.wait() == 0
+
+
+def test_a_restart_of_frontends_lets_calls_end() -> None:
+    with long_call() as (server, client, stream):
+        restart(server, "frontend")
+        *_, last = stream
+        assert last.usage.completion_tokens == 300
+        assert client.call("Generate", text="Once", max_tokens=2).usage.completion_tokens == 2
 
 
 def test_a_port_that_somebody_has(port: int, server: Server) -> None:
