@@ -199,8 +199,8 @@ class Supervisor:
             self._cannot_start(child, error)
 
     def _cannot_start(self, child: Child, error: OSError) -> None:
-        """For now: the kernel has no means, or the interpreter is being replaced; once the server was ready what needs it
-        waits, as for any actor that is being started again. Before, the server ends.
+        """For now: the kernel has no means, or the interpreter is being replaced. Once the server was ready what needs
+        the actor waits, as for any that is being started again; before, the server ends.
         """
         if child.stopping or child.parked:
             self._is_gone(child)
