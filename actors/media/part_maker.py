@@ -16,7 +16,7 @@ from ..protocol.media import CACHED, EMBEDS, FRAMES, PIXELS, MediaSource, MediaT
 from ..runtime.process import Context
 from ..telemetry.gauges import MediaGauge
 from .fetch import too_long
-from .processors import Processed, make_processors
+from .processors import Processed, check_tokens, make_processors
 from .refused import MediaRefused
 from .requests import Part, Pending, Work, digest_of, name_of
 
@@ -55,7 +55,7 @@ class PartMaker:
                 work.processed = next(work.steps)
                 if work.processed is None:
                     return Made.STEP
-                self._check_length(work.processed)
+                check_tokens(work.processed.count, self._context.model.max_model_len)
             entry = self._store(part, work.digest, work.processed, now)
             if entry is None:
                 return Made.NO_ROOM
@@ -120,11 +120,6 @@ class PartMaker:
             return self._entries.make(digest, [processed.arrays[name] for name in names], describe, now)
         except TooLarge as error:
             raise MediaRefused(f"processed it takes {error} that --media-memory-bytes gives.", 413) from None
-
-    def _check_length(self, processed: Processed) -> None:
-        longest = self._context.model.max_model_len
-        if processed.count >= longest:
-            raise MediaRefused(f"it takes {processed.count} tokens of the {longest} that the model takes.")
 
     def _count(self, gauge: MediaGauge, more: int = 1) -> None:
         self._context.status.add(gauge, more)

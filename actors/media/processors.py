@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 NESTED = ("extra_special_tokens", "model_specific_special_tokens")
 BOUNDS = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}  # other names of sizes, in pixels
 PROCESSOR_FILE = "processor_config.json"
+COLOURS, NUMBER_BYTES = 3, 4
 STANDS_FOR = {IMAGE: "pictures", VIDEO: "films", AUDIO: "sounds"}
 
 
@@ -101,6 +102,7 @@ class ImageProcessor:
 
     def __init__(self, config: Config, model: ModelInfo) -> None:
         self._pictures = Pictures(config)
+        self._most_bytes, self._most_tokens = config.media_memory_bytes, model.max_model_len
         self._process = load_image_processor(Path(model.folder), processor_kwargs(config))
         self._told = replace(told_of(model), sizes=self._process.to_dict())
         self._marks = Marks(model, self._told, IMAGE)
@@ -124,14 +126,18 @@ class ImageProcessor:
 
     def outputs(self, picture: Image, **changes: Any) -> Mapping[str, Any]:
         """transformers' processor's, of one picture."""
-        self._check_shape(picture, {**dict(self._process.size or {}), **(changes.get("size") or {})})
+        size = {**dict(self._process.size or {}), **(changes.get("size") or {})}
+        self._check_shape(picture, size)
         try:
+            self._check_grid(picture, size)
             found: Mapping[str, Any] = self._process(
                 images=[picture], return_tensors="np", **{**self._arguments, **changes}
             )
+        except MediaRefused:
+            raise
         except (ValueError, ZeroDivisionError, OverflowError) as error:  # a side of it is too long for the other
-            size = "{} times {}".format(*picture.size)
-            text = f"the model's processor does not take a picture of {size} pixels: {str(error)[:200]}"
+            shape = "{} times {}".format(*picture.size)
+            text = f"the model's processor does not take a picture of {shape} pixels: {str(error)[:200]}"
             raise MediaRefused(text) from None
         return found
 
@@ -142,6 +148,28 @@ class ImageProcessor:
             return
         side = shortest * max(picture.size) // max(1, min(picture.size))
         self._pictures.check_resized(shortest, side)
+
+    def _check_grid(self, picture: Image, size: Mapping[str, Any]) -> None:
+        """Where tokens follow from a picture's size, before its pixels are made: a request may want more of them than
+        the picture has.
+        """
+        least, most = size.get("shortest_edge"), size.get("longest_edge")
+        if not self._marks.expansion.grid or not least or not most:
+            return
+        sizes = self._told.sizes
+        bounds = {"min_pixels": least, "max_pixels": most}
+        patches = self._process.get_number_of_image_patches(picture.height, picture.width, bounds)
+        check_tokens(patches // int(sizes["merge_size"]) ** 2, self._most_tokens)
+        numbers = patches * COLOURS * int(sizes["temporal_patch_size"]) * int(sizes["patch_size"]) ** 2
+        if NUMBER_BYTES * numbers > self._most_bytes:
+            text = f"processed it takes {NUMBER_BYTES * numbers} bytes of the {self._most_bytes}"
+            raise MediaRefused(f"{text} that --media-memory-bytes gives.", 413)
+
+
+def check_tokens(count: int, longest: int) -> None:
+    """MediaRefused for something that alone takes as many tokens as the model."""
+    if count >= longest:
+        raise MediaRefused(f"it takes {count} tokens of the {longest} that the model takes.")
 
 
 def load_image_processor(folder: Path, changes: dict[str, Any]) -> Any:

@@ -121,6 +121,26 @@ def test_a_processor_is_changed_by_an_option(root: Path) -> None:
     assert large.process(file, source).count == 64 and small.process(file, source).count == 16
 
 
+def test_no_pixels_are_made_of_what_is_refused_for_its_size(root: Path) -> None:
+    """A request may ask for many of a small picture: they would be gigabytes before its tokens are counted."""
+    folder = vision_folder("qwen2_5_vl", root)
+    model = msgspec.structs.replace(model_of(folder), max_model_len=60)
+    small = MediaSource("image", "", changes=b'{"min_pixels":65536,"max_pixels":33554432}')
+    large = MediaSource("image", "", changes=b'{"size":{"shortest_edge":33554432,"longest_edge":33554432}}')
+    processor = ImageProcessor(Config(model=str(folder)), model)
+    made = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(MediaRefused, match="tokens of the 60 that the model takes"):
+        processor.process(picture(1, 1), large)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - made < 64 << 10
+    with pytest.raises(MediaRefused, match="it takes 64 tokens of the 60"):
+        processor.process(picture(8, 8), MediaSource("image", "", changes=b'{"min_pixels":4096,"max_pixels":9999}'))
+    long = msgspec.structs.replace(model, max_model_len=4096)
+    bounded = ImageProcessor(Config(model=str(folder), media_memory_bytes=1 << 20), long)
+    with pytest.raises(MediaRefused, match="bytes of the 1048576 that --media-memory-bytes gives") as caught:
+        bounded.process(picture(8, 8), small)
+    assert caught.value.status == 413
+
+
 def test_what_is_missing_is_told_with_its_name(root: Path, tmp_path: Path) -> None:
     folder = vision_folder("llava", tmp_path)
     (folder / "preprocessor_config.json").unlink()
