@@ -81,7 +81,7 @@ class LinkActor(LoopActor):
         most = context.config.max_num_seqs + system.max_queued
         stats = RequestStats(context.table, context.histograms)
         area = Logprobs(context.files["logprobs"], *system.files.logprobs)
-        self.sequences = Sequences(context.table, self._kv, stats, area, most)
+        self.sequences = Sequences(context.table, self._kv, stats, area, most, context.incarnation)
         self.sequences.pooled = None if context.model.pooling is None else context.vectors()
         address = context.config.remote_engines[self._engine - system.remote_engines.start]
         self._profile = LinkProfile(context)

@@ -29,6 +29,8 @@ from ..protocol.wire import ITEM_BYTES, unpack
 from ..scheduler.metrics.request_stats import RequestStats
 from ..scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL, MARGIN
 
+HOSTINGS_BITS, LIVES = 40, 1 << 20  # of the number of a Begin: which of a life's it is, and which life's
+
 
 @dataclass(slots=True, eq=False)
 class RemoteSequence:
@@ -51,8 +53,10 @@ class RemoteSequence:
 class Sequences:
     """`held` by ref, in the order of their coming; `moved`: of whom there is something to say."""
 
-    def __init__(self, table: RequestTable, kv: KVMap, stats: RequestStats, logprobs: Logprobs, most: int) -> None:
-        """`most` that an engine takes before others are refused."""
+    def __init__(
+        self, table: RequestTable, kv: KVMap, stats: RequestStats, logprobs: Logprobs, most: int, life: int = 0
+    ) -> None:
+        """`most` that an engine takes before others are refused; `life`: which of the link's it is."""
         self._table, self._kv, self.stats, self._area, self._most = table, kv, stats, logprobs, most
         self._stamps = Stamps(table)
         self.held: dict[int, RemoteSequence] = {}
@@ -64,7 +68,8 @@ class Sequences:
         self._parts: dict[int, bytearray] = {}  # of those whose numbers come
         self.adapter_of: Callable[[int], int] = lambda ref: 0
         self.knows_adapter: Callable[[int], bool] = lambda adapter: True  # it is loaded
-        self._hostings = count(1)
+        # never those of the life before: what the steward says of its Begins may come on this one's connection
+        self._hostings = count((life % LIVES << HOSTINGS_BITS) + 1)
         self.prompted = self.generated = self.finished = self.rejected = self.sent = 0
 
     # --- as a scheduler admits and ends --------------------------------------------------------------------------

@@ -26,6 +26,8 @@ PARAMS = msgspec.msgpack.encode(Generation(sampling=Sampling(seed=1)))
 class Bench:
     """One link's table, with engine 1 its own."""
 
+    lives = 0
+
     def __init__(self, most: int = 3) -> None:
         sizes = SLOTS, TOKENS, BLOCK, 4096
         self.segment = Segment.create(table_bytes(*sizes), "test")
@@ -38,7 +40,8 @@ class Bench:
 
     def successor(self) -> Sequences:
         """The next life, of the same table and map."""
-        made = Sequences(self.table, self.kv, RequestStats(self.table), self.area, self.most)
+        self.lives += 1
+        made = Sequences(self.table, self.kv, RequestStats(self.table), self.area, self.most, self.lives)
         made.drop = lambda held: self.dropped.append(held.ref)
         return made
 
@@ -207,6 +210,21 @@ def test_what_was_said_of_one_before_it_came_back_is_dropped() -> None:
     bench.sequences.progress(wire.Progress([msgspec.structs.replace(new, hosting=again.hosting)]))
     assert bench.generated(ref) == [7, 8, 11] and bench.table.finish(ref) == Finish.STOP
     assert bench.area.read(slot_of(ref), len(PROMPT), 0)[0][0] == 1
+
+
+def test_what_was_said_to_the_life_before_is_not_taken_for_an_answer_to_this_one() -> None:
+    """The steward may tell more of its Begin on this one's connection, before it has read the next one."""
+    bench = Bench()
+    ref = bench.open()
+    bench.sequences.admit(ref)
+    old = bench.sequences.record_of(bench.sequences.held[ref])
+    bench.table.append(ref, [7, 8])  # elsewhere
+    bench.sequences = bench.successor()
+    bench.sequences.admit(ref, recovers=True)
+    new = bench.sequences.record_of(bench.sequences.held[ref])
+    late = moved(ref, 0, [7, 9, 10]).moved[0]
+    bench.sequences.progress(wire.Progress([msgspec.structs.replace(late, hosting=old.hosting)]))
+    assert bench.generated(ref) == [7, 8] and old.hosting != new.hosting
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ class Begin(Record, frozen=True, tag=203):
     rendition: bytes
     generated: bytes
     deaths: int = 0  # of workers, of which it is suspect
-    hosting: int = 0  # its number on this connection; whatever is said of the sequence names the last one
+    hosting: int = 0  # its number, as no other of this link's has; whatever is said of the sequence names the last one
 
 
 class AllBegun(Record, frozen=True, tag=204):
