@@ -142,7 +142,7 @@ class Requests:
             model=model,
             moves=table.moves(ref)[0],
         )
-        facts = replace(facts, adapter=self._adapter(facts.params.adapter))
+        facts = replace(facts, adapter=self._adapter(table.load(ref) or facts.params.adapter))
         life = self._stamps.life(ref)  # last: it says whether all the rest is of one use
         return None if life is None else replace(facts, life=life)
 
