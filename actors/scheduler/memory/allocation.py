@@ -71,7 +71,8 @@ class Allocation:
         """
         batch = self._batch
         short = decode[batch.num_computed_tokens[decode] + 1 > batch.num_block_tokens[decode]]
-        if len(later := short[MOST_NEW_BLOCKS // (1 + self._windows.tables) :]):
+        most = max(1, MOST_NEW_BLOCKS // (1 + self._windows.tables))  # without any nobody would go on
+        if len(later := short[most:]):
             decode, short = decode[~np.isin(decode, later)], short[: -len(later)]
         for row in short.tolist():
             if batch.ticket[row]:  # not preempted for one before it
