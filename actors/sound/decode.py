@@ -6,16 +6,17 @@ no more than MOST_SECONDS are decoded. Whoever calls this may be killed for bein
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from av import AudioFrame, AudioResampler
-    from av.audio.stream import AudioStream
+    from av import AudioFrame, AudioResampler, Packet
     from av.container import InputContainer
+    from av.stream import Stream
 
 CONTAINERS = "wav,w64,aiff,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,amr,caf"
 MOST_SECONDS = 3600
@@ -61,7 +62,7 @@ def _samples(container: InputContainer, rate: int, most_seconds: float) -> Itera
     form: tuple[str, str, int] | None = None
     parts: list[np.ndarray] = []
     count = 0
-    for frames in _decoded(container, stream):
+    for frames in frames_of(container, stream):
         for frame in frames:
             if (found := (frame.format.name, frame.layout.name, frame.sample_rate)) != form:  # files that were joined
                 parts += _resampled(resampler, None)
@@ -81,20 +82,22 @@ def _samples(container: InputContainer, rate: int, most_seconds: float) -> Itera
     yield np.ascontiguousarray(samples, np.float32)
 
 
-def _decoded(container: InputContainer, stream: AudioStream) -> Iterator[list[AudioFrame]]:
-    """The frames of each packet. What is damaged is left out, as players do, and what was cut off ends there."""
+def packets_of(container: InputContainer, stream: Stream) -> Iterator[Packet]:
+    """Those that can be read: what was cut off ends there."""
     import av
 
-    packets = container.demux(stream)
-    while True:
-        frames: list[AudioFrame] = []
-        try:
-            packet = next(packets, None)
-            if packet is None:
-                return
+    with contextlib.suppress(av.error.InvalidDataError):
+        yield from container.demux(stream)
+
+
+def frames_of(container: InputContainer, stream: Stream) -> Iterator[list[Any]]:
+    """The frames of each packet. What is damaged is left out, as players do: what is around it is worth having."""
+    import av
+
+    for packet in packets_of(container, stream):
+        frames: list[Any] = []
+        with contextlib.suppress(av.error.InvalidDataError):
             frames = packet.decode()
-        except av.error.InvalidDataError:
-            pass  # the samples around it are worth having
         yield frames
 
 

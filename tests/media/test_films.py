@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import io
 import itertools
 import sys
 import types
@@ -56,6 +57,40 @@ def test_frames_are_those_of_the_whole_film(container: str, codec: str, count: i
     assert frames.film.indices == ([0, 11, 22] if count == 3 else list(range(23)))
     every = decoded(data)
     assert [shown.tobytes() for shown in found] == [every[index].tobytes() for index in frames.film.indices]
+
+
+@pytest.mark.parametrize(("container", "codec"), [("mp4", "mpeg4"), ("mp4", "libx264"), ("avi", "mpeg4")])
+@pytest.mark.parametrize("number", [0, 7])
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_damaged_part_of_a_film_is_left_out(
+    container: str, codec: str, number: int, timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As players do it; from the next whole picture on all is as it was."""
+    data = bytearray(film(23, container=container, codec=codec, rate=5))
+    every = decoded(bytes(data))
+    start, size = packets(bytes(data))[number]
+    data[start : start + size] = b"\xa5" * size
+    if not timed:
+        look = FileFrames._look
+        monkeypatch.setattr(FileFrames, "_look", lambda *given: without_times(look(*given)))
+    found, frames = taken(bytes(data), num_frames=64)
+    assert frames.film is not None and frames.film.total == len(found) == 23
+    whole = [shown.tobytes() for shown in every]
+    later = [whole.index(shown.tobytes()) for shown in found[10:]]
+    assert later == sorted(later) and len({*later}) > 5 and later[-1] == 22
+
+
+def packets(data: bytes) -> list[tuple[int, int]]:
+    """(place, bytes) of each."""
+    av = importlib.import_module("av")
+    with av.open(io.BytesIO(data)) as container:
+        return [(one.pos, one.size) for one in container.demux(container.streams.video[0]) if one.size]
+
+
+def without_times(looking: Any) -> Any:
+    """As of a film whose packets do not say when they are shown."""
+    yield from looking
+    return [], []
 
 
 def test_so_many_of_a_second() -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from ...options.objects.media import VideoReading
+from ...sound.decode import frames_of, packets_of
 from ..pictures import Pictures
 from ..refused import MediaRefused
 
@@ -124,7 +125,7 @@ class FileFrames:
             raise MediaRefused(f"its frames have {width} times {height} pixels, {self._more()}")
         times: list[int | None] = []
         starts: list[int] = []
-        for packet in container.demux(stream):
+        for packet in packets_of(container, stream):
             if not packet.size:
                 continue
             times.append(packet.pts)
@@ -151,18 +152,17 @@ class FileFrames:
         if not times:
             yield from self._in_order(container)
             return
-        decoding, last = container.decode(stream), None
+        decoding, last = _decoded(container), None
         for index in self.film.indices:
             wanted = times[index]
             start = starts[bisect_right(starts, wanted) - 1] if starts and starts[0] <= wanted else None
             if start is not None and (last is None or last.pts is None or start > last.pts):
                 container.seek(start, stream=stream, backward=True)
-                decoding = container.decode(stream)
+                decoding = _decoded(container)
             while last is None or last.pts is None or last.pts < wanted:
-                frame = next(decoding, None)
-                if frame is None:
+                if (frames := next(decoding, None)) is None:
                     break
-                last = frame
+                last = frames[0] if frames else last
                 yield None
             if last is None:
                 raise MediaRefused("it has no frame that can be decoded.")
@@ -171,15 +171,16 @@ class FileFrames:
     def _in_order(self, container: InputContainer) -> Iterator[Image | None]:
         assert self.film is not None
         wanted = iter(self.film.indices)
-        at, shown = next(wanted), None
-        for number, frame in enumerate(container.decode(container.streams.video[0])):
+        at, number, shown = next(wanted), 0, None
+        for frames in _decoded(container):
             yield None
-            while number == at:
-                shown = self._shown(frame)
+            while frames and number == at:
+                shown = self._shown(frames[0])
                 yield shown
                 at = next(wanted, -1)
             if at < 0:
                 return
+            number += len(frames)
         if shown is None:
             raise MediaRefused("it has no frame that can be decoded.")
         while at >= 0:  # its last packets made no frames
@@ -194,3 +195,9 @@ class FileFrames:
 
     def _more(self) -> str:
         return f"more than the {self._pixels} that --max-media-pixels allows."
+
+
+def _decoded(container: InputContainer) -> Iterator[list[Any]]:
+    """One frame after the other; none of what is damaged."""
+    for frames in frames_of(container, container.streams.video[0]):
+        yield from [[frame] for frame in frames] or [[]]
