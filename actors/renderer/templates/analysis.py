@@ -53,9 +53,11 @@ class Uses:
         return [loop for loop in found if self._reads(loop.iter)]
 
     def _is_none(self, test: nodes.Node) -> bool:
-        """Does the test hold only where it is none?"""
+        """Does the test hold only where it is none, or empty?"""
         if isinstance(test, nodes.And):
             return self._is_none(test.left) or self._is_none(test.right)
+        if isinstance(test, nodes.Not):
+            return self._reads(test.node)
         return isinstance(test, nodes.Test) and test.name == "none" and self._reads(test.node)
 
     @property

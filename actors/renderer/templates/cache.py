@@ -9,6 +9,7 @@ import jinja2
 
 from .content_formats import Reads, read_forms
 from .problem import OutOfMemory, TemplateProblem
+from .results import writes_result_parts
 
 LONGEST = 64 << 10  # characters of a request's template; well-known ones have up to 20 thousand
 MAX_KEPT = 32  # templates
@@ -29,7 +30,10 @@ def compile_template(environment: jinja2.Environment, source: str, content_forma
     """ValueError says what is wrong with it, and where."""
     try:
         tree = environment.parse(source)
-        return Compiled(source, environment.from_string(source), read_forms(tree, content_format))
+        template, reads = environment.from_string(source), read_forms(tree, content_format)
+        if reads.parts and reads.text:
+            reads = reads._replace(results=writes_result_parts(template, reads))
+        return Compiled(source, template, reads)
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno}: {error.message}") from None
     except (RecursionError, MemoryError) as error:

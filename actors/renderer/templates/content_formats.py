@@ -35,6 +35,7 @@ class Reads(NamedTuple):
     short_ids: bool = False  # of a call: it asks whether they have SHORT characters, no more and no fewer
     thinking: bool = False  # of a content's part: it asks whether it is one of this type
     calls_for_none: bool = False  # of a message: it writes calls only where the content is none
+    results: bool = False  # of a tool's result: it writes each part's text itself (results.py)
 
 
 def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
@@ -73,7 +74,7 @@ def fit_all(messages: Iterable[dict[str, Any]], reads: Reads) -> list[dict[str, 
     for message in messages:
         made = fit(message, reads)
         if reads.developer or made.get("role") != "developer":
-            fitted.append(made)
+            fitted += _before_calls(made) if reads.calls_for_none else [made]
             continue
         before = fitted[-1].get("content") if fitted and fitted[-1].get("role") == "system" else None
         content = made.get("content")
@@ -91,6 +92,8 @@ def fit(message: dict[str, Any], reads: Reads) -> dict[str, Any]:
     message = {name: value for name, value in message.items() if value is not None}
     if not message.get("tool_calls", True):
         del message["tool_calls"]
+    if message.get("role") in RESULTS:
+        message.setdefault("content", "")  # templates write a null as None
     if not reads.thinking:
         message = _without_thinking(message)
     reasoning = next((message[name] for name in REASONING if name in message), None)
@@ -110,9 +113,17 @@ def fit(message: dict[str, Any], reads: Reads) -> dict[str, Any]:
     return message
 
 
+def _before_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """A text beside calls, of which the template would write the text alone, as a message of its own before them."""
+    if not (message.get("tool_calls") and message.get("content")):
+        return [message]
+    said = {name: value for name, value in message.items() if name != "tool_calls"}
+    return [said, {"role": message.get("role"), "content": None, "tool_calls": message["tool_calls"]}]
+
+
 def with_contents(messages: list[dict[str, Any]], content: str | None) -> list[dict[str, Any]] | None:
     """The messages with this content where those that need none have none; None if all have one."""
-    lacking = [message.get("role") in ("assistant", *RESULTS) and "content" not in message for message in messages]
+    lacking = [message.get("role") == "assistant" and "content" not in message for message in messages]
     if not any(lacking):
         return None
     return [{**one, "content": content} if lacks else one for one, lacks in zip(messages, lacking, strict=True)]
@@ -120,12 +131,12 @@ def with_contents(messages: list[dict[str, Any]], content: str | None) -> list[d
 
 def _fit_parts(message: dict[str, Any], parts: list[dict[str, Any]], reads: Reads) -> list[dict[str, Any]] | str:
     """The parts, or their texts. Many a template loops over those of a user alone, and writes others as Python does, or
-    the first of them; one that loops over others, too, writes what it is given as one text: there is nothing between.
+    the first of them. What one that loops over others, too, is given as one text has nothing between its parts, either.
     """
     if not reads.parts:
         return "\n".join(map(_as_text, parts))
     result = message.get("role") in RESULTS
-    one = reads.text and (result or message.get("role") in SYSTEM or "tool_calls" in message)
+    one = reads.text and ((result and not reads.results) or message.get("role") in SYSTEM or "tool_calls" in message)
     if not one or any(part.get("type") != "text" for part in parts):
         return parts
     return ("\n" if result else "").join(map(_as_text, parts))

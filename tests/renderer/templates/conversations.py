@@ -73,6 +73,7 @@ IN_PARTS: dict[str, list[dict[str, Any]]] = {
     ],
     "no parts": [{"role": "user", "content": []}],
     "result in parts": [USER, calls(call(a=1), content=""), result(parts("4"))],
+    "result in two parts": [USER, calls(call(a=1), content=""), result(parts("4 ", " and no more"))],
 }
 TOOLS: list[dict[str, Any]] = [
     {

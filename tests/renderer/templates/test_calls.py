@@ -22,6 +22,7 @@ SPLITS = "{% for m in messages %}<{{ m['content'].split('</think>')[-1] }}>" + C
 AS_JSON = (  # a type that JSON does not know, and not something undefined, is what is wrong then
     "{% for m in messages %}{% set c = m.content %}<{{ c if c is string else c | tojson }}>" + CALLED
 )
+WRITES_NULLS = "{% for m in messages %}<{{ m.get('content') }}>" + CALLED
 NO_CALLS_BESIDE = (  # DeepSeek R1's distillates
     "{% for m in messages %}{% if m.role == 'assistant' and m['content'] is none %}"
     "{% for c in m['tool_calls'] %}({{ c.function.name }}){% endfor %}{% endif %}"
@@ -42,7 +43,8 @@ def test_a_call_needs_no_text_beside_it(template: str, without: dict[str, Any], 
 
 
 def test_a_result_needs_no_text(tmp_path: Path) -> None:
-    assert make(JOINS, tmp_path).render([USER, calls(CALL, content=""), result(None)]).endswith("<>(add)<>")
+    for template in (JOINS, WRITES_NULLS):  # the second as Gemma 4's
+        assert make(template, tmp_path).render([USER, calls(CALL, content=""), result(None)]).endswith("<>(add)<>")
 
 
 def test_what_a_template_has_against_a_conversation_is_told_as_ever(tmp_path: Path) -> None:
@@ -69,7 +71,15 @@ def test_null_is_tried_first_where_a_template_asks_for_it(tmp_path: Path) -> Non
 def test_calls_are_written_where_a_template_has_them_for_no_content_alone(
     content: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert make(NO_CALLS_BESIDE, tmp_path).render([USER, calls(CALL, **content), result("4")]) == "(add)"
+    for template in (NO_CALLS_BESIDE, NO_CALLS_BESIDE.replace("m['content'] is none", "not m['content']")):
+        assert make(template, tmp_path).render([USER, calls(CALL, **content), result("4")]) in ("(add)", "(add)<>")
+
+
+def test_a_text_beside_such_calls_stands_before_them(tmp_path: Path) -> None:
+    """The template would write the text, and its result with no call before it."""
+    for content in ("Let me see.", parts("Let me see.")):
+        turn = calls(CALL, CALL, content=content, reasoning_content="Hm.")
+        assert make(NO_CALLS_BESIDE, tmp_path).render([USER, turn, result("4")]) == "<Let me see.>(add)(add)"
 
 
 def test_the_final_message_goes_on_behind_calls_without_a_content(tmp_path: Path) -> None:
@@ -152,6 +162,27 @@ def test_texts_in_parts_are_one_text_where_templates_expect_one(
     assert "image" in ours.render([picture, USER]), "which no text can stand for"
     config = make_config({"chat_template": ONLY_USERS_HAVE_PARTS, "chat_template_content_format": "openai"})
     assert "'text': 'b'" in ChatTemplate(config, ours.model).render(both), "as the operator wants it"
+
+
+BY_MACRO = (  # as in Kimi K3, Gemma 4, Qwen3.5 and many others
+    "{% macro said(c) %}{% if c is string %}{{ c }}{% else %}{% for p in c %}[{{ p.text }}]{% endfor %}{% endif %}"
+    "{% endmacro %}{% for m in messages %}{{ said(m.content) }}{% endfor %}"
+)
+AS_THEY_ARE = "said(m.content) if m.role == 'user' else m.content"
+FIRST = "m.content if m.content is string else m.content[0].text"
+OF_RESULTS = {
+    "the template writes each": (BY_MACRO, "[a][b]"),
+    "it writes the first alone": (BY_MACRO.replace("said(m.content)", FIRST), "a\nb"),
+    "it writes them as Python does": (BY_MACRO.replace("said(m.content)", AS_THEY_ARE), "a\nb"),
+    "it writes them as JSON": (BY_MACRO.replace("said(m.content)", f"({AS_THEY_ARE}) | tojson"), '"a\\nb"'),
+    "it refuses them": (BY_MACRO + "{{ messages[2].content.strip() if messages[2].role == 'tool' }}", "a\nb"),
+}
+
+
+@pytest.mark.parametrize("name", OF_RESULTS)
+def test_results_in_parts(name: str, tmp_path: Path) -> None:
+    template, text = OF_RESULTS[name]
+    assert make(template, tmp_path).render([USER, calls(CALL, content=""), result(parts("a", "b"))]).endswith(text)
 
 
 # --- what was said and thought before them ---------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from .templates import ALL, CHATML, LLAMA_3, PARTS
 
 # Most templates read contents as text and arguments as objects. These do not.
 READS_PARTS = {"parts", "llama_4", "kimi_k2", "glm_45", "gemma_3"}
+WRITES_RESULTS_IN_PARTS = {"parts", "llama_4", "kimi_k2"}
 READS_ARGUMENTS_AS_TEXT = {"deepseek_v3"}
 KNOWS_DEVELOPERS = {"harmony", "nemotron"}  # to all others they are the system
 
@@ -81,7 +82,8 @@ def as_read(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if message["role"] == "developer" and name not in KNOWS_DEVELOPERS:
             message["role"] = "system"
         is_said = message["role"] in ("user", "assistant") and not message.get("tool_calls")
-        if isinstance(message.get("content"), list) and not (name in READS_PARTS and is_said):
+        is_written = message["role"] == "tool" and name in WRITES_RESULTS_IN_PARTS
+        if isinstance(message.get("content"), list) and not (name in READS_PARTS and is_said) and not is_written:
             message["content"] = "\n".join(part["text"] for part in message["content"])
         for call in message.get("tool_calls") or []:
             if name in READS_ARGUMENTS_AS_TEXT:
