@@ -20,6 +20,7 @@ NAMES = {  # the chat request's fields that have another name here
     "response_format": "output_config.format",
     "reasoning_effort": "output_config.effort",
     "thinking_token_budget": "thinking.budget_tokens",
+    "thinking_budget": "thinking.budget_tokens",
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
     "user": "metadata.user_id",
 }

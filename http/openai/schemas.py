@@ -14,7 +14,7 @@ from msgspec import Meta
 from actorserve.actors.protocol.request import INT32, INT64, MOST_LOGPROBS, NamedProcessor, Range, SamplingFields
 
 from ..media.schemas import MediaFields
-from .thinking import ReasoningOptions, ThinkingOptions, rename_thinking
+from .thinking import ReasoningOptions, ThinkingBudget, ThinkingOptions, rename_thinking
 
 Object = dict[str, Any]
 MAX_CHOICES = 128
@@ -152,9 +152,10 @@ class ChatRequest(GenerationFields, kw_only=True):
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     thinking_token_budget: Annotated[int | None, Range(-1)] = None
-    reasoning: ReasoningOptions | None = None  # these three say it by other names (thinking.py)
+    reasoning: ReasoningOptions | None = None  # these four say it by other names (thinking.py)
     thinking: ThinkingOptions | bool | None = None
     enable_thinking: bool | None = None
+    thinking_budget: ThinkingBudget | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, Logprobs] = None
     tools: list[msgspec.Raw] | None = None  # ChatTool; kept as they came, for the chat template

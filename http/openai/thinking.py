@@ -1,5 +1,6 @@
 """Thinking by the names of other servers' chats: `reasoning` (OpenRouter, SGLang), `thinking` (DeepSeek, GLM, Kimi) and
-`enable_thinking` (Qwen). To all that follows it is what OpenAI and vLLM have for it, and the chat template's switches.
+`enable_thinking` with `thinking_budget` (Qwen). To all that follows it is what OpenAI and vLLM have for it, and the chat
+template's switches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ T = TypeVar("T")
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 TURNED = {"enabled": True, "disabled": False}  # in other cases it is left to the template
 BUDGET = "thinking_token_budget"
+ThinkingBudget = Annotated[int, Meta(ge=-1)]  # -1: no limit
 
 
 class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,11 +28,13 @@ class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
     exclude: bool | None = None  # the answer does not tell it
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     summary: str | None = None  # none is made: the thinking itself is told
+    generate_summary: str | None = None  # its older name
 
 
 class ThinkingOptions(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["enabled", "disabled", "adaptive", "auto"] | None = None
     budget_tokens: Annotated[int, Meta(ge=1)] | None = None
+    display: Literal["summarized", "omitted"] | None = None  # the answer tells the thinking itself, or nothing of it
     clear_thinking: bool | None = None  # GLM's template: of earlier turns
     effort: str | None = None
     keep: Literal["all"] | None = None  # the opposite of the same, as Kimi's clients say it
@@ -38,7 +42,7 @@ class ThinkingOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 def rename_thinking(body: ChatRequest) -> None:
     """The body says the same by its other fields. ApiError names what contradicts them; chat_template_kwargs win."""
-    if body.reasoning is None and body.thinking is None and body.enable_thinking is None:
+    if all(given is None for given in (body.reasoning, body.thinking, body.enable_thinking, body.thinking_budget)):
         return
     reasoning, thinking = body.reasoning or ReasoningOptions(), body.thinking
     variables: dict[str, object] = {}
@@ -56,8 +60,10 @@ def rename_thinking(body: ChatRequest) -> None:
         body.chat_template_kwargs = variables | (body.chat_template_kwargs or {})
     efforts = {"reasoning_effort": body.reasoning_effort, "reasoning.effort": reasoning.effort}
     body.reasoning_effort = _agreed({**efforts, "thinking.effort": options.effort})
-    told = None if reasoning.exclude is None else not reasoning.exclude
-    body.include_reasoning = _agreed({"include_reasoning": body.include_reasoning, "reasoning.exclude": told})
+    told = {"include_reasoning": body.include_reasoning}
+    told["reasoning.exclude"] = None if reasoning.exclude is None else not reasoning.exclude
+    told["thinking.display"] = None if options.display is None else options.display != "omitted"
+    body.include_reasoning = _agreed(told)
     body.thinking_token_budget = _agreed(_budgets(body))
 
 
@@ -70,6 +76,7 @@ def _budgets(body: ChatRequest) -> dict[str, int | None]:
     thinking, reasoning = body.thinking, body.reasoning
     return {
         BUDGET: body.thinking_token_budget,
+        "thinking_budget": body.thinking_budget,
         "thinking.budget_tokens": thinking.budget_tokens if isinstance(thinking, ThinkingOptions) else None,
         "reasoning.max_tokens": None if reasoning is None else reasoning.max_tokens,
     }

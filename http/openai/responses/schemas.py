@@ -10,13 +10,14 @@ from actorserve.actors.protocol.request import SAMPLING_FIELDS, Range, SamplingF
 
 from ...media.schemas import MediaFields
 from ..schemas import Logprobs, Priority
+from ..thinking import ThinkingBudget
 
 Object = dict[str, Any]
 MCP = "mcp"  # the type of tools that are called here
 
 PASSED = (  # go to the chat request as they are: it has them under the same name
     *("model", "stream", "user", "metadata", "service_tier", "parallel_tool_calls", "chat_template_kwargs"),
-    *("stop", "structured_outputs", "thinking_token_budget", "enable_thinking"),  # not OpenAI's, nor are all of
+    *("stop", "structured_outputs", "thinking_token_budget", "enable_thinking", "thinking_budget"),  # not OpenAI's
     *("priority", "request_id"),
     *SAMPLING_FIELDS,
 )
@@ -137,6 +138,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     structured_outputs: Any = None
     thinking_token_budget: Annotated[int | None, Range(-1)] = None
     enable_thinking: bool | None = None
+    thinking_budget: ThinkingBudget | None = None
     priority: Priority = None
     request_id: str | None = None
 

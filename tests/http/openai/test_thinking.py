@@ -53,6 +53,7 @@ def variables(**fields: Any) -> Any:
         ),
         ({"thinking": {"type": "enabled", "keep": None}}, ON),
         ({"reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning_effort": "low"}),
+        ({"reasoning": {"effort": "low", "generate_summary": "auto"}}, {"reasoning_effort": "low"}),
         ({"thinking": False, "enable_thinking": False}, OFF),
         ({"reasoning": {"enabled": False}}, OFF),
         ({"reasoning": {"effort": "none"}}, {**OFF, "reasoning_effort": "none"}),
@@ -67,9 +68,12 @@ def test_the_template_is_told(fields: dict[str, Any], told: dict[str, Any]) -> N
 
 
 def test_how_much_is_thought_and_whether_it_is_told() -> None:
-    for fields in ({"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}):
+    for fields in ({"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}, {"thinking_budget": 9}):
         assert ask(**fields).rendering["thinking_budget"] == 9
+    assert ask(thinking_budget=-1).rendering["thinking_budget"] is None
     assert ask(reasoning={"exclude": True}).wants.reasoning is False
+    assert ask(thinking={"type": "adaptive", "display": "omitted"}).wants.reasoning is False
+    assert ask(thinking={"type": "adaptive", "display": "summarized"}).wants.reasoning is True
     assert ask(reasoning={"exclude": False}).wants.reasoning is ask().wants.reasoning is True
 
 
@@ -88,6 +92,10 @@ def test_how_much_is_thought_and_whether_it_is_told() -> None:
         ({"reasoning": {"exclude": True}, "include_reasoning": True}, "reasoning.exclude"),
         ({"reasoning": {"max_tokens": 8}, "thinking": BUDGET}, "reasoning.max_tokens"),
         ({"thinking": BUDGET, "thinking_token_budget": 8}, "thinking.budget_tokens"),
+        ({"thinking_budget": 9, "thinking_token_budget": 8}, "thinking_budget"),
+        ({"thinking_budget": -2}, "thinking_budget"),
+        ({"thinking": {"display": "all"}}, "thinking.display"),
+        ({"thinking": {"display": "omitted"}, "include_reasoning": True}, "thinking.display"),
     ],
 )
 def test_what_cannot_be_is_named(fields: dict[str, Any], param: str) -> None:
@@ -99,6 +107,7 @@ def test_what_cannot_be_is_named(fields: dict[str, Any], param: str) -> None:
     [
         (PLUGIN, {"reasoning": {"max_tokens": 9}}, "reasoning.max_tokens"),
         (PLUGIN, {"thinking": BUDGET}, "thinking.budget_tokens"),
+        (PLUGIN, {"thinking_budget": 9}, "thinking_budget"),
         (None, {"thinking_token_budget": 9}, "thinking_token_budget"),
     ],
 )
@@ -107,7 +116,7 @@ def test_a_budget_needs_a_model_whose_thinking_is_known(parser: str | None, fiel
     assert error.param == param and error.message.startswith(f"{param}: how this model marks its thinking")
 
 
-@pytest.mark.parametrize("fields", [{"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}])
+@pytest.mark.parametrize("fields", [{"reasoning": {"max_tokens": 9}}, {"thinking": BUDGET}, {"thinking_budget": 9}])
 def test_a_model_that_does_not_think_keeps_to_any_budget(fields: dict[str, Any]) -> None:
     assert ask(SETTINGS, **fields).rendering["thinking_budget"] is None
 
@@ -118,9 +127,10 @@ def test_a_budget_that_cannot_be_rendered_is_named_as_its_client_does() -> None:
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_responses_take_qwens_name_for_it(on: bool) -> None:
-    chat = to_chat(read(ResponsesRequest, body_of(input="a", enable_thinking=on)))
-    assert chat_request(chat).chat_template_kwargs == (ON if on else OFF)
+def test_responses_take_qwens_names_for_it(on: bool) -> None:
+    body = read(ResponsesRequest, body_of(input="a", enable_thinking=on, thinking_budget=9))
+    chat = chat_request(to_chat(body))
+    assert chat.chat_template_kwargs == (ON if on else OFF) and chat.thinking_token_budget == 9
 
 
 def test_responses_have_another_name_for_the_rest() -> None:
