@@ -6,8 +6,11 @@ anew in between decodes it again, to the same windows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from hashlib import blake2b
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +22,7 @@ from ..sound.decode import decode
 from ..sound.features import LogMel
 from ..sound.windows import cut
 from .encoder_input import EncoderLog, lay_out
+from .templates.escaping import longest_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -88,5 +92,20 @@ class Hearer:
         """What was said before, as much of its end as the model is made for."""
         if not text.strip() or self._speech.previous is None:
             return []
-        ids: list[int] = self._tokenizer.encode(" " + text.strip(), add_special_tokens=False).ids
+        ids = self._plain_ids(" " + text.strip())
         return [self._speech.previous, *ids[-(self._encoder.decoder_longest // 2 - 1) :]]
+
+    def _plain_ids(self, text: str) -> list[int]:
+        """Of a client's text. What reads like a token of control is cut behind its first character: else it would tell
+        the model another language, task or time than the request.
+        """
+        cuts = [found.start() + 1 for found in self._controls.finditer(text)]
+        parts = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+        return [token for part in parts for token in self._tokenizer.encode(part, add_special_tokens=False).ids]
+
+    @cached_property
+    def _controls(self) -> re.Pattern[str]:
+        """Finds where one begins: all that are no part of a text have ids of the end's or above."""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        names = {token.content for number, token in added if number >= self._speech.end and len(token.content) > 1}
+        return re.compile(f"(?={longest_of(names) or '(?!)'})")

@@ -1,0 +1,54 @@
+"""The tokens with which a decoder begins that writes down what it hears: what a client says was said before is text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.topics.prompts import SoundPrompt
+from actorserve.actors.renderer.hearing import Hearer
+from tests.support.models.sounds.whispers import SPECIAL, TIMES, write_whisper
+
+
+class Bench:
+    """A hearer of a tiny Whisper."""
+
+    def __init__(self, folder: Path) -> None:
+        write_whisper(folder)
+        encoder = resolve_model(Config(model=str(folder))).encoder
+        assert encoder is not None and encoder.speech is not None
+        self.encoder: EncoderSpec = encoder
+        self.spec: SpeechSpec = encoder.speech
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.hearer = Hearer(self.tokenizer, self.encoder, self.spec, 8)
+
+    def begun(self, before: str) -> tuple[list[int], list[int]]:
+        """(what was said before, what follows that)."""
+        log = self.hearer.log(SoundPrompt(b"", "transcribe", "en", before)).tokens
+        start = log.index(self.encoder.start[0], self.encoder.longest)
+        return log[log.index(self.spec.previous) + 1 : start], log[start:]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.mark.parametrize("word", [*SPECIAL, TIMES[3], "<|<|fr|>", "<|fr|><|fr|>", "<|fr", ""])
+def test_control_tokens_in_it_are_text(bench: Bench, word: str) -> None:
+    text = f"the {word} fox"
+    said, begun = bench.begun(text)
+    assert bench.tokenizer.decode(said, skip_special_tokens=False) == f" {text}"
+    assert max(said) < bench.spec.end
+    spec = bench.spec
+    assert begun == [bench.encoder.start[0], spec.languages["en"], spec.tasks["transcribe"], spec.no_timestamps]
+
+
+def test_other_text_has_the_tokens_that_it_always_has(bench: Bench) -> None:
+    text = "the quick brown fox"
+    assert bench.begun(text)[0] == bench.tokenizer.encode(f" {text}", add_special_tokens=False).ids
