@@ -1,6 +1,6 @@
 """Thinking by the names of other servers' chats: `reasoning` (OpenRouter, SGLang), `thinking` (DeepSeek, GLM, Kimi) and
-`enable_thinking` with `thinking_budget` (Qwen). To all that follows it is what OpenAI and vLLM have for it, and the chat
-template's switches.
+`enable_thinking` with `thinking_budget` (Qwen). To all that follows it is what OpenAI and vLLM have for it, and the
+chat template's switches.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ ANY_KEY = "[...]"  # behind it a path is within a value of an object whose keys 
 UNKNOWN = re.compile(r"unknown field `(.+?)`")
 STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(?P<number>-?[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)', re.S)
 MOST_REWRITTEN = 256 << 10  # bytes of a body that is read twice
+EMPTY_OBJECT = re.compile(r"^Expected `object[^`]*`, got `array` - at `\$\.(\w+)`$")
 EXACT = 1 << 53  # from here on, a float's integer need not be the one that was written
 RANK = "X-data-parallel-rank"
 LONGEST_NUMBER = 9  # digits of an engine's
@@ -70,13 +71,27 @@ def decode_query(kind: type[T], given: Mapping[str, str]) -> T:
 
 
 def _decoded(kind: type[T], body: bytes) -> T:
-    """As msgspec has it, but 1.0 is an integer: JSON knows no difference, and some languages write all numbers so."""
+    """As msgspec has it, but 1.0 is an integer: JSON knows no difference, and some languages write all numbers so; and
+    a field's empty object may be an empty array, which PHP writes of both.
+    """
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        if "got `float`" not in str(error) or len(body) > MOST_REWRITTEN:
+        if len(body) > MOST_REWRITTEN:
+            raise
+        if (name := EMPTY_OBJECT.search(str(error))) is not None and (changed := _with_object(body, name[1])):
+            return _decoded(kind, changed)
+        if "got `float`" not in str(error):
             raise
         return msgspec.json.decode(STRING_OR_NUMBER.sub(_as_integer, body), type=kind)
+
+
+def _with_object(body: bytes, name: str) -> bytes | None:
+    """With an empty object where this field is an empty array; None where it holds something."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    if msgspec.json.decode(fields[name]):
+        return None
+    return msgspec.json.encode(fields | {name: msgspec.Raw(b"{}")})
 
 
 def _as_integer(found: re.Match[bytes]) -> bytes:

@@ -286,11 +286,18 @@ def calls_with(field: str) -> list[Any]:
         ("store", False),
         ("suffix", ""),
         ("bad_words", []),
+        ("logit_bias", []),  # PHP's empty object
+        ("chat_template_kwargs", []),
     ],
 )
 def test_clients_defaults_are_taken(field: str, value: Any) -> None:
     for call in calls_with(field):
         assert call(seed=1, **{field: value}) == call(seed=1)
+
+
+def test_an_array_that_holds_something_is_no_object() -> None:
+    error = refusal(for_chat, logit_bias=[1], chat_template_kwargs=[])
+    assert error.param == "logit_bias" and "Expected `object | null`, got `array`" in error.message
 
 
 @pytest.mark.parametrize(
