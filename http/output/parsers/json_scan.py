@@ -1,7 +1,8 @@
 """One JSON value in a text that comes in cuts: where it ends, without building it.
 
 Strict about structure, lenient about what models do to strings and words: of a line break in a string, an escape that
-JSON has not, and Python's True, False and None it makes JSON. All else goes to the client as it stands.
+JSON has not, half of a character, and Python's True, None or NaN it makes JSON. All else goes to the client as it
+stands.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from enum import Enum, auto
 _SPACE = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[-+.\w]*")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
-_WORDS = {"True": "true", "False": "false", "None": "null"}
+_WORDS = {
+    **{"True": "true", "False": "false", "None": "null"},
+    **{"NaN": "null", "Infinity": "1e999", "-Infinity": "-1e999"},  # JSON.stringify's NaN; a number beyond all floats
+}
+_UNKNOWN = "\\ufffd"  # in the place of half a character: texts in UTF-8 have none
 _ESCAPED = '"\\/bfnrt'
 _DIGITS = "0123456789abcdefABCDEF"
 
@@ -42,6 +47,7 @@ class JsonScan:
         self._is_key = False
         self._said: list[str] = []
         self._begun: str | None = None  # a word, as long as it may become one of Python's; the digits of a code
+        self._half = ""  # the first of two codes that are one character
 
     def push(self, text: str, at: int) -> int:
         """How far the text from `at` on belongs to the value."""
@@ -89,6 +95,8 @@ class JsonScan:
         return end
 
     def _in_string(self, text: str, at: int) -> int:
+        if text[at] != "\\":
+            self._give_up_half()
         end = _end(_PLAIN, text, at)
         self._said.append(text[at:end])
         if end == len(text):
@@ -106,7 +114,9 @@ class JsonScan:
         self._state = _State.STRING
         if char == "u":
             self._state, self._begun = _State.CODE, ""
-        elif char == "'":
+            return at + 1
+        self._give_up_half()
+        if char == "'":
             self._said.append(char)
         elif char in _ESCAPED:
             self._said.append("\\" + char)
@@ -121,8 +131,31 @@ class JsonScan:
         if char in _DIGITS and len(digits) < 4:
             return at + 1
         self._state = _State.STRING
-        self._said.append(("\\u" if char in _DIGITS else "\\\\u") + digits)
-        return at + (char in _DIGITS)
+        if char in _DIGITS:
+            self._character(f"\\u{digits}", int(digits, 16))
+            return at + 1
+        self._give_up_half()
+        self._said.append("\\\\u" + digits)
+        return at
+
+    def _character(self, escape: str, code: int) -> None:
+        """One that is written as its code, or half of one."""
+        is_second = 0xDC00 <= code <= 0xDFFF
+        if is_second and self._half:
+            self._said.append(self._half + escape)
+            self._half = ""
+            return
+        self._give_up_half()
+        if 0xD800 <= code <= 0xDBFF:
+            self._half = escape
+        else:
+            self._said.append(_UNKNOWN if is_second else escape)
+
+    def _give_up_half(self) -> None:
+        """The other half does not come."""
+        if self._half:
+            self._said.append(_UNKNOWN)
+            self._half = ""
 
     def _mark(self, char: str) -> bool:
         """A character outside strings and words: may it stand here?"""

@@ -153,6 +153,6 @@ def _in_python(text: str) -> str | None:
     try:
         value = ast.literal_eval(text)
         said = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return said if encodable(said) else json.dumps(value)
+        return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of characters put together
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actorserve.actors.protocol.topics.arguments import ObjectText
 from actorserve.http.output.parsers.json_scan import JsonScan, mended
 
 VALUES = st.recursive(
@@ -69,8 +70,8 @@ def test_breaks_where_no_value_goes_on_so(text: str, end: int) -> None:
 
 
 def test_words_are_taken_as_they_are() -> None:
-    assert scanned('{"a": Nones, "b": NaN, "c": 1.e+5x}') == (35, True, False)
-    assert mended('{"a": Nones, "b": NaN, "c": 1.e+5x} ') == '{"a": Nones, "b": NaN, "c": 1.e+5x}'
+    assert scanned('{"a": Nones, "b": nan, "c": 1.e+5x}') == (35, True, False)
+    assert mended('{"a": Nones, "b": nan, "c": 1.e+5x} ') == '{"a": Nones, "b": nan, "c": 1.e+5x}'
 
 
 @pytest.mark.parametrize(
@@ -82,8 +83,22 @@ def test_words_are_taken_as_they_are() -> None:
         (r'["\d+\.\w", "\\d", "it\'s", "\"\/\b"]', [r"\d+\.\w", r"\d", "it's", '"/\b']),
         (r'["C:\users", "\u00e9\u12", "\uD83D\uDE42", "\u"]', [r"C:\users", "é\\u12", "🙂", "\\u"]),
         ('{"a\nb": 1}', {"a\nb": 1}),
+        ('[NaN, Infinity, -Infinity, -1, "NaN"]', [None, float("inf"), float("-inf"), -1, "NaN"]),
+        (r'["\uD83D", "\uDE42", "\uD83Dx", "\uD83D\n", "\uD83D\u0041"]', ["�", "�", "�x", "�\n", "�A"]),
+        (r'["\uD83D\uD83D\uDE42", "\uD83D\u12"]', ["�🙂", "�\\u12"]),
     ],
 )
 def test_what_is_nearly_json_becomes_it(text: str, value: object) -> None:
     assert scanned(text) == (len(text), True, False)
     assert json.loads(mended(text)) == value
+
+
+@pytest.mark.parametrize("text", ['{"a": NaN, "b": 1}', '{"a": -Infinity, "b": 1}', r'{"a": "\uD83D", "b": 1}'])
+def test_what_is_said_is_an_object_to_who_reads_it_as_it_comes(text: str) -> None:
+    """Clients of Anthropic's and Ollama's APIs get what of arguments is JSON: nothing of these is lost to them."""
+    said = ObjectText()
+    scan = JsonScan()
+    for char in text:
+        scan.push(char, 0)
+        said.feed(scan.take())
+    assert json.loads(said.object())["b"] == 1
