@@ -24,6 +24,7 @@ from actorserve.actors.worker.models.sharding import Alone, shard
 from actorserve.actors.worker.models.weights import open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from tests.support.models.greedy import assert_greedy, reference
+from tests.support.models.weight_formats import FORMATS
 
 from .cpu.test_executor import prompts
 from .driver import Driver, Sequence, config_for, make_runner
@@ -194,6 +195,79 @@ def test_stacked_experts_of_8_bits_have_their_scales_beside_them(
     check_weights(folder, shape)
     read = open_checkpoint(folder, shape)
     assert meant and all(torch.equal(read(name, ALL, None), tensor) for name, tensor in meant.items())
+
+
+LLAMA4_FLOATS = ["self_attn", "shared_expert", "router", "model.layers.0.feed_forward", "model.layers.2.feed_forward"]
+
+
+def numbers_of_8_bits(weight: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """(numbers, scales in this shape, what they mean) of [experts, columns, rows]: a scale for so many of its parts."""
+    scales = torch.rand(shape, generator=torch.Generator().manual_seed(len(weight)))
+    numbers = (weight * 8).to(torch.float8_e4m3fn)
+    spread = scales if scales.numel() == 1 else scales.view(len(weight), 1, -1)
+    spread = (
+        spread.reshape(()) if scales.numel() == 1 else spread.repeat_interleave(weight.shape[2] // spread.shape[2], 2)
+    )
+    return numbers, scales, numbers.float() * spread
+
+
+def fp8_by_tensor(
+    scales: Callable[[int], tuple[int, ...]],
+) -> Callable[[str, Tensor], tuple[dict[str, Tensor], Tensor]]:
+    """Model Optimizer's; `scales`: their shape, of so many linears."""
+
+    def pack(name: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        numbers, scale, meant = numbers_of_8_bits(weight, scales(2 if "gate_up" in name else 1))
+        return {name: numbers, f"{name}_weight_scale": scale, f"{name}_input_scale": torch.tensor(0.5)}, meant
+
+    return pack
+
+
+def fp8_by_row(name: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Meta's own, which transposes the one and not the other."""
+    experts, _, rows = weight.shape
+    numbers, scale, meant = numbers_of_8_bits(weight, (experts, 1, rows) if "gate_up" in name else (experts, rows, 1))
+    return {name: numbers, f"{name}_scale": scale}, meant
+
+
+def nvfp4(name: str, weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    experts, _, rows = weight.shape
+    found, exact = FORMATS["modelopt_nvfp4"].pack(weight.transpose(1, 2).flatten(0, 1).double().numpy())
+    stacked = {end: part.unflatten(0, (experts, rows)).transpose(1, 2) for end, part in found.items() if part.ndim > 1}
+    packed = {name: stacked["weight"], f"{name}_weight_scale": stacked["weight_scale"]}
+    meant = torch.from_numpy(exact).float().unflatten(0, (experts, rows)).transpose(1, 2)
+    return packed | {f"{name}_weight_scale_2": found["weight_scale_2"]}, meant
+
+
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": LLAMA4_FLOATS}
+LLAMA4_FORMATS: dict[str, tuple[dict[str, Any], Callable[[str, Tensor], tuple[dict[str, Tensor], Tensor]]]] = {
+    "one scale": (MODELOPT, fp8_by_tensor(lambda linears: ())),
+    "a scale for each expert": (MODELOPT, fp8_by_tensor(lambda linears: (5,))),
+    "a scale for each linear": (MODELOPT, fp8_by_tensor(lambda linears: (5, linears))),
+    "a scale for each row": ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": LLAMA4_FLOATS}, fp8_by_row),
+    "4 bits": (MODELOPT | {"quant_algo": "NVFP4"}, nvfp4),
+}
+
+
+@pytest.mark.parametrize("kind", LLAMA4_FORMATS)
+def test_experts_of_llama_4_as_they_are_published_in_few_bits(kind: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """All of a layer in one tensor, with columns before rows, and what belongs to it beside it."""
+    source, (said, pack) = checkpoints("llama4"), LLAMA4_FORMATS[kind]
+    tensors, means = load_file(source / "model.safetensors"), {}
+    for name in [name for name in tensors if name.endswith("_proj")]:
+        packed, means[name] = pack(name, tensors.pop(name))
+        tensors |= packed
+    folder = rewritten(source, tmp_path / "packed", tensors, quantization_config=said)
+    shape = shape_of(folder)
+    check_weights(folder, shape)
+    read, width = open_checkpoint(folder, shape), shape.moe.intermediate_size if shape.moe else 0
+    for name, meant in means.items():
+        for expert, own in enumerate(meant.transpose(1, 2)):
+            parts = {"gate_proj": own[:width], "up_proj": own[width:]} if "gate_up" in name else {"down_proj": own}
+            for part, weight in parts.items():
+                found = read(f"{name.rpartition('.')[0]}.{expert}.{part}.weight", ALL, None)
+                torch.testing.assert_close(found, weight, rtol=1e-6, atol=0)
+    assert len(means) == 4
 
 
 def test_a_stacked_tensor_of_another_shape_is_named(packed: Path, tmp_path: Path) -> None:

@@ -5,13 +5,15 @@ A tensor [experts, …] is a weight of floats, a bias, or what a format has in t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import NamedTuple
 
 from ..layers import LinearSpec, MoeSpec, StackedExperts
 from .stored import StoredSpec
 
-BY_PLACE = (".weight", ".weight_scale_inv")  # have rows and columns, or blocks of them: what is transposed has these so
+SCALE = ".weight_scale"  # of rows alone, or of blocks: what is transposed may leave it as it is
+BY_PLACE = (".weight", ".weight_scale_inv", SCALE)  # have rows and columns, or blocks of them: transposed with these
 Names = Callable[[LinearSpec], Iterator[str]]  # of the tensors of a linear, were it by itself
 
 
@@ -34,9 +36,20 @@ class StackedPart(NamedTuple):
         each = whole // self.linears
         return slice(self.number * each, (self.number + 1) * each)
 
+    def place(self, numbers: int) -> slice:
+        """Where its own stands of so many numbers: one for all, for each expert, or for each of their linears."""
+        if numbers == 1:
+            return slice(1)
+        at = self.expert if numbers == self.experts else self.expert * self.linears + self.number
+        return slice(at, at + 1)
+
     def stacked(self, own: StoredSpec) -> StoredSpec:
         """The tensor of all, of that of one."""
         assert own.shape is not None
+        if math.prod(own.shape) == 1:
+            counts = ((self.experts,), (self.experts, self.linears))
+            also = [count + ones for count in counts for ones in ((), (1,), (1, 1))]
+            return own._replace(shape=(), also=((1,), *also, (self.experts, 1, self.linears)))
         rows, *others = own.shape
         sizes = [self.linears * rows, *others]
         as_named, turned = (self.experts, *sizes), (self.experts, *reversed(sizes))
@@ -58,10 +71,11 @@ def stacked_parts(moe: MoeSpec, there: Container[str], names: Names) -> dict[str
         ):
             for number, linear in enumerate(linears):
                 for own in names(linear):
-                    whole = _whole(name, own)
+                    whole = _whole(name, own, there)
                     transposed = stacked.transposed and own.endswith(BY_PLACE)
                     place = expert, moe.experts, number, len(linears)
-                    found[own] = StackedPart(whole, *place, transposed, interleaved, transposed and stacked.either)
+                    either = transposed and (stacked.either or own.endswith(SCALE))
+                    found[own] = StackedPart(whole, *place, transposed, interleaved, either)
     return found
 
 
@@ -80,11 +94,13 @@ def stacked_specs(specs: Mapping[str, StoredSpec], parts: Mapping[str, StackedPa
 def _is_stacked(moe: MoeSpec, stacked: StackedExperts, there: Container[str], names: Names) -> bool:
     (first, *_), _ = moe.expert(0)
     own = list(names(first))
-    if any(_whole(stacked.gate_up, name) in there for name in own):
+    if any(_whole(stacked.gate_up, name, there) in there for name in own):
         return True
     return stacked.usual and not any(name in there for name in own)
 
 
-def _whole(name: str, own: str) -> str:
+def _whole(name: str, own: str, there: Container[str]) -> str:
+    """Model Optimizer has the whole name of a scale there."""
     kind = own.rpartition(".")[2]
-    return name if kind == "weight" else f"{name}_{kind.removeprefix('weight_')}"
+    full = f"{name}_{kind}"
+    return name if kind == "weight" else full if full in there else f"{name}_{kind.removeprefix('weight_')}"

@@ -5,6 +5,7 @@ Of a tensor no more than one expert's part is read at a time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -20,6 +21,9 @@ def unstacked(read: Read, parts: Mapping[str, StackedPart], shapes: Mapping[str,
         part = parts.get(name)
         if part is None:
             return read(name, rows, columns)
+        if math.prod(shapes[name]) == 1:
+            numbers = read(part.name, slice(None), None).reshape(-1)
+            return numbers[part.place(len(numbers))]
         whole = read(part.name, slice(part.expert, part.expert + 1), None)[0]
         if part.transposed and len(whole) == shapes[name][1]:  # else it is a checkpoint that has rows before columns
             whole = whole.t()
