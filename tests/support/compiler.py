@@ -11,7 +11,8 @@ import pytest
 
 from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.kernels.cpu.native import library as native
-from actorserve.kernels.cpu.native.library import NativeError, cache_folder, find_compiler
+from actorserve.kernels.cpu.native.compiler import NativeError, find_compiler
+from actorserve.kernels.cpu.native.library import cache_folder
 
 
 def need_compiler() -> None:
@@ -50,7 +51,7 @@ class Compiler:
         self._becomes(f'exec {shlex.join(find_compiler())} "$@"')
         own = native.variants(cpu_flags())[0]
         self._kernels.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._kernels / f"{own.name}-{native._key(own, [str(self.script)])}.so"
+        file = self._kernels / native.file_name(own, [str(self.script)])
         file.write_bytes(made[0].content)
         file.chmod(0o700)
 

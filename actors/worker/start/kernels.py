@@ -19,7 +19,8 @@ import time
 from hashlib import blake2b
 from pathlib import Path
 
-from actorserve.kernels.cpu.native.library import Image, Library, NativeError, load, load_image
+from actorserve.kernels.cpu.native.compiler import NativeError
+from actorserve.kernels.cpu.native.library import Image, Library, load, load_image
 from actorserve.shm.kernels import Choice, KernelsFile
 
 from ...model.config_json import find_architecture
@@ -55,7 +56,9 @@ def use_kernels(context: Context, threads: int, promised: bool = False) -> int:
         context.log.error("kernels: %s; requests wait until they can be had", error)
         time.sleep(AGAIN_S)
         sys.exit(RENEW)
-    (context.log.warning if words.startswith(TROUBLE) else context.log.info)("kernels: %s", words)
+    library = native.current()
+    slow = words.startswith(TROUBLE) or (library is not None and library.lack)
+    (context.log.warning if slow else context.log.info)("kernels: %s", words)
     return threads
 
 

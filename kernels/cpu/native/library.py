@@ -1,12 +1,13 @@
 """The CPU kernels in C: compiled once by the machine's C compiler, kept in the user's cache folder, loaded by ctypes.
 
 For each kind of processor they are another library (VARIANTS): only that of this machine is compiled, in a second or
-two. Its name holds a hash of sources, flags and compiler. It is written in a folder of its own and renamed, so that
-two who start at once, or one who is killed while it compiles, leave a whole library or none; what the killed leave
-behind, a later start removes. Behind it stands its digest: what a disk has damaged would end the process that loads it,
-and is compiled again. A cache that others may write is not used. Where there is none, or it lacks the library and is
-full or cannot be written, this is compiled anew at each start, but for later lives of a server's workers, to which it
-is handed on. Where it cannot be had the caller is told why, and computes by torch.
+two. Its name holds a hash of sources and flags, and one of the compiler; where there is no compiler, what any has made
+of these sources is taken. It is written in a folder of its own and renamed, so that two who start at once, or one who
+is killed while it compiles, leave a whole library or none; what the killed leave behind, a later start removes. Behind
+it stands its digest: what a disk has damaged would end the process that loads it, and is compiled again. A cache that
+others may write is not used. Where there is none, or it lacks the library and is full or cannot be written, this is
+compiled anew at each start, but for later lives of a server's workers, to which it is handed on. Where it cannot be had
+the caller is told why, and computes by torch.
 
 One process, one library, one pool of threads, made at the first use: never before a fork. Knows no options.
 """
@@ -14,14 +15,11 @@ One process, one library, one pool of threads, made at the first use: never befo
 from __future__ import annotations
 
 import ctypes
-import errno
 import hashlib
 import os
 import platform
-import shlex
 import shutil
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -30,24 +28,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from .compiler import CompilerError, NativeError, find_compiler, identity, run
+
 FOLDER = Path(__file__).parent
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # each operation rounds by itself
 COMMON = ("-std=gnu11", "-O3", "-fPIC", "-pthread", "-Wno-psabi", *EXACT)
-COMPILE_SECONDS = 120.0
 STALE_SECONDS = 3600.0  # a folder that is being compiled in is not as old
-COMPILERS = ("cc", "gcc", "clang")
-FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 NEW = ".new-"
 DIGEST = hashlib.sha256
 LINE = 64  # bytes of a cache line
-
-
-class NativeError(Exception):
-    """Why there are no kernels of our own."""
-
-
-class CompilerError(NativeError):
-    """The compiler does not take the sources: it, or its assembler, may be older than what the processor can do."""
 
 
 class Variant(NamedTuple):
@@ -98,6 +87,7 @@ class Library:
         there."""
         self.name, self.variant = name, name.partition("-")[0]
         self.seconds = seconds
+        self.lack = ""  # why it is not the quickest that this processor runs, if it is another
         try:
             self.functions = ctypes.CDLL(str(path))
         except OSError as error:  # a folder from which nothing may be run
@@ -198,19 +188,38 @@ def load(flags: Set[str], variant: str | None = None, keep: Callable[[Image], No
     found = [one for one in variants(flags) if variant in (None, one.name)]
     if not found:
         raise NativeError(f"this processor has no {variant}")
-    compiler = find_compiler()
+    try:
+        compiler = find_compiler()
+    except NativeError as error:
+        return _left(found, error, keep)
     errors: list[CompilerError] = []
     for own in found:
         try:
-            return _load(own, compiler, keep)
+            library = _load(own, compiler, keep)
         except CompilerError as error:
             errors.append(error)
+            continue
+        library.lack = f"not {found[0].name}: {errors[0]}" if errors else ""
+        return library
     raise errors[0]
+
+
+def _left(found: Sequence[Variant], error: NativeError, keep: Callable[[Image], None] | None) -> Library:
+    """What a compiler that is not there has made of these sources, as in an image; if it has made none, the error."""
+    folder = cache_folder()
+    for own in found if folder is not None else ():
+        with suppress(OSError):
+            for path in sorted(folder.glob(f"{_made_of(own)}-*.so")):
+                if _is_ours(path) and _is_whole(path):
+                    library = _loaded(path, 0.0, keep)
+                    library.lack = f"not {found[0].name}: {error}" if own != found[0] else ""
+                    return library
+    raise error
 
 
 def _load(own: Variant, compiler: Sequence[str], keep: Callable[[Image], None] | None) -> Library:
     try:
-        name = f"{own.name}-{_key(own, compiler)}.so"
+        name = file_name(own, compiler)
         if (folder := cache_folder()) is not None:
             with suppress(OSError):  # it is full, or may not be written
                 return _loaded(folder / name, _cached(folder / name, own, compiler), keep)
@@ -257,35 +266,26 @@ def load_image(image: Image) -> Library:
         raise NativeError(f"{image.name} in memory: {error}") from None
 
 
-def find_compiler() -> list[str]:
-    """The words of $CC, or what the machine has."""
-    given = os.environ.get("CC", "").strip()
-    try:
-        commands = [[given], shlex.split(given)] if given else [[name] for name in COMPILERS]
-    except ValueError as error:
-        raise NativeError(f"CC={given}: {error}") from None
-    for name, *words in commands:
-        if found := shutil.which(name):
-            return [found, *words]
-    raise NativeError(f"there is no C compiler ({given or ', '.join(COMPILERS)})")
-
-
 def sources() -> list[Path]:
     """All files that the library is made of."""
     return sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
 
 
-def _key(variant: Variant, compiler: Sequence[str]) -> str:
-    made_of = [platform.machine(), *COMMON, *variant.flags]
-    for word in compiler:
-        made_of.append(word)
-        if program := shutil.which(word):  # behind ccache there is another one
-            state = Path(program).resolve().stat()
-            made_of += [str(state.st_size), str(state.st_mtime_ns)]
-    digest = hashlib.sha256("\0".join(made_of).encode())
+def file_name(variant: Variant, compiler: Sequence[str]) -> str:
+    """Of the library that this compiler makes."""
+    return f"{_made_of(variant)}-{_digest(identity(compiler)).hexdigest()[:16]}.so"
+
+
+def _made_of(variant: Variant) -> str:
+    """How the names begin of all that compilers make of the sources for this processor."""
+    digest = _digest([platform.machine(), *COMMON, *variant.flags])
     for file in sources():
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:24]
+    return f"{variant.name}-{digest.hexdigest()[:24]}"
+
+
+def _digest(words: Sequence[str]) -> hashlib._Hash:
+    return hashlib.sha256("\0".join(words).encode())
 
 
 def cache_folder() -> Path | None:
@@ -340,24 +340,8 @@ def _compile(compiler: Sequence[str], variant: Variant, target: Path) -> float:
         pairs = zip(files, made, strict=True)
         commands = [[*compiler, *COMMON, *variant.flags, "-c", str(file), "-o", str(out)] for file, out in pairs]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for _ in pool.map(_run, commands):
+            for _ in pool.map(run, commands):
                 pass
-        _run([*compiler, "-shared", "-pthread", *map(str, made), "-o", str(target), "-lm"])
+        run([*compiler, "-shared", "-pthread", *map(str, made), "-o", str(target), "-lm"])
     target.chmod(0o700)
     return time.monotonic() - begin
-
-
-def _run(command: list[str]) -> None:
-    compiler, setting = command[0], {**os.environ, "LC_ALL": "C"}  # its words are searched
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS, env=setting)
-    except subprocess.CalledProcessError as error:
-        words = error.stderr.decode(errors="replace").strip().splitlines()
-        if full := next((line for line in words for sign in FULL if sign in line), ""):
-            raise OSError(full) from None
-        said = next((line for line in words if "error" in line.lower()), "no word why")
-        raise CompilerError(f"{compiler} fails: {said}") from None
-    except subprocess.TimeoutExpired:
-        raise NativeError(f"{compiler} took more than {COMPILE_SECONDS:.0f} s") from None
-    except OSError as error:
-        raise NativeError(f"{compiler} cannot be run: {error.strerror}") from None

@@ -17,7 +17,7 @@ import pytest
 from actorserve.actors.model.cached import cache_folder
 from actorserve.actors.supervisor.processes.mappings import mapped_ranges, parse, read_mappings
 from actorserve.actors.supervisor.processes.memory_file import LEAST, grown, own_memory
-from actorserve.kernels.cpu.native.library import find_compiler
+from actorserve.kernels.cpu.native.compiler import find_compiler
 from tests.support.compiler import need_compiler
 from tests.support.server import LAUNCH, Server
 from tests.support.until import until

@@ -8,7 +8,7 @@ import pytest
 
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.cpu.layers import native
-from actorserve.kernels.cpu.native.library import NativeError
+from actorserve.kernels.cpu.native.compiler import NativeError
 from actorserve.kernels.cpu.native.weight_memory import PAGE, WeightMemory
 from tests.support.compiler import need_compiler
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.memory.machine import cpu_flags
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import RENEW, Context
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.worker.cpu.layers import native
 from actorserve.actors.worker.start import kernels
 from actorserve.actors.worker.start.kernels import promises_bits, use_kernels
-from actorserve.kernels.cpu.native.library import Image, Library, NativeError, load
+from actorserve.kernels.cpu.native.compiler import NativeError
+from actorserve.kernels.cpu.native.library import Image, Library, load
 from tests.support.compiler import need_compiler
 
 from ..driver import config_for
@@ -70,6 +72,20 @@ def machine(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
 
 PROMISED = [{"deterministic": True}, {"quantization": "int8"}]
+
+
+def test_lesser_kernels_than_the_processor_runs_are_warned_of(
+    machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One says nothing where they are those of the processor."""
+    machine().life()
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+    server, lesser = machine(), load(cpu_flags())
+    lesser.lack = "not amx: cc fails: no such instruction"
+    monkeypatch.setattr(kernels, "load", lambda flags, keep: lesser)
+    server.life()
+    (warned,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warned == f"kernels: native ({lesser.variant}; {lesser.lack})"
 
 
 @pytest.mark.parametrize("options", [{}, *PROMISED])

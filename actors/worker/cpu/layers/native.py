@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 import torch
 
-from actorserve.kernels.cpu.native.library import Library, NativeError, load
+from actorserve.kernels.cpu.native.compiler import NativeError
+from actorserve.kernels.cpu.native.library import Library, load
 from actorserve.kernels.cpu.native.linear import int8_linear
 from actorserve.kernels.cpu.native.weight_memory import WeightMemory
 
@@ -44,7 +45,8 @@ def choose(option: str, find: Callable[[], Library] | None = None) -> tuple[Libr
             raise ConfigError(f"--cpu-kernels native: {error}") from None
         return None, f"torch: {error}"
     made = f", compiled once in {library.seconds:.1f} s" if library.seconds else ""
-    return library, f"native ({library.variant}{made})"
+    lack = f"; {library.lack}" if library.lack else ""
+    return library, f"native ({library.variant}{made}{lack})"
 
 
 def start(option: str, threads: int, find: Callable[[], Library] | None = None) -> str:
