@@ -83,12 +83,12 @@ def resolve_model(config: Config) -> ModelInfo:
         folder = find_folder(
             config.model,
             config.revision,
-            lambda found, complete: _look(config, _overridden(config, model_within(found)), complete),
+            lambda found, complete: _look(config, with_overrides(config, model_within(found)), complete),
             weights,
             peek=lambda header: check_header(header, own),
             more=(CODE,) if config.trust_remote_code else (),
         )
-    return _look(config, _overridden(config, model_within(_without_gguf(config, folder, own))), False)
+    return _look(config, with_overrides(config, model_within(_without_gguf(config, folder, own))), False)
 
 
 def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
@@ -131,7 +131,7 @@ def _without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
     return model_folder(found, keep, with_tokenizer)
 
 
-def _overridden(config: Config, folder: Path) -> Path:
+def with_overrides(config: Config, folder: Path) -> Path:
     """A folder of links to its files, but that config.json says what stands elsewhere and what --hf-overrides wants."""
     changes = config.json_object("hf_overrides")
     if not (folder / "config.json").exists():

@@ -8,12 +8,15 @@ has all the time, and the files are still those of the worker that the map is ab
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from actorserve.shm.kv_map.reader import CachedBlocks
 from actorserve.shm.kv_tier.blocks import PLACE, KVDescription, first_life, read_block, read_description
 from actorserve.shm.layout import PAGE
 from actorserve.shm.weights import WeightsRecord
 
+from ..model.info import with_overrides
+from ..options.config import ConfigError
 from ..runtime.process import Context
 
 
@@ -25,7 +28,7 @@ class EngineMemory:
         self.map = CachedBlocks(context.segment, system.kv_map_offsets[engine], system.kv_map_sizes)
         self._files = [context.files[f"kv-{worker.name}"] for worker in system.workers_of(engine)]
         self._record = WeightsRecord(context.files["weights"], engine)
-        self._own = context.model.folder
+        self._config, self._own = context.config, context.model.folder
         self._pages: list[bytes] = []
         self.parts: list[KVDescription] = []  # of each of the group; empty while they are not known
 
@@ -44,8 +47,12 @@ class EngineMemory:
 
     @property
     def folder(self) -> str:
-        """Where the weights lie that the engine is to have."""
-        return self._record.read()[1] or self._own
+        """Where the weights lie that the engine is to have, as its workers read them."""
+        other = self._record.read()[1]
+        try:
+            return str(with_overrides(self._config, Path(other))) if other else self._own
+        except ConfigError:  # the workers tell of it, and have not loaded it
+            return other
 
     @property
     def weights(self) -> bytes | None:

@@ -23,6 +23,7 @@ from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.weights import WeightsRecord
 
 from ..model.gguf.folder import gguf_tensors
+from ..model.info import with_overrides
 from ..options.config import ConfigError
 from ..protocol.messages import Hello, ToWorker
 from ..protocol.sockets.keeper_wire import KEEPER
@@ -102,9 +103,10 @@ def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | Pa
     generation, folder = WeightsRecord(context.files["weights"], context.spec.engine).read()
     if not folder:
         return load(context)
-    context.model = msgspec.structs.replace(context.model, folder=folder)
     context.log.info("weights of generation %d: %s", generation, folder)
     try:
+        own = with_overrides(context.config, Path(folder))
+        context.model = msgspec.structs.replace(context.model, folder=str(own))
         return load(context)
     except ConfigError as error:
         context.log.error("%s", error)

@@ -12,7 +12,8 @@ import msgspec
 
 from ...options.config import Config, ConfigError
 from ..config_json import find_architecture, read_architecture
-from ..info import ModelInfo, read_json, resolve_model
+from ..info import DEMO_FOLDER, ModelInfo, read_json, resolve_model
+from ..names import check_folder
 from .weight_files import check_weights
 
 FREE = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})  # of config.json: may be others
@@ -22,8 +23,9 @@ def find_weights(config: Config, model: ModelInfo, path: str) -> str:
     """The folder to load from; empty: the served model's, as it is now. ConfigError says why it cannot be."""
     if config.worker != "model":
         raise ConfigError("--worker scripted has no weights")
-    folder = Path(path).resolve() if path else Path(model.folder)
-    own = Path(model.folder).resolve()
+    own, named = Path(model.folder).resolve(), Path(config.model or DEMO_FOLDER).expanduser().resolve()
+    folder = Path(path).resolve() if path else own
+    folder = own if folder == named else folder
     if folder != own and not any(folder.is_relative_to(Path(root).resolve()) for root in config.weights_folder):
         raise ConfigError("weights are loaded from the served model's folder, or from below a --weights-folder")
     if not folder.is_dir():
@@ -34,12 +36,16 @@ def find_weights(config: Config, model: ModelInfo, path: str) -> str:
 
 
 def _check_files(config: Config, model: ModelInfo, folder: Path) -> None:
-    """The same shape, and whole."""
-    values, own = read_json(folder / "config.json"), read_json(Path(model.folder) / "config.json")
+    """The same shape, and whole. Of both counts config.json as it is read, not as it lies there."""
+    check_folder(folder)
+    there = model
+    if folder != Path(model.folder).resolve():
+        tokenizer = model.tokenizer_folder or None
+        there = resolve_model(msgspec.structs.replace(config, model=str(folder), tokenizer=tokenizer))
+    values, own = (read_json(Path(one.folder) / "config.json") for one in (there, model))
     if _fixed(values) != _fixed(own):
         names = sorted(name for name in {*values, *own} - FREE if values.get(name) != own.get(name))
         raise ConfigError(f"{folder} is another model: its config.json differs in {', '.join(names)}")
-    resolve_model(msgspec.structs.replace(config, model=str(folder), tokenizer=model.tokenizer_folder or None))
     if find_architecture(values, config.model_impl, config.quantization) is not None:
         check_weights(folder, read_architecture(values, quantization=config.quantization))
 
