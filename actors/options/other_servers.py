@@ -84,7 +84,10 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},
     "quantization": {"null": "auto", "awq_marlin": "awq", "gptq_marlin": "gptq"}
-    | {"gptq_v2": "gptq", "inc": "auto-round", "auto_round": "auto-round", "ct": "compressed-tensors"},
+    | {"gptq_v2": "gptq", "inc": "auto-round", "auto_round": "auto-round", "ct": "compressed-tensors"}
+    | {"auto_awq": "awq", "cpu_awq": "awq", "auto_gptq": "gptq", "gpt_oss_mxfp4": "mxfp4", "moe_wna16": "auto"}
+    | {"modelopt_mixed": "modelopt", "modelopt_mxfp8": "modelopt", "intel/auto_round": "auto-round"}
+    | {"fp8_per_channel": "fp8", "int8_per_channel_weight_only": "int8"},
     "model_impl": {"vllm": "native", "sglang": "native"},
     "tokenizer_mode": {"fast": "hf"},
     "log_level": {"warn": "warning", "critical": "error"},

@@ -13,6 +13,8 @@ import pytest
 
 from actorserve.actors.cli import main, make_parser
 from actorserve.actors.llm.settings import read_options
+from actorserve.actors.model import quantization
+from actorserve.actors.model.formats.configs import READERS
 from actorserve.actors.options.also import read_also
 from actorserve.actors.options.command_line import read_config
 from actorserve.actors.options.config import Config, ConfigError
@@ -418,3 +420,10 @@ def test_the_table_fits_the_options() -> None:
     for name, values in VALUES.items():
         for other, own in values.items():
             assert getattr(read(f"--{name.replace('_', '-')}", other), name) == own
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_format_that_checkpoints_have_can_be_named(name: str) -> None:
+    """As config.json does it (quant_method)."""
+    option = read("--quantization", name).quantization
+    assert quantization.SAME.get(option, option) == quantization.SAME.get(name, name)
