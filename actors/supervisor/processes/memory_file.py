@@ -17,8 +17,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -27,6 +25,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from actorserve.kernels.cpu.native.compiler import CompilerMissingError, NativeError, find_compiler, identity, run
+
 from ...model.cached import cache_folder, cached_folder
 from ...model.memory.machine import available_bytes
 from ...options.config import ConfigError
@@ -34,8 +34,6 @@ from .mappings import Mapping
 
 SOURCE = Path(__file__).with_suffix(".c")
 KIND, LIBRARY = "templates", "memory_file.so"
-COMPILERS = ("cc", "gcc", "clang")
-COMPILE_S = 60.0
 LEAST = 1 << 20  # bytes of a range that is worth a mapping of its own
 LIMIT_MS = 2000  # for the writing, for which whoever starts waits; it takes a fortieth
 SHARE = 8  # of the memory that is free; of more the kernel would make the writer wait for the disk
@@ -78,11 +76,13 @@ def map_function() -> Any:
     It is to be had before `mappings` are read: to compile and to load it changes them.
     """
     try:
-        return _loaded()
-    except subprocess.SubprocessError as error:
+        return _loaded(find_compiler())
+    except CompilerMissingError:
+        return None
+    except NativeError as error:
         print(f"what imports have allocated is not put into a file: {error}", file=sys.stderr)
         return None
-    except (OSError, ConfigError):  # no cache folder
+    except (OSError, ConfigError):  # no cache folder, or no room in it
         return None
 
 
@@ -100,15 +100,10 @@ def put_away(before: Iterable[tuple[int, int]], mappings: Sequence[Mapping], map
         return 0
 
 
-def _loaded() -> Any:
-    given = os.environ.get("CC")
-    compiler = next(filter(None, map(shutil.which, (given,) if given else COMPILERS)), None)
-    if compiler is None:
-        return None
+def _loaded(compiler: Sequence[str]) -> Any:
     parent = cache_folder() / KIND
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = Path(compiler).resolve().stat()
-    made_of = [SOURCE.read_text(), platform.machine(), compiler, state.st_size, state.st_mtime_ns]
+    made_of = [SOURCE.read_text(), platform.machine(), *identity(compiler)]
     folder = cached_folder(KIND, SOURCE.stem, made_of, lambda: {LIBRARY: _compiled(compiler)})
     if not (_is_ours(parent) and _is_ours(folder)):
         return None
@@ -118,11 +113,10 @@ def _loaded() -> Any:
     return function
 
 
-def _compiled(compiler: str) -> bytes:
+def _compiled(compiler: Sequence[str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="actorserve-") as folder:
         made = Path(folder) / LIBRARY
-        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE)]
-        subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_S)
+        run([*compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE)])
         return made.read_bytes()
 
 

@@ -19,6 +19,10 @@ class NativeError(Exception):
     """Why there are no kernels of our own."""
 
 
+class CompilerMissingError(NativeError):
+    """There is none."""
+
+
 class CompilerError(NativeError):
     """The compiler does not take the sources: it, or its assembler, may be older than what the processor can do."""
 
@@ -33,7 +37,7 @@ def find_compiler() -> list[str]:
     for name, *words in commands:
         if found := shutil.which(name):
             return [found, *words]
-    raise NativeError(f"there is no C compiler ({given or ', '.join(COMPILERS)})")
+    raise CompilerMissingError(f"there is no C compiler ({given or ', '.join(COMPILERS)})")
 
 
 def identity(compiler: Sequence[str]) -> list[str]:

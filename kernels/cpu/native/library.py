@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .compiler import CompilerError, NativeError, find_compiler, identity, run
+from .compiler import CompilerError, CompilerMissingError, NativeError, find_compiler, identity, run
 
 FOLDER = Path(__file__).parent
 EXACT = ("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")  # each operation rounds by itself
@@ -190,7 +190,7 @@ def load(flags: Set[str], variant: str | None = None, keep: Callable[[Image], No
         raise NativeError(f"this processor has no {variant}")
     try:
         compiler = find_compiler()
-    except NativeError as error:
+    except CompilerMissingError as error:
         return _left(found, error, keep)
     errors: list[CompilerError] = []
     for own in found:

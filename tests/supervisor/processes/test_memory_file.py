@@ -140,9 +140,21 @@ def test_another_allocator_may_take_pages_for_zeros_that_it_has_given_back(tmp_p
     assert filled(tmp_path)["size"] > 0 and filled(tmp_path, LD_PRELOAD=str(library))["size"] == 0
 
 
-def test_a_compiler_that_fails_is_told_of(tmp_path: Path) -> None:
-    told = filled(tmp_path, CC="false")
+@pytest.mark.parametrize("cc", ["false", "./no-program -O1"])
+def test_a_compiler_that_fails_is_told_of(tmp_path: Path, cc: str) -> None:
+    """Or that cannot be run."""
+    (tmp_path / "no-program").write_text("")
+    (tmp_path / "no-program").chmod(0o700)
+    told = filled(tmp_path, CC=cc.replace(".", str(tmp_path)))
     assert told["size"] == 0 and "is not put into a file" in told["said"]
+
+
+def test_a_compiler_may_have_words(tmp_path: Path) -> None:
+    """As `ccache gcc`, or `gcc -m64`."""
+    need_compiler()
+    need_disk(tmp_path)
+    told = filled(tmp_path, CC=f"{find_compiler()[0]} -g0")
+    assert told["size"] == told["wanted"] and told["said"] == ""
 
 
 def test_a_template_and_its_workers_have_a_file_of_what_torch_allocates() -> None:
