@@ -66,7 +66,8 @@ def adapt_schema(schema: Any, place: str = "#", closed: bool = False, strict: bo
     Objects get no properties beside those that are named, where nothing is said of others: models that are allowed to
     invent some do. `closed`: also where the schema combines others, which might name more, or asks for such.
 
-    Patterns that llguidance cannot read are left out where a format stands beside them, and all if it is not `strict`.
+    Patterns that llguidance cannot read are left out where a format stands beside them, and all, those of names among
+    them, if it is not `strict`.
     """
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"a JSON schema is an object, not {type(schema).__name__}")
@@ -120,6 +121,7 @@ class _Reader:
             return value
         made = {key: self._keyword(key, item, depth) for key, item in value.items() if not self._is_remark(key, item)}
         self._leave_out_pattern(made)
+        self._leave_out_names(made)
         if made.keys() & NAMES and not made.keys() & OTHERS and (self.closed or self._may_close(made)):
             made["additionalProperties"] = False
         return made
@@ -173,6 +175,16 @@ class _Reader:
         del schema["pattern"]
         if not has_format:
             schema[LEFT_OUT] = pattern
+
+    def _leave_out_names(self, schema: dict[str, Any]) -> None:
+        """The same with patterns of names: any name may then have what one that matches them has."""
+        named, others = schema.get("patternProperties"), schema.get("additionalProperties", True)
+        left_out = [] if self.strict or not isinstance(named, dict) else [one for one in named if not _is_readable(one)]
+        if not left_out or not isinstance(named, dict):
+            return
+        values = [one for one in (others, *(named.pop(pattern) for pattern in left_out)) if one is not False]
+        allowed: dict[str, Any] = {} if others is True else {"anyOf": values}
+        schema["additionalProperties"] = bool(values) and allowed | {LEFT_OUT: ", ".join(left_out)}
 
 
 def _is_readable(pattern: str) -> bool:

@@ -189,3 +189,27 @@ def test_a_client_cannot_set_our_options() -> None:
     of = model("demo")
     schema = {"type": "object", "x-guidance": {"whitespace_pattern": "[ ]+", "lenient": True}}
     assert of.grammar(json_schema=schema) == of.grammar(json_object=True)
+
+
+NO_X = {"patternProperties": {"^(?!x)[a-z]+$": {"type": "integer"}, "^x_": {"type": "null"}}}
+
+
+@pytest.mark.parametrize(
+    ("others", "taken", "refused"),
+    [
+        ({}, ['{"a":1,"x_":null}', '{"a":"b"}'], ['{"x_":1}']),
+        ({"additionalProperties": False}, ['{"a":1,"x_":null}'], ['{"x_":1}', '{"a":"b"}']),
+        ({"additionalProperties": {"type": "string"}}, ['{"a":1}', '{"a":"b"}'], ['{"a":null}']),
+        ({"additionalProperties": True, "properties": {"p": {"type": "boolean"}}}, ['{"p":true,"a":[]}'], ['{"p":1}']),
+    ],
+)
+def test_names_that_no_automaton_reads(others: dict[str, Any], taken: list[str], refused: list[str]) -> None:
+    """What such names may have, any other one may, too; patterns that can be read go on holding."""
+    of, schema = model("demo"), {"type": "object"} | NO_X | others
+    with pytest.raises(GrammarError, match="look-around"):
+        of.grammar(json_schema=schema)
+    of.grammars.remarks.clear()
+    loose = of.grammar(json_schema=schema, strict=False)
+    assert [accepts(of, loose, text) for text in taken] == [True] * len(taken)
+    assert [accepts(of, loose, text) for text in refused] == [False] * len(refused)
+    assert of.grammars.remarks == ["pattern ^(?!x)[a-z]+$"]
