@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llguidance import LLParserLimits, LLTokenizer
@@ -16,6 +17,8 @@ from .json_schema import GrammarError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+LONGEST = 1023  # bytes of a word: what llguidance's tree of words has room for
 # For llguidance, what a Metaspace decoder does to words in the middle of a text.
 SPACES = {
     "type": "Sequence",
@@ -65,17 +68,37 @@ def make_special_tokens(tokenizer: Tokenizer, lltokenizer: LLTokenizer) -> Speci
 
 
 def _readable(tokenizer: Tokenizer, end_tokens: list[int]) -> str:
-    """tokenizer.json for llguidance: a decoder that it understands, end tokens that are not text."""
+    """tokenizer.json for llguidance: a decoder that it understands, end tokens that are not text, no word too long."""
     content: dict[str, Any] = json.loads(tokenizer.to_str())
     if (content.get("decoder") or {}).get("type") == "Metaspace":
         content["decoder"] = SPACES
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added = {token["id"]: token for token in content["added_tokens"]}
     for end in end_tokens:
         if (text := tokenizer.id_to_token(end)) is not None:
-            added[end] = {"id": end, "content": text} | plain | added.get(end, {}) | {"special": True}
+            added[end] = {"id": end, "content": text} | PLAIN | added.get(end, {}) | {"special": True}
     content["added_tokens"] = [added[token] for token in sorted(added)]
+    _without_long_words(content)
     return json.dumps(content)
+
+
+def _without_long_words(content: dict[str, Any]) -> None:
+    """Words that are too long become special tokens by other names: a grammar's text does not come to them."""
+    model = content["model"]
+    vocab, is_map = model["vocab"], isinstance(model["vocab"], dict)  # Unigram has a list of words with their scores
+    ids = {**vocab} if is_map else {word: at for at, (word, _) in enumerate(vocab)}
+    ids |= {token["content"]: token["id"] for token in content["added_tokens"]}
+    names = {word: f"<|too long {token}|>" for word, token in ids.items() if len(word.encode()) > LONGEST}
+    if not names:
+        return
+    if is_map:
+        model["vocab"] = {names.get(word, word): token for word, token in vocab.items()}
+    else:
+        model["vocab"] = [[names.get(word, word), score] for word, score in vocab]
+    if "merges" in model:
+        model["merges"] = [pair for pair in model["merges"] if names.keys().isdisjoint((*pair, "".join(pair)))]
+    added = [token for token in content["added_tokens"] if token["content"] not in names]
+    added += [PLAIN | {"id": ids[word], "content": name, "special": True} for word, name in names.items()]
+    content["added_tokens"] = sorted(added, key=itemgetter("id"))
 
 
 def limits() -> LLParserLimits:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
-from actorserve.actors.grammar.compiler import GrammarError, Grammars
+from actorserve.actors.grammar.compiler import GrammarError, Grammars, unpack
 from actorserve.actors.grammar.matchers import Matchers
 from actorserve.actors.grammar.vocabulary import SpecialTokens, make_lltokenizer, make_special_tokens
 from tests.grammars.drawing import accepts, allowed, model
@@ -82,6 +85,36 @@ def test_an_end_token_that_is_an_ordinary_word() -> None:
         assert end not in allowed(matchers, 0) and other in allowed(matchers, 0)
         matchers.advance(0, other)
     assert allowed(matchers, 0).tolist() == [1, end]
+
+
+def with_long_words(kind: str) -> Tokenizer:
+    """Of 1,500 bytes: an added token, and a word that is none."""
+    content = json.loads(tokenizers_made.KINDS[kind]().to_str())
+    vocab, word = content["model"]["vocab"], "x"
+    if isinstance(vocab, list):
+        vocab.insert(50, ["x" * 1500, -3.0])
+        content["added_tokens"] = [one | {"id": one["id"] + (one["id"] >= 50)} for one in content["added_tokens"]]
+    while isinstance(vocab, dict) and len(word) < 1500:
+        content["model"]["merges"].append([word, word])
+        word += word
+        vocab[word] = 1000 + len(vocab)
+    made = Tokenizer.from_str(json.dumps(content))
+    made.add_tokens([AddedToken(f"<{'y' * 1500}>", special=False), AddedToken("<z>", special=False)])
+    return made
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback", "unigram bytes"])
+def test_words_that_are_too_long_for_grammars(kind: str) -> None:
+    """They are not drawn; all others are as without them."""
+    tokenizer = with_long_words(kind)
+    long = [token for word, token in tokenizer.get_vocab().items() if len(word) > 1023]
+    end, size = token_id(tokenizer, "</s>"), max(tokenizer.get_vocab().values()) + 1
+    grammars = Grammars(tokenizer, size, [end])
+    matchers = Matchers(grammars.lltokenizer, size)
+    matchers.place(0, unpack(grammars.make(b'{"regex": "(?s:.*)"}')))
+    words = set(allowed(matchers, 0).tolist())
+    assert len(long) > 1 and words.isdisjoint(long) and token_id(tokenizer, "x") in words
+    assert grammars.lltokenizer.tokenize_str("<z>", parse_special=True) == [token_id(tokenizer, "<z>")]
 
 
 def test_splitting() -> None:
