@@ -161,6 +161,10 @@ class FrontendEngine(Engine):
         assert self.accounts.quotas is not None
         return self.accounts.quotas.turn(account)
 
+    def check_limits(self, account: Account) -> None:
+        if self.accounts.quotas is not None:
+            self.accounts.quotas.check(account)
+
     def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
         if self.accounts.quotas is not None:
             self.accounts.quotas.charge_alone(account, prompt, completion)

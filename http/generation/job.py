@@ -260,6 +260,9 @@ class Engine(Protocol):
     def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
         """While requests of this key are let in, nobody else does so. ApiError 503 where that cannot be had."""
 
+    def check_limits(self, account: Account) -> None:
+        """ApiError 429 where no request of this key would be let in now: before anything is done for one."""
+
     def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
         """The key has used so many tokens by sequences that are not its answer's."""
 

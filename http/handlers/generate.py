@@ -10,6 +10,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from actorserve.actors.accounts.account import Account
+from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 
 from ..accounts import check_model_of
@@ -191,6 +192,12 @@ class Generator(Answering):
             return made
 
         return await self.answer(request, raw, asked_for, asked, form)
+
+    async def measure(self, request: web.Request, sound: bytes) -> Measured:
+        """How long a sound is, and its windows; 429 for a key of which no request is let in, before it is decoded."""
+        if (account := request.get(ACCOUNT)) is not None:
+            self.engine.check_limits(account)
+        return await self.engine.measure(sound)
 
     async def tokens_of(self, chat_of: Callable[[T], Object], body: T) -> int:
         """How many the prompt has of what is a chat request by another name."""

@@ -22,6 +22,7 @@ from ..output.answer import Answer
 from ..speech import answers
 from ..speech.events import TranscriptWriter
 from ..speech.fallback import Fallback, Take, has_thresholds
+from ..speech.language import in_one_language
 from ..speech.prepare import (
     TRANSCRIBE,
     TRANSLATE,
@@ -50,7 +51,7 @@ class SpeechApi:
     """Its handlers, by the names that routes.py has for them."""
 
     def __init__(self, generator: Generator, read_body: ReadBody) -> None:
-        self._generator, self._settings = generator, generator.settings
+        self._generator, self._settings, self._engine = generator, generator.settings, generator.engine
         self._read_body = read_body
         self._sounds = HeldSounds(sound_limit(self._settings))
 
@@ -78,14 +79,12 @@ class SpeechApi:
         model = check_model(body.model, self._settings.served)
         request_id = name_request(request, body.request_id)
         check_model_of(request.get(ACCOUNT), model)
-        measured = await self._generator.engine.measure(body.file)
+        measured = await self._generator.measure(request, body.file)
         timed = body.response_format in TIMED
         about = request_id, 0 if timed or has_thresholds(body) else -1
-        job = Job(
-            [sound_prompt(body, task)],
-            params(body, self._settings, len(measured.windows), about),
-            {"max_tokens": body.max_completion_tokens},
-        )
+        given = params(body, self._settings, len(measured.windows), about)
+        body = await in_one_language(self._engine, self._settings, body, len(measured.windows), request_id)
+        job = Job([sound_prompt(body, task)], given, {"max_tokens": body.max_completion_tokens})
         job.counted = "file"
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
         noted = request[NOTED] = RequestContext(request_id, model, job)
@@ -103,7 +102,7 @@ class SpeechApi:
             return await self._whole(takes, body, task, (measured.seconds, measured.windows))
         finally:
             for one in begun:
-                self._generator.engine.release(one)
+                self._engine.release(one)
 
     async def _fall_back(
         self,
@@ -115,7 +114,7 @@ class SpeechApi:
     ) -> None:
         """Doubtful windows are written down anew, one after the other, by jobs that are added to those `begun`."""
         body, task = asked
-        engine, first = self._generator.engine, body.seed or 0
+        engine, first = self._engine, body.seed or 0
 
         async def begin(window: int, temperature: float) -> Job:
             warm = msgspec.structs.replace(body, temperature=temperature, seed=first + window)
@@ -162,7 +161,7 @@ class SpeechApi:
         for place, take in zip(windows, takes, strict=True):
             if take.update.logprobs:
                 samples = samples_of(place, spec.rate)
-                take.heard = await self._generator.engine.listen(take.choice.ref, samples, True)
+                take.heard = await self._engine.listen(take.choice.ref, samples, True)
                 found += told(words_of(take.update.logprobs, take.heard.times, spec, language), *place)
         return found
 

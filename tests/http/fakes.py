@@ -87,6 +87,7 @@ class FakeEngine:
         self.released: asyncio.Queue[Job] = asyncio.Queue()
         self.running: list[Job] = []
         self.refusal: Exception | None = None
+        self.limit: Exception | None = None  # that a key has met
         self.missing: list[str] = []
         self.asked: list[Any] = []
         self.index, self.frontends, self.alone = 0, 1, False
@@ -118,6 +119,10 @@ class FakeEngine:
 
     def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+    def check_limits(self, account: Account) -> None:
+        if self.limit is not None:
+            raise self.limit
 
     def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
         self.charged.append((account.name, prompt, completion))
@@ -188,6 +193,7 @@ class FakeEngine:
         return b"null"
 
     async def measure(self, sound: bytes) -> Measured:
+        self.asked.append(sound)
         return Measured(1, 1.0, [(0.0, 1.0)])
 
     async def listen(self, ref: int, samples: int, timed: bool) -> Heard:

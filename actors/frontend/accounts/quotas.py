@@ -75,21 +75,39 @@ class Quotas:
     def admit(self, job: Job, account: Account) -> None:
         """The request is counted, and its slots are about to be opened; ApiError 429 if a limit is met."""
         now, entry, ledger = second_now(), account.entry, self.ledger
-        running = ledger.running(entry) if account.is_limited else []
+        running = self._running(account)
         requests, tokens = self._minute(account, running)
         job.headers = self._headers(requests, tokens, 0)
-        if requests is not None and not requests.left:
-            self._refuse(account, Total.REFUSED_REQUESTS, "requests a minute", requests.limit, requests.wait_s())
-        if tokens is not None and not tokens.left:
-            self._refuse(account, Total.REFUSED_TOKENS, "tokens a minute", tokens.limit, tokens.wait_s())
-        if account.concurrent is not None and len({line.admission for _, line in running}) >= account.concurrent:
-            self._refuse(account, Total.REFUSED_CONCURRENT, "requests at once", account.concurrent, 1)
+        self._check(account, running, requests, tokens)
         share = self._share(account, running, len(job.choices), self._models[job.model].max_model_len)
         job.headers = self._headers(requests, tokens, 1)
         job.rendering = {**job.rendering, "most_tokens": share, "most_generated": account.max_tokens}
         if account.priority is not None:
             job.params = [_with_priority(params, account) for params in job.params]
         self._admitted = Line(entry, Flag.HELD, ledger.admit(entry, now), now, share or 0)
+
+    def check(self, account: Account) -> None:
+        """ApiError 429 where the least request of this key would be refused now; nothing is counted yet."""
+        running = self._running(account)
+        self._check(account, running, *self._minute(account, running))
+        self._share(account, running, 1, 1)
+
+    def _running(self, account: Account) -> list[tuple[int, Line]]:
+        return self.ledger.running(account.entry) if account.is_limited else []
+
+    def _check(
+        self,
+        account: Account,
+        running: list[tuple[int, Line]],
+        requests: MinuteLimit | None,
+        tokens: MinuteLimit | None,
+    ) -> None:
+        if requests is not None and not requests.left:
+            self._refuse(account, Total.REFUSED_REQUESTS, "requests a minute", requests.limit, requests.wait_s())
+        if tokens is not None and not tokens.left:
+            self._refuse(account, Total.REFUSED_TOKENS, "tokens a minute", tokens.limit, tokens.wait_s())
+        if account.concurrent is not None and len({line.admission for _, line in running}) >= account.concurrent:
+            self._refuse(account, Total.REFUSED_CONCURRENT, "requests at once", account.concurrent, 1)
 
     def _minute(
         self, account: Account, running: list[tuple[int, Line]]

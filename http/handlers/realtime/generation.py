@@ -26,6 +26,7 @@ from ...realtime.fields import Object, ResponseFields
 from ...realtime.response_events import ResponseWriter
 from ...realtime.session import REALTIME, Active, Session
 from ...realtime.transcript_events import TranscriptEvents
+from ...speech.language import in_one_language
 from ...speech.prepare import TRANSCRIBE, check, params, sound_prompt, speech_of
 from ...speech.schemas import SpeechRequest
 from ..answering import new_job, pin
@@ -121,11 +122,12 @@ class Generations:
     async def transcript(self, session: Session, active: Active, samples: bytes) -> Generation:
         """What is said in a sound."""
         request = _speech_request(session, wav(samples, session.rate))
-        active.windows = len((await self._engine.measure(request.file)).windows)
+        active.windows = len((await self._generator.measure(self._request, request.file)).windows)
         if active.windows > MOST_WINDOWS:
             text = f"audio: it has {active.windows} windows; at most {MOST_WINDOWS} are taken at a time."
             raise bad_request(text, "audio")
         active.seconds = seconds_of(samples, session.rate)
+        request = await in_one_language(self._engine, self._settings, request, active.windows, active.id)
         return self._transcript(active, request)
 
     def _transcript(self, active: Active, request: SpeechRequest) -> Generation:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from actorserve.actors.accounts.account import Account
+from actorserve.actors.frontend.accounts.quotas import Quotas
 from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.model.pooling.spec import PoolingSpec
@@ -16,6 +17,7 @@ from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.shm.accounts.layout import Total
 
@@ -39,9 +41,13 @@ class Scene:
         self.engine = FrontendEngine(self.context)
 
     @property
-    def reserved(self) -> int:
+    def quotas(self) -> Quotas:
         assert self.engine.accounts.quotas is not None
-        return sum(line.reserved for _, line in self.engine.accounts.quotas.ledger.running(KEY.entry))
+        return self.engine.accounts.quotas
+
+    @property
+    def reserved(self) -> int:
+        return sum(line.reserved for _, line in self.quotas.ledger.running(KEY.entry))
 
     def begin(self, model: int) -> Job:
         asked = job()
@@ -58,8 +64,7 @@ class Scene:
         self.engine.handle(end(ref))
         self.engine.turn_ends()
         self.engine.release(asked)
-        assert self.engine.accounts.quotas is not None
-        totals = self.engine.accounts.quotas.ledger.totals(KEY.entry)
+        totals = self.quotas.ledger.totals(KEY.entry)
         return [totals[Total.PROMPT], totals[Total.COMPLETION]]
 
 
@@ -84,3 +89,28 @@ async def test_each_is_charged_and_bounded_as_its_own_model_is(scene: Scene, gen
     assert scene.reserved == MODEL.max_model_len
     scene.begin(1 - generates)
     assert scene.reserved == MODEL.max_model_len + EMBEDDER.max_model_len
+
+
+@pytest.mark.parametrize("scene", [(MODEL, EMBEDDER)], indirect=True)
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"requests_per_minute": 1}, Total.REFUSED_REQUESTS),
+        ({"tokens_per_minute": 1}, Total.REFUSED_TOKENS),
+        ({"concurrent": 1}, Total.REFUSED_CONCURRENT),
+        ({"budget": MODEL.max_model_len}, Total.REFUSED_BUDGET),
+    ],
+)
+async def test_limits_can_be_asked_for_before_a_request_is_made(
+    scene: Scene, limits: dict[str, int], reason: Total
+) -> None:
+    account = msgspec.structs.replace(KEY, **{"budget": None, **limits})
+    scene.engine.check_limits(account)
+    assert not scene.quotas.ledger.totals(KEY.entry)[Total.REQUESTS], "nothing is counted"
+    asked = job()
+    asked.account = account
+    scene.engine.submit(asked)
+    scene.context.table.write_prompt(asked.refs[0], [1] * PROMPT, b"", 8)
+    with pytest.raises(ApiError) as caught:
+        scene.engine.check_limits(account)
+    assert caught.value.status == 429 and scene.quotas.ledger.totals(KEY.entry)[reason] == 1

@@ -110,6 +110,13 @@ def test_windows_are_told_in_their_order(client: OpenAI, reference: Reference) -
     assert ask(client, LONG, language="en").text == wanted
 
 
+def test_all_windows_are_in_the_language_of_the_first(client: OpenAI) -> None:
+    start, end = windows(LONG / np.float32(32768), RATE, SECONDS)[0]
+    heard = ask(client, LONG[start:end], response_format="verbose_json").language
+    answer = ask(client, LONG, response_format="verbose_json")
+    assert answer.language == heard and ask(client, LONG).text == ask(client, LONG, language=heard).text
+
+
 def test_a_stream_that_is_asked_for_again_has_the_same_text(speech_server: Server, reference: Reference) -> None:
     """Which a router counts on, whose replica is lost."""
     form = {"model": "ears", "language": "en", "stream": "true"}
