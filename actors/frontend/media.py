@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from actorserve.http.errors import overloaded
+from actorserve.http.errors import ApiError, overloaded
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.media.inbox import InboxRegion
 from actorserve.shm.table.table import slot_of
@@ -43,12 +43,21 @@ class MediaGate:
         """Bytes of the inbox that wait for a media actor."""
         return self._inbox.used
 
-    def reserve(self, message: Render | Tokenize, sources: Sequence[MediaSource], refs: int = 0) -> Record:
-        """Room in the inbox for all that a media actor must know; ApiError 503 if there is none. The message has no
-        refs yet, of which there will be so many.
+    def reserve(
+        self, message: Render | Tokenize, sources: Sequence[MediaSource], refs: int = 0, beside: Sequence[Record] = ()
+    ) -> Record:
+        """Room in the inbox for all that a media actor must know; ApiError 503 if there is none, 413 if there never is,
+        with the others of its request, which are there. The message has no refs yet, of which there will be so many.
         """
         record = Record(message, sources)
-        place = self._inbox.reserve(record.most_bytes + REF_BYTES * refs)
+        size = record.most_bytes + REF_BYTES * refs
+        record.taken = self._inbox.taken_by(size)
+        taken = record.taken + sum(one.taken for one in beside)
+        if taken > self._inbox.room:
+            field = max(sources, key=lambda source: len(source.data)).field
+            text = f"what the request has of pictures and sounds takes {taken} bytes, of this prompt most for this"
+            raise ApiError(413, f"{field}: {text}; at most {self._inbox.room} are taken.", field)
+        place = self._inbox.reserve(size)
         if place is None:
             raise overloaded("The server holds as many bytes of pictures as it takes. Try again soon.")
         record.place = place
@@ -103,6 +112,7 @@ class Record:
     def __init__(self, message: Render | Tokenize, sources: Sequence[MediaSource]) -> None:
         self.message, self.sources = message, sources
         self.place = -1
+        self.taken = 0  # bytes of the inbox
         named = [msgspec.structs.replace(source, data=b"") for source in sources]
         data = sum(len(source.data) + PLACE_BYTES for source in sources)
         self.most_bytes = HEAD_BYTES + MORE + data + len(msgspec.msgpack.encode((message, named)))

@@ -52,7 +52,7 @@ class Renderers:
         self, model: int, prompts: Sequence[Prompt], renderings: Sequence[Mapping[str, Any]], width: int
     ) -> list[Record | None]:
         """Room for the pictures of each prompt that has some, and of which so many answers are made; all, or ApiError:
-        413 where one is longer than renderers are told, 503 where there is no room.
+        413 where one is longer than renderers are told, or all than there ever is room, 503 where there is none now.
         """
         records: list[Record | None] = []
         try:
@@ -61,7 +61,7 @@ class Renderers:
                 message = Render([], plain, **rendering)
                 check_length(self._context, self._names[model][0], message, REF_BYTES * width + TOLD * len(sources))
                 if self.media is not None and sources:
-                    records.append(self.media.reserve(message, sources, width))
+                    records.append(self.media.reserve(message, sources, width, [*filter(None, records)]))
                 else:
                     records.append(None)
         except ApiError:

@@ -1,5 +1,5 @@
-"""The language of a sound of several windows: that of the first, as with Whisper's own decoding. What is said in a short
-last one, or in a noise, is no reason to go on in another.
+"""The language of a sound of several windows: that of the first, as with Whisper's own decoding. A short last one, or
+noise in one, is no reason to go on in another.
 """
 
 from __future__ import annotations

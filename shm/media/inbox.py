@@ -54,7 +54,7 @@ class InboxRegion(MediaInbox):
 
     def reserve(self, size: int) -> int | None:
         """Room for a record of so many bytes; None if there is none now."""
-        size = whole(CACHE_LINE + size, PAGE)
+        size = self.taken_by(size)
         end = self._start
         for index, (start, behind) in enumerate(self._taken):
             if start - end >= size:
@@ -65,6 +65,11 @@ class InboxRegion(MediaInbox):
             return None
         self._taken.append((end, end + size))
         return end
+
+    @staticmethod
+    def taken_by(size: int) -> int:
+        """Bytes of the region for a record of so many."""
+        return whole(CACHE_LINE + size, PAGE)
 
     def put(self, owner: int, offset: int, parts: Sequence[bytes]) -> None:
         """The bytes of a record for which room was reserved."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch  # noqa: F401  # before transformers, which would believe for all of this process that there is none
 
-from actorserve.actors.frontend.media import MediaGate
+from actorserve.actors.frontend.media import MediaGate, Record
 from actorserve.actors.media import actor, requests, steps
 from actorserve.actors.media.actor import MediaActor
 from actorserve.actors.model.info import ModelInfo, resolve_model
@@ -26,6 +26,7 @@ from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import MOST_TRIES, Ended
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.http.errors import ApiError
 from actorserve.shm.layout import generation_of, slot_of
 from actorserve.shm.media import arena, entries
 from tests.shm.aborting import aborted
@@ -405,3 +406,27 @@ def test_a_film_is_begun_again_by_a_successor(bench: Bench, monkeypatch: pytest.
     assert message.refs == [ref] and message.media[0].text == wanted.media[0].text
     assert np.array_equal(bench.pixels(message.media[0]), pixels)
     assert message.media[0].digest == wanted.media[0].digest
+
+
+def test_what_never_has_room_is_told_so_and_what_has_none_now_is_to_wait(model: ModelInfo) -> None:
+    bench = Bench(model, max_media_bytes=1024)
+    _, room = bench.memory.system.files.media_inbox
+    message = Render([], TextPrompt("x"))
+
+    def reserve(size: int, *beside: Record) -> Record:
+        small, large = (MediaSource("image", field, data=bytes(count)) for field, count in (("a", 1), ("b", size)))
+        return bench.gate.reserve(message, [small, large], 1, beside)
+
+    with pytest.raises(ApiError) as caught:
+        reserve(room)
+    assert (caught.value.status, caught.value.param) == (413, "b") and f"at most {room} are taken" in str(caught.value)
+    record = reserve(room // 2)
+    with pytest.raises(ApiError) as caught:
+        reserve(room // 2)
+    assert caught.value.status == 503
+    with pytest.raises(ApiError) as caught:
+        reserve(room // 2, record)
+    assert (caught.value.status, caught.value.param) == (413, "b")
+    bench.gate.give_back(record)
+    assert bench.gate.used == 0 and reserve(room // 2)
+    bench.close()
