@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from actorserve.shm.board.board import Parked as WhyParked
 from actorserve.shm.kv_map.profile import ProfileWords
 from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
@@ -187,5 +189,10 @@ class Administration:
     def _answer_call(self, call: int, answers: dict[int, MethodCalled]) -> None:
         in_order = [answers[rank] for rank in sorted(answers)]
         problem = next((one.problem for one in in_order if one.problem), "")
-        results = [] if problem else [one.result for one in in_order]
-        self._context.post(f"frontend-{frontend_of_call(call)}", WorkersCalled(call, results, problem))
+        answer = WorkersCalled(call, [] if problem else [one.result for one in in_order], problem)
+        frontend = f"frontend-{frontend_of_call(call)}"
+        size, most = len(msgspec.msgpack.encode(answer)), self._context.outboxes[frontend].max_message
+        if size > most:  # each of them has its own bound (worker/methods.py)
+            text = f"method: the answers of {len(in_order)} workers have {size} bytes together; {most} are taken"
+            answer = WorkersCalled(call, [], text)
+        self._context.post(frontend, answer)

@@ -13,7 +13,15 @@ from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.messages import Admit, Advance, Cancel, Finish, StepFailed, WorkerReady
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.step import Step, StepDone
-from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache, Sleep, WakeUp
+from actorserve.actors.protocol.topics.administration import (
+    CallWorkers,
+    MethodCalled,
+    PrefixCacheReset,
+    ResetPrefixCache,
+    Sleep,
+    WakeUp,
+    WorkersCalled,
+)
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime import process
 from actorserve.actors.runtime.in_flight import MOST_TRIES
@@ -22,6 +30,7 @@ from actorserve.actors.scheduler.actor import SchedulerActor
 from actorserve.actors.scheduler.scheduler import Scheduler
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.gauges import SchedulerGauge
+from actorserve.actors.worker.methods import LONGEST
 from actorserve.shm.weights import WeightsRecord
 
 PROMPT = list(range(3, 43))
@@ -36,6 +45,7 @@ class Life:
         self.steps: list[Step] = []
         self.advanced: list[int] = []
         self.answered: list[tuple[str, int]] = []
+        self.called: list[WorkersCalled] = []
         self.actor = SchedulerActor(self.context)
         self.context.post = self._post  # type: ignore[method-assign]
 
@@ -44,6 +54,8 @@ class Life:
             self.steps.append(message)
         elif isinstance(message, Advance):
             self.advanced += message.refs
+        elif isinstance(message, WorkersCalled):
+            self.called.append(message)
         elif isinstance(message, PrefixCacheReset):
             self.answered.append((target, message.call))
 
@@ -309,3 +321,18 @@ def test_what_sleeps_has_nothing_cached(lives: Lives) -> None:
     life = lives.next()
     life.turn(WakeUp(8, 3), READY)
     assert start_of(life) == 0
+
+
+def test_answers_of_many_workers_that_are_too_long_together_are_no_message() -> None:
+    """Each may be long; what is longer than its lane would end the scheduler."""
+    config = make_config({"max_num_seqs": 4, "max_model_len": 256, "pipeline_parallel_size": 10, "device": "cpu"})
+    memory = Memory(System(config, resolve_model(config)))
+    life = Life(memory)
+    for call, length in ((1, 100), (2, LONGEST)):
+        life.turn(CallWorkers(call, "what", b"{}"))
+        life.turn(*(MethodCalled(call, rank, b"1" * length) for rank in range(10)))
+    short, long = life.called
+    assert len(short.results) == 10 and not short.problem
+    assert not long.results and long.problem.startswith("method: the answers of 10 workers have")
+    life.context.close()
+    memory.close()
