@@ -234,8 +234,13 @@ def _media(config: Config, whole: Values, sees: bool) -> list[str]:
 
 
 def _check_decoder(whole: Values) -> None:
-    """ConfigError of a model with an encoder that writes nothing we know of."""
+    """ConfigError of a model with an encoder that writes nothing we know of, and of one that may lack most words."""
     name = architecture_name(whole)
+    if rows := whole.texts("score_tokens"):
+        raise ConfigError(
+            f"--runner generate: the file of this {name} has what it judges by, the rows of {' and '.join(rows)}, and "
+            f"does not say whether embeddings are those of all words; take the model as it was published ({whole.file})"
+        )
     if whole.values.get("is_encoder_decoder") is True and not name.endswith("ForCausalLM"):
         raise ConfigError(
             f"model: {name} cannot be served: it has an encoder ({whole.file} says is_encoder_decoder), and of those "

@@ -11,6 +11,7 @@ import torch
 
 from actorserve import LLM
 from actorserve.actors.model.checks.model import find_model
+from actorserve.actors.model.tokenizers.tokenizer import load_tokenizer
 from actorserve.actors.model.vocabularies.proto import read_sentencepiece
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.adapter.verify import randomise
@@ -92,6 +93,19 @@ def test_scores_of_pairs(tmp_path: Path) -> None:
     assert len({round(one.outputs.score, 4) for one in found}) == len(TEXTS)
 
 
+def test_pairs_are_put_together_as_transformers_does_it(tmp_path: Path) -> None:
+    from transformers import XLMRobertaTokenizer
+
+    xlm_r(tmp_path / "reranker.gguf")
+    ours = load_tokenizer(find_model(make_config({"model": str(tmp_path / "reranker.gguf"), "device": "cpu"})))
+    pieces = [piece for piece in read_sentencepiece(VOCABULARY, VOCABULARY.read_bytes()).pieces if piece.kind == NORMAL]
+    first = [(text, 0.0) for text in ("<s>", "<pad>", "</s>", "<unk>")]
+    theirs = XLMRobertaTokenizer(vocab=[*first, *((piece.text, piece.score) for piece in pieces)])
+    for text in (*TEXTS, "two  spaces", " hello</s>there "):
+        assert ours.encode(text).ids == theirs(text)["input_ids"], text
+        assert ours.encode(QUERY, text).ids == theirs(QUERY, text)["input_ids"], text
+
+
 def test_vectors_of_a_whole_file(tmp_path: Path) -> None:
     """The same model as one that embeds: its head is not there."""
     model = xlm_r(tmp_path / "model.gguf", ranks=False, pooling_type=2)
@@ -151,6 +165,16 @@ def test_what_qwen3_does_not_judge_by(labels: list[str], rows: int, pooler: str,
     qwen3(tmp_path / "m.gguf", labels, np.zeros((rows, 32)))
     with pytest.raises(ConfigError, match=words):
         find_model(make_config({"model": str(tmp_path / "m.gguf"), "device": "cpu", "pooler_config": pooler or None}))
+
+
+def test_a_reranker_does_not_write(tmp_path: Path) -> None:
+    """Who could, as published, may lack the rows of other words here; who cannot says so anywhere."""
+    qwen3(tmp_path / "m.gguf", ["yes", "no"], np.zeros((2, 32)))
+    words = (
+        "--runner generate: the file of this Qwen3ForCausalLM has what it judges by, the rows of yes and no, and does"
+    )
+    with pytest.raises(ConfigError, match=words):
+        find_model(make_config({"model": str(tmp_path / "m.gguf"), "device": "cpu", "runner": "generate"}))
 
 
 def test_a_word_that_qwen3_judges_by(tmp_path: Path) -> None:
