@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tests.support.runs.costs import Costs
 from tests.support.runs.forks import Forks
 from tests.support.runs.original import take_huge_pages
 from tests.support.runs.sharing import Sharing
+from tests.support.runs.temporary import take_folder
 from tests.support.server import Server
 from tests.support.warm import AUTHORITIES, SAME_SUMS
 
@@ -40,7 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where the user's cache cannot be written, what is compiled once is kept for the run at least.
+    """Where the user's cache cannot be written, what is compiled once is kept for the run at least. All else that is
+    made for a while is in a folder of the run's.
 
     What is imported and collected stays: the collector, which would go through it again and again, has time after it.
     """
@@ -48,6 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(), Costs.NAME)
     config.pluginmanager.register(Forks(config))
     config.pluginmanager.register(Sharing())
+    config.add_cleanup(partial(shutil.rmtree, take_folder(), ignore_errors=True))
     folder = cache_folder()
     if folder is None or not os.access(folder, os.W_OK | os.X_OK):
         kept = tempfile.TemporaryDirectory(prefix="actorserve-cache-")

@@ -14,13 +14,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
 import psutil
 
+from actorserve.actors.runtime.signals import die_with_parent
 from tests.support.runs.original import Imports
 from tests.support.warm import Copy, server_environment, start_warm
 
@@ -77,6 +78,7 @@ class Server:
             stderr=subprocess.STDOUT,
             cwd=self._folder.name,
             env=environment,
+            preexec_fn=_dies_with_run(),
         )
 
     # --- what it says --------------------------------------------------------------------------------------------
@@ -225,6 +227,13 @@ class Server:
             assert self.process.stdout is not None
             self.process.stdout.close()
             self._folder.cleanup()
+
+
+def _dies_with_run() -> Callable[[], None] | None:
+    """What a process that is started cold does first, so that a run of the tests that is killed leaves no servers; of a
+    thread it would die sooner.
+    """
+    return die_with_parent if threading.current_thread() is threading.main_thread() else None
 
 
 def parent(pid: int) -> int:

@@ -123,7 +123,7 @@ class _Original:
     def copy(
         self, program: str, arguments: Sequence[str], folder: str, own: Mapping[str, str], outputs: Sequence[int]
     ) -> Copy:
-        return self._ask([folder, own, program, *arguments], outputs)
+        return self._ask([os.getpid(), folder, own, program, *arguments], outputs)
 
     def _ask(self, request: Sequence[Any], fds: Sequence[int]) -> Copy:
         with _adopting():

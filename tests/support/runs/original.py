@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import termios
+import time
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -20,7 +21,8 @@ from typing import Any, NoReturn
 from actorserve.actors.options.fields import option_fields
 from actorserve.actors.protocol.fingerprint import message_types
 from actorserve.actors.protocol.kinds import KINDS
-from actorserve.actors.supervisor.processes.prefork import ALSO
+from actorserve.actors.runtime.signals import die_with_parent
+from actorserve.actors.supervisor.processes.prefork import ALSO, SPIN_S
 
 REQUEST_BYTES, ANSWER_BYTES = 1 << 17, 32
 LOOKS = tuple(
@@ -82,6 +84,7 @@ def _fork_twice(control: socket.socket, fds: Sequence[int], imports: Imports, *r
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     between = os.fork()
     if not between:
+        parent = os.getpid()
         inner = os.fork()
         if inner:
             os.write(write_end, str(inner).encode())
@@ -90,13 +93,23 @@ def _fork_twice(control: socket.socket, fds: Sequence[int], imports: Imports, *r
         os.close(read_end)
         os.close(write_end)
         if request:
-            _become(fds, *request)
+            _die_with_test(parent, request[0])
+            _become(fds, *request[1:])
         _go_on(socket.socket(fileno=fds[0]), Imports(imports + 1))
     os.close(write_end)
     os.waitpid(between, 0)
     number = int(os.read(read_end, ANSWER_BYTES))
     os.close(read_end)
     return number
+
+
+def _die_with_test(parent: int, test: int) -> None:
+    """A run of the tests that is killed leaves no servers: the kernel ends them with the process that adopts them."""
+    while os.getppid() == parent:
+        time.sleep(SPIN_S)  # nothing tells a process that it has a new parent
+    die_with_parent()
+    if os.getppid() != test:
+        os._exit(1)
 
 
 def _go_on(control: socket.socket, imports: Imports) -> NoReturn:
