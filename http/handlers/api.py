@@ -76,7 +76,7 @@ class Api:
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator, responses)
         self.compaction = CompactionApi(self.responses)
-        self.response_sockets = ResponseSockets(self.responses, self.longest)
+        self.response_sockets = ResponseSockets(self.responses, self.longest, self._unfinished)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)
         self.scoring = ScoringApi(self._generator, self._body)
         self.decisions = DecisionsApi(self._generator, self._conversation)
@@ -91,7 +91,7 @@ class Api:
         self.adapters = AdaptersApi(engine, settings, self._body)
         self.scaling = ScalingApi(engine, self._body)
         self.speech = SpeechApi(self._generator, self._form)
-        self.realtime = RealtimeApi(self._generator)
+        self.realtime = RealtimeApi(self._generator, self._unfinished)
         self.client_secrets = ClientSecretsApi(self._generator, self._body)
         self._movable: dict[str, Handler] = {
             route.path: attrgetter(route.handler)(self) for route in ROUTES if route.movable

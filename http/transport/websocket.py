@@ -2,7 +2,8 @@
 
 aiohttp reads and answers what belongs to the protocol (pings, closing); texts are written here, as many as belong
 together in one write, so that a connection's record has all of them or none. Nothing is compressed: what a successor
-would have to know of that is nowhere but in this process.
+would have to know of that is nowhere but in this process. Of messages that have not come whole all connections together
+take no more than of bodies (body.py).
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from time import monotonic
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from ..errors import ApiError
+from .body import BodyBudget
 from .sse import STALL_S, look_at
 
 PING_S = 30.0  # between two; a client that does not answer one for half of it is gone
 GOODBYE_S = 5.0  # what it gets to answer the end
 SOON_S = 0.001  # for a message that may have come already
 TEXT_FRAME = 0x81  # the last of its message
+CLOSE_FRAME = 0x88
+MOST_REASON = 123  # bytes of it in such a frame
 SHORT, MEDIUM = 126, 1 << 16
 
 
@@ -53,9 +58,10 @@ class _Response(web.WebSocketResponse):
 class WebSocketChannel:
     """Of one request."""
 
-    def __init__(self, request: web.Request, most: int, protocols: Sequence[str]) -> None:
-        """`most`: bytes of a message."""
+    def __init__(self, request: web.Request, most: int, protocols: Sequence[str], unfinished: BodyBudget) -> None:
+        """`most`: bytes of a message; `unfinished`: of all that have not come whole."""
         self._request, self._protocol = request, request.protocol
+        self._budget, self._held = unfinished, 0
         self.most = most
         options = {"heartbeat": PING_S, "max_msg_size": most, "timeout": GOODBYE_S, "decode_text": False}
         self.response = _Response(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
@@ -67,6 +73,31 @@ class WebSocketChannel:
         """Say that it is one from here on."""
         await self.response.prepare(self._request)
         self._transport = self._request.transport
+        if (incoming := getattr(self._protocol, "incoming", None)) is not None:
+            incoming.watch(self._grow)
+
+    def _grow(self, size: int) -> None:
+        """So much has come of a message that is not whole."""
+        if self.is_gone:
+            return
+        try:
+            self._budget.grow(self._held, size)
+            self._held = size
+        except ApiError as error:
+            self._end(WSCloseCode.TRY_AGAIN_LATER, error.message)
+
+    def _end(self, code: WSCloseCode, reason: str) -> None:
+        """At once: nothing more is read, not even what it answers."""
+        assert self._transport is not None
+        text = reason.encode()[:MOST_REASON]
+        self._transport.write(struct.pack("!BBH", CLOSE_FRAME, 2 + len(text), code) + text)
+        self._transport.close()
+
+    def release(self) -> None:
+        """Nobody listens any more."""
+        self._transport = None
+        self._budget.forget(self._held)
+        self._held = 0
 
     async def receive(self, patience_s: float) -> bytes | None:
         """The next message; None: there will be none. TimeoutError where none comes or goes for so long."""
@@ -121,4 +152,4 @@ class WebSocketChannel:
     async def close(self, code: WSCloseCode, reason: str) -> None:
         """In order."""
         if not self.is_gone:
-            await self.response.close(code=code, message=reason.encode()[:123])
+            await self.response.close(code=code, message=reason.encode()[:MOST_REASON])

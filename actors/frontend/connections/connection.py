@@ -38,7 +38,7 @@ from ...protocol.sockets.connection_handover import CLOSED, moved_to
 from .framing import CHUNKED, LAST_CHUNK
 from .tcp_info import written_so_far
 from .transport import RecordedTransport
-from .upgrade import UPGRADE, Upgrade, UpgradeLog
+from .upgrade import UPGRADE, MessageEnds, Upgrade, UpgradeLog
 
 NOT_KEPT = 1 << 32  # a place that no record has
 MOST_UNSENT = 64 << 10  # bytes that wait here for a slow reader before its writer pauses; with TLS it would be more
@@ -112,6 +112,7 @@ class RecordedConnection(TimedConnection):
         self._rested_at = 0.0  # when nothing was under way any more
         self._where = CLOSED  # what the supervisor is told at its end
         self._upgrade: Upgrade | None = None
+        self.incoming: MessageEnds | None = None  # of a WebSocket
         self._read -= len(state.behind)
         if state.request:
             self._read -= len(state.request)
@@ -172,7 +173,7 @@ class RecordedConnection(TimedConnection):
         """Of a request: from here on the answers' record speaks of it."""
         self._resting = False
         self._head, self._body_at, self._end, self.announced = b"", -1, b"", None
-        self._upgrade = None
+        self._upgrade = self.incoming = None
         self._pool.answers.begin(self._place, self._written())
         self._pool.journal.begin(self._place)
         self._look_at(data)
@@ -184,8 +185,8 @@ class RecordedConnection(TimedConnection):
 
     def _look_at(self, data: bytes) -> None:
         """Count what came, and find where the body begins."""
-        if self._upgrade is not None:
-            self._upgrade.ends.feed(data)
+        if self.incoming is not None:
+            self.incoming.feed(data)
         if self.announced is not None:
             self.announced.follow(data)
         elif self._body_at < 0 and len(self._head) < self._longest_head:
@@ -206,11 +207,13 @@ class RecordedConnection(TimedConnection):
         """The client asks for a WebSocket."""
         pool, number = self._pool, self._place
         if number >= pool.answers.count:
+            self.incoming = MessageEnds(self._body_at, keeps=False)
+            self.incoming.feed(behind)
             return
         journals, left = (pool.journal, pool.answers), self._left.session
         upgrade = Upgrade(pool.upgrades, journals, number, head, self._body_at, left, lambda: self._read)
         upgrade.ends.feed(behind)
-        self._upgrade = upgrade
+        self._upgrade, self.incoming = upgrade, upgrade.ends
         if self.record is not None:
             self.record.upgraded = upgrade
 

@@ -58,10 +58,17 @@ class KeyedRecords(Protocol):
 
 
 class MessageEnds:
-    """Where each message of a client ends, in the connection's count of bytes."""
+    """Where each message of a client ends, in the connection's count of bytes, and how much there is of one that does
+    not yet.
+    """
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, keeps: bool = True) -> None:
+        """`keeps`: who takes messages asks where they end."""
         self._at = at  # behind what was looked at
+        self._keeps = keeps
+        self._unfinished = 0  # bytes of a message that has not come whole
+        self._counts = False  # the frame that is begun is part of one
+        self._tell: Callable[[int], None] = lambda size: None
         self._left = 0  # of the frame that is begun, behind its head
         self._ends = False  # that one is a message's last
         self._head = b""
@@ -74,13 +81,21 @@ class MessageEnds:
             if self._left:
                 taken = min(self._left, len(view))
                 self._left -= taken
+                self._unfinished += taken if self._counts else 0
             else:
                 taken = self._read_head(view)
             self._at += taken
             view = view[taken:]
             if not self._left and not self._head and self._ends:
-                self._ready.append(self._at)
-                self._ends = False
+                if self._keeps:
+                    self._ready.append(self._at)
+                self._ends, self._unfinished = False, 0
+        self._tell(self._unfinished)
+
+    def watch(self, tell: Callable[[int], None]) -> None:
+        """From now on this is told how many bytes have come of a message that is not whole."""
+        self._tell = tell
+        tell(self._unfinished)
 
     def _read_head(self, view: memoryview) -> int:
         """Bytes of a frame's head; it may not be there as a whole."""
@@ -93,7 +108,8 @@ class MessageEnds:
         short = second & 0x7F
         size = LENGTHS.get(short, 0)
         self._left = int.from_bytes(self._head[2 : 2 + size], "big") if size else short
-        self._ends = bool(first & LAST) and not first & CONTROL
+        self._counts = not first & CONTROL
+        self._ends = bool(first & LAST) and self._counts
         self._head = b""
         return taken
 

@@ -16,6 +16,7 @@ from ...realtime.client_secrets import expired_secret
 from ...realtime.fields import RealtimeQuery
 from ...realtime.session import REALTIME, TRANSCRIPTION, Kind, new_session
 from ...settings import Settings
+from ...transport.body import BodyBudget
 from ...transport.resume import record_of
 from ...transport.websocket import WebSocketChannel
 from ..generate import Generator
@@ -31,8 +32,9 @@ BETA_PROTOCOL = "openai-beta.realtime-v1"
 class RealtimeApi:
     """Of one frontend."""
 
-    def __init__(self, generator: Generator) -> None:
-        self._generator, self._settings = generator, generator.settings
+    def __init__(self, generator: Generator, unfinished: BodyBudget) -> None:
+        """`unfinished`: what messages that have not come whole may take, with all bodies."""
+        self._generator, self._settings, self._unfinished = generator, generator.settings, unfinished
         self._open: set[RealtimeConnection] = set()
         self._drains = False
 
@@ -49,7 +51,7 @@ class RealtimeApi:
         check_model_of(request.get(ACCOUNT), model)
         check_upgrade(request, self._settings)
         name_request(request, None)
-        channel = WebSocketChannel(request, self._settings.max_body_bytes, PROTOCOLS)
+        channel = WebSocketChannel(request, self._settings.max_body_bytes, PROTOCOLS, self._unfinished)
         record = record_of(request)
         left = record.upgraded.left if record is not None and record.upgraded is not None else None
         if grant is not None and left is None and grant.until < time.time():  # what has begun goes on
@@ -64,6 +66,7 @@ class RealtimeApi:
                 connection.drain()
             await connection.run(left, b"" if grant is None else grant.session)
         finally:
+            channel.release()
             self._open.discard(connection)
             self._generator.engine.count_realtime(-1)
             log.info("%s", connection.summary(), extra={"fields": {"session_id": connection.session.id}})

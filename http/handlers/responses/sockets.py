@@ -7,6 +7,7 @@ import logging
 from aiohttp import web
 
 from ...middleware.context import name_request
+from ...transport.body import BodyBudget
 from ...transport.resume import record_of
 from ...transport.websocket import WebSocketChannel
 from ..sockets import check_upgrade
@@ -21,11 +22,11 @@ PROTOCOLS = ("responses", "realtime")  # what browsers ask for beside their key
 class ResponseSockets:
     """Of one frontend."""
 
-    def __init__(self, responses: ResponsesApi, longest: int) -> None:
-        """`longest`: bytes of a message."""
+    def __init__(self, responses: ResponsesApi, longest: int, unfinished: BodyBudget) -> None:
+        """`longest`: bytes of a message; `unfinished`: what those take that have not come whole, with all bodies."""
         self._engine, self._settings = responses.engine, responses.settings
         self._find: Find = lambda _: responses
-        self._longest = longest
+        self._longest, self._unfinished = longest, unfinished
         self._open: set[ResponseSocket] = set()
         self._drains = False
 
@@ -37,7 +38,7 @@ class ResponseSockets:
         """GET /v1/responses."""
         check_upgrade(request, self._settings)
         name_request(request, None)
-        channel = WebSocketChannel(request, self._longest, PROTOCOLS)
+        channel = WebSocketChannel(request, self._longest, PROTOCOLS, self._unfinished)
         record = record_of(request)
         left = record.upgraded.left if record is not None and record.upgraded is not None else None
         socket = ResponseSocket(request, channel, self._settings, self._find, self._begun)
@@ -49,6 +50,7 @@ class ResponseSockets:
                 socket.drain()
             await socket.run(left)
         finally:
+            channel.release()
             self._open.discard(socket)
             self._engine.count_response_sockets(-1)
             log.info("%s", socket.summary(), extra={"fields": {"session_id": socket.session.id}})

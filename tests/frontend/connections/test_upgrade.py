@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import struct
 
+import pytest
+
 from actorserve.actors.frontend.connections.upgrade import KeptUpgrade, MessageEnds, UpgradeLog, what_is_left
 
 FIN, TEXT, GO_ON, PING = 0x80, 1, 0, 9
@@ -40,6 +42,20 @@ def test_messages_end_where_their_last_frame_does() -> None:
             found.feed(data[at : at + size])
             at += size
         assert [found.take() for _ in ends] == ends
+
+
+def test_how_much_there_is_of_a_message_that_is_not_whole() -> None:
+    """Pings are none of it, and nobody need ask where messages end."""
+    told: list[int] = []
+    found = MessageEnds(0, keeps=False)
+    found.watch(told.append)
+    whole = masked(TEXT, bytes(1000)) + masked(FIN | PING, b"?" * 100) + masked(FIN | GO_ON, bytes(500))
+    for part in (whole[:508], whole[508:1108], whole[1108:1500], whole[1500:], masked(FIN | PING, b"?" * 100), b"\x81"):
+        found.feed(part)
+    at = len(masked(TEXT, b"")) + 2
+    assert told == [0, 508 - at, 1000, told[3], 0, 0, 0] and 1000 < told[3] < 1500
+    with pytest.raises(IndexError):
+        found.take()
 
 
 class Records(dict[bytes, bytes]):

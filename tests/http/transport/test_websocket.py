@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import TestClient, TestServer
 
 from actorserve.http.transport import websocket
+from actorserve.http.transport.body import SHORT, BodyBudget
 from actorserve.http.transport.websocket import WebSocketChannel, _Response
 from tests.http.serving import PATIENCE_S
 
@@ -48,7 +50,7 @@ def channel_of(monkeypatch: pytest.MonkeyPatch, pace: int) -> tuple[WebSocketCha
     transport: Any = Slow(protocol, 100, pace)
     protocol.transport = transport
     request: Any = SimpleNamespace(protocol=protocol, transport=transport)
-    channel = WebSocketChannel(request, 1000, ())
+    channel = WebSocketChannel(request, 1000, (), BodyBudget(100))
     channel._transport = transport
     protocol.pause_writing()
     return channel, transport
@@ -84,7 +86,7 @@ async def connected(handler: Callable[[WebSocketChannel], Awaitable[None]]) -> A
     """A client that answers pings only while it receives."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        channel = WebSocketChannel(request, 1 << 20, ())
+        channel = WebSocketChannel(request, 1 << 20, (), BodyBudget(1 << 20))
         await channel.open()
         await handler(channel)
         return channel.response
@@ -176,3 +178,64 @@ async def test_nothing_comes_or_goes_for_a_while(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(TimeoutError):
             await channel.receive(600.0)
         assert clock.now == pytest.approx(end)
+
+
+class Incoming:
+    """Stands for what a frontend sees of a client's messages."""
+
+    def watch(self, tell: Callable[[int], None]) -> None:
+        self.tell = tell
+
+
+class Followed(BaseProtocol):
+    """A connection as a frontend has it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.incoming = Incoming()
+
+
+class Ending(Slow):
+    """A transport that says what was written to it."""
+
+    written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.is_gone = True
+
+
+async def test_messages_that_do_not_come_whole_take_no_more_than_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all connections together; who is one too many is told why, and read no more."""
+    budget = BodyBudget(100)
+    budget.most = 8 * SHORT
+    made: list[tuple[WebSocketChannel, Incoming, Ending]] = []
+
+    async def prepared(request: Any) -> None:
+        return None
+
+    for _ in range(3):
+        protocol = Followed(asyncio.get_running_loop())
+        transport = Ending(protocol, 0, 0)
+        request: Any = SimpleNamespace(protocol=protocol, transport=transport)
+        channel = WebSocketChannel(request, 1 << 20, (), budget)
+        monkeypatch.setattr(channel.response, "prepare", prepared)
+        await channel.open()
+        made.append((channel, protocol.incoming, transport))
+    (first, of_first, _), (second, of_second, _), (third, of_third, last) = made
+    of_first.tell(SHORT)
+    assert not budget.held, "short ones are in nobody's way"
+    for size in (SHORT + 1, 2 * SHORT, 2 * SHORT + 8):
+        of_first.tell(size)
+    of_second.tell(SHORT + 1)
+    assert budget.held == 2 * (3 * SHORT + 9)
+    of_third.tell(2 * SHORT)
+    assert third.is_gone and last.written[:4] == struct.pack("!BBH", 0x88, len(last.written) - 2, 1013)
+    of_first.tell(0)
+    assert budget.held == 2 * (SHORT + 1) and not first.is_gone
+    for one in (first, second, third):
+        one.release()
+        of_second.tell(5 * SHORT)
+    assert not budget.held
