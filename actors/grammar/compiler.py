@@ -69,6 +69,7 @@ class Constraint(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     instead: list[CallableTool] = []  # of gpt-oss: any of these may be called, in the place of what is wished
     after: str | None = None  # the mark that ends reasoning: anything goes before, the rest holds behind it
     before: str | None = None  # the mark that begins it: without this, there need be no reasoning
+    around: list[str] = []  # two marks that may stand around what is wished: the model was made to write them
 
 
 KINDS = ("json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "tools")
@@ -83,6 +84,8 @@ def make_grammar(constraint: Constraint, words: SpecialTokens | None = None) -> 
         raise GrammarError(f"exactly one of {', '.join(KINDS)} must be given, not {', '.join(wanted) or 'none'}")
     draft = GrammarDraft(words or SpecialTokens())
     start = _body(wanted[0], constraint, draft)
+    if constraint.around and not constraint.channels:
+        start = draft.within(start, *constraint.around)
     body = draft.rule(start) if constraint.after and " " in start else start
     if constraint.after == FINAL and not constraint.channels:
         start = last_message(draft, body, {tool.name: draft.json(_arguments(tool, "#")) for tool in constraint.instead})

@@ -73,17 +73,35 @@ class GrammarDraft:
 
     def until(self, text: str, begins: str = "") -> str:
         """Anything up to the first `text`, and this. `begins`: a regular expression of its first character."""
+        return self._passing(self.free) + self._up_to(text, begins)
+
+    def _up_to(self, text: str, begins: str = "") -> str:
         first, *rest = self.words.split(text)
         if isinstance(first, int):
             head = self.rule(f"/{begins}(?s:.*)/ {_exactly(first)}")
         else:
             head = self.rule(f"/{begins}(?s:.*){_escaped(first)}/", "[lazy]")
-        return self._passing(self.free) + " ".join([head, *map(_exactly, rest)])
+        return " ".join([head, *map(_exactly, rest)])
+
+    def until_over(self, text: str) -> str:
+        """The same over special tokens, also over those of `text`, where none of them is all of it."""
+        pieces = self.words.split(text)
+        own = {piece for piece in pieces if isinstance(piece, int)}
+        passed = [",".join(map(str, set(self.words.specials.values()) - own))]
+        if len(pieces) > 1:  # each by itself: of two lists that have it the lexer would read one
+            passed += map(str, sorted(own))
+        over = " | ".join(f"{TEXT} <[{ids}]>" for ids in passed if ids)
+        return (f"{self.rule(over)}* " if over else "") + self._up_to(text)
 
     def opening(self, marker: str) -> str:
         """`marker` after a few blanks, be it spelled or in special tokens."""
         self._first_of(marker, "begin with")
         return f"{self.rule(BLANK)}? ({' | '.join(dict.fromkeys([_quoted(marker), self.literal(marker)]))})"
+
+    def within(self, body: str, start: str, end: str) -> str:
+        """What is wished by itself, or behind one mark, with the other behind it or not."""
+        blank, body = f"{self.rule(BLANK)}?", self.rule(body)
+        return self.rule(f"{body} | {self.literal(start)} {blank} {body} ({blank} {self.literal(end)})?")
 
     def thinking(self, marker: str) -> str:
         """Anything but an end up to the first `marker`, be it spelled or in special tokens, then a few blanks.

@@ -52,6 +52,10 @@ class AnyText(_Kind, frozen=True, tag="any_text"):
     pass
 
 
+class AnyTokens(_Kind, frozen=True, tag="any_tokens"):
+    """The same with special tokens in it: how some models write the arguments of calls."""
+
+
 class SequenceTag(_Kind, frozen=True, tag="sequence"):
     elements: list[Format]
 
@@ -87,6 +91,7 @@ Format = (
     | Regex
     | UserGrammar
     | AnyText
+    | AnyTokens
     | SequenceTag
     | Or
     | Tag
@@ -126,6 +131,8 @@ class Rule(msgspec.Struct, frozen=True):
 
 class FreeText(msgspec.Struct, frozen=True):
     """An item of a sequence: anything, up to the literal that follows."""
+
+    with_special: bool = False  # tokens
 
 
 Item = Literal | Rule | FreeText
@@ -168,8 +175,8 @@ class _Maker:
         match wanted:
             case ConstString():
                 return [Literal(wanted.value)]
-            case AnyText():
-                return [FreeText()]
+            case AnyText() | AnyTokens():
+                return [FreeText(isinstance(wanted, AnyTokens))]
             case SequenceTag():
                 return [item for element in wanted.elements for item in self.items(element, depth + 1)]
             case Or():
@@ -275,13 +282,13 @@ def _written(items: list[Item], draft: GrammarDraft) -> Rule:
             raise GrammarError("structural_tag: free text can only stand before a text that ends it, or at the end")
         after = items[at + 1] if at + 1 < len(items) else None
         match item:
-            case Literal() if not (at and items[at - 1] == FreeText()):
+            case Literal() if not (at and isinstance(items[at - 1], FreeText)):
                 written.append(draft.literal(item.text))
             case Rule():
                 written.append(item.expression)
                 is_open = item.is_open
             case FreeText() if isinstance(after, Literal):
-                written.append(draft.until(after.text))
+                written.append(draft.until_over(after.text) if item.with_special else draft.until(after.text))
             case FreeText():
                 written.append(draft.text())
                 is_open = True

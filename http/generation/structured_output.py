@@ -13,8 +13,9 @@ import msgspec
 from ..errors import bad_request
 from ..openai.schemas import ChatRequest, GenerationFields, NamedTool, Object
 from ..output.parsers.call_grammars import amid_text, only_calls
-from ..output.parsers.markup import arguments_schema
-from ..output.parsers.registry import HARMONY_TOOLS
+from ..output.parsers.markup import TO_ALL, arguments_schema
+from ..output.parsers.registry import ANSWER_TAGS, HARMONY_TOOLS
+from ..output.parsers.tags import tag
 from .prompts import tools_of
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
@@ -39,8 +40,11 @@ class AskedConstraint(NamedTuple):
     field: str
 
 
-def constraint_of(request: GenerationFields, tool_parser: str | None = None) -> AskedConstraint:
-    """What the request asks for; at most one of its fields may ask. `tool_parser`: of calls that are not forced.
+def constraint_of(
+    request: GenerationFields, tool_parser: str | None = None, reasoning_parser: str | None = None
+) -> AskedConstraint:
+    """What the request asks for; at most one of its fields may ask. `tool_parser`: of calls that are not forced;
+    `reasoning_parser`: of thinking, and of what stands around a chat's answer.
 
     A call that is forced is the answer, whatever format answers have; one that is not may stand in its place.
     """
@@ -61,11 +65,11 @@ def constraint_of(request: GenerationFields, tool_parser: str | None = None) -> 
     field, constraint = found[0] if found else ("tools", None)
     if field in ("response_format", "tools") and isinstance(request, ChatRequest):
         constraint = _beside_calls(request, constraint, tool_parser)
-    return (
-        AskedConstraint(None, "response_format")
-        if constraint is None
-        else AskedConstraint(msgspec.json.encode(constraint), field)
-    )
+    if constraint is None:
+        return AskedConstraint(None, "response_format")
+    if isinstance(request, ChatRequest) and reasoning_parser in ANSWER_TAGS:
+        constraint = constraint | {"around": ANSWER_TAGS[reasoning_parser][:2]}
+    return AskedConstraint(msgspec.json.encode(constraint), field)
 
 
 def _by_other_name(request: GenerationFields, field: str) -> Object | None:
@@ -206,7 +210,8 @@ def _beside_calls(request: ChatRequest, constraint: Object | None, tool_parser: 
         schema = {"type": "object"} if constraint.get("json_object") else constraint["json_schema"]
         answer = {"type": "json_schema", "json_schema": schema, "strict": constraint.get("strict", True)}
         calls = only_calls(tool_parser, functions, parallel)
-        tags = None if calls is None else {"type": "or", "elements": [answer, calls]}
+        said = [answer, *([tag(TO_ALL[tool_parser], [answer], "")] if tool_parser in TO_ALL else [])]
+        tags = None if calls is None else {"type": "or", "elements": [*said, calls]}
     else:
         tags = None
     return constraint if tags is None else {"structural_tag": {"type": "structural_tag", "format": tags}}

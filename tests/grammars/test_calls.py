@@ -11,7 +11,7 @@ import pytest
 from actorserve.http.openai.schemas import Object, ToolFunction
 from actorserve.http.output.events import Turn
 from actorserve.http.output.parsers.call_grammars import amid_text, only_calls
-from actorserve.http.output.parsers.markup import MARKUPS, PYTHON
+from actorserve.http.output.parsers.markup import LOOSE, MARKUPS, PYTHON
 from actorserve.http.output.parsers.registry import TOOL_PARSERS
 from tests.grammars.drawing import accepts, answer, model
 from tests.grammars.schemas import INTEGER, made
@@ -62,7 +62,7 @@ def test_what_is_drawn_is_read(parser: str) -> None:
     assert len(names) > 1 and max(counts) > 1
 
 
-@pytest.mark.parametrize("parser", DIFFERENT)
+@pytest.mark.parametrize("parser", [name for name in DIFFERENT if name != "functionary"])
 def test_in_free_text_calls_are_held_to_their_tools(parser: str) -> None:
     of = model("demo")
     grammar = of.grammar(**constraint(amid_text(parser, TOOLS, True)))
@@ -158,6 +158,16 @@ def test_as_models_write_them(parser: str, text: str, crossed: bool) -> None:
     assert call.name == "weather" and json.loads(call.arguments)["town"] == "Oslo"
 
 
+def test_calls_that_a_prompt_has_begun() -> None:
+    """Functionary's ends in >>>."""
+    of = model("demo")
+    grammar = of.grammar(**constraint(only_calls("functionary", STRICT, True)))
+    for text in ('weather\n{"town": "Oslo"}', '<function=weather>{"town": "Oslo"}</function>'):
+        assert accepts(of, grammar, text) and not accepts(of, grammar, text.replace("Oslo", "Bonn"))
+        assert not accepts(of, grammar, text.replace("weather", "whether"))
+    assert accepts(of, grammar, 'weather\n{"town": "Oslo"}>>>weather_at\n{"at": {"x": 1}}')
+
+
 NODE: dict[str, Any] = {
     "properties": {"n": {"$ref": "#/$defs/n"}, "m": {"$ref": "#/properties/n"}, "next": {"$ref": "#"}},
     "$defs": {"n": INTEGER, "tree": {"$ref": "#"}},
@@ -189,9 +199,7 @@ def test_references_into_the_whole_schema(parser: str) -> None:
 
 def test_formats_that_no_grammar_knows() -> None:
     """A choice that is demanded is a list of JSON, in all formats."""
-    none = {"openai", "gemma4", "functiongemma", "minimax_m3", "kimi_k3", "functionary"}
-    assert TOOL_PARSERS.keys() - MARKUPS.keys() == none | PYTHON.keys() | {"json_array"}
-    for parser in none:
-        assert amid_text(parser, TOOLS, True) is None is only_calls(parser, TOOLS, True)
-    for parser in PYTHON:
+    assert TOOL_PARSERS.keys() - MARKUPS.keys() == {"openai", "json_array"} | PYTHON.keys() | LOOSE.keys()
+    assert amid_text("openai", TOOLS, True) is None is only_calls("openai", TOOLS, True)
+    for parser in (*PYTHON, *LOOSE, "functionary"):
         assert amid_text(parser, TOOLS, True) is None

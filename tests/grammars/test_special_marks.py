@@ -1,24 +1,30 @@
-"""Grammars behind thinking whose marks are of several special tokens: gpt-oss' channels, Gemma 4's, Kimi K3's."""
+"""Grammars with marks that are special tokens, behind thinking and of calls: gpt-oss', Gemma 4's, Kimi K3's."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer
 
 from actorserve.actors.grammar.compiler import Grammars
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.structured_output import constraint_of
+from actorserve.http.openai.schemas import ChatRequest
 from actorserve.http.output.events import Turn
-from actorserve.http.output.parsers.registry import THINK_MARKERS, make_parser
-from tests.grammars.drawing import Model, accepts, answer, model
+from actorserve.http.output.parsers.registry import ANSWER_TAGS, THINK_MARKERS, make_parser
+from tests.grammars.drawing import Model, accepts, allowed, answer, model
 from tests.grammars.schemas import INTEGER, made
+from tests.http.bodies import HI, body_of
 from tests.support.models.tokenizers_made import byte_level, token_id
 
 MARKS = {
     "openai_gptoss": "<|start|> <|end|> <|message|> <|channel|> <|constrain|>",
-    "gemma4": "<|channel> <channel|>",
+    "gemma4": '<|channel> <channel|> <|tool_call> <tool_call|> <|"|>',
     "kimi_k3": "<|open|> <|close|> <|sep|>",
+    "minimax_m3": "<mm:think> </mm:think> ]<]minimax[>[",
 }
 SCHEMA = made({"x": INTEGER})
 THOUGHT = "<|channel|>analysis<|message|>Hm, {x: 1}?<|end|><|start|>assistant"
@@ -118,3 +124,72 @@ def test_one_block_of_thinking(reasoning: str, start: str, thought: str) -> None
         assert not accepts(of, grammar, wrong), wrong
     of, inside = behind_thinking(reasoning, inside=True, json_schema=SCHEMA)
     assert accepts(of, inside, thought + body) and not accepts(of, inside, body)
+
+
+def takes(of: Model, grammar: str, text: str) -> bool:
+    """With marks that begin with no <, too, which llguidance's own tokenizer does not find."""
+    ids = of.tokenizer.encode(text, add_special_tokens=False).ids
+    matchers = of.matchers()
+    matchers.place(0, grammar)
+    for token in ids:
+        if token not in allowed(matchers, 0):
+            return False
+        matchers.advance(0, token)
+    return not set(of.ends).isdisjoint(allowed(matchers, 0).tolist())
+
+
+GEMMA = '<|tool_call>call:f{x:{y:1},z:<|"|>}<b><|"|>}<tool_call|>'
+MINIMAX = "]<]minimax[>["
+KIMI_CALL = (
+    '<|open|>call tool="f" index="1"<|sep|><|open|>argument key="x" type="number"<|sep|>1<|close|>argument<|sep|>'
+    "<|close|>call<|sep|>"
+)
+KIMI = f"<|open|>tools<|sep|>{KIMI_CALL}{KIMI_CALL}<|close|>tools<|sep|>"
+EMPTY = "<|open|>response<|sep|><|close|>response<|sep|>"
+CALLS = {
+    "gemma4": [GEMMA, GEMMA + GEMMA.replace("call:f", "call:f2")],
+    "minimax_m3": [
+        f'{MINIMAX}<tool_call>\n{MINIMAX}<invoke name="f">{MINIMAX}<x>1{MINIMAX}</x>'
+        f"{MINIMAX}</invoke>\n{MINIMAX}</tool_call>"
+    ],
+    "kimi_k3": [KIMI, EMPTY + KIMI, "<|close|>response<|sep|>" + KIMI],
+}
+
+
+@pytest.mark.parametrize("parser", CALLS)
+def test_calls_whose_arguments_no_grammar_knows(parser: str) -> None:
+    """The names are held to, and that they come to their end; an answer may stand in their place."""
+    start, end = THINK_MARKERS[parser]
+    tools = [{"type": "function", "function": {"name": name}} for name in ("f", "f2")]
+    body = body_of(messages=HI, response_format={"type": "json_object"}, tools=tools)
+    found, _ = constraint_of(decode(ChatRequest, body), parser, parser)
+    spelled = model("demo")
+    grammar = spelled.grammar(**msgspec.json.decode(found or b""))
+    assert all(accepts(spelled, grammar, text) for text in [*CALLS[parser], '{"x": 1}'])
+    of = with_marks(parser)
+    grammar = of.grammar(after=end, before=start, **msgspec.json.decode(found or b""))
+    for text in [*CALLS[parser], '{"x": 1}']:
+        assert takes(of, grammar, text) and takes(of, grammar, f"{start}Hm.{end}{text}")
+    for text in CALLS[parser]:
+        turn, reader = Turn(), make_parser(reasoning=parser, tools=parser, schemas={})
+        turn.add([*reader.feed(text), *reader.finish()])
+        assert turn.calls and turn.calls[0].name == "f" and not turn.content
+        for wrong in (text.replace("f", "g"), text[:-20], f"So: {text}", f'{{"x": 1}}{text}'):
+            assert not takes(of, grammar, wrong), wrong
+
+
+@pytest.mark.parametrize("reasoning", ["kimi_k3", "granite33"])
+def test_marks_around_an_answer(reasoning: str) -> None:
+    """The model was made to write them, and may; a client gets what is between."""
+    (begin, close, *_), (start, end) = ANSWER_TAGS[reasoning], THINK_MARKERS[reasoning]
+    of = with_marks("kimi_k3")
+    grammar = of.grammar(json_schema=SCHEMA, after=end, before=start, around=[begin, close])
+    body = '{"x":1}'
+    for answer_ in (body, f"{begin}{body}{close}", f"{begin}\n{body}\n{close}", f"{begin}{body}"):
+        for text in (answer_, f"{start}Hm.{end}{answer_}"):
+            assert accepts(of, grammar, text)
+            turn, reader = Turn(), make_parser(reasoning=reasoning, tools=None, schemas={})
+            turn.add([*reader.feed(text), *reader.finish()])
+            assert turn.content.strip() == body
+    for wrong in (f"{body}{close}", f"{begin}{close}", f"{begin}{begin}{body}", f"{begin}So: {body}", f"{close}{body}"):
+        assert not accepts(of, grammar, wrong), wrong

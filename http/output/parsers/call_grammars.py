@@ -8,15 +8,21 @@ import re
 from collections.abc import Sequence
 
 from ...openai.schemas import Object, ToolFunction
-from .markup import MARKUPS, PYTHON, Markup
-from .tags import either, regex, tag
+from .markup import BEFORE, LOOSE, MARKUPS, PYTHON, Markup
+from .tags import const, either, regex, tag
 
 
 def only_calls(parser: str | None, tools: Sequence[ToolFunction], parallel: bool) -> Object | None:
     """A turn that is calls and nothing else; None where a grammar cannot know how they are written."""
+    names = "|".join(re.escape(tool.name) for tool in tools)
+    if parser in LOOSE:
+        begin, behind, end = LOOSE[parser]
+        call = tag(begin, [regex(f"(?:{names}){re.escape(behind)}"), {"type": "any_tokens"}], end)
+        before = [either([const(text) for text in ("", BEFORE[parser])])] if parser in BEFORE else []
+        several = {"type": "tags_with_separator", "tags": [call], "separator": "", "at_least_one": True}
+        return {"type": "sequence", "elements": [*before, several | {"stop_after_first": not parallel}]}
     if parser in PYTHON:
         begin, end, closer = PYTHON[parser]
-        names = "|".join(re.escape(tool.name) for tool in tools)
         calls = rf"(?:{names})\((?s:.*)\){re.escape(end)}"
         return tag(begin, [regex(f"{calls}(?:{re.escape(closer)})?" if closer else calls)], "")
     markups = [markup._replace(tag=markup.alone or markup.tag) for markup in MARKUPS.get(parser or "", ())]
@@ -26,10 +32,9 @@ def only_calls(parser: str | None, tools: Sequence[ToolFunction], parallel: bool
 
 def amid_text(parser: str | None, tools: Sequence[ToolFunction], parallel: bool) -> Object | None:
     """Free text in which calls, where they begin, are what their tools want; None as above."""
-    markups = MARKUPS.get(parser or "", ())
+    markups = [markup for markup in MARKUPS.get(parser or "", ()) if markup.trigger]
     if not markups:
         return None
-    markups = tuple(markup for markup in markups if markup.trigger)
     tags = [one for markup in markups for one in _tags(markup, tools, parallel)]
     triggers = list(dict.fromkeys(markup.trigger for markup in markups))
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": not parallel}

@@ -1,10 +1,11 @@
 """How models write calls, for grammars: the structural tags of each format of registry.py, which call_grammars.py makes
 a turn of.
 
-A tool's arguments keep to its schema where it is strict; else they are any object. Formats that are not here cannot be
-told to a grammar: Gemma's, whose free text is full of special tokens, the arguments of Python's, the members in tags of
-MiniMax M3, Kimi K3's tags, which say a type, and Functionary's, where a prompt ends within what begins calls. Harmony's
-calls are a grammar of their own (actors/grammar/harmony.py), but not amid free text.
+A tool's arguments keep to its schema where it is strict; else they are any object. Of some formats (PYTHON, LOOSE) a
+grammar is told the names alone: of Gemma's, whose arguments are full of special tokens, of Python's, of MiniMax M3's,
+which have members in tags, and of Kimi K3's, whose tags say a type. These are none amid free text, nor are
+Functionary's, where a prompt ends within what begins calls, and Harmony's, which are a grammar of their own
+(actors/grammar/harmony.py).
 """
 
 from __future__ import annotations
@@ -194,6 +195,21 @@ PYTHON = {
 }
 """What stands around calls as Python has them, and may follow: of these, the names alone are known to a grammar."""
 
+_M3 = "]<]minimax[>["
+LOOSE = {
+    "gemma4": ("<|tool_call>call:", "{", "<tool_call|>"),
+    "functiongemma": ("<start_function_call>call:", "{", "<end_function_call>"),
+    "minimax_m3": (f'{_M3}<tool_call>\n{_M3}<invoke name="', '">', f"{_M3}</tool_call>"),
+    "kimi_k3": ('<|open|>tools<|sep|><|open|>call tool="', '" ', "<|close|>tools<|sep|>"),
+}
+"""What stands around the first name, and ends a call, or all of them: with anything between, special tokens, too."""
+
+BEFORE = {"kimi_k3": "<|close|>response<|sep|>"}
+"""What may stand before the calls: an answer in which nothing is said."""
+
+TO_ALL = {"functionary": "all\n"}
+"""What stands before an answer, where that is said to somebody as a call is."""
+
 MARKUPS: dict[str, tuple[Markup, ...]] = {
     **dict.fromkeys(("hermes", "ernie45", "granite4"), _HERMES),
     **dict.fromkeys(("qwen3_coder", "qwen3_xml", "step3p5", "mimo"), _QWEN),
@@ -254,6 +270,10 @@ MARKUPS: dict[str, tuple[Markup, ...]] = {
     "deepseek_v31": (Markup(_DEEPSEEK, _V31, "", _DEEPSEEK, _DEEPSEEK_END),),
     "deepseek_v32": _dsml_section("function_calls"),
     "deepseek_v4": _dsml_section("tool_calls"),
+    "functionary": (
+        Markup("", _around("<function=NAME>", "</function>")),
+        Markup("", _around("NAME\n", ""), ">>>"),
+    ),
     "kimi_k2": (
         Markup(
             "<|tool_calls_section_begin|>",

@@ -182,3 +182,20 @@ def test_calls_of_gpt_oss_in_the_place_of_a_format() -> None:
     alone, _ = with_tools("openai", response_format=FORMAT)
     assert found == {**alone, "instead": [{"name": "weather", "parameters": {"type": "object"}}]}
     assert with_tools("openai", tools=LOOSE, tool_choice="none", response_format=FORMAT)[0] == alone
+
+
+def test_marks_of_an_answer_may_stand_around_it() -> None:
+    chat = decode(ChatRequest, body_of(messages=HI, response_format=FORMAT))
+    found, _ = constraint_of(chat, None, "granite33")
+    assert found is not None and json.loads(found)["around"] == ["<response>", "</response>"]
+    alone, _ = constraint_of(chat, None, "qwen3")
+    completion, _ = constraint_of(
+        decode(CompletionRequest, body_of(prompt="a", response_format=FORMAT)), None, "granite33"
+    )
+    assert alone is not None and alone == completion and "around" not in json.loads(alone)
+
+
+def test_an_answer_that_is_said_to_all() -> None:
+    found, _ = with_tools("functionary", tools=LOOSE, response_format=FORMAT)
+    answer, to_all, _ = found["structural_tag"]["format"]["elements"]
+    assert to_all["begin"] == "all\n" and to_all["content"] == answer
