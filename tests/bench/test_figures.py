@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from actorserve.actors.bench.load.record import RequestRecord
-from actorserve.actors.bench.results.compare import verdict
+from actorserve.actors.bench.results.compare import compare, verdict
 from actorserve.actors.bench.results.metrics import figures, is_good, spread
 from actorserve.actors.bench.results.pareto import frontier, per_user
 from actorserve.actors.bench.results.report import UnwrittenError, document, load, save
@@ -136,3 +138,21 @@ def test_the_frontier_is_what_nothing_else_is_better_than() -> None:
     worse, many = point("worse", 11, 290), point("many", 50, 900)
     assert frontier([worse, many, quick, good, point("unknown", None, 9999)]) == [many, good, quick]
     assert per_user(good) == 100 and per_user(point("unknown", None, 1)) is None
+
+
+def test_runs_whose_prompts_were_cached_are_not_called_better_than_others() -> None:
+    """Results from before each run had prompts of its own do not say what was cached."""
+
+    def result(throughput: float, **more: float | None) -> dict[str, Any]:
+        runs = [{"output_throughput": throughput + noise, **more} for noise in (0.0, 0.1, 0.2)]
+        return {"points": [{"name": "8/s", "runs": runs}]}
+
+    def said(a: dict[str, Any], b: dict[str, Any]) -> str:
+        out = Console(width=200, file=StringIO())
+        assert compare(out, a, b)
+        return str(cast(StringIO, out.file).getvalue())
+
+    old, new, slower = result(100.0), result(90.0, cached_share=0.0), result(80.0, cached_share=None)
+    assert "worse" not in said(old, new) and "which were cached" in said(old, new)
+    for before, after in ((new, slower), (old, result(90.0))):
+        assert "worse" in said(before, after) and "which were cached" not in said(before, after)

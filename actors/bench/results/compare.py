@@ -52,6 +52,13 @@ def pairs(a: dict[str, Any], b: dict[str, Any]) -> list[tuple[dict[str, Any], di
     return [(point, others[point["name"]]) for point in a["points"] if point["name"] in others]
 
 
+def are_comparable(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Were both measured with prompts of their own in each run? Those from before, which were found in the prefix
+    cache, do not say what was cached of them.
+    """
+    return len({"cached_share" in run for run in (*one["runs"], *other["runs"])}) < 2
+
+
 def compare(console: Console, a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Print it; False if the files have no load in common."""
     found = pairs(a, b)
@@ -63,9 +70,11 @@ def compare(console: Console, a: dict[str, Any], b: dict[str, Any]) -> bool:
             before, after = values_of(one, *names), values_of(other, *names)
             if before and after:
                 ratio = f"{fmean(after) / fmean(before):.3f}" if fmean(before) else "-"
-                hint = verdict(before, after, more)
+                hint = verdict(before, after, more) if are_comparable(one, other) else "-"
                 table.add_row(title, number(fmean(before)), number(fmean(after)), ratio, hint)
         console.print(table)
     if any(min(len(one["runs"]), len(other["runs"])) < 2 for one, other in found):
         console.print("?: a single run does not show its noise; --repeat 3 does")
+    if not all(are_comparable(one, other) for one, other in found):
+        console.print("-: in one of them all runs had the same prompts, which were cached: measure it again")
     return bool(found)
