@@ -1,8 +1,9 @@
 """The units of a server that systemd runs: a service, and a socket that outlives it. Text only; nothing is installed.
 
-The service may read what it needs, and write to its own cache and to folders that options have the server write in.
-What lies in a home, or in /tmp, which it does not see, is bound there. MemoryDenyWriteExecute is not set: torch makes
-machine code as it runs (oneDNN, Triton).
+The service is started again for as long as it fails, but for options that cannot be (status 2): nobody may be there to
+say `systemctl reset-failed` once the network is. It may read what it needs, and write to its own cache and to folders
+that options have the server write in. What lies in a home, or in /tmp, which it does not see, is bound there.
+MemoryDenyWriteExecute is not set: torch makes machine code as it runs (oneDNN, Triton).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .quoting import argument, line, path
 HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))
 START_S = 120  # without a sign from the supervisor, which asks for more as long as it sees its actors come up
 WATCHDOG_S = 30
+AGAIN_S = 5  # the hub, a network or memory may be had later, however long that takes: it is tried again for ever
 MARGIN_S = 5  # beyond what the server takes itself to stop
 DESCRIPTORS = 1 << 16
 
@@ -80,8 +82,7 @@ def service_unit(plan: UnitOptions) -> str:
 Description={line(plan.config.served_names()[0])} (actorserve)
 Wants=network-online.target
 After=network-online.target nvidia-persistenced.service
-{socket}StartLimitIntervalSec=300
-StartLimitBurst=10
+{socket}StartLimitIntervalSec=0
 
 [Service]
 Type=notify
@@ -89,7 +90,7 @@ NotifyAccess=main
 ExecStart={" ".join(map(argument, plan.command))}
 EnvironmentFile=-{line(str(plan.environment_file))}
 Restart=on-failure
-RestartSec=2
+RestartSec={AGAIN_S}
 RestartPreventExitStatus=2
 TimeoutStartSec={START_S}
 TimeoutStopSec={stop_s}

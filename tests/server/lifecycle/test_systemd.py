@@ -49,6 +49,13 @@ def unit(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 # --- units -------------------------------------------------------------------------------------------------------
 
 
+def test_a_service_that_fails_is_tried_again_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its hub may be there again at any time; options are what they are (status 2)."""
+    text = unit(capsys, str(MODEL))
+    assert settings(text, "StartLimitIntervalSec") == ["0"] and not settings(text, "StartLimitBurst")
+    assert settings(text, "Restart") == ["on-failure"] and settings(text, "RestartPreventExitStatus") == ["2"]
+
+
 def test_the_command_says_the_same_in_another_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
