@@ -28,6 +28,9 @@ from typing import Any, BinaryIO, ClassVar
 
 from actorserve.actors.model.config_json import find_architecture
 from actorserve.actors.options.config import ConfigError
+from actorserve.actors.options.fields import SECRETS
+from actorserve.actors.options.other_servers import KEY_VARIABLES
+from actorserve.actors.options.sources import variable
 from actorserve.actors.supervisor.processes.spawn import Process
 from actorserve.actors.supervisor.processes.subreaper import PR_SET_CHILD_SUBREAPER
 from tests.support.runs.original import ANSWER_BYTES, Imports
@@ -57,6 +60,7 @@ LEFT = {
     *("TRANSFORMERS_VERBOSITY", "GLOO_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),
 } - os.environ.keys()
 AUTHORITIES = "SSL_CERT_DIR"  # where this process finds none
+KEYS = (*map(variable, SECRETS), *KEY_VARIABLES)  # of whoever runs tests and benches, which send none
 SAME_SUMS = "MKL_CBWR"  # for products in the tests' own process; servers compute as those of users do
 
 
@@ -240,7 +244,7 @@ def _pipe_with(text: str) -> Iterator[int]:
 def server_environment(own: Mapping[str, str] | None = None) -> dict[str, str]:
     """That of this process, in which the package is found, and `own` besides."""
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(PACKAGE)]))
-    inherited = {name: value for name, value in os.environ.items() if name not in (SAME_SUMS, AUTHORITIES)}
+    inherited = {name: value for name, value in os.environ.items() if name not in (SAME_SUMS, AUTHORITIES, *KEYS)}
     return {**inherited, "PYTHONPATH": path, **(own or {})}
 
 

@@ -26,6 +26,7 @@ class Launched:
 
     def __init__(self, *options: str, descriptors: int | None = None) -> None:
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT / "tools" / "package")]))
+        without_keys = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
 
         def limit() -> None:
             if descriptors:
@@ -37,7 +38,7 @@ class Launched:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env={**os.environ, "PYTHONPATH": path},
+            env={**without_keys, "PYTHONPATH": path},
             preexec_fn=limit,
         )
         self.lines: list[str] = []

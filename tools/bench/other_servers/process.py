@@ -121,8 +121,11 @@ class Running:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would lead another environment's Python to our packages."""
-    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    """Ours, without what would lead another environment's Python to our packages, and without keys: servers that found
+    one would want it from clients.
+    """
+    ours = ("PYTHONPATH", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in ours and not name.endswith("_API_KEY")}
 
 
 def _answers(url: str) -> bool:
