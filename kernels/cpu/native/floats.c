@@ -7,6 +7,7 @@
 #define OUTPUTS 4 /* weights' rows that are multiplied together */
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #define ROWS 3    /* rows of x, whose sums stay in registers */
+#define PARTED_FROM 16 /* rows, that are multiplied part by part; see panel_outputs */
 #else
 #define ROWS 4
 #endif
@@ -114,6 +115,134 @@ INLINE void tile(
         }
 }
 
+#ifdef PARTED_FROM
+#define PANEL 48 /* rows that outputs' weights in the nearest cache are multiplied with */
+#define PARTS (LANES / REGISTER)
+
+/* What a few outputs and the rows of a panel have: weights of NEAR inputs, and sums, part by part. */
+typedef struct {
+    vpart weights[PARTS][NEAR / LANES][OUTPUTS], sums[PANEL / ROWS][PARTS][OUTPUTS][ROWS];
+} panel;
+
+int64_t float_parted(int64_t rows) { return rows < PARTED_FROM ? 0 : rows / ROWS * ROWS; }
+
+/* Of NEAR numbers and NEAR more the first parts of all vectors, then the second ones: each is read as one run. */
+void float_parts(const linear *own, const float *x, float *ready) {
+    const int64_t whole = own->inputs / LANES * LANES;
+    for (int64_t first = 0, last; first < whole; first = last) {
+        last = first + NEAR < whole ? first + NEAR : whole;
+        for (int64_t part = 0; part < LANES; part += REGISTER)
+            for (int64_t i = first + part; i < last; i += LANES, ready += REGISTER)
+                p_store(ready, p_load(x + i));
+    }
+    memcpy(ready, x + whole, (own->inputs - whole) * sizeof(float));
+}
+
+/* Weights of inputs [first, last), widened; outputs that are none have the first one's. */
+INLINE void panel_weights(panel *made, const linear *by, int64_t output, int64_t first, int64_t last, const int kind) {
+    const int64_t size = number_bytes(kind);
+    for (int o = 0; o < OUTPUTS; o++) {
+        const char *weight = (const char *)by->weight + (output + o < by->outputs ? output + o : output) * by->stride;
+        vpart *at = made->weights[0][0] + o;
+        for (int64_t i = first; i < last; i += LANES, at += OUTPUTS) {
+            __builtin_prefetch(weight + OUTPUTS * by->stride + i * size, 0, 2);
+            for (int part = 0; part < PARTS; part++)
+                at[part * NEAR / LANES * OUTPUTS] = numbers_of_part(weight, i + part * REGISTER, kind);
+        }
+    }
+}
+
+/* The sums of a few outputs with a few rows, in registers; `begun`: they go on. */
+INLINE void panel_sums(vpart sums[OUTPUTS][ROWS], const vpart (*weights)[OUTPUTS], const float *x, int64_t stride,
+                       int64_t count, const int begun) {
+    vpart own[OUTPUTS][ROWS];
+    for (int o = 0; o < OUTPUTS; o++)
+        for (int r = 0; r < ROWS; r++)
+            own[o][r] = begun ? sums[o][r] : p_set(0);
+    for (int64_t i = 0; i < count; i++, x += REGISTER)
+        for (int o = 0; o < OUTPUTS; o++)
+            for (int r = 0; r < ROWS; r++)
+                own[o][r] = p_fma(p_load(x + r * stride), weights[i][o], own[o][r]);
+    memcpy(sums, own, sizeof own);
+}
+
+INLINE const float *floats_of(const product *own, int64_t row) {
+    return (const float *)(ready_row(own, row, own->row_bytes) + HEADER);
+}
+
+/* The sums of a few outputs with a panel's rows are told. */
+INLINE void panel_totals(const panel *made, const product *own, int64_t output, int64_t row, int64_t rows,
+                         const int outputs, const int kind) {
+    const linear *by = own->own;
+    const int64_t whole = by->inputs / LANES * LANES, over = by->inputs - whole;
+    vec left[OUTPUTS] = {0}, sums[OUTPUTS];
+    float totals[OUTPUTS] = {0}, *out = own->out + row * own->width + output;
+    for (int o = 0; o < outputs && over; o++)
+        left[o] = rest((const char *)by->weight + (output + o) * by->stride, whole, over, kind);
+    for (int o = 0; o < outputs && by->bias; o++)
+        totals[o] = by->bias[output + o];
+    const __m128 bias = _mm_loadu_ps(totals);
+    for (int64_t r = 0; r < rows; r++, out += own->width) {
+        const int64_t tile = r / ROWS, at = r % ROWS;
+        for (int o = 0; o < OUTPUTS; o++)
+            sums[o] = (vec){made->sums[tile][0][o][at], made->sums[tile][1][o][at]};
+        if (over) {
+            const vec x = v_load(floats_of(own, row + r) + whole);
+            for (int o = 0; o < OUTPUTS; o++)
+                sums[o] = v_fma(x, left[o], sums[o]);
+        }
+        __m128 y = v_totals(sums);
+        if (by->bias)
+            y = _mm_add_ps(y, bias);
+        if (outputs == OUTPUTS) {
+            _mm_storeu_ps(out, own->add ? _mm_add_ps(_mm_loadu_ps(out), y) : y);
+            continue;
+        }
+        _mm_storeu_ps(totals, y);
+        for (int o = 0; o < outputs; o++)
+            out[o] = own->add ? out[o] + totals[o] : totals[o];
+    }
+}
+
+/* The sums of a few outputs with a panel's rows, without the last inputs, which are no whole vector. */
+INLINE void panel_of(panel *made, const product *own, int64_t output, int64_t row, int64_t rows, const int kind) {
+    const int64_t whole = own->own->inputs / LANES * LANES, stride = own->row_bytes / sizeof(float);
+    if (whole == 0)
+        memset(made->sums, 0, sizeof made->sums);
+    for (int64_t from = 0, to; from < whole; from = to) {
+        to = from + NEAR < whole ? from + NEAR : whole;
+        const int64_t count = (to - from) / LANES;
+        panel_weights(made, own->own, output, from, to, kind);
+        for (int part = 0; part < PARTS; part++)
+            for (int64_t r = 0; r < rows; r += ROWS) {
+                const float *x = floats_of(own, row + r) + from + part * count * REGISTER;
+                if (from)
+                    panel_sums(made->sums[r / ROWS][part], made->weights[part], x, stride, count, 1);
+                else
+                    panel_sums(made->sums[r / ROWS][part], made->weights[part], x, stride, count, 0);
+            }
+    }
+}
+
+/* Many rows: a few outputs' weights are widened once and stay in the nearest cache while the rows of a panel pass. */
+INLINE void panel_outputs(const product *own, int64_t first, int64_t last, const int kind) {
+    panel made;
+    for (int64_t row = 0, rows; row < own->parted; row += rows) {
+        rows = own->parted - row < PANEL ? own->parted - row : PANEL;
+        for (int64_t output = first; output < last; output += OUTPUTS) {
+            panel_of(&made, own, output, row, rows, kind);
+            if (output + OUTPUTS <= last)
+                panel_totals(&made, own, output, row, rows, OUTPUTS, kind);
+            else
+                panel_totals(&made, own, output, row, rows, last - output, kind);
+        }
+    }
+}
+#else
+int64_t float_parted(int64_t rows) { return 0; }
+void float_parts(const linear *own, const float *x, float *ready) {}
+#endif
+
 INLINE void some_rows(const product *own, int64_t first, int64_t last, int64_t row, const int rows, const int kind,
                       int64_t bytes) {
     for (; rows > FEW && first + OUTPUTS <= last; first += OUTPUTS)
@@ -123,7 +252,10 @@ INLINE void some_rows(const product *own, int64_t first, int64_t last, int64_t r
 }
 
 INLINE void all_rows(const product *own, int64_t first, int64_t last, const int kind) {
-    int64_t bytes = own->row_bytes, row = 0;
+    int64_t bytes = own->row_bytes, row = own->parted;
+#ifdef PARTED_FROM
+    panel_outputs(own, first, last, kind);
+#endif
     for (; row + ROWS <= own->rows; row += ROWS)
         some_rows(own, first, last, row, ROWS, kind, bytes);
     switch (own->rows - row) {

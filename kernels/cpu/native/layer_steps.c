@@ -23,7 +23,7 @@ typedef struct {
 /* A row for one of a layer's products, and for what adapters add to it. */
 static void make_ready(const part *own, int which, const float *x, int64_t row) {
     const layer_product *by = own->products + which;
-    linear_ready(by->of.own, x, by->of.ready, row);
+    linear_ready(by->of.own, x, by->of.ready, row, by->of.parted);
     if (by->lora.step)
         lora_ready(&by->lora, x, row);
 }

@@ -40,7 +40,7 @@ static int64_t all_outputs(const linear *own) {
     return outputs;
 }
 
-static void own_ready(const linear *own, const float *x, char *ready) {
+static void own_ready(const linear *own, const float *x, char *ready, const int parts) {
     if (own->kind == GROUPED) {
         groups_ready(own, x, ready);
         return;
@@ -50,18 +50,21 @@ static void own_ready(const linear *own, const float *x, char *ready) {
         return;
     }
     float *numbers = (float *)(ready + HEADER);
-    memcpy(numbers, x, own->inputs * sizeof(float));
+    if (parts)
+        float_parts(own, x, numbers);
+    else
+        memcpy(numbers, x, own->inputs * sizeof(float));
     memset(numbers + own->inputs, 0, (filled(own->inputs, LANES) - own->inputs) * sizeof(float));
 }
 
-void linear_ready(const linear *own, const float *x, char *ready, int64_t row) {
+void linear_ready(const linear *own, const float *x, char *ready, int64_t row, int64_t parted) {
     if (own->kind == BOTH_BFLOAT_16) { /* alone */
         bfloats_ready(own, x, ready, row);
         return;
     }
     ready += row * linear_row_bytes(own);
     for (; own; own = own->rest) {
-        own_ready(own, x, ready);
+        own_ready(own, x, ready, row < parted);
         ready += own_row_bytes(own);
     }
 }
@@ -118,6 +121,7 @@ product product_of(const linear *own, char *ready, int64_t rows, float *out, int
     const int64_t outputs = all_outputs(own), most = (outputs + GROUP - 1) / GROUP;
     product made = {.own = own, .ready = ready, .rows = rows, .out = out, .add = add, .width = outputs};
     made.row_bytes = linear_row_bytes(own);
+    made.parted = float_parted(rows);
     int64_t units = all_bytes(own) / TASK_BYTES * (rows > TASK_ROWS ? 2 : 1);
     units = units < 1 ? 1 : units > most ? most : units;
     if (own->kind == BOTH_BFLOAT_16 && rows > TASK_ROWS && matrix_allowed())
@@ -158,19 +162,19 @@ typedef struct {
     const linear *own;
     const float *x;
     char *ready;
-    int64_t rows;
+    int64_t rows, parted;
 } rows_of;
 
 static void ready_task(void *given, int index, int count) {
     const rows_of *own = given;
     int64_t groups = filled(own->rows, PACKED) / PACKED, last = groups * (index + 1) / count * PACKED;
     for (int64_t row = groups * index / count * PACKED; row < last && row < own->rows; row++)
-        linear_ready(own->own, own->x + row * own->own->inputs, own->ready, row);
+        linear_ready(own->own, own->x + row * own->own->inputs, own->ready, row, own->parted);
 }
 
 void linear_run(pool *threads, const linear *own, const float *x, int64_t rows, char *ready, float *out, int64_t add) {
-    rows_of given = {own, x, ready, rows};
     product made = product_of(own, ready, rows, out, add, pool_threads(threads));
+    rows_of given = {own, x, ready, rows, made.parted};
     phase phases[] = {
         {ready_task, &given, (int)(filled(rows, PACKED) / PACKED)},
         {linear_task, &made, made.tasks},

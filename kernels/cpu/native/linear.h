@@ -32,6 +32,7 @@ typedef struct {
     float *out;  /* [rows, width] */
     int64_t add; /* 1: out += y; 0: out = y */
     int64_t row_bytes, width;
+    int64_t parted; /* rows, from the first one on, whose numbers stand part by part; see float_parts */
     int tasks, large; /* as how many tasks it is done by all threads; the first of them are larger */
     int64_t units, wide, narrow; /* of TASK_BYTES in all, and in a task that is large, or is not */
 } product;
@@ -41,8 +42,8 @@ product product_of(const linear *own, char *ready, int64_t rows, float *out, int
 
 /* Of a row that is ready; a multiple of a cache line. There is room for a multiple of PACKED rows, which may be read. */
 int64_t linear_row_bytes(const linear *own);
-/* Row number `row`; `ready` is where the first one's memory begins. */
-void linear_ready(const linear *own, const float *x, char *ready, int64_t row);
+/* Row number `row`; `ready` is where the first one's memory begins. `parted`: of a product, as it is told there. */
+void linear_ready(const linear *own, const float *x, char *ready, int64_t row, int64_t parted);
 /* Outputs [first, last) of all rows, of the linear and of its rest. */
 void linear_outputs(const product *own, int64_t first, int64_t last);
 /* One of `count` tasks of a product: a phase of it. */
@@ -66,6 +67,8 @@ int matrix_allowed(void);
 int matrix_pays(const product *own);
 void matrix_outputs(const product *own, int64_t first, int64_t last);
 void matrix_groups(const product *own, int64_t first, int64_t last);
+int64_t float_parted(int64_t rows); /* how many of so many rows stand part by part */
+void float_parts(const linear *own, const float *x, float *ready);
 void float_outputs(const product *own, int64_t first, int64_t last);
 
 #define PACKED 16 /* rows that are made ready by one task, and multiplied by matrix instructions together */

@@ -27,7 +27,7 @@ void lora_ready(const lora_product *own, const float *x, int64_t row) {
     linear like = {.kind = FLOAT_32, .inputs = own->inputs};
     int64_t place = own->step->places[row];
     if (place >= 0)
-        linear_ready(&like, x, own->step->ready, place);
+        linear_ready(&like, x, own->step->ready, place, 0);
 }
 
 static float *inner_of(const lora_step *step, const lora_group *group) {
@@ -55,6 +55,7 @@ void lora_inner(const lora_product *own, int64_t index) {
     int64_t across = blocks(a->outputs, RANKS), rank = index % across * RANKS, row = index / across * ROWS;
     char *ready = step->ready + (group->first + row) * linear_row_bytes(a);
     product made = product_of(a, ready, less(ROWS, group->count - row), inner_of(step, group) + row * a->outputs, 0, 1);
+    made.parted = 0; /* a group's rows begin anywhere */
     float_outputs(&made, rank, less(rank + RANKS, a->outputs));
 }
 

@@ -130,11 +130,21 @@ INLINE __m256 v_power_half(__m256 n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
 }
 INLINE vec v_power(vec n) { return (vec){v_power_half(n.low), v_power_half(n.high)}; }
-INLINE float v_total(vec x) {
+INLINE __m128 v_quarter(vec x) {
     __m256 all = _mm256_add_ps(x.low, x.high);
-    __m128 half = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+INLINE float v_total(vec x) {
+    __m128 half = v_quarter(x);
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
+}
+/* v_total of four. */
+INLINE __m128 v_totals(const vec x[4]) {
+    __m128 a = v_quarter(x[0]), b = v_quarter(x[1]), c = v_quarter(x[2]), d = v_quarter(x[3]);
+    a = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+    c = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+    return _mm_add_ps(_mm_movelh_ps(a, c), _mm_movehl_ps(c, a));
 }
 
 #else

@@ -91,13 +91,13 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
     generator = torch.Generator().manual_seed(3)
     for outputs, inputs in ((5, 3), (64, 64), (67, 131), (130, 1000)):
         weight = torch.randn(outputs, inputs, generator=generator).to(dtype)
-        bias, x = torch.randn(outputs, generator=generator), torch.randn(33, inputs, generator=generator)
+        bias, x = torch.randn(outputs, generator=generator), torch.randn(101, inputs, generator=generator)
         product = float_linear(library, weight, bias)
         exact = x.double() @ weight.double().T + bias.double()
         library.set_threads(1)
         alone = torch.cat([product(row[None]) for row in x])
         assert (alone - exact).abs().max() < 1e-6 * inputs
-        for rows in (2, 3, 5, 33):
+        for rows in (2, 3, 5, 33, 101):
             library.set_threads(rows % 3 + 1)
             assert torch.equal(product(x[:rows]), alone[:rows])
         narrow = float_linear(library, weight, None)(x.bfloat16())
