@@ -28,7 +28,7 @@ CONFIG = ["config.json", "generation_config.json"]
 WITHIN = ["modules.json", "*/config.json"]  # of sentence-transformers, whose models may be in a folder inside
 TEXTS = [
     *("*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"),
-    *("spiece.model", "sentencepiece.bpe.model", "source.spm"),
+    *("spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm"),
 ]
 CODE = "*.py"  # of --trust-remote-code
 GGUF_TYPE = re.compile(r"[-_.]((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|(?:MX|NV)FP4\w*|B?F16|F32|FP16|FP32))$", re.IGNORECASE)

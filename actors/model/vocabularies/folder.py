@@ -31,13 +31,13 @@ MODEL = "tokenizer.model"
 BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
 NUMBERED = (  # SentencePiece's of classes that number pieces in ways of their own
     *(("spiece.model",), ("sentencepiece.bpe.model", "vocab.json"), ("sentencepiece.bpe.model",)),
-    ("source.spm", "vocab.json"),
+    *(("source.spm", "vocab.json"), ("spm.model",)),
 )
 FORMS = (
-    f"{FAST}, {MODEL}, spiece.model, sentencepiece.bpe.model, source.spm with vocab.json, *.tiktoken, tiktoken.model, "
-    f"vocab.json with merges.txt, vocab.txt, {TEKKEN}"
+    f"{FAST}, {MODEL}, spiece.model, sentencepiece.bpe.model, spm.model, source.spm with vocab.json, *.tiktoken, "
+    f"tiktoken.model, vocab.json with merges.txt, vocab.txt, {TEKKEN}"
 )
-VERSION = 2  # of what is made
+VERSION = 3  # of what is made
 LARGEST = 64 << 20  # bytes of a file
 Made = tuple[dict[str, Any], dict[str, str]]  # tokenizer.json; bos_token and others
 

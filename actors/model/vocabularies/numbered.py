@@ -1,7 +1,8 @@
 """tokenizer.json of SentencePiece's files whose pieces have other numbers than their places.
 
-Words of the class's own stand before and behind the pieces (T5, Pegasus, XLM-RoBERTa, mBART), or vocab.json numbers
-them (M2M100; Marian, whose answers are of words that its file for prompts need not have).
+Words of the class's own stand before and behind the pieces (T5, Pegasus, XLM-RoBERTa, CamemBERT, mBART, NLLB), or
+vocab.json numbers them (M2M100; Marian, whose answers are of words that its file for prompts need not have). ALBERT and
+DeBERTa have the file's numbers, and prepare texts in their own way.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..tokenizers.tokenizer_parts import (
     pieces_decoder,
     unigram,
 )
+from .languages import M2M100, MBART, MBART50, NLLB
 from .proto import CONTROL, UNIGRAM, UNKNOWN, UNUSED, USER_DEFINED, SentencePieceModel
 from .sentencepiece import ALL, check_pieces, piece_merges, refused
 from .special import About, AddedTokens
@@ -28,27 +30,13 @@ from .words import read_numbers
 Word = tuple[str, float]  # a text and its score
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 OF_ENCODERS = NAMES | {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"}
+OF_ALBERT = OF_ENCODERS | dict.fromkeys(("bos_token", "cls_token"), "[CLS]")
+OF_ALBERT |= dict.fromkeys(("eos_token", "sep_token"), "[SEP]") | {"mask_token": "[MASK]"}
+OF_DEBERTA = OF_ALBERT | {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+QUOTES = [{"type": "Replace", "pattern": {"String": two}, "content": '"'} for two in ("``", "''")]
 HIDDEN = "\U0010ffff"  # no text has it: a word behind it is found in no prompt, and shown in answers without it
 SHOWN = {"type": "Replace", "pattern": {"String": HIDDEN}, "content": ""}
 UNKNOWN_CHARACTER = SHOWN | {"content": "\ufffd"}
-MBART = (
-    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
-    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
-).split()
-MBART50 = (
-    "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
-    "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
-).split()
-
-
-M2M100 = {
-    "m2m100": (
-        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht "
-        "hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps "
-        "pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
-    ).split(),
-    "wmt21": "en ha is ja cs ru zh de".split(),
-}
 
 
 class Source(NamedTuple):
@@ -74,14 +62,19 @@ class Numbering(NamedTuple):
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ("</s>",)
     between: tuple[str, ...] = ()  # two texts
+    second: int = 0  # the type of the second one
     language: str = "en_XX"
     names: dict[str, str] = NAMES
+    first: Callable[[About], list[dict[str, Any]]] = lambda about: []  # what becomes of a text before all else
 
 
 def numbering_of(about: About) -> Numbering | None:
     """None of a class whose numbers are those of the file, or not known."""
     given = about.named_class.removesuffix("Tokenizer")
-    return KINDS.get(BY_MODEL.get(about.model_type, "") if given in ("", "PreTrained") else ALIKE.get(given, given))
+    name = BY_MODEL.get(about.model_type, "") if given in ("", "PreTrained") else ALIKE.get(given, given)
+    if name == "Nllb" and about.config.flag("legacy_behaviour"):
+        return KINDS[name]._replace(before=(), behind=("</s>", "{}"))
+    return KINDS.get(name)
 
 
 def from_numbered(kind: Numbering, source: Source) -> dict[str, Any]:
@@ -91,6 +84,7 @@ def from_numbered(kind: Numbering, source: Source) -> dict[str, Any]:
     words = kind.words(source)
     added = _added(kind, model, about, words)
     steps, cut = normal_form(model.characters, model.fewer_spaces, model.dummy_prefix, True)
+    steps = [*kind.first(about), *steps]
     decoder = pieces_decoder(ALL if model.fewer_spaces else int(model.dummy_prefix))
     if any(text.startswith(HIDDEN) for text, _ in words):
         steps.insert(0, UNKNOWN_CHARACTER)
@@ -101,12 +95,12 @@ def from_numbered(kind: Numbering, source: Source) -> dict[str, Any]:
         "pre_tokenizer": cut,
         "post_processor": _around(kind, model, about, added),
         "decoder": decoder,
-        "model": _model(model, words, added),
+        "model": _model(kind, model, words, added),
     }
 
 
-def _model(model: SentencePieceModel, words: list[Word], added: AddedTokens) -> dict[str, Any]:
-    numbers, unknown = added.words(), added.named("unk_token", NAMES["unk_token"])
+def _model(kind: Numbering, model: SentencePieceModel, words: list[Word], added: AddedTokens) -> dict[str, Any]:
+    numbers, unknown = added.words(), added.named("unk_token", kind.names["unk_token"])
     if model.kind != UNIGRAM:
         merges = [pair for pair in piece_merges(model) if {*pair, "".join(pair)} <= numbers.keys()]
         more = {"unk_token": unknown[0] if unknown else None, "byte_fallback": model.byte_fallback}
@@ -132,7 +126,7 @@ def _added(kind: Numbering, model: SentencePieceModel, about: About, words: list
 
 
 def _around(kind: Numbering, model: SentencePieceModel, about: About, added: AddedTokens) -> dict[str, Any] | None:
-    own = {text: about.token(name) or text for name, text in NAMES.items()}
+    own = {kind.names[name]: about.token(name) or kind.names[name] for name in NAMES}
     language = about.config.text("src_lang") or kind.language
 
     def tokens(texts: tuple[str, ...]) -> list[Token]:
@@ -147,7 +141,7 @@ def _around(kind: Numbering, model: SentencePieceModel, about: About, added: Add
         return found
 
     before, behind = tokens(kind.before), tokens(kind.behind)
-    return around([*before, "A", *behind], [*before, "A", *tokens(kind.between), "B", *behind])
+    return around([*before, "A", *behind], [*before, "A", *tokens(kind.between), "B", *behind], kind.second)
 
 
 def _t5(source: Source) -> list[Word]:
@@ -178,6 +172,38 @@ def _fairseq(*languages: str) -> Callable[[Source], list[Word]]:
     return words
 
 
+def _camembert(source: Source) -> list[Word]:
+    """In place of the file's first: five, of which three are not used."""
+    pad, unknown, mask = source.own("pad_token", "unk_token", "mask_token")
+    first = [("<s>NOTUSED", 0.0), pad, ("</s>NOTUSED", 0.0), unknown, ("<unk>NOTUSED", -100.0)]
+    return [*first, *source.pieces(1), mask]
+
+
+def _albert(source: Source) -> list[Word]:
+    """A digit is not to be one piece with the comma behind it."""
+
+    def joins(text: str) -> bool:
+        return text.endswith(",") and text[-2:-1].isdigit()
+
+    return [(text, score - 100.0 if joins(text) else score) for text, score in source.pieces(0)]
+
+
+def _prepare_albert(about: About) -> list[dict[str, Any]]:
+    plain = [] if about.config.flag("keep_accents") else [{"type": "NFKD"}, {"type": "StripAccents"}]
+    return [*QUOTES, *plain, *([{"type": "Lowercase"}] if about.config.flag("do_lower_case", absent=True) else [])]
+
+
+def _deberta(source: Source) -> list[Word]:
+    mask, pieces = source.about.token("mask_token") or OF_DEBERTA["mask_token"], source.pieces(0)
+    return pieces if any(text == mask for text, _ in pieces) else [*pieces, (mask, 0.0)]
+
+
+def _prepare_deberta(about: About) -> list[dict[str, Any]]:
+    if about.config.flag("split_by_punct"):
+        raise about.config.wrong("split_by_punct", "false")
+    return [{"type": "Lowercase"}] if about.config.flag("do_lower_case") else []
+
+
 def _numbered(source: Source) -> list[Word]:
     """By vocab.json, whose words are for answers alone where they are no pieces and do not stand for themselves."""
     model, about = source.model, source.about
@@ -205,18 +231,24 @@ def _m2m100(source: Source) -> list[Word]:
     return [*_numbered(source), *((f"__{code}__", 0.0) for code in codes)]
 
 
+MARKED: dict[str, Any] = {"before": ("[CLS]",), "behind": ("[SEP]",), "between": ("[SEP]",), "second": 1}
 KINDS = {
     "T5": Numbering(_t5, between=("</s>",)),
     "Pegasus": Numbering(_pegasus),
     "XLMRoberta": Numbering(_fairseq(), before=("<s>",), between=("</s>", "</s>"), names=OF_ENCODERS),
+    "Camembert": Numbering(_camembert, before=("<s>",), between=("</s>", "</s>"), names=OF_ENCODERS),
+    "Albert": Numbering(_albert, **MARKED, names=OF_ALBERT, first=_prepare_albert),
+    "DebertaV2": Numbering(_deberta, **MARKED, names=OF_DEBERTA, first=_prepare_deberta),
+    "Nllb": Numbering(_fairseq(*NLLB), before=("{}",), language="eng_Latn", names=OF_ENCODERS),
     "MBart": Numbering(_fairseq(*MBART), behind=("</s>", "{}"), names=OF_ENCODERS),
     "MBart50": Numbering(_fairseq(*MBART, *MBART50), before=("{}",), names=OF_ENCODERS),
     "M2M100": Numbering(_m2m100, before=("__{}__",), language="en"),
     "Marian": Numbering(_numbered),
 }
-ALIKE = {"MT5": "T5"}
+ALIKE = {"MT5": "T5", "NLLB": "Nllb"}
 BY_MODEL = {
     **dict.fromkeys("t5 mt5 umt5 longt5 switch_transformers".split(), "T5"),
     **dict.fromkeys("pegasus pegasus_x bigbird_pegasus".split(), "Pegasus"),
     **{"xlm-roberta": "XLMRoberta", "mbart": "MBart", "m2m_100": "M2M100", "marian": "Marian"},
+    **{"camembert": "Camembert", "albert": "Albert", "deberta-v2": "DebertaV2", "nllb-moe": "Nllb"},
 }

@@ -115,8 +115,8 @@ def test_a_model_is_found_with_such_a_tokenizer(tmp_path: Path) -> None:
     [
         (
             "llama",
-            {"tokenizer_class": "AlbertTokenizer"},
-            "the class AlbertTokenizer does not number pieces as",
+            {"tokenizer_class": "BigBirdTokenizer"},
+            "the class BigBirdTokenizer does not number pieces as",
         ),
         ("llama", {"tokenizer_class": "XGLMTokenizerFast"}, "the class XGLMTokenizer does not number pieces"),
         ("kimi", {"tokenizer_class": "NewTokenizer"}, "the class NewTokenizer of tokenizer_config.json is not known"),

@@ -16,7 +16,7 @@ from actorserve.actors.detokenizer.decoder import decoder_factory
 from actorserve.actors.model.tokenizers.tokenizer_parts import SPACE
 from actorserve.actors.model.vocabularies.folder import fast_tokenizer, make
 from actorserve.actors.model.vocabularies.numbered import Source, from_numbered, numbering_of
-from actorserve.actors.model.vocabularies.proto import CONTROL, Piece, SentencePieceModel, read_sentencepiece
+from actorserve.actors.model.vocabularies.proto import CONTROL, NORMAL, Piece, SentencePieceModel, read_sentencepiece
 from actorserve.actors.model.vocabularies.special import read_about
 from actorserve.actors.options.config import ConfigError
 
@@ -30,11 +30,20 @@ FOREIGN = f"{SPACE}fremd"
 
 
 def model_of(name: str) -> SentencePieceModel:
-    """The file of a class: T5's and Pegasus' begin in another way."""
+    """The file of a class: those of some begin in another way."""
     model = read_sentencepiece(FILE, FILE.read_bytes())
+    if name in ("Camembert", "Albert", "DebertaV2"):
+        model = model._replace(byte_fallback=False)
+    unknown, _, end, *others = model.pieces
+    marks = [Piece(text, 0.0, CONTROL) for text in ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "<pad>")]
+    if name == "Albert":
+        comma = Piece("9,", -1.0, NORMAL)
+        return model._replace(pieces=[marks[4], unknown, *marks[:3], *others, comma], unknown=1)
+    if name == "DebertaV2":
+        pieces = [marks[3], *marks[:2], unknown._replace(text="[UNK]"), *others]
+        return model._replace(pieces=pieces, unknown=3)
     if name not in ("T5", "Pegasus"):
         return model
-    unknown, _, end, *others = model.pieces
     return model._replace(pieces=[Piece("<pad>", 0.0, CONTROL), end, unknown, *others], unknown=2)
 
 
@@ -69,7 +78,7 @@ def test_numbers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert tokenizer_of(name, tmp_path).get_vocab() == {text: at for at, (text, _) in enumerate(words_of(name))}
 
 
-@pytest.mark.parametrize("name", [*KINDS, "Marian", "M2M100"])
+@pytest.mark.parametrize("name", [*KINDS, "Nllb", "Marian", "M2M100"])
 def test_texts_are_cut_as_sentencepiece_cuts_them(name: str, tmp_path: Path) -> None:
     numbered_folder(tmp_path, name)
     known = tokenizer_of(name, tmp_path)
@@ -90,6 +99,35 @@ def test_what_stands_around_texts(name: str, language: str | None, tmp_path: Pat
     )
     assert ours.encode("the fox").ids == theirs.encode("the fox").ids
     assert ours.encode("the fox", "hello").ids == theirs.encode("the fox", "hello").ids
+
+
+@pytest.mark.parametrize("name", ["Camembert", "Albert", "DebertaV2"])
+@pytest.mark.parametrize("lower", [None, True, False])
+def test_texts_of_encoders_are_as_transformers_has_them(name: str, lower: bool | None, tmp_path: Path) -> None:
+    """Their numbers, what becomes of letters, and what stands around them, of two texts with their types."""
+    says = {} if lower is None else {"do_lower_case": lower}
+    ours = tokenizer_of(name, tmp_path, **says)
+    theirs: Any = getattr(transformers, f"{name}Tokenizer")(vocab=words_of(name), **says).backend_tokenizer
+    assert ours.get_vocab() == theirs.get_vocab()
+    for text in ("the fox", "THE Fox  says ``hello'' ", "Grüße 9"):
+        assert ours.encode(text).ids == theirs.encode(text).ids, text
+        mine, wanted = ours.encode("the fox", text), theirs.encode("the fox", text)
+        assert (mine.ids, mine.type_ids) == (wanted.ids, wanted.type_ids), text
+
+
+def test_a_digit_is_no_piece_with_its_comma(tmp_path: Path) -> None:
+    assert "9," not in tokenizer_of("Albert", tmp_path).encode("9,5").tokens
+
+
+def test_languages_of_nllb_follow_on_its_pieces(tmp_path: Path) -> None:
+    """As of facebook/nllb-200, where eng_Latn is 256047 of 256,000 pieces and 204 others."""
+    count, known = len(model_of("Nllb").pieces), tokenizer_of("Nllb", tmp_path)
+    places = {"ace_Arab": 1, "eng_Latn": 47, "fra_Latn": 57, "zul_Latn": 202, "<mask>": 203}
+    assert {text: (known.token_to_id(text) or 0) - count for text in places} == places
+    french = tokenizer_of("Nllb", tmp_path, src_lang="fra_Latn")
+    assert known.encode("a").tokens[::2] == ["eng_Latn", "</s>"] and french.encode("a").tokens[0] == "fra_Latn"
+    older = tokenizer_of("Nllb", tmp_path, src_lang="fra_Latn", legacy_behaviour=True)
+    assert older.encode("a").tokens[1:] == ["</s>", "fra_Latn"]
 
 
 def test_words_that_are_no_pieces_are_for_answers_alone(tmp_path: Path) -> None:
@@ -133,6 +171,8 @@ def test_languages_of_m2m100_follow_on_its_words(tmp_path: Path) -> None:
         (["sentencepiece.bpe.model"], {}, "mbart"),
         (["source.spm", "vocab.json"], {}, "marian"),
         (["tokenizer.model"], {"tokenizer_class": "MT5Tokenizer"}, "mt5"),
+        (["sentencepiece.bpe.model"], {"tokenizer_class": "NllbTokenizer"}, "m2m_100"),
+        (["sentencepiece.bpe.model"], {}, "camembert"),
     ],
 )
 def test_such_files_are_found(tmp_path: Path, names: list[str], config: dict[str, Any], model_type: str) -> None:
@@ -142,7 +182,8 @@ def test_such_files_are_found(tmp_path: Path, names: list[str], config: dict[str
     folder_of(folder, FILE.name, names[0], config)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
     made = fast_tokenizer(folder, "auto")
-    assert Tokenizer.from_file(str(made / "tokenizer.json")).decode([7, 8])
+    known = Tokenizer.from_file(str(made / "tokenizer.json"))
+    assert known.decode(known.encode("the fox").ids) == "the fox"
     assert json.loads((made / "tokenizer_config.json").read_text())["eos_token"] == "</s>"
 
 
@@ -150,7 +191,8 @@ def test_such_files_are_found(tmp_path: Path, names: list[str], config: dict[str
     ("config", "said"),
     [
         ({}, "no class says how its pieces are numbered (tokenizer_class of tokenizer_config.json)"),
-        ({"tokenizer_class": "AlbertTokenizer"}, "the class AlbertTokenizer does not number pieces as its file does"),
+        ({"tokenizer_class": "XLNetTokenizer"}, "the class XLNetTokenizer does not number pieces as its file does"),
+        ({"tokenizer_class": "DebertaV2Tokenizer", "split_by_punct": True}, "split_by_punct = True; false"),
         ({"tokenizer_class": "M2M100Tokenizer"}, "there is no vocab.json with the numbers of its pieces beside it"),
         ({"tokenizer_class": "T5Tokenizer", "extra_ids": -1}, "extra_ids = -1; a whole number from 0 to 1024"),
         ({"tokenizer_class": "MBartTokenizer", "src_lang": "en"}, "src_lang = 'en'; a language of the model"),
