@@ -22,6 +22,7 @@ EVERY = (
     "big_bodies",
     "hostile",
     "features",
+    "mixtures",
 )
 
 

@@ -1,0 +1,88 @@
+"""tools/trial mixtures: requests are the same by their number, and what is wrong with an answer is found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+answers, asked_of, checks, fields, requests, servers = (
+    import_module(f"trials.mixed.{name}") for name in ("answers", "asked", "checks", "fields", "requests", "servers")
+)
+wire = import_module("trials.wire")
+sys.path.pop(0)
+
+
+def asked(**body: Any) -> Any:
+    return asked_of.Asked("completions", "/v1/completions", body, True, 1, 3)
+
+
+def found(of: Any, *chunks: dict[str, Any], end: str = "data: [DONE]\n\n") -> list[str]:
+    """What is wrong with a stream of these choices."""
+    usage = {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}
+    whole = [{"choices": [{"index": 0, **one}]} for one in chunks] + [{"choices": [], "usage": usage}]
+    body = "".join(f"data: {json.dumps(one)}\n\n" for one in whole) + end
+    answer = wire.Answer(200, {"content-type": "text/event-stream"}, body.encode())
+    told: list[str] = checks.wrong(of.streamed(True), answers.said(of.streamed(True), answer), 4096)
+    return told
+
+
+END = {"text": "b", "finish_reason": "length"}
+
+
+def test_a_request_is_the_same_by_its_seed_and_number() -> None:
+    every = [requests.request(3, number)[0] for number in range(200)]
+    again = [requests.request(3, number)[0] for number in range(200)]
+    assert [(one.path, one.body, one.headers) for one in every] == [(one.path, one.body, one.headers) for one in again]
+    assert len({one.door for one in every}) == 11  # Ollama has two
+    assert requests.request(4, 1)[0].body != every[1].body
+    assert servers.server(2) == servers.SERVERS[2] and servers.server(99) == servers.server(99)
+
+
+def test_streamed_or_not_it_is_the_same_request() -> None:
+    for number in range(200):
+        one = requests.request(1, number)[0]
+        assert one.streamed(True).stream and not one.streamed(False).stream
+        assert one.streamed(True).streamed(False).body.keys() - {"stream"} <= one.body.keys()
+
+
+def test_a_right_stream_is_right() -> None:
+    assert found(asked(stop=["x"]), {"text": "a"}, END) == []
+
+
+@pytest.mark.parametrize(
+    ("of", "chunks", "wrong"),
+    [
+        ({"stop": ["ab"]}, [{"text": "a"}, END], "a stop string stands in the text"),
+        ({}, [END, {"text": "c"}], "more of a choice behind its end"),
+        ({}, [{"text": "a"}], "finish_reason None"),
+        ({"return_token_ids": True}, [END | {"token_ids": [1, 2]}], "usage tells another number of tokens than there"),
+        ({}, [END, {"index": 1, "text": "", "finish_reason": "stop"}], "choices [0, 1] of 1"),
+    ],
+)
+def test_what_is_wrong_is_found(of: dict[str, Any], chunks: list[dict[str, Any]], wrong: str) -> None:
+    (told, *_) = found(asked(**of), *chunks)
+    assert told.startswith(wrong)
+
+
+def test_a_stream_without_its_end_is_wrong() -> None:
+    assert found(asked(), END, end="") == ["no [DONE] at its end alone"]
+
+
+def test_logprobs_that_cannot_be_are_found() -> None:
+    logprobs = {"tokens": ["b"], "token_logprobs": [-3.0], "top_logprobs": [{"a": -0.1, "b": -3.0}]}
+    told = found(asked(temperature=0, logprobs=2), END | {"logprobs": logprobs})
+    assert told == ["not the likeliest token 'b' at temperature 0"]
+
+
+def test_values_fit_their_schemas_or_do_not() -> None:
+    of_object, of_list, of_text, either = fields.SCHEMAS
+    assert fields.holds(of_object, {"n": 3, "ok": True}) and not fields.holds(of_object, {"n": 10})
+    assert not fields.holds(of_object, {"n": 3, "more": 1}) and not fields.holds(of_object, {"n": True})
+    assert fields.holds(of_list, ["a", None]) and not fields.holds(of_list, [])
+    assert not fields.holds(of_text, "longer than 5") and fields.holds(either, 7) and fields.holds(either, {"x": ""})

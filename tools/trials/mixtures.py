@@ -1,0 +1,256 @@
+"""Valid requests of random mixtures of fields to every door, by many clients at once, some of whom hang up.
+
+Each is the same by its seed and number: `tools/trial mixtures --seed 7 --number 31` asks that one alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import queue
+import random
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .launched import SETTLE_S, Launched
+from .mixed import answers, checks
+from .mixed.asked import Asked
+from .mixed.requests import request, vectors
+from .mixed.said import Said
+from .mixed.servers import LENGTH, SERVERS, Server, server
+from .wire import Answer, Connection, Cut
+from .wire import request as http
+
+CLIENTS, REQUESTS, ALONE = 48, 400, 100
+EVERY = 20  # requests from one fault to the next
+VALUE = re.compile(r"^(\S+?)(?:\{.*\})? (\S+)$", re.MULTILINE)
+TOO_LONG = re.compile(rb"context_length_exceeded|exceed_context_size_error|maximum context length")
+SLOW_S = 0.002  # between two reads
+
+
+@dataclass
+class Run:
+    """One server and what it was asked."""
+
+    seed: int
+    server: Server
+    launched: Launched
+    numbers: Sequence[int]
+    found: Counter[str] = field(default_factory=Counter)
+    known: dict[int, tuple[Asked, Any]] = field(default_factory=dict)
+    tokens: int = 0  # of all answers, as usage tells
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, number: int, asked: Asked, *wrong: str) -> None:
+        with self._lock:
+            for what in wrong:
+                print(f"mixtures: {number} {asked.door}: {what}"[:1000], flush=True)
+                self.found[f"seed {self.seed} number {number} ({asked.door}): {what}"[:400]] += 1
+            self.found["right"] += not wrong
+
+    def keep(self, number: int, asked: Asked, same: Any, tokens: int) -> None:
+        with self._lock:
+            self.tokens += tokens
+            if asked.settled:
+                self.known[number] = asked, same
+
+
+def mixtures(seeds: Sequence[int] = (), requests: int = 0, numbers: Sequence[int] = ()) -> Counter[str]:
+    """Valid requests of random mixtures of fields to every door: right, and the same alone and in a crowd."""
+    found: Counter[str] = Counter()
+    for seed in seeds or range(len(SERVERS)):
+        asked_of = server(seed)
+        print(f"mixtures: seed {seed}, {' '.join(asked_of.options)}", flush=True)
+        begun = time.monotonic()
+        options = (*asked_of.options, "--max-restarts", "10000", "--max-num-queued-reqs", "256")
+        with Launched(*options) as launched:
+            run = Run(seed, asked_of, launched, numbers or range(requests or REQUESTS))
+            before = launched.actors("")
+            _crowd(run)
+            _settled(run, before)
+            _alone(run)
+        if launched.status:
+            run.found[f"seed {seed}: it ended with {launched.status}"] += 1
+        seconds = time.monotonic() - begun
+        print(f"mixtures: {run.found['right']} right, {len(run.found) - 1} not, {seconds:.0f} s", flush=True)
+        found += run.found
+    return found
+
+
+# --- a crowd ---------------------------------------------------------------------------------------------------------
+
+
+def _crowd(run: Run) -> None:
+    """All at once; where it is rough, an actor is killed now and then."""
+    left: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in run.numbers:
+        left.put(number)
+    threads = [threading.Thread(target=_client, args=(run, left)) for _ in range(min(CLIENTS, len(run.numbers)))]
+    for thread in threads:
+        thread.start()
+    rng = random.Random(run.seed)
+    for fault in range(1, len(run.numbers) // EVERY + 1):
+        while left.qsize() > len(run.numbers) - fault * EVERY:
+            time.sleep(0.01)  # until so many more are asked
+        if run.server.rough:
+            _kill_one(run.launched, rng)
+    for thread in threads:
+        thread.join()
+
+
+def _kill_one(launched: Launched, rng: random.Random) -> None:
+    names = sorted(launched.actors(""))
+    if names:
+        launched.kill(rng.choice(names))
+
+
+def _client(run: Run, left: queue.SimpleQueue[int]) -> None:
+    while True:
+        try:
+            number = left.get_nowait()
+        except queue.Empty:
+            return
+        asked, rng = request(run.seed, number, run.server.pooled, run.server.thinks)
+        if not run.server.rough:
+            if asked.body.get("use_beam_search") or asked.body.get("best_of"):
+                continue  # tokens are counted that no usage tells
+            asked = asked.counted()
+        behaviour = rng.choices(("whole", "hangs up", "slow", "half"), (80, 8, 6, 6))[0]
+        if behaviour in ("hangs up", "half"):
+            if run.server.rough:
+                _go_away(run, asked, rng, behaviour)
+            continue
+        try:
+            answer = _ask(run, asked, slowly=behaviour == "slow")
+            run.note(number, asked, *_looked_at(run, number, asked, answer))
+        except (Cut, OSError) as error:
+            run.note(number, asked, f"no answer: {error!r}")
+        except (LookupError, ValueError, TypeError, AttributeError) as error:  # it is not of the dialect's form
+            run.note(number, asked, f"{error!r} in {answer.status} {answer.body[:300]!r}")
+
+
+def _bytes(asked: Asked) -> bytes:
+    """The body as it is, or of some requests gzipped."""
+    body, headers = json.dumps(asked.body).encode(), dict(asked.headers)
+    if len(body) % 7 == 0:
+        body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+    return http("POST", asked.path, body, headers)
+
+
+def _ask(run: Run, asked: Asked, slowly: bool = False) -> Answer:
+    with run.launched.connection() as connection:
+        if slowly:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.send(_bytes(asked))
+        if not slowly:
+            return connection.answer()
+        status, headers = connection.head()
+        if headers.get("transfer-encoding") != "chunked":
+            return Answer(status, headers, connection._exactly(int(headers.get("content-length", 0))))
+        body = b""
+        for chunk in connection.chunks():
+            body += chunk
+            time.sleep(SLOW_S)  # it reads slowly
+        return Answer(status, headers, body)
+
+
+def _go_away(run: Run, asked: Asked, rng: random.Random, behaviour: str) -> None:
+    data = _bytes(asked)
+    with Connection(run.launched.address) as connection:
+        connection.send(data[: rng.randrange(1, len(data))] if behaviour == "half" else data)
+        if behaviour == "hangs up" and rng.random() < 0.7:
+            connection.socket.settimeout(rng.random())
+            try:
+                connection.socket.recv(rng.choice((1, 200, 5000)))
+            except TimeoutError:
+                return
+
+
+def _looked_at(run: Run, number: int, asked: Asked, answer: Answer) -> list[str]:
+    if answer.status in (429, 503) and "retry-after" in answer.headers:
+        return []
+    if answer.status == 400 and run.server.room < LENGTH and TOO_LONG.search(answer.body):
+        return []
+    if answer.status != 200:
+        return [f"{answer.status} {answer.body[:200].decode(errors='replace')}"]
+    if asked.door == "embeddings":
+        run.keep(number, asked, vectors(answer.json), 0)
+        return checks.wrong_vectors(asked, answer.json)
+    said = answers.said(asked, answer)
+    if "Idempotency-Key" in asked.headers and not _is_replayed(run, asked, said):
+        said.wrong.append("its Idempotency-Key finds another answer")
+    run.keep(number, asked, said.same(asked.tells_ids), said.tokens or 0)
+    return checks.wrong(asked, said, run.server.room)
+
+
+def _is_replayed(run: Run, asked: Asked, said: Said) -> bool:
+    again = _ask(run, asked)
+    return "idempotent-replayed" in again.headers and answers.said(asked, again).same() == said.same()
+
+
+# --- afterwards ------------------------------------------------------------------------------------------------------
+
+
+def _metrics(launched: Launched) -> dict[str, float]:
+    """Sums over all labels."""
+    found: Counter[str] = Counter()
+    for name, value in VALUE.findall(launched.ask("GET", "/metrics").body.decode()):
+        found[name] += float(value)
+    return found
+
+
+IDLE = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+
+
+def _settled(run: Run, before: dict[str, int]) -> None:
+    """Nothing is left running, waiting or held, and nobody has died of itself."""
+    run.launched.wait_ready()
+    deadline = time.monotonic() + SETTLE_S
+    while any(left := {name: _metrics(run.launched)[name] for name in IDLE}.values()):
+        if time.monotonic() > deadline:
+            run.found[f"seed {run.seed}: afterwards {left}"] += 1
+            break
+        time.sleep(0.1)  # between two looks
+    if run.server.rough:
+        return
+    if run.launched.actors("") != before:
+        run.found[f"seed {run.seed}: an actor died"] += 1
+    counted = _metrics(run.launched)["vllm:generation_tokens_total"]
+    if counted != run.tokens:
+        run.found[f"seed {run.seed}: {counted:.0f} tokens are counted, usage tells {run.tokens}"] += 1
+
+
+def _alone(run: Run) -> None:
+    """Once more, one at a time, the other way: streamed what was whole, and whole what was streamed."""
+    rng = random.Random(run.seed)
+    numbers = rng.sample(sorted(run.known), min(ALONE, len(run.known)))
+    for number in sorted(numbers):
+        asked, same = run.known[number]
+        other = asked if asked.door == "embeddings" else _other(asked)
+        try:
+            answer = _ask(run, other)
+            again = (
+                vectors(answer.json)
+                if asked.door == "embeddings"
+                else answers.said(other, answer).same(asked.tells_ids)
+            )
+        except (Cut, OSError, LookupError, ValueError, TypeError) as error:
+            run.note(number, asked, f"alone: {error!r}")
+            continue
+        run.note(number, asked, *([] if again == same else [f"alone it is {again}, was {same}"]))
+
+
+def _other(asked: Asked) -> Asked:
+    """Streamed if it was not, where that can be."""
+    body = asked.body
+    whole_only = asked.path.endswith("/batch") or body.get("use_beam_search") or body.get("best_of")
+    inside = body.get("sampling_params") or body
+    if whole_only or inside.get("prompt_logprobs") is not None:
+        return asked.streamed(False)
+    return asked.streamed(not asked.stream)
