@@ -8,7 +8,7 @@ behind the temperature, as there, and before top-k, top-p and min-p.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ class Watermark:
         self._before = prompt[-config.context_width :]
         self._words = words
         self._random = _generator()
+        self._table = _table_of(config.hashing_key) if config.seeding_scheme == "selfhash" else None
 
     def apply(self, logits: Tensor, answer: list[int]) -> None:
         """Change the row's logits [words] in place, of the word that comes behind `answer`."""
@@ -51,11 +52,10 @@ class Watermark:
 
     def _seed(self, tokens: list[int]) -> int:
         key = self._config.hashing_key
-        if self._config.seeding_scheme == "lefthash":
+        if (table := self._table) is None:
             return key * tokens[-1]
-        table = _table(key)
         context = torch.tensor(tokens[-self._config.context_width :])
-        hashed, last = table[context % TABLE_SIZE] + 1, table[context[-1] % TABLE_SIZE] + 1
+        hashed, last = (table[at % TABLE_SIZE].long() + 1 for at in (context, context[-1]))
         return int((key * hashed * last).min())  # 64 bits that wrap around, as the detector's do
 
 
@@ -65,6 +65,13 @@ def _generator() -> torch.Generator:
     return made
 
 
-@lru_cache(4)
-def _table(key: int) -> Tensor:
-    return torch.randperm(TABLE_SIZE, generator=_generator().manual_seed(key))
+_tables: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # of the keys that rows have: one takes milliseconds
+
+
+def _table_of(key: int) -> Tensor:
+    """Whoever asks keeps it."""
+    found = _tables.get(key)
+    if found is None:
+        found = torch.randperm(TABLE_SIZE, generator=_generator().manual_seed(key)).to(torch.int32)
+        _tables[key] = found
+    return found
