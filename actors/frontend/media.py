@@ -44,15 +44,16 @@ class MediaGate:
         return self._inbox.used
 
     def reserve(
-        self, message: Render | Tokenize, sources: Sequence[MediaSource], refs: int = 0, beside: Sequence[Record] = ()
+        self, message: Render | Tokenize, sources: Sequence[MediaSource], refs: int = 0, beside: int = 0
     ) -> Record:
-        """Room in the inbox for all that a media actor must know; ApiError 503 if there is none, 413 if there never is,
-        with the others of its request, which are there. The message has no refs yet, of which there will be so many.
+        """Room in the inbox for all that a media actor must know; ApiError 503 if there is none, 413 if there never is
+        beside so many bytes that others of its request take. The message has no refs yet, of which there will be so
+        many.
         """
         record = Record(message, sources)
         size = record.most_bytes + REF_BYTES * refs
         record.taken = self._inbox.taken_by(size)
-        taken = record.taken + sum(one.taken for one in beside)
+        taken = record.taken + beside
         if taken > self._inbox.room:
             field = max(sources, key=lambda source: len(source.data)).field
             text = f"what the request has of pictures and sounds takes {taken} bytes, of this prompt most for this"

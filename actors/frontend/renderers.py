@@ -55,13 +55,16 @@ class Renderers:
         413 where one is longer than renderers are told, or all than there ever is room, 503 where there is none now.
         """
         records: list[Record | None] = []
+        taken = 0  # of room for pictures
         try:
             for prompt, rendering in zip(prompts, renderings, strict=True):
                 plain, sources = taken_out(prompt)
                 message = Render([], plain, **rendering)
                 check_length(self._context, self._names[model][0], message, REF_BYTES * width + TOLD * len(sources))
                 if self.media is not None and sources:
-                    records.append(self.media.reserve(message, sources, width, [*filter(None, records)]))
+                    record = self.media.reserve(message, sources, width, taken)
+                    taken += record.taken
+                    records.append(record)
                 else:
                     records.append(None)
         except ApiError:

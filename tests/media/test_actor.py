@@ -413,7 +413,7 @@ def test_what_never_has_room_is_told_so_and_what_has_none_now_is_to_wait(model: 
     _, room = bench.memory.system.files.media_inbox
     message = Render([], TextPrompt("x"))
 
-    def reserve(size: int, *beside: Record) -> Record:
+    def reserve(size: int, beside: int = 0) -> Record:
         small, large = (MediaSource("image", field, data=bytes(count)) for field, count in (("a", 1), ("b", size)))
         return bench.gate.reserve(message, [small, large], 1, beside)
 
@@ -425,7 +425,7 @@ def test_what_never_has_room_is_told_so_and_what_has_none_now_is_to_wait(model: 
         reserve(room // 2)
     assert caught.value.status == 503
     with pytest.raises(ApiError) as caught:
-        reserve(room // 2, record)
+        reserve(room // 2, record.taken)
     assert (caught.value.status, caught.value.param) == (413, "b")
     bench.gate.give_back(record)
     assert bench.gate.used == 0 and reserve(room // 2)
