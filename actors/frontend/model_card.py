@@ -7,10 +7,12 @@ import math
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 import actorserve
+from actorserve.http.generation.trail import MODEL_MARK
 from actorserve.http.settings import ModelCard
 
 from ..model.info import ModelInfo, read_json
@@ -30,10 +32,20 @@ def card_of(config: Config, model: ModelInfo) -> ModelCard:
 
 
 def fingerprint_of(config: Config, model: ModelInfo) -> str:
-    """The same for servers whose answers may be expected to be: of one version, model and way to compute it."""
-    told = [getattr(config, name) for name in NUMERIC]
-    about = repr((actorserve.__version__, config.model, (Path(model.folder) / "config.json").read_bytes(), told))
-    return f"fp_{hashlib.sha256(about.encode()).hexdigest()[:10]}"
+    """The same for servers whose answers may be expected to be: of one version, model and way to compute it. Behind the
+    mark is what servers have in common that can go on with each other's tokens: the model's kind and sizes.
+    """
+    told, file = [getattr(config, name) for name in NUMERIC], Path(model.folder) / "config.json"
+    about = repr((actorserve.__version__, config.model, file.read_bytes(), told))
+    text = _text_part(read_json(file))
+    sizes = model.architecture, model.vocab_size, *(text.get(name) for name in ("hidden_size", "num_hidden_layers"))
+    whole, alike = (hashlib.sha256(one.encode()).hexdigest() for one in (about, repr(sizes)))
+    return f"fp_{whole[:10]}{MODEL_MARK}{alike[:6]}"
+
+
+def _text_part(about: dict[str, Any]) -> dict[str, Any]:
+    """Of config.json what tells of the part that makes texts."""
+    return next((part for name in ("text_config", "llm_config") if isinstance(part := about.get(name), dict)), about)
 
 
 def added_tokens(model: ModelInfo) -> dict[str, int]:
@@ -59,7 +71,7 @@ def _read_added(folder: Path) -> dict[str, int]:
 @cache
 def _read(folder: Path, architecture: str, without_weights: bool) -> ModelCard:
     about = read_json(folder / "config.json")
-    text = next((part for name in ("text_config", "llm_config") if isinstance(part := about.get(name), dict)), about)
+    text = _text_part(about)
     try:
         tensors = {} if without_weights else read_weights(folder)
     except ConfigError:

@@ -30,6 +30,7 @@ from .trails.transcript import Transcript
 from .upstream import GATEWAY, Failed, NotNow, Upstream, Whole, read_whole, sent_headers
 
 STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")
+LAST_EVENT = "Last-Event-ID"  # behind which a client goes on with a stream
 KNOWN_BY_ONE = ("/v1/responses/", "/responses/")  # what is kept is at the replica that made it
 NOT_HERE = b'"previous_response_not_found"'  # what a replica says that does not keep it
 log = logging.getLogger("route")
@@ -159,7 +160,7 @@ class Proxy:
     async def _stream(self, request: web.Request, head: aiohttp.ClientResponse, passage: Passage) -> web.StreamResponse:
         if (origin := head.headers.get(ORIGIN)) is not None:
             try:
-                passage.trail = Trail(origin)
+                passage.trail = Trail(origin, LAST_EVENT in request.headers)
             except TrailError as error:
                 raise Failed(str(error)) from None
         elif request.path in HEARD:

@@ -65,6 +65,7 @@ class Choice:
     skip_characters: int = 0
     skip_tokens: int = 0
     counts_tokens: bool = True  # its state does; otherwise `skip_tokens` are of something else
+    is_resumed: bool = False  # the client has it from an earlier connection, whose trail is nobody's any more
     grain: int = 0  # characters that are told at a time, so that events are numbered alike whenever they are read
     _taken: int = 0  # characters
     _held: str = ""  # too little for a grain
@@ -125,12 +126,17 @@ class Choice:
         pieces = pieces if len(pieces) < 2 or self.grain else merged(pieces)
         return ChoiceUpdate(pieces, told[had:], new_ids, ended, skipped, told[:had])
 
+    @property
+    def has_come_again(self) -> bool:
+        """All that the client has of it."""
+        return self.characters >= self.skip_characters and (self.tokens >= self.skip_tokens or not self.counts_tokens)
+
     def take_trail(self) -> tuple[list[int], bool]:
         """The ids of the tokens that came since the last time, and that the client has not from an earlier answer; or
-        all from the first on, where nobody has counted which these are.
+        all from the first on, where nobody has counted which these are, or nobody knows them.
         """
         ids, self.trail = self.trail, []
-        if not self.counts_tokens:
+        if self.is_resumed or not self.counts_tokens:
             are_all, self._told_trail = not self._told_trail, True
             return ids, are_all
         return ids[max(0, self.skip_tokens - (self.tokens - len(ids))) :], False

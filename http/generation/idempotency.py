@@ -60,6 +60,7 @@ class StreamProgress:
     begun: bool = False  # what stands before all text was given out
     closed: bool = False  # so was what stands behind it
     on_wire: bool = False  # the answer's head was, on this connection
+    resumed: bool = False  # it was on an earlier one, of which nobody between has seen anything
 
     @classmethod
     def none(cls, choices: int) -> StreamProgress:
@@ -96,4 +97,4 @@ def last_event(headers: Mapping[str, str], choices: int) -> StreamProgress | Non
     if len(found) != choices or len(parts) != len(found):
         raise bad_request("Last-Event-ID is not the id of an event of this stream.", "Last-Event-ID")
     states = [make_state(int(part[1], 16), int(part[2], 16), bool(part[3])) for part in found]
-    return StreamProgress(states, True, given.endswith(CLOSED))
+    return StreamProgress(states, True, given.endswith(CLOSED), resumed=True)

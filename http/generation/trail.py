@@ -8,6 +8,8 @@ A router that sends X-Actorserve-Trail: 1 gets a head and comments which are for
                                         response events are counted, and =IDS are all tokens from the first on
     :t e                                the last event is out
     :t k                                nothing new is
+Of a stream that its client goes on with behind an event of an earlier connection (Last-Event-ID), =IDS are all tokens
+that a choice has, and `b` comes once each choice that was begun has told them: before that nobody can go on with it.
 Each comment stands behind the bytes that it speaks of, in one piece with them: what is between two comments is whole
 with the second one, and was never there without it. When the server is gone, GoOnRequest asks another one, by POST, for
 what comes behind the last comment. It renders the prompt, writes the tokens behind it, and goes on as a worker does
@@ -38,6 +40,7 @@ WRITTEN = re.compile(
     re.ASCII,
 )
 
+MODEL_MARK = "-"  # in a fingerprint, before what tells the model
 TOKEN_BYTES = 5  # of a token in a message to the renderer
 SPARE_BYTES = 256 << 10  # of such a message, beside a third of the longest body (what a lane takes)
 
@@ -105,8 +108,12 @@ class Given:
     tokens: list[list[int]]
     progress: StreamProgress
 
-    def check(self, choices: int, streamed: bool) -> None:
-        """ApiError 400 if it is not of this request."""
+    def check(self, choices: int, streamed: bool, fingerprint: str) -> None:
+        """ApiError 400 if it is not of this request, or of a model that writes other tokens than this server's."""
+        if model_of(fingerprint) != (model_of(self.origin.fingerprint) or model_of(fingerprint)):
+            raise bad_request(
+                "origin: the stream is of another model, whose tokens mean something else here.", "origin"
+            )
         if not streamed:
             raise bad_request("body: stream must be true: what is not streamed is asked for anew.", "body")
         if len(self.tokens) != choices or self.origin.choices != choices:
@@ -114,6 +121,11 @@ class Given:
                 f"choices: {len(self.tokens)} are given, origin has {self.origin.choices}, and body asks for {choices}."
             )
             raise bad_request(text, "choices")
+
+
+def model_of(fingerprint: str) -> str:
+    """That part of it which is alike where tokens are, whatever the version and the options; empty without one."""
+    return fingerprint.rpartition(MODEL_MARK)[2] if MODEL_MARK in fingerprint else ""
 
 
 def longest_wrapper(longest: int) -> int:

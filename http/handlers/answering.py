@@ -93,7 +93,7 @@ class Answering:
             answer.name = ""
         answer.times = partial(self.engine.times, job)
         if (given := request.get(GIVEN)) is not None:
-            given.check(len(job.choices), bool(body.stream))
+            given.check(len(job.choices), bool(body.stream), self.settings.fingerprint)
             job.given = given.tokens
         job.trails = SEED in request
         noted = request[NOTED] = RequestContext(request[REQUEST_ID], model, job)
@@ -233,6 +233,7 @@ class Answering:
             raise ApiError(404, "The stream of this Idempotency-Key is over and forgotten.", "Last-Event-ID")
         for choice, state in zip(job.choices, start.states, strict=True):
             choice.skip(*read_state(state)[:2])
+            choice.is_resumed = start.resumed
         job.seed = answer.seed
         self.engine.submit(job, refs)
         if key and refs is None:

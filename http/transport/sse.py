@@ -56,6 +56,9 @@ class EventStream:
         self._writer = writer
         self._begun, self._closed = start.begun, start.closed
         self._over = {index for index, state in enumerate(start.states) if state & ENDED}
+        self._resumed = start.resumed and origin is not None
+        # choices of which a client has something that whoever goes on with this stream was not told
+        self._behind = {index for index, state in enumerate(start.states) if state} if self._resumed else set()
         self._waiting: dict[int, Choice] = {}  # choices with text that found the transport full
         self._full: asyncio.Task[None] | None = None  # runs while the transport is
         self._chunked = False
@@ -142,6 +145,8 @@ class EventStream:
             self._note(len(self._job.choices), ENDED)
             first = b"".join(self._writer.first(choice) for choice in self._job.choices)
             self._write(first + BEGUN if self._origin is not None else first)
+        elif self._resumed and not self._behind:
+            self._write(BEGUN)
         self._job.listen(self)
 
     def _keep_alive(self) -> None:
@@ -166,15 +171,29 @@ class EventStream:
         ended = choice.finish_reason is not None
         data = self._writer.update(choice)
         if not data or choice.index in self._over:
-            return b""
+            return self._catch_up(choice, choice.index in self._over)
         if ended:
             self._over.add(choice.index)
         if self._record is not None or self._origin is not None:
-            state = self._writer.state(choice) | (ENDED if ended else 0)
-            self._note(choice.index, state)
-            if self._origin is not None:
-                return data + reached(choice.index, state, *choice.take_trail())
+            self._note(choice.index, self._writer.state(choice) | (ENDED if ended else 0))
+            return data + self._trail(choice, ended)
         return data
+
+    def _catch_up(self, choice: Choice, ended: bool) -> bytes:
+        """Nothing of it is new to the client, and all that it has may be to whoever goes on with the stream."""
+        if choice.index not in self._behind or not choice.has_come_again:
+            return b""
+        return self._trail(choice, ended)
+
+    def _trail(self, choice: Choice, ended: bool) -> bytes:
+        """What is said of it for another server."""
+        if self._origin is None:
+            return b""
+        told = reached(choice.index, self._writer.state(choice) | (ENDED if ended else 0), *choice.take_trail())
+        if choice.index not in self._behind:
+            return told
+        self._behind.discard(choice.index)
+        return told if self._behind else told + BEGUN
 
     async def end(self, response: web.StreamResponse) -> None:
         """Wait for the end of the job, say what there is to say, and close the body."""
@@ -192,6 +211,8 @@ class EventStream:
         if not self._closed:
             self._note(len(self._job.choices) + 1, ENDED)
             self._write(last + CLOSED if self._origin is not None else last)
+        elif self._resumed:
+            self._write(CLOSED)
         if self._record is not None:
             self._record.note_end()
         if self._transport is not None:

@@ -17,6 +17,7 @@ from tests.support.routers import (
     asked_of,
     breaks_off,
     event,
+    held,
     routed,
     status,
     stream,
@@ -147,6 +148,21 @@ def goes_on_from(*pieces: bytes) -> Answer:
     return answer
 
 
+@pytest.mark.parametrize("told", [b"", event("one", 3, 1, 5), event("one", 3, 1, 5) + b":t b\n\n"])
+async def test_what_a_client_goes_on_with_moves_once_its_trail_is_whole(told: bytes) -> None:
+    """Before that another replica would begin anew."""
+    async with routed() as made:
+        for replica in made.replicas:
+            replica.answer = goes_on_from(told)
+        heads = {"Idempotency-Key": "k", "Last-Event-ID": "3-1"}
+        fields = {"model": "tiny", "prompt": "x", "stream": True}
+        async with made.session.post("/v1/completions", json=fields, headers=heads) as answer:
+            body = await answer.read()
+        moved = b":t b" in told
+        assert (b'data: "two"\n\ndata: [DONE]\n\n' in body) == moved and (b"server_lost" in body) != moved
+        assert sum(asked_of(made)) == 1 + moved
+
+
 async def test_what_stands_before_a_torn_trail_in_one_read_is_the_clients() -> None:
     """The replica that goes on is told of its tokens."""
     async with routed() as made:
@@ -178,7 +194,6 @@ async def test_what_breaks_off_waits_for_a_replica_that_comes_back(streams: bool
     """
     async with routed(1, probe_interval=probe_interval) as made:
         (replica,) = made.replicas
-        port = int(replica.address.rpartition(":")[2])
 
         async def dies(request: web.Request, body: bytes) -> web.StreamResponse:
             replica.answer = goes_on_from() if streams else replica.named
@@ -188,11 +203,12 @@ async def test_what_breaks_off_waits_for_a_replica_that_comes_back(streams: bool
             return await stream(event("one", 3, 1, 5), breaks=True)(request, body)
 
         replica.answer = dies
-        waiting = asyncio.create_task(made.ask(stream=streams))
-        await made.until(lambda: not made.router.fleet.replicas[0].is_up)
-        await replica.stop()
-        await replica.start(port)
-        code, body = await waiting
+        with held(replica) as port:
+            waiting = asyncio.create_task(made.ask(stream=streams))
+            await made.until(lambda: not made.router.fleet.replicas[0].is_up)
+            await replica.stop()
+            await replica.start(port)
+            code, body = await waiting
         assert code == 200 and body.endswith(b'data: "two"\n\ndata: [DONE]\n\n' if streams else b'{"by": "a"}')
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,7 @@ class FakeReplica:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self.runner.setup()
-        await web.TCPSite(self.runner, host, port, ssl_context=tls).start()
+        await web.TCPSite(self.runner, host, port, ssl_context=tls, reuse_port=True).start()
         self.address = f"{'https' if tls else 'http'}://{host}:{self.runner.addresses[0][1]}"
 
     async def no_more(self) -> None:
@@ -87,6 +88,16 @@ class FakeReplica:
 
     async def named(self, request: web.Request, body: bytes) -> web.StreamResponse:
         return web.json_response({"by": self.name})
+
+
+@contextmanager
+def held(replica: FakeReplica) -> Iterator[int]:
+    """Its port, which is nobody else's while it listens no more: any connection that begins may be given a free one."""
+    port = int(replica.address.rpartition(":")[2])
+    with socket.socket() as owner:
+        owner.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        owner.bind(("127.0.0.1", port))
+        yield port
 
 
 def status(code: int, **headers: str) -> Answer:

@@ -82,11 +82,9 @@ class ChoiceTrail:
 class Trail:
     """Of one stream, also where several servers have written it."""
 
-    is_over = False
-
-    def __init__(self, origin: str) -> None:
-        """`origin`: the head's value."""
-        self.origin = origin
+    def __init__(self, origin: str, resumed: bool = False) -> None:
+        """`origin`: the head's value. `resumed`: the client has some of it from an earlier connection."""
+        self.origin, self._resumed = origin, resumed
         try:
             count = int(origin.split(".")[3])
         except (IndexError, ValueError):
@@ -112,6 +110,11 @@ class Trail:
             error.passed = b"".join(passed)
             raise
         return b"".join(passed), pieces
+
+    @property
+    def is_over(self) -> bool:
+        """It is not known yet how much the client has: another server would begin anew."""
+        return self._resumed and not self.begun
 
     @property
     def tokens(self) -> int:

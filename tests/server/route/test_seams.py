@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from copy import deepcopy
 from typing import Any
@@ -50,6 +51,27 @@ def test_it_goes_on_again_and_again(demo_server: Server) -> None:
         some, trail = more.up_to(min(3, len(more)), trail)
         given += some
     assert answer_of(given) == answer_of(wanted)
+
+
+def test_what_its_client_goes_on_with_behind_an_event_goes_on_elsewhere_too(demo_server: Server) -> None:
+    """Its trail tells all tokens, and until it has told them nobody begins anew."""
+    path, fields = CASES["three choices"]
+    body, key = json.dumps({**fields, "stream": True}).encode(), {"Idempotency-Key": "a stream with seams"}
+    whole, _ = Pieces(post(demo_server, path, body, key)).up_to(-1)
+    events, wanted, seams = whole.split(b"\n\n"), answer_of(whole), 0
+    for count in (2, len(events) // 2, len(events) - 3, len(events) - 2):
+        had = b"\n\n".join(events[:count]) + b"\n\n"
+        last = re.findall(rb"^id: (.*)$", had, re.MULTILINE)[-1].decode()
+        pieces = Pieces(post(demo_server, path, body, {**key, "Last-Event-ID": last}))
+        for cut in range(len(pieces) + 1):
+            before, trail = pieces.up_to(cut, Trail(pieces.origin, resumed=True))
+            if trail.is_over or trail.closed:
+                continue
+            behind, _ = Pieces(post(demo_server, "/go_on", trail.go_on(path, body, "cut"))).up_to(-1, trail)
+            assert answer_of(had + before + behind) == wanted, (count, cut)
+            seams += 1
+        assert trail.closed
+    assert seams > 3
 
 
 @pytest.mark.parametrize(
@@ -203,6 +225,7 @@ def refusal(server: Server, path: str = TEXT, body: Any = None, **fields: Any) -
     [
         ({"path": "/v1/models"}, "path"),
         ({"origin": "x"}, "origin"),
+        ({"origin": ORIGIN + "-0ther"}, "origin"),
         ({"origin": ORIGIN.replace(".7.", f".{1 << 64}.")}, "origin"),
         ({"path": RESPONSES, "body": {"input": "x", "stream": True, "background": True}}, "body"),
         ({"choices": []}, "choices"),
