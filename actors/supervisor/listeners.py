@@ -16,6 +16,11 @@ GONE_MS = 30_000  # a peer that acknowledges nothing for so long has vanished
 KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # e.g. `localhost` names ::1 on a machine without IPv6
 
+HINTS = {
+    errno.EADDRINUSE: "; `ss -ltnp` says who does",
+    errno.EACCES: "; ports below 1024 are root's, or of who has CAP_NET_BIND_SERVICE",
+}
+
 
 class ListenError(Exception):
     """The address cannot be listened on; the message names it."""
@@ -40,8 +45,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
             return listeners
     for listener in listeners:
         listener.close()
-    reason = refused.strerror if refused else "no address"
-    raise ListenError(f"cannot listen on {host_and_port(host, port)}: {reason}")
+    reason, hint = (refused.strerror, HINTS.get(refused.errno or 0, "")) if refused else ("no address", "")
+    raise ListenError(f"cannot listen on {host_and_port(host, port)}: {reason}{hint}")
 
 
 def check_free(host: str, port: int) -> None:

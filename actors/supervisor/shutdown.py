@@ -56,15 +56,21 @@ class Shutdown:
             self.kill_all()
         else:  # a drain, a failure or SIGHUP has begun it
             supervisor.output.say(f"{number.name}: the server ends already; another one ends everything now")
-            self._hurry(supervisor.system.config.shutdown_timeout)
+            self.hurry(supervisor.system.config.shutdown_timeout)
 
-    def _hurry(self, seconds: float) -> None:
-        """From now on running requests get no more than this."""
+    def hurry(self, seconds: float) -> float:
+        """From now on running requests get no more than this; how long they have."""
         supervisor, now = self._supervisor, asyncio.get_running_loop().time()
         began = now if self._began is None else self._began
         supervisor.shutdown_s = min(supervisor.shutdown_s, round(now - began + seconds, 1))
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(began + supervisor.shutdown_s)
+        return max(0.0, began + supervisor.shutdown_s - now)
+
+    @property
+    def waits(self) -> bool:
+        """Do running requests still get time?"""
+        return not (self._at_once or self._supervisor.forced)
 
     async def stop(self) -> None:
         """Return when all actors have ended."""

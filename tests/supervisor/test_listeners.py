@@ -37,7 +37,7 @@ def test_all_addresses_of_a_name_share_one_port() -> None:
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=f"127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(ListenError, match=f"127.0.0.1:{port}: Address already in use; `ss -ltnp` says who does"):
             listen("127.0.0.1", port)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,54 +16,17 @@ import pytest
 from actorserve.actors.observer.ask import ask
 from actorserve.actors.observer.attach import attach, choose, find_servers
 from actorserve.actors.protocol.sockets.control_wire import (
-    DRAIN,
     SCALE,
     SCALE_PROGRESS,
     STATUS,
-    DrainRequest,
     NoArguments,
     ProgressRequest,
     ScaleRequest,
 )
 from actorserve.actors.supervisor.recovery import REST_S
-from actorserve.actors.supervisor.timeouts import STOP_S
-from tests.support.models.checkpoints import write_shape
 from tests.support.models.vision.folders import vision_folder
-from tests.support.server import Server
 
-HERE = Path(__file__).resolve().parent
-COMMAND = (sys.executable, str(HERE / "fake_launch.py"))
-NAMES = {"worker", "scheduler", "detokenizer-0", "renderer-0", "frontend-0"}
-Launch = Callable[..., Server]
-
-
-@pytest.fixture
-def launch(tmp_path: Path) -> Launch:
-    """Start a server whose actors live as `lives` says."""
-    model = write_shape(tmp_path)
-
-    def start(
-        *arguments: str,
-        folder: Path | None = None,
-        lives: dict[str, list[str]] | None = None,
-        before: tuple[str, ...] = (),
-        wait: bool = True,
-        stop_s: float = STOP_S,
-        rest_s: float = REST_S,
-    ) -> Server:
-        small = ("--max-num-seqs", "2", "--max-num-queued-reqs", "2")
-        env = {
-            "FAKE_ACTORS": json.dumps(lives or {}),
-            "FAKE_DRAINED": str(tmp_path / "drained"),
-            "FAKE_STOP_S": str(stop_s),
-            "FAKE_REST_S": str(rest_s),
-            "FAKE_MISSING": str(tmp_path / "missing"),
-        }
-        given = model if folder is None else (str(folder), "--worker", "scripted")
-        command = (*before, *COMMAND) if before else None
-        return Server(*given, *small, *arguments, command=command, program=COMMAND[1], env=env, wait=wait)
-
-    return start
+from .launches import NAMES, Launch
 
 
 def test_all_actors_come_up_and_are_named(launch: Launch) -> None:
@@ -268,98 +229,6 @@ def test_an_interpreter_that_is_missing_for_now_is_waited_for(launch: Launch, tm
     with launch(wait=False) as server:
         assert server.wait() == 1
         assert "cannot be started: [Errno 2]" in server.read_all()
-
-
-def test_a_stop_while_an_actor_starts_again(launch: Launch) -> None:
-    with launch(lives={"renderer-0": ["serve", "hang"]}, stop_s=1.5) as server:
-        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
-        server.wait_for("hanging")
-        assert server.stop() == 0
-        assert "renderer-0 has not ended after 1.5 s and is killed" in server.read_all()
-
-
-def test_an_actor_that_does_not_stop_is_killed(launch: Launch) -> None:
-    with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}, stop_s=1.5) as server:
-        assert server.stop() == 0
-        said = server.read_all()
-        assert "frontend-0: requests have not ended after 0.2 s and get an error" in said
-        assert "frontend-0 has not ended after 1.5 s and is killed" in said
-
-
-def test_the_drain_waits_and_what_is_behind_goes_on(launch: Launch, tmp_path: Path) -> None:
-    with launch(lives={"frontend-0": ["drain"]}) as server:
-        server.signal(signal.SIGTERM)
-        server.wait_for("draining")
-        assert set(server.pids()) == NAMES
-        server.replace("worker")
-        (tmp_path / "drained").touch()
-        server.wait_for("drained")
-        assert server.wait() == 0
-
-
-def test_a_second_signal_ends_at_once(launch: Launch) -> None:
-    with launch(lives={"frontend-0": ["drain"]}) as server:
-        server.signal(signal.SIGTERM)
-        server.wait_for("draining")
-        server.signal(signal.SIGTERM)
-        assert server.wait() == 1
-        assert "drained" not in server.read_all()
-
-
-def test_the_end_of_a_terminal_is_told_twice_and_forces_nothing(launch: Launch, tmp_path: Path) -> None:
-    """The shell signals its jobs, and the kernel the foreground group."""
-    with launch(lives={"frontend-0": ["drain"]}) as server:
-        server.signal(signal.SIGHUP)
-        server.wait_for("SIGHUP: the server stops")
-        server.signal(signal.SIGHUP)
-        server.signal(signal.SIGUSR1)
-        server.wait_for("SIGUSR1: nothing is done")  # what came before it was heard before it
-        (tmp_path / "drained").touch()
-        assert server.wait() == 0
-        assert "drained" in server.read_all()
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_the_first_signal_in_a_drain_is_no_second_one(launch: Launch, tmp_path: Path, again: bool) -> None:
-    with launch("--shutdown-timeout", "60", lives={"frontend-0": ["drain"]}) as server:
-        ask(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
-        server.wait_for("draining")
-        server.signal(signal.SIGTERM)
-        server.wait_for("SIGTERM: the server ends already; another one ends everything now")
-        if again:
-            server.signal(signal.SIGTERM)
-        else:
-            (tmp_path / "drained").touch()
-        assert server.wait() == again
-        assert ("drained" in server.read_all()) is not again
-
-
-def test_a_signal_in_a_drain_leaves_requests_as_long_as_it_does_otherwise(launch: Launch) -> None:
-    with launch("--shutdown-timeout", "0.2", lives={"frontend-0": ["deaf"]}, stop_s=0.5) as server:
-        ask(choose(find_servers(), server.pid), DRAIN, DrainRequest(600.0))
-        server.wait_for("drain: the server stops")
-        server.signal(signal.SIGTERM)
-        assert server.wait() == 0
-        assert re.search(r"frontend-0: requests have not ended after \d\.\d s and get an error", server.read_all())
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_starting_stops_everything(launch: Launch, number: signal.Signals) -> None:
-    with launch(lives={"worker": ["hang"]}, wait=False) as server:
-        server.wait_for("hanging")
-        server.signal(number)
-        assert server.wait() == 0
-        assert "ready at" not in server.read_all()
-
-
-@pytest.mark.parametrize("act", ["serve", "hang"])
-def test_kill_9_of_the_supervisor_leaves_nothing(launch: Launch, act: str) -> None:
-    with launch(lives={"worker": [act]}, wait=False) as server:
-        server.wait_for("hanging" if act == "hang" else "ready at")
-        assert len(server.processes()) > len(NAMES)
-        server.process.kill()
-        server.wait()
-        server.check_nothing_left()
 
 
 def test_helpers_of_a_dead_actor_die_too(launch: Launch) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 DESCRIPTION = """Let a running server end, as SIGTERM does: it takes no new connections, says `Connection: close` in its
 answers, and ends with status 0 when no request runs any more.
 
-Prints how many are left, until the server has ended. The status is 1 if requests were cut off: time was up, or a signal
+Prints how many are left, until the server has ended; one that ends already is followed, and gets no more than --timeout
+from now on. The status is 1 if requests were cut off: time was up, or a signal
 ended the server before."""
 FAILED = 1
 LOOK_S = 0.1  # between two looks at what is left
@@ -72,7 +73,7 @@ def _follow(server: RunningServer, process: int, ending: Ending | None, left: in
     from ...supervisor.timeouts import stop_seconds
 
     if left:
-        print(f"{left} requests left", flush=True)
+        print(f"{_requests(left)} left", flush=True)
     while not select.select([process], [], [], LOOK_S)[0]:
         if time.monotonic() >= over:  # what ends from here on is cut off
             if time.monotonic() < over + stop_seconds(0) + LATE_S:
@@ -86,12 +87,16 @@ def _follow(server: RunningServer, process: int, ending: Ending | None, left: in
         cut = time.monotonic() >= over or (ending is not None and ending.gives_up)
         if now != left and not cut:  # later, those may be gone that were cut off
             left = now
-            print(f"{left} requests left", flush=True)
+            print(f"{_requests(left)} left", flush=True)
     os.close(process)
     is_late = time.monotonic() >= over
     if cut_off := (left if is_late else 0) if ending is None else ending.cut_off(left):
         why = "time was up" if is_late else "the server was ended"
-        print(f"actorserve: error: {why} with {cut_off} requests left, which were cut off", file=sys.stderr)
+        print(f"actorserve: error: {why} with {_requests(cut_off)} left, cut off", file=sys.stderr)
         return FAILED
     print("the server has ended")
     return 0
+
+
+def _requests(count: int) -> str:
+    return f"{count} request{'s' * (count != 1)}"

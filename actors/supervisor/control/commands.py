@@ -73,15 +73,19 @@ class ControlCommands:
         return await last.progress(asked.seen)
 
     async def drain(self, arguments: dict[str, Any]) -> wire.DrainBegun:
-        """Begin to end; `left` tells how far that is."""
+        """Begin to end, or leave less time to one that ends; `left` tells how far that is."""
         asked, supervisor = _read(arguments, wire.DRAIN.arguments), self._supervisor
-        if supervisor.ending.is_set():
-            raise CommandRefused("the server ends already")
         if asked.timeout is not None and not 0 <= asked.timeout <= LONGEST_S:
             raise CommandRefused(f"a timeout lies between 0 and {LONGEST_S:.0f} s")
-        seconds, requests = supervisor.shutdown_s if asked.timeout is None else asked.timeout, self._requests()
-        supervisor.drain(seconds)
-        return wire.DrainBegun(seconds if math.isfinite(seconds) else None, requests)
+        if supervisor.ending.is_set() and not supervisor.shutdown.waits:
+            raise CommandRefused("the server ends already, and waits for no request")
+        requests = self._requests()
+        if supervisor.ending.is_set():
+            seconds = supervisor.shutdown.hurry(math.inf if asked.timeout is None else asked.timeout)
+        else:
+            seconds = supervisor.shutdown_s if asked.timeout is None else asked.timeout
+            supervisor.drain(seconds)
+        return wire.DrainBegun(round(seconds, 1) if math.isfinite(seconds) else None, requests)
 
     async def left(self, arguments: dict[str, Any]) -> wire.Left:
         """What still runs."""
