@@ -21,7 +21,7 @@ class LogprobReader:
     def __init__(self, table: RequestTable, area: Logprobs, token_bytes: Callable[[int], bytes]) -> None:
         self._table = table
         self._area = area
-        self._bytes = lambda token: token_bytes(token)[:MOST_TOKEN]
+        self._token_bytes = token_bytes
 
     def tell(self, ref: int, start: int, stop: int, most: int, listed: Sequence[int] = ()) -> list[TokenLogprobs]:
         """The tokens of these positions, each with `most` others, or with those whose ids the request lists."""
@@ -34,6 +34,9 @@ class LogprobReader:
             others = [(self._bytes(word), word, value) for word, value in best]
             told.append(TokenLogprobs(self._bytes(token), token, logprob, rank, others))
         return told
+
+    def _bytes(self, token: int) -> bytes:
+        return self._token_bytes(token)[:MOST_TOKEN]
 
     def prompt(self, ref: int, length: int, most: int) -> list[tuple[int, list[TokenLogprobs]]]:
         """(first position, tokens) of the prompt's tokens but the first, which follows nothing."""

@@ -82,7 +82,7 @@ def _samples(container: InputContainer, rate: int, most_seconds: float) -> Itera
     yield np.ascontiguousarray(samples, np.float32)
 
 
-def packets_of(container: InputContainer, stream: Stream) -> Iterator[Packet]:
+def packets_of(container: InputContainer, stream: Stream) -> Iterator[Packet[Any]]:
     """Those that can be read: what was cut off ends there."""
     import av
 

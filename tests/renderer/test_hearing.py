@@ -31,6 +31,7 @@ class Bench:
         """(what was said before, what follows that)."""
         log = self.hearer.log(SoundPrompt(b"", "transcribe", "en", before)).tokens
         start = log.index(self.encoder.start[0], self.encoder.longest)
+        assert self.spec.previous is not None
         return log[log.index(self.spec.previous) + 1 : start], log[start:]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ WORDS, ROWS, STEPS = 64, 6, 3
 
 
 def test_each_key_has_one_table_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, randperm = [], torch.randperm
+    made: list[int] = []
+    randperm: Any = torch.randperm
 
-    def counted(size: int, **options: object) -> torch.Tensor:
+    def counted(size: int, **options: Any) -> Any:
         made.append(size)
         return randperm(size, **options)
 
