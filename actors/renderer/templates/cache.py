@@ -8,8 +8,8 @@ from typing import NamedTuple
 import jinja2
 
 from .content_formats import Reads, read_forms
+from .probe import probed
 from .problem import OutOfMemory, TemplateProblem
-from .results import writes_result_parts
 
 LONGEST = 64 << 10  # characters of a request's template; well-known ones have up to 20 thousand
 MAX_KEPT = 32  # templates
@@ -30,10 +30,8 @@ def compile_template(environment: jinja2.Environment, source: str, content_forma
     """ValueError says what is wrong with it, and where."""
     try:
         tree = environment.parse(source)
-        template, reads = environment.from_string(source), read_forms(tree, content_format)
-        if reads.parts and reads.text:
-            reads = reads._replace(results=writes_result_parts(template, reads))
-        return Compiled(source, template, reads)
+        template = environment.from_string(source)
+        return Compiled(source, template, probed(template, read_forms(tree, content_format)))
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno}: {error.message}") from None
     except (RecursionError, MemoryError) as error:

@@ -22,6 +22,7 @@ from .later_system import said_by_user
 from .memory_limit import bounded_memory
 from .problem import FAULTS, NO_MEMORY, Declined, OutOfMemory, TemplateProblem, problem_of
 from .sandbox import MAX_TEXT, make_environment
+from .turns import alternating
 
 __all__ = ["ChatTemplate", "TemplateProblem", "find_templates"]
 
@@ -91,7 +92,7 @@ def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str,
         return _as_given(chosen, messages, given, continued)
     except Declined as error:
         declined = error
-    for change in (thought_before_calls, said_by_user):
+    for change in (thought_before_calls, said_by_user, alternating):
         changed = change(messages)
         if changed is None:
             continue

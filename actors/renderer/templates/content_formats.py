@@ -16,6 +16,8 @@ from jinja2 import nodes
 
 from ...protocol.topics.arguments import ObjectText
 from .analysis import Uses
+from .later_system import said_by_user
+from .one_call import one_by_one
 from .problem import TemplateProblem
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
@@ -35,7 +37,11 @@ class Reads(NamedTuple):
     short_ids: bool = False  # of a call: it asks whether they have SHORT characters, no more and no fewer
     thinking: bool = False  # of a content's part: it asks whether it is one of this type
     calls_for_none: bool = False  # of a message: it writes calls only where the content is none
-    results: bool = False  # of a tool's result: it writes each part's text itself (results.py)
+    results: bool = False  # of a tool's result: it writes each part's text itself; this and what follows by probe.py
+    one_call: bool = False  # of a message: it writes the first of its calls, or refuses several
+    one_system: bool = False  # of several messages of the system, it leaves some out
+    first_system: bool = False  # of the system, it leaves out what does not stand first
+    thinking_parts: bool = False  # of thinking: it writes parts of a content, and no field of the message
 
 
 def read_forms(template: nodes.Template, content_format: str = "auto") -> Reads:
@@ -70,6 +76,11 @@ def _asks_short(template: nodes.Template) -> bool:
 
 def fit_all(messages: Iterable[dict[str, Any]], reads: Reads) -> list[dict[str, Any]]:
     """Copies of messages, as the template reads them."""
+    messages = [*messages]
+    if reads.first_system or (reads.one_system and sum(one.get("role") in SYSTEM for one in messages) > 1):
+        messages = said_by_user(messages) or messages
+    if reads.one_call:
+        messages = one_by_one(messages)
     fitted: list[dict[str, Any]] = []
     for message in messages:
         made = fit(message, reads)
@@ -99,6 +110,8 @@ def fit(message: dict[str, Any], reads: Reads) -> dict[str, Any]:
     reasoning = next((message[name] for name in REASONING if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    if reads.thinking_parts and isinstance(reasoning, str):
+        message["content"] = _with_thinking(message.get("content"), reasoning)
     content = message.get("content")
     if not reads.text and isinstance(content, str):
         message["content"] = [{"type": "text", "text": content}]
@@ -153,6 +166,14 @@ def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:
     rest = [part for part in content if part not in thought]
     said = "".join(_thought(part.get(THINKING)) for part in thought)
     return {REASONING[0]: said, **message, "content": rest or ""}
+
+
+def _with_thinking(content: Any, thought: str) -> Any:
+    """Parts that begin with it; as they are where they have some."""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+    if not thought or any(isinstance(part, dict) and part.get("type") == THINKING for part in parts):
+        return content
+    return [{"type": THINKING, "thinking": thought}, *parts]
 
 
 def _thought(given: Any) -> str:

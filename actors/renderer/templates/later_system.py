@@ -1,12 +1,13 @@
-"""System messages behind the beginning, for templates that refuse them there: what they say is said by the user.
+"""System messages behind the beginning, for templates that refuse them there or leave them out: the user says them.
 
 Agents send them amid conversations, and OpenAI's and Anthropic's models take them anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
+
+from .turns import joined
 
 SYSTEM = ("system", "developer")
 
@@ -25,7 +26,7 @@ def said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
         later = bool(said) and _is_system(message)
         users = last.get("role") == "user" and (later or (moved and message.get("role") == "user"))
         if users or (later and _is_system(last)):
-            said[-1] = _joined(last, message)
+            said[-1] = joined(last, message)
         else:
             said.append({**message, "role": "user"} if later else message)
         moved = later and not _is_system(last)
@@ -34,15 +35,3 @@ def said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
 
 def _is_system(message: dict[str, Any]) -> bool:
     return message.get("role") in SYSTEM
-
-
-def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The first message with what the second one says behind its content."""
-    contents = [message.get("content") or "" for message in (first, second)]
-    if all(isinstance(content, str) for content in contents):
-        return {**first, "content": "\n\n".join(filter(None, contents))}
-    return {**first, "content": [part for content in contents for part in _parts(content)]}
-
-
-def _parts(content: Any) -> Iterable[Any]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content

@@ -20,6 +20,8 @@ from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.renderer.templates import chat_template as module
 from actorserve.actors.renderer.templates.chat_template import ChatTemplate, TemplateProblem
 from actorserve.actors.renderer.templates.later_system import said_by_user
+from actorserve.actors.renderer.templates.one_call import one_by_one
+from actorserve.actors.renderer.templates.turns import alternating
 
 from .conversations import CONVERSATIONS, IN_PARTS, OPTIONS, TOOLS, USER
 from .templates import ALL, CHATML, LLAMA_3, PARTS
@@ -28,6 +30,8 @@ from .templates import ALL, CHATML, LLAMA_3, PARTS
 READS_PARTS = {"parts", "llama_4", "kimi_k2", "glm_45", "gemma_3"}
 WRITES_RESULTS_IN_PARTS = {"parts", "llama_4", "kimi_k2"}
 READS_ARGUMENTS_AS_TEXT = {"deepseek_v3"}
+WRITES_ONE_CALL = {"llama_3_1"}
+LEAVES_OUT_LATER_SYSTEM = {"smollm_3", "command_a"}
 KNOWS_DEVELOPERS = {"harmony", "nemotron"}  # to all others they are the system
 
 
@@ -78,6 +82,10 @@ def by_transformers(text: str, messages: list[dict[str, Any]], options: dict[str
 def as_read(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What somebody who knows the template would give it."""
     messages = deepcopy(messages)
+    if name in LEAVES_OUT_LATER_SYSTEM:
+        messages = said_by_user(messages) or messages
+    if name in WRITES_ONE_CALL:
+        messages = one_by_one(messages)
     for message in messages:
         if message["role"] == "developer" and name not in KNOWS_DEVELOPERS:
             message["role"] = "system"
@@ -93,14 +101,14 @@ def as_read(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def expected_of(name: str, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
     """As transformers has it; where the template fails for a message without a content, with an empty one, and where it
-    refuses system messages amid the others, with the user saying them.
+    refuses system messages amid the others, with the user saying them, or turns that do not alternate, with such.
     """
-    try:
-        return filled(name, messages, options)
-    except TemplateError:
-        if (other := said_by_user(messages)) is None:
-            raise
-        return filled(name, other, options)
+    for change in (said_by_user, alternating):
+        try:
+            return filled(name, messages, options)
+        except TemplateError:
+            messages = change(messages) or messages
+    return filled(name, messages, options)
 
 
 def filled(name: str, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:

@@ -74,8 +74,25 @@ def test_other_templates_are_given_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_what_else_a_template_refuses(tmp_path: Path) -> None:
-    template = make(STRICT, tmp_path)
-    with pytest.raises(TemplateProblem, match="alternate"):
-        template.render(turns(("user", "a"), ("user", "b")))
-    with pytest.raises(TemplateProblem, match="alternate"):
-        template.render(turns(("user", "a"), ("user", "b"), ("assistant", "c"), ("system", "d")))
+    template = make(STRICT + "{{ raise_exception('No.') if messages[-1].content.endswith('c') }}", tmp_path)
+    for said in ([("user", "c")], [("user", "a"), ("system", "b"), ("user", "c")]):
+        with pytest.raises(TemplateProblem, match=r"^(No|System message must be first)\.$"):
+            template.render(turns(*said))
+
+
+LEFT_OUT = {  # all but the first, as gpt-oss' does; those amid a conversation, as MiniMax'; all but the last, as R1's
+    "behind the first": "{% for m in messages[:1] if m.role == 'system' %}{{ m.content }};{% endfor %}",
+    "behind the beginning": "{% for m in messages[:2] if m.role == 'system' %}{{ m.content }};{% endfor %}",
+    "but the last": "{% set n = namespace() %}{% for m in messages if m.role == 'system' %}"
+    "{% set n.s = m.content %}{% endfor %}{{ n.s }};",
+}
+OTHERS = "{% for m in messages if m.role in ('user', 'assistant') %}{{ m.role }}:{{ m.content }};{% endfor %}"
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_template_that_leaves_some_out(name: str, tmp_path: Path) -> None:
+    said = [("system", "a"), ("developer", "b"), *CONVERSATION[1:]]
+    text = make(LEFT_OUT[name] + OTHERS, tmp_path).render(turns(*said))
+    assert text == "a\n\nb;user:b;assistant:c;user:d\n\ne;"
+    late = make(LEFT_OUT[name] + OTHERS, tmp_path).render(turns(*CONVERSATION[1:]))
+    assert late == ("d;user:b;assistant:c;user:e;" if name == "but the last" else "user:b;assistant:c;user:d\n\ne;")

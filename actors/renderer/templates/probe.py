@@ -1,0 +1,96 @@
+"""What a template writes of conversations that nobody has: it tells what its text, full of macros and branches, hides.
+
+What a template refuses for other reasons changes nothing: that is for who renders (chat_template.py).
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import Any
+
+import jinja2
+
+from .content_formats import SYSTEM, THINKING, Reads, fit_all
+from .problem import FAULTS, NO_MEMORY
+
+Messages = list[dict[str, Any]]
+WORDS = ("the first words", "the second words", "the third words")
+LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+GIVEN: dict[str, Any] = {
+    "tools": [{"type": "function", "function": LOOK}],
+    "documents": None,
+    "add_generation_prompt": True,
+    **dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), ""),
+}
+ASKED = {"role": "user", "content": "Look."}
+MAX_PIECES = 10_000  # of the text that is looked at
+AS_OBJECT = re.compile(rf"text\\*['\"]\s*:\s*\\*['\"]{WORDS[0]}")  # a part as Python writes it, or JSON
+
+
+def probed(template: jinja2.Template, reads: Reads) -> Reads:
+    """What it reads, with what is found by trying."""
+    return reads._replace(
+        results=reads.parts and reads.text and _writes_result_parts(template, reads),
+        one_call=_writes_one_call(template, reads),
+        one_system=_leaves_out(template, reads, ("system", "developer", "user", "assistant", "system", "user")),
+        first_system=_leaves_out(template, reads, ("user", "assistant", "system", "user")),
+        thinking_parts=reads.thinking and _writes_thinking_parts(template, reads),
+    )
+
+
+def _writes_result_parts(template: jinja2.Template, reads: Reads) -> bool:
+    """Of a tool's result, the text of each part?"""
+    parts = [{"type": "text", "text": words} for words in WORDS]
+    text = _written(template, reads._replace(results=True), [ASKED, _called(WORDS[0]), _result(0, parts)])
+    return _has(text, *WORDS) and AS_OBJECT.search(text or "") is None
+
+
+def _writes_one_call(template: jinja2.Template, reads: Reads) -> bool:
+    """Of several, the first alone; or does it refuse them?"""
+    one, two = [ASKED, _called(WORDS[0]), _result(0)], [ASKED, _called(*WORDS[:2]), _result(0), _result(1)]
+    return _has(_written(template, reads, one), WORDS[0]) and not _has(_written(template, reads, two), *WORDS[:2])
+
+
+def _leaves_out(template: jinja2.Template, reads: Reads, roles: tuple[str, ...]) -> bool:
+    """Of what the system and the developer say, some?"""
+    words = WORDS[: sum(role in SYSTEM for role in roles)]
+    said = iter(words)
+    messages = [{"role": role, "content": next(said) if role in SYSTEM else "So."} for role in roles]
+    text = _written(template, reads, messages)
+    if text is None or _has(text, *words):
+        return False
+    return _has(_written(template, reads, [{"role": "system", "content": WORDS[0]}, ASKED]), WORDS[0])
+
+
+def _writes_thinking_parts(template: jinja2.Template, reads: Reads) -> bool:
+    """Of what an assistant has thought, parts of its content alone?"""
+    call = _called(WORDS[0])
+    field, part = call | {"reasoning_content": WORDS[1]}, {"type": THINKING, "thinking": WORDS[1]}
+    texts = [_written(template, reads, [ASKED, turn, _result(0)]) for turn in (field, call | {"content": [part]})]
+    return [_has(text, WORDS[1]) for text in texts] == [False, True]
+
+
+def _called(*places: str) -> dict[str, Any]:
+    functions = [{"name": "look", "arguments": {"at": place}} for place in places]
+    made = [{"id": f"call{at:05}", "type": "function", "function": one} for at, one in enumerate(functions)]
+    return {"role": "assistant", "content": "", "tool_calls": made}
+
+
+def _result(call: int, content: Any = "Seen.") -> dict[str, Any]:
+    return {"role": "tool", "name": "look", "tool_call_id": f"call{call:05}", "content": content}
+
+
+def _has(text: str | None, *words: str) -> bool:
+    return text is not None and all(one in text for one in words)
+
+
+def _written(template: jinja2.Template, reads: Reads, messages: Messages) -> str | None:
+    """None where it refuses them."""
+    given = {**GIVEN, "messages": fit_all(messages, reads)}
+    try:
+        return "".join(islice(template.generate(given), MAX_PIECES))
+    except NO_MEMORY:
+        raise MemoryError("no room for a conversation of a few messages") from None
+    except (*FAULTS, jinja2.TemplateError):
+        return None
