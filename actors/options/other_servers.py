@@ -208,6 +208,7 @@ NEEDLESS = {  # reason: names
     "certificates are read again when they change": "--enable-ssl-refresh",
     "usage always tells cached tokens": "--enable-prompt-tokens-details --enable-cache-report",
     "/load and /tokenizer_info are always there": "--enable-server-load-tracking --enable-tokenizer-info-endpoint",
+    "what renders, derenders and generates by tokens is always there": "--enable-scale-out",
     "reasoning is found out from the chat template; --reasoning-parser names another form": "--enable-reasoning "
     "--reasoning-format",
     "there is no access log beside the line of each request": "--disable-uvicorn-access-log "
@@ -253,8 +254,9 @@ REFUSED = {  # reason: names
     "--repeat-penalty "
     "--presence-penalty --frequency-penalty --sampling-defaults --ignore-eos",
     "clients say it with each request": "--enable-force-include-usage --return-tokens-as-token-ids "
-    "--reasoning-budget --reasoning-effort --grammar --grammar-file "
+    "--stream-response-default-include-usage --reasoning-budget --reasoning-effort --grammar --grammar-file "
     "-j --json-schema --prefill-assistant",
+    "clients ask for it by return_metrics with each request": "--enable-per-request-metrics",
     SPECULATION: "--speculative-model --num-speculative-tokens -md --model-draft --draft --draft-max --draft-min "
     "--draft-p-min",
     "drafts of a row are a line, and no tree: 1 is how it is": "--speculative-eagle-topk",

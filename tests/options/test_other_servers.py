@@ -208,6 +208,8 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
         ("--offline", "HF_HUB_OFFLINE=1 keeps from the hub"),
         ("--check-tensors", "`actorserve check MODEL`"),
         ('--additional-config {"a":1}', "there are no platforms of other packages"),
+        ("--enable-per-request-metrics", "clients ask for it by return_metrics"),
+        ("--stream-response-default-include-usage", "clients say it with each request"),
     ],
 )
 def test_what_else_there_is_not(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
