@@ -15,6 +15,7 @@ import msgspec
 from .groups.processes import ProcessOptions
 
 MEDIA_OBJECTS = ("limit_mm_per_prompt", "media_io_kwargs", "mm_processor_kwargs")
+MAX_LORAS = 8  # that run at once, where no option says how many
 OTHER_OBJECTS = ("default_chat_template_kwargs", "hf_overrides", "override_generation_config", "eplb_config")
 
 
@@ -51,7 +52,11 @@ class Config(ProcessOptions, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def adapters_in_memory(self) -> int:
         """How many of them there may be."""
-        return 2 * self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
+        return 2 * self.adapters_at_once() if self.max_cpu_loras is None else self.max_cpu_loras
+
+    def adapters_at_once(self) -> int:
+        """How many of them may run."""
+        return min(MAX_LORAS, self.max_cpu_loras or MAX_LORAS) if self.max_loras is None else self.max_loras
 
     @property
     def offloads(self) -> bool:

@@ -62,7 +62,7 @@ def check_lora(config: Config) -> None:
         raise ConfigError("--enable-lora: --worker scripted computes nothing, so that there is nothing to adapt")
     if config.record is not None:
         raise ConfigError("--enable-lora: --record does not keep what adapters there were; leave one of them out")
-    if config.adapters_in_memory() < config.max_loras:
+    if config.adapters_in_memory() < config.adapters_at_once():
         raise ConfigError(f"--max-cpu-loras must not be less than --max-loras, which is {config.max_loras}")
     if config.lora_folder is not None and not Path(config.lora_folder).is_dir():
         raise ConfigError(f"--lora-folder: there is no folder {config.lora_folder}")

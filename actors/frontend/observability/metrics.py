@@ -228,7 +228,7 @@ class ServerMetrics:
         They are the first model's, of all its engines.
         """
         labels = {
-            "max_lora": str(self._config.max_loras),
+            "max_lora": str(self._config.adapters_at_once()),
             "running_lora_adapters": ",".join(one.name for one in seen if one.running),
             "waiting_lora_adapters": ",".join(one.name for one in seen if one.waiting),
         }

@@ -34,7 +34,10 @@ class WorkerOptions(ParallelOptions, frozen=True, kw_only=True):
         ),
     ] = None
     enable_lora: Annotated[bool, Meta(description="requests may name LoRA adapters in place of the model")] = False
-    max_loras: Annotated[int, Meta(ge=1, le=512, description="different adapters that run at once")] = 8
+    max_loras: Annotated[
+        Annotated[int, Meta(ge=1, le=512)] | None,
+        Meta(description="different adapters that run at once; 8 if left out, or --max-cpu-loras where that is less"),
+    ] = None
     max_cpu_loras: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
         Meta(description="adapters that stay in memory, on a GPU in slots there; twice --max-loras if left out"),

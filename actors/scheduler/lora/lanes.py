@@ -25,7 +25,7 @@ def make_adapters(context: Context, limits: AdapterLimits | None = None) -> Adap
     if offset is None or not config.enable_lora:  # they are of the server's first model
         return None
     members = config.tensor_parallel_size * config.pipeline_parallel_size
-    limits = limits or AdapterLimits(config.max_loras, config.adapters_in_memory(), members)
+    limits = limits or AdapterLimits(config.adapters_at_once(), config.adapters_in_memory(), members)
     registry = AdapterRegistryWriter(context.segment, offset, len(context.system.engines), context.spec.engine)
     outlives = config.offloads or config.remote_engines  # blocks do the server, or are beside those of others
     if outlives and registry.keeps and not registry.seeded:
