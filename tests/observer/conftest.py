@@ -12,7 +12,7 @@ from tests.support.server import Server
 
 from .commands import KEY
 
-FAKE = str(Path(__file__).resolve().parent.parent / "supervisor" / "fake_launch.py")
+FAKE = str(Path(__file__).resolve().parent.parent / "supervisor" / "tree" / "fake_launch.py")
 
 
 @pytest.fixture(scope="session")

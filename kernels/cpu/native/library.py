@@ -206,8 +206,9 @@ def load(flags: Set[str], variant: str | None = None, keep: Callable[[Image], No
 
 def _left(found: Sequence[Variant], error: NativeError, keep: Callable[[Image], None] | None) -> Library:
     """What a compiler that is not there has made of these sources, as in an image; if it has made none, the error."""
-    folder = cache_folder()
-    for own in found if folder is not None else ():
+    if (folder := cache_folder()) is None:
+        raise error
+    for own in found:
         with suppress(OSError):
             for path in sorted(folder.glob(f"{_made_of(own)}-*.so")):
                 if _is_ours(path) and _is_whole(path):

@@ -194,7 +194,7 @@ async def test_also_in_the_middle_of_a_drain(name: str) -> None:
 
 @pytest.mark.slow
 async def test_also_where_the_supervisor_itself_has_a_mistake() -> None:
-    command = (sys.executable, str(Path(__file__).resolve().parents[2] / "supervisor" / "fake_launch.py"))
+    command = (sys.executable, str(Path(__file__).resolve().parents[2] / "supervisor" / "tree" / "fake_launch.py"))
     env = {"FAKE_MISTAKE": "1", "REAL_ACTORS": "1"}
     with Server(*ARGUMENTS, *PATIENT, "--frontends", "2", "--max-num-seqs", ROWS, command=command, env=env) as server:
         await all_are_told(server, lambda: os.kill(server.pids()["renderer-0"], signal.SIGKILL), why="has failed")

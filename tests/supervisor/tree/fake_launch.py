@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from actorserve.actors.cli import make_parser
 from actorserve.actors.options.command_line import read_config
@@ -30,7 +30,7 @@ from actorserve.actors.supervisor.processes import child
 from actorserve.actors.supervisor.processes.spawn import ACTOR_COMMAND, Process
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.supervisor.timeouts import STOP_S
-from tests.supervisor.fake_actor import play
+from tests.supervisor.tree.fake_actor import play
 
 FAKE = ("a copy of the supervisor",)
 
