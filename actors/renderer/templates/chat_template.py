@@ -18,7 +18,7 @@ from ...options.config import Config, ConfigError
 from .before_calls import thought_before_calls
 from .cache import Compiled, RequestTemplates, compile_template
 from .content_formats import Reads, fit_all, with_contents
-from .later_system import said_by_user
+from .later_system import first_said_by_user, said_by_user
 from .memory_limit import bounded_memory
 from .problem import FAULTS, NO_MEMORY, Declined, OutOfMemory, TemplateProblem, problem_of
 from .sandbox import MAX_TEXT, make_environment
@@ -92,7 +92,7 @@ def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str,
         return _as_given(chosen, messages, given, continued)
     except Declined as error:
         declined = error
-    for change in (thought_before_calls, said_by_user, alternating):
+    for change in (thought_before_calls, said_by_user, alternating, first_said_by_user):
         changed = change(messages)
         if changed is None:
             continue

@@ -16,7 +16,7 @@ from jinja2 import nodes
 
 from ...protocol.topics.arguments import ObjectText
 from .analysis import Uses
-from .later_system import said_by_user
+from .later_system import first_said_by_user, said_by_user
 from .one_call import one_by_one
 from .problem import TemplateProblem
 
@@ -41,6 +41,7 @@ class Reads(NamedTuple):
     one_call: bool = False  # of a message: it writes the first of its calls, or refuses several
     one_system: bool = False  # of several messages of the system, it leaves some out
     first_system: bool = False  # of the system, it leaves out what does not stand first
+    system_beside_user: bool = False  # of the system, it writes nothing where the user has not spoken last
     thinking_parts: bool = False  # of thinking: it writes parts of a content, and no field of the message
 
 
@@ -79,6 +80,8 @@ def fit_all(messages: Iterable[dict[str, Any]], reads: Reads) -> list[dict[str, 
     messages = [*messages]
     if reads.first_system or (reads.one_system and sum(one.get("role") in SYSTEM for one in messages) > 1):
         messages = said_by_user(messages) or messages
+    if reads.system_beside_user and messages[-1].get("role") != "user":
+        messages = first_said_by_user(messages) or messages
     if reads.one_call:
         messages = one_by_one(messages)
     fitted: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""System messages behind the beginning, for templates that refuse them there or leave them out: the user says them.
+"""System messages that a template refuses, at all or behind the beginning, or leaves out: the user says them.
 
 Agents send them amid conversations, and OpenAI's and Anthropic's models take them anywhere.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .turns import joined
+from .turns import alternating, joined
 
 SYSTEM = ("system", "developer")
 
@@ -31,6 +31,14 @@ def said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
             said.append({**message, "role": "user"} if later else message)
         moved = later and not _is_system(last)
     return said
+
+
+def first_said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The conversation that begins with the user saying what the system does; None if that says nothing there."""
+    if not messages or not _is_system(messages[0]):
+        return None
+    said = [{**messages[0], "role": "user"}, *messages[1:]]
+    return alternating(said) or said
 
 
 def _is_system(message: dict[str, Any]) -> bool:

@@ -23,6 +23,7 @@ GIVEN: dict[str, Any] = {
     "add_generation_prompt": True,
     **dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), ""),
 }
+TOLD = {"role": "system", "content": WORDS[0]}
 ASKED = {"role": "user", "content": "Look."}
 MAX_PIECES = 10_000  # of the text that is looked at
 AS_OBJECT = re.compile(rf"text\\*['\"]\s*:\s*\\*['\"]{WORDS[0]}")  # a part as Python writes it, or JSON
@@ -35,6 +36,7 @@ def probed(template: jinja2.Template, reads: Reads) -> Reads:
         one_call=_writes_one_call(template, reads),
         one_system=_leaves_out(template, reads, ("system", "developer", "user", "assistant", "system", "user")),
         first_system=_leaves_out(template, reads, ("user", "assistant", "system", "user")),
+        system_beside_user=_writes_system_beside_user(template, reads),
         thinking_parts=reads.thinking and _writes_thinking_parts(template, reads),
     )
 
@@ -58,9 +60,13 @@ def _leaves_out(template: jinja2.Template, reads: Reads, roles: tuple[str, ...])
     said = iter(words)
     messages = [{"role": role, "content": next(said) if role in SYSTEM else "So."} for role in roles]
     text = _written(template, reads, messages)
-    if text is None or _has(text, *words):
-        return False
-    return _has(_written(template, reads, [{"role": "system", "content": WORDS[0]}, ASKED]), WORDS[0])
+    return text is not None and not _has(text, *words) and _has(_written(template, reads, [TOLD, ASKED]), WORDS[0])
+
+
+def _writes_system_beside_user(template: jinja2.Template, reads: Reads) -> bool:
+    """Of what the system says, nothing behind a result, though else it does?"""
+    text = _written(template, reads, [TOLD, ASKED, _called("here"), _result(0)])
+    return text is not None and not _has(text, WORDS[0]) and _has(_written(template, reads, [TOLD, ASKED]), WORDS[0])
 
 
 def _writes_thinking_parts(template: jinja2.Template, reads: Reads) -> bool:

@@ -19,7 +19,7 @@ from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.renderer.templates import chat_template as module
 from actorserve.actors.renderer.templates.chat_template import ChatTemplate, TemplateProblem
-from actorserve.actors.renderer.templates.later_system import said_by_user
+from actorserve.actors.renderer.templates.later_system import first_said_by_user, said_by_user
 from actorserve.actors.renderer.templates.one_call import one_by_one
 from actorserve.actors.renderer.templates.turns import alternating
 
@@ -31,6 +31,7 @@ READS_PARTS = {"parts", "llama_4", "kimi_k2", "glm_45", "gemma_3"}
 WRITES_RESULTS_IN_PARTS = {"parts", "llama_4", "kimi_k2"}
 READS_ARGUMENTS_AS_TEXT = {"deepseek_v3"}
 WRITES_ONE_CALL = {"llama_3_1"}
+HAS_SYSTEM_BESIDE_LAST_USER = {"mistral_v3"}
 LEAVES_OUT_LATER_SYSTEM = {"smollm_3", "command_a"}
 KNOWS_DEVELOPERS = {"harmony", "nemotron"}  # to all others they are the system
 
@@ -84,6 +85,8 @@ def as_read(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     messages = deepcopy(messages)
     if name in LEAVES_OUT_LATER_SYSTEM:
         messages = said_by_user(messages) or messages
+    if name in HAS_SYSTEM_BESIDE_LAST_USER and messages[-1]["role"] != "user":
+        messages = first_said_by_user(messages) or messages
     if name in WRITES_ONE_CALL:
         messages = one_by_one(messages)
     for message in messages:
@@ -101,9 +104,10 @@ def as_read(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def expected_of(name: str, messages: list[dict[str, Any]], options: dict[str, Any]) -> str:
     """As transformers has it; where the template fails for a message without a content, with an empty one, and where it
-    refuses system messages amid the others, with the user saying them, or turns that do not alternate, with such.
+    refuses system messages amid the others, with the user saying them, or turns that do not alternate, with such, or
+    any system message, with the user saying that.
     """
-    for change in (said_by_user, alternating):
+    for change in (said_by_user, alternating, first_said_by_user):
         try:
             return filled(name, messages, options)
         except TemplateError:

@@ -80,6 +80,25 @@ def test_what_else_a_template_refuses(tmp_path: Path) -> None:
             template.render(turns(*said))
 
 
+def test_a_template_without_a_system(tmp_path: Path) -> None:
+    """As Gemma 2's, and Mistral's first."""
+    none = "{{ raise_exception('No system.') if messages[0].role == 'system' }}" + STRICT
+    assert make(none, tmp_path).render(turns(*CONVERSATION)) == "user:a\n\nb;assistant:c;user:d\n\ne;"
+    assert make(none, tmp_path).render(turns(("system", "a"))) == "user:a;"
+
+
+def test_a_template_that_has_it_beside_what_was_asked_last(tmp_path: Path) -> None:
+    """As Mistral Nemo's: in the rounds of an agent nothing was said by the system."""
+    ours = make(
+        "{% for m in messages if m.role != 'system' %}{% if loop.last and m.role == 'user' %}{{ messages[0].content }}-"
+        "{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}",
+        tmp_path,
+    )
+    asked = turns(("system", "a"), ("user", "b"))
+    assert ours.render(asked) == "a-user:b;"
+    assert ours.render([*asked, *turns(("tool", "c"))]) == "user:a\n\nb;tool:c;"
+
+
 LEFT_OUT = {  # all but the first, as gpt-oss' does; those amid a conversation, as MiniMax'; all but the last, as R1's
     "behind the first": "{% for m in messages[:1] if m.role == 'system' %}{{ m.content }};{% endfor %}",
     "behind the beginning": "{% for m in messages[:2] if m.role == 'system' %}{{ m.content }};{% endfor %}",
