@@ -1,0 +1,13 @@
+"""What whoever runs the tests has in the environment sets no option."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ACTORSERVE_")]:
+        monkeypatch.delenv(name)
