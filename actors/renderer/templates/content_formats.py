@@ -17,12 +17,12 @@ from jinja2 import nodes
 from ...protocol.topics.arguments import ObjectText
 from .analysis import Uses
 from .later_system import first_said_by_user, said_by_user
-from .one_call import one_by_one
 from .problem import TemplateProblem
+from .rounds import RESULTS, answered_in_order, one_by_one
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
 THINKING = "thinking"  # a part of a content, as Mistral's clients send back what a model has thought
-SYSTEM, RESULTS = ("system", "developer"), ("tool", "function")  # roles whose contents few templates take in parts
+SYSTEM = ("system", "developer")  # roles whose contents few templates take in parts, as those of results
 SHORT = 9  # characters of a call's id, in Mistral's templates
 
 
@@ -77,7 +77,7 @@ def _asks_short(template: nodes.Template) -> bool:
 
 def fit_all(messages: Iterable[dict[str, Any]], reads: Reads) -> list[dict[str, Any]]:
     """Copies of messages, as the template reads them."""
-    messages = [*messages]
+    messages = answered_in_order([*messages])
     if reads.first_system or (reads.one_system and sum(one.get("role") in SYSTEM for one in messages) > 1):
         messages = said_by_user(messages) or messages
     if reads.system_beside_user and messages[-1].get("role") != "user":
