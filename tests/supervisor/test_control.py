@@ -238,6 +238,27 @@ async def test_no_descriptor_is_left_for_a_client(control: Control, name: str, m
     client.close()
 
 
+async def test_no_memory_is_left_for_an_answer(
+    control: Control, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That client is cut off, which is no mistake of the supervisor's, and others are answered."""
+
+    def fail(answer: object) -> bytes:
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    mistakes: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: mistakes.append(context))
+    line = b'{"verb": "double", "arguments": {"number": 1}}\n'
+    client.writer.write(line)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "encode_answer", fail)
+        assert await client.hear() is None
+    other = await Client.connect(control._name)
+    assert await other.say(line) == {"result": 2} and not mistakes
+    assert "a client of the control socket is cut off: [Errno 105]" in caplog.text
+    other.close()
+
+
 async def test_others_than_those_users_are_refused(
     control: Control, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,10 @@ class Control:
             await self._talk(reader, writer, may_ask)
         except (ConnectionError, TimeoutError):  # it has gone, or is too slow for more
             return
+        except OSError as error:
+            if not is_scarce(error):
+                raise
+            log.error("a client of the control socket is cut off: %s", error)
         finally:
             writer.close()
 
