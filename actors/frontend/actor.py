@@ -17,6 +17,7 @@ import gc
 import logging
 import os
 import signal
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import aiohttp
@@ -39,6 +40,7 @@ from ..options.serving.certificates import Certificates, first_context
 from ..protocol.messages import ToFrontend
 from ..runtime.loop import LoopActor, LoopTurns
 from ..runtime.process import Context
+from ..telemetry.gauges import FrontendGauge
 from .admission import AdmissionQueue
 from .connections.pool import ConnectionPool, only_about_the_server
 from .connections.upgrade import UpgradeLog
@@ -127,7 +129,8 @@ class Frontend(LoopActor):
         if self.context.config.grpc_port is not None:
             from .grpc_api.server import GrpcServer  # packages that not everybody has
 
-            self.grpc = GrpcServer(self.engine, settings, self.context.config)
+            count = partial(self.context.status.add, FrontendGauge.GRPC_CALLS)
+            self.grpc = GrpcServer(self.engine, settings, self.context.config, count)
             await self.grpc.start()
 
     async def _end(self, runner: web.AppRunner) -> None:

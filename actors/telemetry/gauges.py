@@ -68,6 +68,7 @@ class FrontendGauge(IntEnum):
     SESSION_TURNS = 9  # that were kept
     RESPONSE_SOCKETS = 10  # WebSockets of /v1/responses that are open
     RESPONSE_SOCKET_ANSWERS = 11  # responses that were begun for them
+    GRPC_CALLS = 12  # that are being answered
 
 
 class WorkerGauge(IntEnum):

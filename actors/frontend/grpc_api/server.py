@@ -73,14 +73,14 @@ class Health:
 class GrpcServer:
     """From the start of a frontend to its end."""
 
-    def __init__(self, engine: ServerEngine, settings: Settings, config: Config) -> None:
+    def __init__(self, engine: ServerEngine, settings: Settings, config: Config, count: Callable[[int], None]) -> None:
         service = service_descriptor()
         self._health = Health(engine.not_ready, [service.full_name])
         options = [("grpc.so_reuseport", 1), ("grpc.max_receive_message_length", config.max_body_bytes)]
         self._server = grpc.aio.server(options=options)
         self._refusing: asyncio.Task[None] | None = None
         methods = {}
-        for name, (make, method) in handlers(InferenceService(engine, settings)).items():
+        for name, (make, method) in handlers(InferenceService(engine, settings, count)).items():
             taken = message_class(service.methods_by_name[name].input_type.name)
             answer = message_class(service.methods_by_name[name].output_type.name)
             methods[name] = make(

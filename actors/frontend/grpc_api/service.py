@@ -73,8 +73,9 @@ class News:
 class InferenceService:
     """Generate, GenerateStream, Embed and Abort."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine, self._settings = engine, settings
+    def __init__(self, engine: Engine, settings: Settings, count: Callable[[int], None] = lambda calls: None) -> None:
+        """`count` is told of so many calls more that run, or less."""
+        self._engine, self._settings, self._count = engine, settings, count
         self._running: dict[tuple[str, str], list[Job]] = {}  # by their clients and their requests' ids
 
     # --- methods -------------------------------------------------------------------------------------------------
@@ -165,9 +166,11 @@ class InferenceService:
             async with engine.turn(job.account):
                 engine.submit(job)
         self._running.setdefault(name, []).append(job)
+        self._count(1)
         try:
             yield
         finally:
+            self._count(-1)
             self._engine.release(job)
             jobs = self._running[name]
             jobs.remove(job)

@@ -319,7 +319,7 @@ class Rolling:
         """
         system, memory = self._supervisor.system, self._supervisor.memory
         numbers = self._supervisor.connections.numbers(child.name)
-        if system.config.grpc_port is not None and memory.board.gauge(child.spec.position, FrontendGauge.IN_FLIGHT):
+        if memory.board.gauge(child.spec.position, FrontendGauge.GRPC_CALLS):
             return False
         if not numbers or system.config.ssl_certfile is not None:
             return not numbers

@@ -58,13 +58,15 @@ async def test_a_stream_ends_when_its_job_fails(finish: Finish, text: str) -> No
 
 async def test_a_stream_that_ends_well() -> None:
     engine = OneModel()
-    service = InferenceService(engine, SETTINGS)
+    counted = list[int]()
+    service = InferenceService(engine, SETTINGS, counted.append)
     stream = service.generate_stream(message_class("GenerateRequest")(text="hi", n=2), Context())
     told = asyncio.ensure_future(collected(stream))
     finish_all(await engine.jobs.get())
     *parts, last = await asyncio.wait_for(told, WAIT_S)
     assert {choice.text for part in parts for choice in part.choices} == {"yes0", "yes1"}
     assert last.usage.completion_tokens == 6
+    assert counted == [1, -1], "a restart of its frontend waits for it meanwhile"
 
 
 async def test_nobody_aborts_what_another_key_asked_for() -> None:
