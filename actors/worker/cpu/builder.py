@@ -128,7 +128,7 @@ class CpuBuilder:
         if self.grouped is None:
             return []
         parts = [self.grouped(linear.name) for linear in linears]
-        return join_grouped(parts, lambda number, rows: torch.cat(list(arranged(linears[number], rows, self.shape))))
+        return join_grouped(parts, lambda number, rows: join(list(self._arranged([linears[number]], [rows])), None))
 
     def router(self, linear: LinearSpec) -> CpuLinear:
         """A product that is never quantised: it has few rows, and all hangs on it."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...model.architecture import MATRICES, Architecture
@@ -27,6 +26,7 @@ from ...model.formats.stored import (
 )
 from ...options.config import ConfigError
 from ..models.sharding import Read
+from ..models.tensors import is_finite
 from .floats import bitsandbytes, expert, float4
 from .integers import added, awq, gptq, packed, scaled
 
@@ -75,7 +75,7 @@ def decode(
         weight = DECODERS[type(form)](form, stored, *size)
     except ConfigError as error:
         raise ConfigError(f"model: {prefix}weight: {error}") from None
-    if not all(number.isfinite() for number in torch.aminmax(weight)):  # one that is no number is both
+    if not is_finite(weight):
         raise ConfigError(f"model: {prefix}weight has numbers that are not finite when it is decoded")
     return weight
 

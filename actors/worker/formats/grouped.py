@@ -22,8 +22,10 @@ from ...model.weights.weight_files import check_weights
 from ..models.gguf_blocks import q4_0_parts, q4_k_parts, q6_k_parts, q8_0_parts
 from ..models.gguf_tensors import gguf_blocks
 from ..models.sharding import Read
+from ..models.tensors import is_finite
 from .integers import Affine, awq_parts, gptq_parts, packed_parts
 
+AT_ONCE = 1 << 18  # bytes of blocks
 ReadGrouped = Callable[[str], Grouped | None]  # of a linear layer's name; None: it is in none of these
 PARTS: dict[type[WeightFormat], Callable[[Any, dict[str, Tensor], int, int], Affine]] = {
     AwqWeight: awq_parts,
@@ -58,26 +60,33 @@ def open_grouped(folder: Path, shape: Architecture, read_parts: Callable[[Any], 
 def _of_gguf(kind: str, blocks: Tensor, arrange: Callable[[Tensor], Tensor]) -> Grouped | None:
     """Of blocks [rows, blocks, bytes]."""
     if kind == "Q4_0":
-        numbers, scale = q4_0_parts(blocks.reshape(-1, blocks.shape[-1]))
+        numbers, scale = _in_turn(q4_0_parts, blocks)
         scales: tuple[Tensor, ...] = (_filled(scale.view(len(blocks), -1), GROUP),)
         scaled = Scales.HALVES
     elif kind == "Q4_K":
-        numbers, s, t, supers = q4_k_parts(blocks.reshape(-1, blocks.shape[-1]))
+        numbers, s, t, supers = _in_turn(q4_k_parts, blocks)
         scales = (supers.view(len(blocks), -1, 2), s.view(len(blocks), -1), t.view(len(blocks), -1))
         scaled = Scales.SUPER_BLOCKS
     elif kind == "Q6_K":
-        numbers, d, s = q6_k_parts(blocks.reshape(-1, blocks.shape[-1]))
+        numbers, d, s = _in_turn(q6_k_parts, blocks)
         scales = (d.view(len(blocks), -1), s.view(len(blocks), -1))
         scaled = Scales.SIX_BITS
     elif kind == "Q8_0":
-        numbers, scale = q8_0_parts(blocks.reshape(-1, blocks.shape[-1]))
+        numbers, scale = _in_turn(q8_0_parts, blocks)
         scales = (_filled(scale.view(len(blocks), -1), GROUP),)
         scaled = Scales.EIGHT_BITS
     else:
         return None
-    if not all(part.float().isfinite().all() for part in scales):
+    if not all(map(is_finite, scales)):
         return None
     return Grouped(arrange(numbers.view(len(blocks), -1)), tuple(arrange(part) for part in scales), scaled)
+
+
+def _in_turn(parts_of: Callable[[Tensor], tuple[Tensor, ...]], blocks: Tensor) -> list[Tensor]:
+    """What all blocks [rows, blocks, bytes] have, of so many at a time that they stay in the processor's cache."""
+    each = blocks.reshape(-1, blocks.shape[-1]).split(AT_ONCE // blocks.shape[-1])
+    found = list(zip(*map(parts_of, each), strict=True))
+    return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in found]
 
 
 def _of_groups(parts: Affine) -> Grouped | None:
@@ -89,7 +98,7 @@ def _of_groups(parts: Affine) -> Grouped | None:
         return None
     scales = scales.float()
     pairs = torch.stack([scales, scales * zeros], 2)
-    if not pairs.isfinite().all():
+    if not is_finite(pairs):
         return None
     return Grouped(numbers.to(torch.uint8), (_filled(pairs, width),), Scales.FLOAT_PAIRS, width)
 

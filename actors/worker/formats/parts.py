@@ -15,6 +15,7 @@ from actorserve.kernels.triton.linear.stored_weights import StoredWeight, stored
 
 from ...model.layers import Axis, LinearSpec
 from ..models.sharding import Cut, Place
+from ..models.tensors import is_finite
 
 
 class Parts(NamedTuple):
@@ -101,7 +102,7 @@ def _kind(part: Parts) -> tuple[str, int, bool, int]:
 
 def _is_finite(parts: Parts) -> bool:
     floats = (parts.scales, parts.factors, parts.minima, parts.above)
-    return all(bool(part.isfinite().all()) for part in floats if part is not None)
+    return all(is_finite(part) for part in floats if part is not None)
 
 
 def _joined(parts: Sequence[Parts]) -> Parts:

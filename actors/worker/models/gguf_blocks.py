@@ -197,9 +197,10 @@ def _bits(packed: Tensor) -> Tensor:
 
 
 def _pairs_of_bits(packed: Tensor, run: int = 32) -> Tensor:
-    """Of each `run` bytes the lowest two bits of all, then the next two, …"""
-    runs = packed.reshape(len(packed), -1, 1, run)
-    return ((runs >> _shifts(packed, 4, 2)[None]) & 3).flatten(1)
+    """Of each `run` bytes the lowest two bits of all, then the next two, …, of four bytes at a time."""
+    runs = packed.contiguous().view(torch.int32).view(len(packed), -1, 1, run // 4)
+    shifts = torch.arange(0, 8, 2, dtype=torch.int32, device=packed.device)[:, None]
+    return ((runs >> shifts) & 0x03030303).view(torch.uint8).flatten(1)
 
 
 def _shifts(like: Tensor, count: int, step: int) -> Tensor:

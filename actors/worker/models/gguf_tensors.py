@@ -20,9 +20,10 @@ from ...options.config import ConfigError
 from .gguf_blocks import DECODERS
 from .gguf_changes import changed, together, unpaired
 from .sharding import Read
+from .tensors import is_finite
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-AT_ONCE = 1 << 22  # numbers that are decoded in one step: what it needs beside its result is some bytes for each
+AT_ONCE = 1 << 19  # numbers that are decoded in one step: what it needs beside its result stays in the cache
 
 
 def open_gguf(folder: Path, shape: Architecture) -> Read | None:
@@ -55,7 +56,7 @@ def gguf_reader(folder: Path, architecture: str, tensors: Tensors, small: str | 
             return (whole if layout is None else changed(whole, layout.changes_of(name), sizes))[rows]
         kind = torch.float16 if name == small else torch.float32
         part = _read(data, tensor, rows, columns, kind)
-        if kind == torch.float16 and not part.isfinite().all():
+        if kind == torch.float16 and not is_finite(part):
             part = _read(data, tensor, rows, columns)
         if name in factors:
             part = part * factors[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ SUPER = 256  # numbers whose scales share another one
 SIDE = 16  # outputs that stand side by side
 TASK_OUTPUTS = 32  # that a task is a multiple of
 PACKED = 16  # rows that are made ready together
+AT_ONCE = 1 << 19  # numbers that are put side by side in one step
 MOST_INPUTS = 1 << 16  # of 8 bits, whose sums fit 32
 
 
@@ -206,12 +207,16 @@ def grouped_linear(
     outputs, inputs = parts.numbers.shape
     if parts.scaled is Scales.FLOAT_PAIRS:
         parts = _of_chunks(parts)
-    units = -(-inputs // (SUPER if parts.scaled in SUPERS else CHUNK))
-    shares = zip(parts.scales, SUPERS.get(parts.scaled, (1,)), strict=True)
-    made = [*(_scales_side_by_side(scales, each, units) for scales, each in shares), _side_by_side(parts, units)]
-    blocks, size = len(made[0]), units * sum(part.shape[2] for part in made)
-    weight = library.weights.zeros((blocks * SIDE, size // SIDE), torch.uint8)
-    _copy(made, weight.view(blocks, units, -1))
+    weight, first = None, 0
+    for some in _in_turn(parts):
+        made = _units_side_by_side(some)
+        if weight is None:
+            size = sum(part[0].numel() for part in made)
+            weight = library.weights.zeros((-(-outputs // SIDE) * SIDE, size // SIDE), torch.uint8)
+        blocks = weight.view(len(weight) // SIDE, made[0].shape[1], -1)
+        _copy(made, blocks[first : first + len(made[0])])
+        first += len(made[0])
+    assert weight is not None
     return NativeLinear(
         library,
         Weights.GROUPED,
@@ -233,11 +238,26 @@ def _of_chunks(parts: Grouped) -> Grouped:
     return parts._replace(scales=scales, group=group)
 
 
+def _in_turn(parts: Grouped) -> Iterator[Grouped]:
+    """So many outputs at a time that what is made of them stays in the processor's cache."""
+    step = max(1, AT_ONCE // max(1, SIDE * parts.numbers.shape[1])) * SIDE
+    for first in range(0, len(parts.numbers), step):
+        scales = tuple(one[first : first + step] for one in parts.scales)
+        yield parts._replace(numbers=parts.numbers[first : first + step], scales=scales)
+
+
+def _units_side_by_side(parts: Grouped) -> list[Tensor]:
+    """Scales and numbers [blocks of SIDE outputs, units, bytes], as a unit has them one behind the other."""
+    units = -(-parts.numbers.shape[1] // (SUPER if parts.scaled in SUPERS else CHUNK))
+    shares = zip(parts.scales, SUPERS.get(parts.scaled, (1,)), strict=True)
+    return [*(_scales_side_by_side(scales, each, units) for scales, each in shares), _side_by_side(parts, units)]
+
+
 def _copy(parts: list[Tensor], out: Tensor) -> None:
-    """One behind the other in each unit."""
-    at = 0
-    for part in parts:
-        out[..., at : at + part.shape[2]] = part
+    """One behind the other in each unit; all are of whole eights of bytes."""
+    at, eights = 0, out.view(torch.int64)
+    for part in (part.view(torch.int64) for part in parts):
+        eights[..., at : at + part.shape[2]] = part
         at += part.shape[2]
 
 
