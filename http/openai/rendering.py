@@ -13,6 +13,7 @@ from actorserve.actors.protocol.topics.prompts import ChatPrompt, Prompt
 
 from ..errors import bad_request
 from ..generation.choice import Choice
+from ..generation.fields.ranges import keeps_stop
 from ..generation.fields.sampling import max_tokens_of
 from ..generation.prepare import MAX_SEQUENCES
 from ..output.parsers.registry import STARTS_INSIDE, THINK_MARKERS
@@ -124,7 +125,7 @@ def begins_inside(settings: Settings, prompt: str) -> bool:
 
 def text_tokens(given: EngineChoice, body: GenerationFields | None, settings: Settings) -> list[int]:
     """Those of a choice that are its text: the one that ended it is none, unless it is wanted."""
-    wanted = body is not None and bool(body.include_stop_str_in_output)
+    wanted = body is not None and keeps_stop(body)
     own = body.stop_token_ids or [] if body is not None else []
     ends = given.finish_reason == "stop" and bool(given.token_ids) and not isinstance(given.stop_reason, str)
     if ends and not wanted and given.token_ids[-1] in {*own, *settings.end_tokens}:
@@ -136,7 +137,7 @@ def fill(choice: Choice, given: EngineChoice, text: str, body: GenerationFields 
     """The choice has this text, and has ended so."""
     stop = given.stop_reason
     if given.finish_reason == "stop" and isinstance(stop, str) and (at := text.find(stop)) >= 0:
-        wanted = body is not None and bool(body.include_stop_str_in_output)
+        wanted = body is not None and keeps_stop(body)
         text = text[: at + len(stop)] if wanted else text[:at]
     choice.text.append(text)
     choice.characters, choice.tokens = len(text), len(given.token_ids)

@@ -63,6 +63,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
+    no_stop_trim: bool | None = None  # SGLang's name of include_stop_str_in_output
     truncate_prompt_tokens: Annotated[int | None, Range(-1)] = None
     truncation_side: Literal["left", "right"] | None = None  # what is cut off
     add_special_tokens: bool | None = None

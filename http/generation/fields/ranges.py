@@ -137,6 +137,11 @@ def _check_logprob_ids(request: GenerationFields) -> None:
         raise bad_request(f"{name} goes with logprobs.", name)
 
 
+def keeps_stop(request: GenerationFields) -> bool:
+    """Has the text what ended it?"""
+    return bool(request.include_stop_str_in_output or request.no_stop_trim)
+
+
 def stop_strings(request: GenerationFields) -> list[str]:
     """`stop` as a list."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []

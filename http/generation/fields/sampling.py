@@ -27,7 +27,7 @@ from ...openai.schemas import (
     RepetitionDetection,
     TokensRequest,
 )
-from .ranges import check_fields, stop_strings
+from .ranges import check_fields, keeps_stop, stop_strings
 
 __all__ = ["check_fields", "max_tokens_of", "parameters", "with_own_seeds"]
 
@@ -71,6 +71,8 @@ def parameters(
     seed = secrets.randbits(64) if request.seed in NO_SEED else request.seed or 0
     stops = stop_strings(request)
     given = {name: value for name in OF_GENERATION if (value := getattr(request, name)) is not None}
+    if keeps_stop(request):
+        given["include_stop_str_in_output"] = True
     if keep_special:
         given["skip_special_tokens"] = False
     encoded = []

@@ -77,7 +77,6 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "max_dynamic_patch": NOTHING,
     "min_dynamic_patch": NOTHING,
     "ngram_corpus_id": NOTHING,
-    "no_stop_trim": NOTHING,
     "return_cached_tokens_details": NOTHING,
     "return_hidden_states": NOTHING,
     "return_routed_experts": NOTHING,

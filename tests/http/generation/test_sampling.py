@@ -80,6 +80,8 @@ def test_parameters_arrive() -> None:
     _, (plain,) = for_chat()
     assert plain == Generation(plain.sampling, stream=False, request_id="id")
     assert for_chat(stop="a")[1][0].stop == ["a"]
+    assert for_chat(no_stop_trim=True)[1][0].include_stop_str_in_output  # as SGLang calls it
+    assert not for_chat(no_stop_trim=False)[1][0].include_stop_str_in_output
 
 
 def test_defaults_of_the_model() -> None:
