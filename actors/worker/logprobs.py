@@ -54,13 +54,14 @@ class LogprobRecords(NamedTuple):
 
 class LogprobsWriter:
     """Which rows' tokens are told with their logprobs. Without an area nothing is written, but what the logits of a
-    prompt need of a whole group is done by each of its members.
+    prompt, or of tokens without a choice, need of a whole group is done by each of its members.
     """
 
     def __init__(self, area: Logprobs | None, rows: int) -> None:
         self._area = area
         self._most = np.full(rows, -1, np.int64)
         self._rows_with_logprobs: set[int] = set()  # the rows of which tokens are told
+        self._wanted = np.zeros(rows, np.bool_)  # whether they are, by whoever has an area
         self._prompts: dict[int, tuple[int, int]] = {}  # row: most likely tokens, length of the prompt
         self._listed: dict[int, Ints] = {}  # row: the token ids that its request lists
         self._ref = np.zeros(rows, np.int64)
@@ -79,6 +80,7 @@ class LogprobsWriter:
         self._prompts.pop(row, None)
         self._listed.pop(row, None)
         self._ref[row] = ref
+        self._wanted[row] = sampling.logprobs >= 0
         if sampling.prompt_logprobs >= 0:
             self._prompts[row] = sampling.prompt_logprobs, prompt_tokens
         if self._area is None:
@@ -108,6 +110,10 @@ class LogprobsWriter:
     def among(self, rows: Ints) -> Ints:
         """Which of these rows are told, as indices."""
         return np.flatnonzero(self._most[rows] >= 0) if self._rows_with_logprobs else np.empty(0, np.int64)
+
+    def wanted(self, rows: Ints) -> Ints:
+        """The same for all members of a group, whichever of them tells."""
+        return np.flatnonzero(self._wanted[rows])
 
     def places(self, rows: Ints) -> tuple[Ints, int, Listed | None]:
         """(the refs of these rows, how many of the most likely words are told, and which others)."""

@@ -50,3 +50,15 @@ def test_a_step_that_comes_late_leaves_the_slots_next_use_alone(engines: list[Lo
     assert (other.read(0, AT, 1), other.read_listed(0, AT, 2)) == told
     write(first, 1, 7, 2)
     assert other.read(1, AT, 1)[0][1] < 0 and any(other.read_listed(1, AT, 2)), "rows beside it are told"
+
+
+def test_who_wants_to_be_told_is_known_to_those_who_do_not_tell(engines: list[LogprobsWriter]) -> None:
+    """Members of a group make logits together."""
+    without, rows = LogprobsWriter(None, 2), np.array([0, 1])
+    for writer in (engines[0], without):
+        writer.place(0, make_ref(1, 0), Sampling(0), 2)
+        writer.place(1, make_ref(1, 1), ASKED, 2)
+        assert writer.wanted(rows).tolist() == [1]
+    assert engines[0].among(rows).tolist() == [1] and not without.among(rows).size
+    without.place(1, make_ref(2, 1), Sampling(0), 2)
+    assert not without.wanted(rows).size

@@ -207,7 +207,7 @@ class CpuRunner:
     def _tell_jumps(self, jumps: Jumps, hidden: Tensor, rows: Ints, firsts: Ints) -> None:
         """The logprobs of tokens that were not drawn, where they are wanted."""
         owners = np.repeat(rows, jumps.counts)
-        asked = self.logprobs.among(owners)
+        asked = self.logprobs.wanted(owners)  # a group's members make their logits together
         if not asked.size:
             return
         index = jumps.places(firsts)[asked]

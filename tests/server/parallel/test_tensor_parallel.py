@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,19 @@ def test_two_say_what_one_says(kind: str, tmp_path: Path) -> None:
         told = body["choices"][1]["logprobs"]["token_logprobs"]
         for at, (token, value) in enumerate(zip(answers[1], told, strict=True), len(prompts[1]) - 1):
             assert value == pytest.approx(truth[at][token].item(), abs=1e-4)
+
+
+def test_two_tell_of_tokens_without_a_choice() -> None:
+    """Their logits, which both make, though one alone tells of them: both would end, or wait for each other."""
+    wish = {"prompt": "x", "max_tokens": 60, "ignore_eos": False, "logprobs": 1}
+    with Server("--tensor-parallel-size", "2", "--threads", "1", "--quantization", "int8") as server:
+        before = server.actors()
+        (choice,) = ask(server, **wish, structured_outputs={"regex": "It is forced, and so is all of this."})["choices"]
+        assert choice["text"] == "It is forced, and so is all of this."
+        assert len(choice["logprobs"]["token_logprobs"]) == len(choice["token_ids"])
+        with http_client(server) as client:
+            assert not re.search(r"^actorserve:forced_tokens_total\{.*\} 0", client.get("/metrics").text, re.MULTILINE)
+        assert server.actors() == before
 
 
 @pytest.mark.parametrize(
