@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-answers, asked_of, checks, fields, requests, servers = (
-    import_module(f"trials.mixed.{name}") for name in ("answers", "asked", "checks", "fields", "requests", "servers")
+answers, asked_of, checks, counts, fields, requests, servers = (
+    import_module(f"trials.mixed.{name}")
+    for name in ("answers", "asked", "checks", "counts", "fields", "requests", "servers")
 )
 wire = import_module("trials.wire")
 sys.path.pop(0)
@@ -81,8 +82,17 @@ def test_logprobs_that_cannot_be_are_found() -> None:
 
 
 def test_values_fit_their_schemas_or_do_not() -> None:
-    of_object, of_list, of_text, either = fields.SCHEMAS
+    of_object, of_list, of_text, either, of_pattern, number, _ = fields.SCHEMAS
     assert fields.holds(of_object, {"n": 3, "ok": True}) and not fields.holds(of_object, {"n": 10})
     assert not fields.holds(of_object, {"n": 3, "more": 1}) and not fields.holds(of_object, {"n": True})
     assert fields.holds(of_list, ["a", None]) and not fields.holds(of_list, [])
     assert not fields.holds(of_text, "longer than 5") and fields.holds(either, 7) and fields.holds(either, {"x": ""})
+    assert fields.holds(of_pattern, "abc") and not fields.holds(of_pattern, "a") and not fields.holds(number, 2.5)
+
+
+def test_a_prompt_is_counted_by_what_it_has() -> None:
+    body = {"messages": [], "tools": [], "max_tokens": 3}
+    of = asked_of.Asked("chat", "/v1/chat/completions", body, True)
+    assert counts.count_of(of) == ("/tokenize", {"messages": [], "tools": []}, "count")
+    assert counts.count_of(asked_of.Asked("chat", "/v1/chat/completions", body | {"documents": []}, True)) is None
+    assert counts.count_of(asked()) is None

@@ -11,6 +11,8 @@ import queue
 import random
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,9 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .launched import SETTLE_S, Launched
+from .launched import ROOT, SETTLE_S, Launched
 from .mixed import answers, checks
 from .mixed.asked import Asked
+from .mixed.counts import count_of
 from .mixed.requests import request, vectors
 from .mixed.said import Said
 from .mixed.servers import LENGTH, SERVERS, Server, server
@@ -45,17 +48,17 @@ class Run:
     found: Counter[str] = field(default_factory=Counter)
     known: dict[int, tuple[Asked, Any]] = field(default_factory=dict)
     tokens: int = 0  # of all answers, as usage tells
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, number: int, asked: Asked, *wrong: str) -> None:
-        with self._lock:
+        with self.lock:
             for what in wrong:
                 print(f"mixtures: {number} {asked.door}: {what}"[:1000], flush=True)
                 self.found[f"seed {self.seed} number {number} ({asked.door}): {what}"[:400]] += 1
             self.found["right"] += not wrong
 
     def keep(self, number: int, asked: Asked, same: Any, tokens: int) -> None:
-        with self._lock:
+        with self.lock:
             self.tokens += tokens
             if asked.settled:
                 self.known[number] = asked, same
@@ -185,8 +188,42 @@ def _looked_at(run: Run, number: int, asked: Asked, answer: Answer) -> list[str]
     said = answers.said(asked, answer)
     if "Idempotency-Key" in asked.headers and not _is_replayed(run, asked, said):
         said.wrong.append("its Idempotency-Key finds another answer")
+    if asked.door == "responses" and not _is_kept(run, asked, answer, said):
+        said.wrong.append("it is not kept as it was told, or though it was not to be")
+    if number % 3 == 0 and (wrong := _miscounted(run, asked, said)):
+        said.wrong.append(wrong)
     run.keep(number, asked, said.same(asked.tells_ids), said.tokens or 0)
     return checks.wrong(asked, said, run.server.room)
+
+
+def _miscounted(run: Run, asked: Asked, said: Said) -> str:
+    count = count_of(asked)
+    if count is None or said.prompt is None:
+        return ""
+    answer = run.launched.ask("POST", count.path, count.body)
+    if answer.status != 200:
+        return f"{count.path}: {answer.status} {answer.body[:200]!r}"
+    told = answer.json[count.name]
+    return "" if told == said.prompt else f"{count.path} counts {told}, usage {said.prompt}"
+
+
+def _is_kept(run: Run, asked: Asked, answer: Answer, said: Said) -> bool:
+    whole = json.loads(answer.events[-1])["response"] if asked.stream else answer.json
+    again = run.launched.ask("GET", f"/v1/responses/{whole['id']}")
+    if asked.body.get("store") is False:
+        return again.status == 404
+    if again.status != 200 or answers.said(asked.streamed(False), again).same() != said.same():
+        return False
+    calls = any(item["type"] == "function_call" for item in whole["output"])
+    if run.server.room < LENGTH or calls or "instructions" in asked.body:  # these are not gone on with
+        return True
+    turn = {"previous_response_id": whole["id"], "input": "And then?", "max_output_tokens": 2}
+    on = run.launched.ask("POST", "/v1/responses", turn)
+    if on.status != 200:
+        return False
+    with run.lock:
+        run.tokens += on.json["usage"]["output_tokens"]
+    return bool(on.json["usage"]["input_tokens"] > (said.prompt or 0))
 
 
 def _is_replayed(run: Run, asked: Asked, said: Said) -> bool:
@@ -217,6 +254,12 @@ def _settled(run: Run, before: dict[str, int]) -> None:
             run.found[f"seed {run.seed}: afterwards {left}"] += 1
             break
         time.sleep(0.1)  # between two looks
+    asking = [sys.executable, "-m", "actorserve", "why", "--list", "--server", str(run.launched.process.pid)]
+    left_over = subprocess.run(asking, capture_output=True, text=True, cwd=ROOT).stdout
+    if "-" in left_over:  # in a request's id
+        run.found[f"seed {run.seed}: afterwards there are still {left_over[:300]}"] += 1
+    if bad := [line for line in run.launched.lines if "Traceback" in line or "exit status" in line]:
+        run.found[f"seed {run.seed}: the log has {bad[0][:200]}"] += len(bad)
     if run.server.rough:
         return
     if run.launched.actors("") != before:

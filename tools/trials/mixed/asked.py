@@ -79,7 +79,7 @@ class Mixture:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.share = rng.choice((0.02, 0.08, 0.2))
-        self.most = rng.choice((1, 2, 3, 8, 16, 40))
+        self.most = rng.choice((1, 2, 3, 8, 16, 40, 40, 120))
         kind = rng.random()
         self.heat: dict[str, Any] = {"temperature": 0}
         self.settled = kind < 0.9
@@ -118,7 +118,7 @@ class Mixture:
         found = {**self.sampling(), **some(self.rng, fields.GENERATION, self.share), **self.stream()}
         found["max_tokens"] = self.most
         if self.chance(2):
-            found["n"] = self.rng.randint(1, 4)
+            found["n"] = self.rng.choice((1, 2, 3, 4, 9))
         if self.chance() and not found.get("stream"):
             found["prompt_logprobs"] = self.rng.choice((0, 1, 5, 20))
         if self.chance():
@@ -131,10 +131,6 @@ class Mixture:
         self.settled = True
         return {**found, **some(self.rng, {"length_penalty": one_of(0.5, 1, 2), "ignore_eos": one_of(True)}, 0.3)}
 
-    def form(self, body: dict[str, Any], *kinds: str) -> Form | None:
-        """Now and then a form; fields that leave it no way on are taken out."""
-        if not self.chance(2):
-            return None
-        for name in fields.STEERED:
-            body.pop(name, None)
-        return fields.form(self.rng, *kinds)
+    def form(self, *kinds: str) -> Form | None:
+        """Now and then a form. It goes before what else steers the answer."""
+        return fields.form(self.rng, *kinds) if self.chance(2) else None

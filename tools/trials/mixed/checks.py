@@ -15,7 +15,7 @@ from .said import Choice, Said
 FINISHES = {"stop", "length", "tool_calls", "repetition"}
 DRAWN = {"top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "k", "p"}
 STEERS = {  # with these the token that is drawn is not the model's likeliest at temperature 0
-    *fields.STEERED,
+    *("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "ignore_eos"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "watermarking_config", "repeat_penalty"),
 }
 LITTLE = 1e-4
@@ -59,9 +59,9 @@ def _texts(asked: Asked, said: Said) -> Iterator[str]:
         if asked.form and ended and not asked.form.fits(choice.text):
             yield f"no {asked.form.kind} {json.dumps(asked.form.value)}: {choice.text[:80]!r}"
         allowed = asked.get("allowed_token_ids")
-        if allowed and choice.ids and not {*choice.ids} <= {*allowed}:
+        if allowed and not (asked.form or choice.calls) and not {*choice.ids} <= {*allowed}:
             yield "a token that was not allowed"
-    if _draws_apart(asked) and len({f"{one.text}{one.calls}" for one in said.choices.values()}) == 1:
+    if _draws_apart(asked) and len({f"{one.text}{one.calls}{one.ids}" for one in said.choices.values()}) == 1:
         yield "all choices are the same"
 
 

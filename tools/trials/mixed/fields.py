@@ -45,7 +45,9 @@ def text(rng: Random, longest: int = 400) -> str:
         return characters(rng, rng.randint(1, 60))
     if kind < 0.9:
         return "".join(rng.choice((*SPECIAL, *FACTS, "\r\n", "\t", "\0", " ")) for _ in range(rng.randint(1, 8)))
-    return (rng.choice(("word ", "a", "é", "1 2 3 ", "\n", "😀")) * longest)[: rng.randint(1, longest)]
+    return (rng.choice(("word ", "a", "é", "1 2 3 ", "\n", "😀")) * longest)[
+        : rng.randint(1, longest * rng.choice((1, 1, 4)))
+    ]
 
 
 def ids(rng: Random, most: int = 100) -> list[int]:
@@ -85,7 +87,6 @@ SAMPLING: dict[str, Draw] = {  # by the same name everywhere
     "skip_special_tokens": one_of(True, False),
     "cache_salt": one_of("a", "b"),
 }
-STEERED = {"logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "ignore_eos"}  # may leave a grammar no way on
 GENERATION: dict[str, Draw] = {  # of chat and completions beside these
     "stop": _stop,
     "priority": one_of(-5, 0, 3),
@@ -122,6 +123,14 @@ SCHEMAS: tuple[dict[str, Any], ...] = (
     {"type": "array", "items": {"enum": ["a", "ä", 1, None]}, "minItems": 1, "maxItems": 3},
     {"type": "string", "maxLength": 5},
     {"anyOf": [{"const": 7}, {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}]},
+    {"type": "string", "pattern": "^[a-z]{2,4}$"},
+    {"type": "number", "minimum": -1.5, "maximum": 2},
+    {
+        "type": "object",
+        "properties": {'äö "q"': {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
+        "required": ['äö "q"'],
+        "additionalProperties": False,
+    },
 )
 GRAMMARS = (('start: "a"+ "b"', "a+b"), ('start: X ("," X)*\nX: /[0-9]{1,2}/', "[0-9]{1,2}(,[0-9]{1,2})*"))
 REGEXES = ("[ab]{3,6}", "(Paris|Rome), [A-Z]{2}", "é+|😀", "\\d{4}-\\d{2}")
@@ -145,11 +154,14 @@ def holds(schema: Mapping[str, Any], value: Any) -> bool:
         size = isinstance(value, list) and schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", 10**9)
         return size and all(holds(schema.get("items", {}), one) for one in value)
     if kind == "string":
-        return isinstance(value, str) and len(value) <= schema.get("maxLength", 10**9)
+        fits = isinstance(value, str) and len(value) <= schema.get("maxLength", 10**9)
+        return fits and bool(re.search(schema.get("pattern", ""), value))
     if kind == "boolean":
         return isinstance(value, bool)
-    number = isinstance(value, int) and not isinstance(value, bool)
-    return kind != "integer" or (number and schema.get("minimum", value) <= value <= schema.get("maximum", value))
+    number = isinstance(value, int if kind == "integer" else (int, float)) and not isinstance(value, bool)
+    return kind not in ("integer", "number") or (
+        number and schema.get("minimum", value) <= value <= schema.get("maximum", value)
+    )
 
 
 def _is_json(schema: Mapping[str, Any]) -> Callable[[str], bool]:

@@ -59,7 +59,7 @@ def completions(rng: Random) -> Asked:
         body |= some(rng, {"logprob_token_ids": lambda rng: fields.ids(rng, 30)}, 0.2)
     if mix.chance() and not body.get("stream"):
         body["best_of"] = body.get("n", 1) + rng.randint(0, 2)
-    form = mix.form(body, "json", "object", "regex", "choice", "grammar")
+    form = mix.form("json", "object", "regex", "choice", "grammar")
     body |= _structured(form, rng)
     if mix.chance() and not form:
         body["echo"] = True
@@ -96,6 +96,8 @@ def _chat_extras(mix: Mixture, body: dict[str, Any]) -> None:
     if mix.chance():
         body["messages"][-1:-1] = [{"role": "user", "content": "Hi"}, *_called(rng)]
     if mix.chance():
+        body["messages"][-1]["content"] = [{"type": "text", "text": fields.text(rng)} for _ in range(rng.randint(1, 3))]
+    if mix.chance():
         body["messages"].append({"role": "assistant", "content": rng.choice(("The capital", "It is", "1, 2, "))})
         body |= {"continue_final_message": True, "add_generation_prompt": False}
         body |= some(rng, {"echo": one_of(True, False)}, 0.5)
@@ -124,10 +126,8 @@ def chat(rng: Random) -> Asked:
         named = {"type": "function", "function": {"name": rng.choice(tools)["name"]}}
         body["tools"] = [{"type": "function", "function": tool} for tool in tools]
         body["tool_choice"] = rng.choice(("none", "auto", "required", named))
-        if body["tool_choice"] in ("required", named):
-            body = {name: value for name, value in body.items() if name not in fields.STEERED}
-    else:
-        form = mix.form(body, "json", "object", "regex", "choice", "grammar")
+    if body.get("tool_choice", "none") == "none":  # calls are no answer of a form
+        form = mix.form("json", "object", "regex", "choice", "grammar")
         body |= _structured(form, rng)
     count, path = body.get("n", 1), "/v1/chat/completions"
     if mix.chance(0.5) and not body.get("stream"):
@@ -151,9 +151,7 @@ def responses(rng: Random) -> Asked:
         body["tools"] = [{"type": "function", **tool} for tool in tools]
         named = {"type": "function", "name": rng.choice(tools)["name"]}
         body["tool_choice"] = rng.choice(("none", "auto", "required", named))
-        if body["tool_choice"] in ("required", named):
-            body = {name: value for name, value in body.items() if name not in fields.STEERED}
-    elif form := mix.form(body, "json", "object"):
+    elif form := mix.form("json", "object"):
         kind = "json_object" if form.kind == "object" else "json_schema"
         body["text"] = {"format": {"type": kind, **({"name": "it", "schema": form.value} if form.value else {})}}
     return Asked("responses", "/v1/responses", body, mix.settled, 1, mix.most, form, _headers(rng))
@@ -176,9 +174,7 @@ def messages(rng: Random) -> Asked:
         ]
         named = {"type": "tool", "name": rng.choice(tools)["name"]}
         body["tool_choice"] = rng.choice(({"type": "auto"}, {"type": "any"}, {"type": "none"}, named))
-        if body["tool_choice"]["type"] in ("any", "tool"):
-            body = {name: value for name, value in body.items() if name not in fields.STEERED}
-    elif form := mix.form(body, "json"):
+    elif form := mix.form("json"):
         body["output_config"] = {"format": {"type": "json_schema", "schema": form.value}}
     return Asked("messages", "/v1/messages", body, mix.settled, 1, mix.most, form, _headers(rng))
 

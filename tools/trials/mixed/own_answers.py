@@ -17,6 +17,7 @@ def openai(found: Said, whole: Object) -> None:
     if "error" in whole:
         found.wrong.append(f"an error: {whole['error'].get('message')}")
         return
+    before = found.tokens or 0
     if usage := whole.get("usage"):
         found.prompt, found.tokens = usage["prompt_tokens"], usage["completion_tokens"]
         if usage["total_tokens"] != found.prompt + found.tokens:
@@ -25,6 +26,8 @@ def openai(found: Said, whole: Object) -> None:
         found.of_prompt = whole["prompt_logprobs"]
     for one in whole["choices"]:
         _openai_choice(found, one)
+    if (found.tokens or 0) < before and len(found.choices) < 2:  # on the way it is of one choice
+        found.wrong.append("usage goes down")
 
 
 def _openai_choice(found: Said, one: Object) -> None:

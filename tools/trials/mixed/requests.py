@@ -19,7 +19,7 @@ DOORS: tuple[tuple[Callable[[Random], Asked], int], ...] = (
     *((own.completions, 5), (own.chat, 6), (own.responses, 3), (own.messages, 3), (own.token_ids, 2)),
     *((others.ollama, 2), (others.llamacpp, 2), (others.cohere, 1), (others.tgi, 1), (others.sglang, 1)),
 )
-THOUGHTLESS = ("reasoning_effort", "use_beam_search")
+THOUGHTLESS = ("reasoning_effort", "use_beam_search", "length_penalty")
 
 
 def embeddings(rng: Random) -> Asked:

@@ -84,7 +84,8 @@ def server(seed: int) -> Server:
     words = [SAME] if rng.random() < 0.8 else ["--quantization", "int8"]
     for lines in OPTIONS:
         if rng.random() < 0.35:
-            words += rng.choice(lines)
+            chosen = rng.choice(lines)
+            words += () if "--speculative-config" in chosen and "--pipeline-parallel-size" in words else chosen
     words += ("--tool-call-parser", rng.choice(PARSERS))
     room = LENGTH
     if rng.random() < 0.4:
