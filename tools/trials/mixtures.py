@@ -30,7 +30,7 @@ from .mixed.servers import LENGTH, SERVERS, Server, server
 from .wire import Answer, Connection, Cut
 from .wire import request as http
 
-CLIENTS, REQUESTS, ALONE = 48, 400, 100
+CLIENTS, REQUESTS, ALONE = 48, 400, 60
 EVERY = 20  # requests from one fault to the next
 VALUE = re.compile(r"^(\S+?)(?:\{.*\})? (\S+)$", re.MULTILINE)
 TOO_LONG = re.compile(rb"context_length_exceeded|exceed_context_size_error|maximum context length")
@@ -99,7 +99,7 @@ def _crowd(run: Run) -> None:
         thread.start()
     rng = random.Random(run.seed)
     for fault in range(1, len(run.numbers) // EVERY + 1):
-        while left.qsize() > len(run.numbers) - fault * EVERY:
+        while left.qsize() > len(run.numbers) - fault * EVERY and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)  # until so many more are asked
         if run.server.rough:
             _kill_one(run.launched, rng)

@@ -126,7 +126,7 @@ def chat(rng: Random) -> Asked:
         named = {"type": "function", "function": {"name": rng.choice(tools)["name"]}}
         body["tools"] = [{"type": "function", "function": tool} for tool in tools]
         body["tool_choice"] = rng.choice(("none", "auto", "required", named))
-    if body.get("tool_choice", "none") == "none":  # calls are no answer of a form
+    if body.get("tool_choice", "none") == "none" and not body.get("echo"):  # calls are no answer of a form
         form = mix.form("json", "object", "regex", "choice", "grammar")
         body |= _structured(form, rng)
     count, path = body.get("n", 1), "/v1/chat/completions"
