@@ -16,7 +16,7 @@ from ..options.fields import SECRETS, flag
 from ..options.other_servers import KEY_VARIABLES
 from ..options.sources import SECRET_VARIABLE, variable, warn
 from .links import hops
-from .places import FILES, Paths, given_words
+from .places import FILES, Paths, given_words, is_there
 
 if TYPE_CHECKING:
     from .systemd.units import UnitOptions
@@ -85,6 +85,8 @@ def _plan(arguments: argparse.Namespace) -> UnitOptions:
     words = given_words(arguments, paths)
     if arguments.user is None:
         _warn_of_unreadable(paths)
+    if config.model and config.model.startswith(("/", "~", ".")) and not is_there(config.model):
+        warn(f"model: there is no {config.model}: the service does not start without; make the unit once it is there")
     file = arguments.environment_file or Path("/etc/actorserve") / f"{arguments.name}.env"
     folders, runtime = _written_folders(paths, arguments)
     return UnitOptions(

@@ -166,7 +166,8 @@ class Supervisor:
     def refuse_if_busy(self) -> None:
         """CommandRefused where no operation on actors can begin."""
         if self.ending.is_set() or not self.ready:
-            raise CommandRefused("the server ends" if self.ending.is_set() else "the server is still starting")
+            starts = "the server is still starting: ask again once it is ready"
+            raise CommandRefused("the server ends, and nothing is changed any more" if self.ending.is_set() else starts)
         if self.under_way:
             raise CommandRefused(self.under_way)
 

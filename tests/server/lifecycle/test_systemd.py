@@ -49,6 +49,13 @@ def unit(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 # --- units -------------------------------------------------------------------------------------------------------
 
 
+def test_a_model_that_is_not_there_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The service would not start; a name of the hub is looked for at its start."""
+    for model, warned in ((str(tmp_path / "none"), True), (str(MODEL), False), ("org/model", False)):
+        assert main(["systemd-unit", "--user", "me", model]) == 0
+        assert (f"model: there is no {model}: the service does not start" in capsys.readouterr().err) == warned
+
+
 def test_a_service_that_fails_is_tried_again_for_ever(capsys: pytest.CaptureFixture[str]) -> None:
     """Its hub may be there again at any time; options are what they are (status 2)."""
     text = unit(capsys, str(MODEL))
