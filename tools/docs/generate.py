@@ -146,7 +146,8 @@ def formats() -> str:
         raise ValueError(f"MODELS and the parsers differ in {sorted(names ^ MODELS.keys())}")
     rows = []
     for name, models in MODELS.items():
-        does = (name in known for known in (TOOL_PARSERS, MARKUPS, REASONING_PARSERS))
+        held = any(markup.trigger for markup in MARKUPS.get(name, ()))
+        does = (name in TOOL_PARSERS, held, name in REASONING_PARSERS)
         rows.append(f"| `{name}` | {models} | {' | '.join('yes' if one else '' for one in does)} |\n")
     return f"| name | models | calls | held to schemas | thinking |\n|---|---|---|---|---|\n{''.join(rows)}"
 

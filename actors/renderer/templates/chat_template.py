@@ -15,14 +15,14 @@ import jinja2
 from ...model.info import ModelInfo
 from ...model.tokenizers.tokenizer import find_templates, special_tokens, template_place
 from ...options.config import Config, ConfigError
-from .before_calls import thought_before_calls
 from .cache import Compiled, RequestTemplates, compile_template
 from .content_formats import Reads, fit_all, with_contents
-from .later_system import first_said_by_user, said_by_user
 from .memory_limit import bounded_memory
 from .problem import FAULTS, NO_MEMORY, Declined, OutOfMemory, TemplateProblem, problem_of
 from .sandbox import MAX_TEXT, make_environment
-from .turns import alternating
+from .turns.alternation import alternating
+from .turns.before_calls import thought_before_calls
+from .turns.later_system import first_said_by_user, said_by_user
 
 __all__ = ["ChatTemplate", "TemplateProblem", "find_templates"]
 

@@ -16,9 +16,9 @@ from jinja2 import nodes
 
 from ...protocol.topics.arguments import ObjectText
 from .analysis import Uses
-from .later_system import first_said_by_user, said_by_user
 from .problem import TemplateProblem
-from .rounds import RESULTS, answered_in_order, one_by_one
+from .turns.later_system import first_said_by_user, said_by_user
+from .turns.rounds import RESULTS, answered_in_order, one_by_one
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
 THINKING = "thinking"  # a part of a content, as Mistral's clients send back what a model has thought

@@ -19,9 +19,9 @@ from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.options.config import Config, ConfigError
 from actorserve.actors.renderer.templates import chat_template as module
 from actorserve.actors.renderer.templates.chat_template import ChatTemplate, TemplateProblem
-from actorserve.actors.renderer.templates.later_system import first_said_by_user, said_by_user
-from actorserve.actors.renderer.templates.rounds import one_by_one
-from actorserve.actors.renderer.templates.turns import alternating
+from actorserve.actors.renderer.templates.turns.alternation import alternating
+from actorserve.actors.renderer.templates.turns.later_system import first_said_by_user, said_by_user
+from actorserve.actors.renderer.templates.turns.rounds import one_by_one
 
 from .conversations import CONVERSATIONS, IN_PARTS, OPTIONS, TOOLS, USER
 from .templates import ALL, CHATML, LLAMA_3, PARTS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .turns import alternating, joined
+from .alternation import alternating, joined
 
 SYSTEM = ("system", "developer")
 

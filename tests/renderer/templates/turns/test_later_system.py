@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
-from actorserve.actors.renderer.templates.later_system import said_by_user
+from actorserve.actors.renderer.templates.turns.later_system import said_by_user
 
-from .test_chat_template import make
+from ..test_chat_template import make
 
 Turns = list[tuple[str, Any]]
 STRICT = (

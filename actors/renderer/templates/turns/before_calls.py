@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .content_formats import REASONING
+from ..content_formats import REASONING
 
 
 def thought_before_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:

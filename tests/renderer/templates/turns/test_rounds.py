@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from actorserve.actors.renderer.templates.rounds import answered_in_order, one_by_one
+from actorserve.actors.renderer.templates.turns.rounds import answered_in_order, one_by_one
 
-from .conversations import USER, call, calls, parts, result
+from ..conversations import USER, call, calls, parts, result
 
 SAID = calls(call(number=1), call(number=2), content="I look.")
 PICTURE = [{"type": "image"}]
