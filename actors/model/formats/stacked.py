@@ -48,8 +48,8 @@ class StackedPart(NamedTuple):
         assert own.shape is not None
         if math.prod(own.shape) == 1:
             counts = ((self.experts,), (self.experts, self.linears))
-            also = [count + ones for count in counts for ones in ((), (1,), (1, 1))]
-            return own._replace(shape=(), also=((1,), *also, (self.experts, 1, self.linears)))
+            each = [(*count, *[1] * ones) for count in counts for ones in range(3)]
+            return own._replace(shape=(), also=((1,), *each, (self.experts, 1, self.linears)))
         rows, *others = own.shape
         sizes = [self.linears * rows, *others]
         as_named, turned = (self.experts, *sizes), (self.experts, *reversed(sizes))
