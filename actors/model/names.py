@@ -36,6 +36,8 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_URL = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 HUB_GGUF = re.compile(r"([\w.-]+/[\w.-]+):([\w.-]+)")  # a name of the hub, and which of its files
+MISTRAL = "params.json"
+IN_MISTRALS_FORM = f"has {MISTRAL} of Mistral's form, no config.json; take what its publisher has for transformers"
 ONLY = "a folder with config.json, a tokenizer and safetensors is needed, or a GGUF file"
 
 Look = Callable[[Path, bool], object]  # a folder; are all its small files there? ConfigError: no more is needed
@@ -94,11 +96,8 @@ def check_folder(folder: Path) -> None:
         return
     if (folder / ADAPTER).exists():
         raise ConfigError(f"model: {folder} is a LoRA adapter; {_with_its_model(folder)}")
-    if (folder / "params.json").exists():
-        raise ConfigError(
-            f"model: {folder} has params.json of Mistral's own form, and no config.json; take the files that its "
-            "publisher has for transformers (config.json, model.safetensors or its parts)"
-        )
+    if (folder / MISTRAL).exists():
+        raise ConfigError(f"model: {folder} {IN_MISTRALS_FORM}")
     below = sorted(path.parent.name for path in folder.glob("*/config.json"))
     inside = f"; these folders in it have one: {some(below)}" if below else ""
     raise ConfigError(f"model: {folder}/config.json is missing{inside}")
@@ -264,6 +263,8 @@ def _instead(name: str, commit: str | None, missing: str) -> str:
         raise kind(f"model: {lacks}, and the hub cannot be reached ({_cause(error)})") from None
     if ADAPTER in files:
         return "is a LoRA adapter; name its model, and this by --lora-modules (--enable-lora)"
+    if MISTRAL in files and missing == CONFIG[0]:
+        return IN_MISTRALS_FORM
     if found := [file for file in files if file.endswith((".bin", ".pth"))]:
         return f"has no {missing}, but {some(found)}, which are not read"
     return f"has no {missing}: it is no model that can be served"
