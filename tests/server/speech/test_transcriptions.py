@@ -148,6 +148,16 @@ def test_a_stream_goes_on_when_one_dies(client: OpenAI, speech_server: Server, r
     assert "".join(event.delta for event in events[:-1]).strip() == wanted
 
 
+def test_so_it_does_in_the_language_that_was_heard(client: OpenAI, speech_server: Server) -> None:
+    """Which a frontend's successor asks for once more."""
+    wanted, events = ask(client, LONG).text, list[Any]()
+    for event in ask(client, LONG, stream=True):
+        if len(events) == 2:
+            os.kill(speech_server.pids()["frontend-0"], signal.SIGKILL)
+        events.append(event)
+    assert "".join(event.delta for event in events[:-1]).strip() == events[-1].text == wanted
+
+
 def test_other_forms_of_files(client: OpenAI) -> None:
     whole = ask(client, language="en").text
     file = ("a.flac", encoded(SHORT, "flac", "flac"))
