@@ -18,6 +18,7 @@ from .vocabulary import SpecialTokens
 
 TEXT = "/(?s:.*)/"  # anything but special tokens
 BLANK = r"/[ \t\r\n]{1,8}/"
+LINE_ENDS = r"/[\r\n]{1,8}/"  # behind a mark: no more than readers take for a part of it
 INTERSECTED = 1000  # repetitions where a grammar has & or ~, whose automata are built at once
 MAX_GBNF_RULES = 500  # the converter's time grows with the square
 
@@ -100,11 +101,11 @@ class GrammarDraft:
 
     def within(self, body: str, start: str, end: str) -> str:
         """What is wished by itself, or behind one mark, with the other behind it or not."""
-        blank, body = f"{self.rule(BLANK)}?", self.rule(body)
-        return self.rule(f"{body} | {self.literal(start)} {blank} {body} ({blank} {self.literal(end)})?")
+        lines, body = f"{self.rule(LINE_ENDS)}?", self.rule(body)
+        return self.rule(f'{body} | {self.literal(start)} {lines} {body} ("\\n"? {self.literal(end)})?')
 
     def thinking(self, marker: str) -> str:
-        """Anything but an end up to the first `marker`, be it spelled or in special tokens, then a few blanks.
+        """Anything but an end up to the first `marker`, be it spelled or in special tokens, then a few line ends.
 
         A special token that begins the marker begins nothing else.
         """
@@ -113,7 +114,7 @@ class GrammarDraft:
         if isinstance(first, int):
             ending = f"({ending} | {TEXT} {self.literal(marker)})"
         others = self._passing(set(self.words.specials.values()) - {first})
-        return f"{others}{ending} {self.rule(BLANK)}?"
+        return f"{others}{ending} {self.rule(LINE_ENDS)}?"
 
     def _first_of(self, marker: str, doing: str) -> str | int:
         """The first piece of a mark: a special token, or all of it."""

@@ -39,7 +39,7 @@ def test_random_answers(kind: str, mark: str) -> None:
         for start in (mark, f'I think\nthat {{"x": }} </thin is\n\nright <f> {mark}'):
             text = answer(of, grammar, at, start)
             assert text.startswith(start)
-            assert re.fullmatch(r"\s{0,8}(" + pattern + ")", text.removeprefix(start), re.DOTALL), text
+            assert re.fullmatch(r"[\r\n]{0,8}(" + pattern + ")", text.removeprefix(start), re.DOTALL), text
 
 
 @pytest.mark.parametrize(("kind", "mark"), MARKS)
@@ -71,6 +71,7 @@ def test_thinking_ends_with_its_first_mark(kind: str, mark: str) -> None:
     assert not accepts(of, grammar, f'a{mark}b{mark}{{"x":1}}')
     assert not accepts(of, grammar, f'a{mark}{mark}{{"x":1}}')
     assert not accepts(of, grammar, f"a{mark}" + "\n" * 9 + '{"x":1}')
+    assert not accepts(of, grammar, f'a{mark} {{"x":1}}'), "the answer would begin with it"
     assert not accepts(of, grammar, '{"x":1}') and not accepts(of, grammar, f"a{mark}")
 
 
