@@ -34,6 +34,7 @@ CLIENTS, REQUESTS, ALONE = 48, 400, 60
 EVERY = 20  # requests from one fault to the next
 VALUE = re.compile(r"^(\S+?)(?:\{.*\})? (\S+)$", re.MULTILINE)
 TOO_LONG = re.compile(rb"context_length_exceeded|exceed_context_size_error|maximum context length")
+ANSWER_S = 180.0  # for the last of a crowd, on a machine that is busy
 SLOW_S = 0.002  # between two reads
 
 
@@ -147,7 +148,7 @@ def _bytes(asked: Asked) -> bytes:
 
 
 def _ask(run: Run, asked: Asked, slowly: bool = False) -> Answer:
-    with run.launched.connection() as connection:
+    with run.launched.connection(ANSWER_S) as connection:
         if slowly:
             connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.send(_bytes(asked))

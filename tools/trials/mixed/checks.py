@@ -59,7 +59,7 @@ def _texts(asked: Asked, said: Said) -> Iterator[str]:
         if asked.form and ended and not asked.form.fits(choice.text):
             yield f"no {asked.form.kind} {json.dumps(asked.form.value)}: {choice.text[:80]!r}"
         allowed = asked.get("allowed_token_ids")
-        if allowed and not (asked.form or choice.calls) and not {*choice.ids} <= {*allowed}:
+        if allowed and not (asked.form or asked.body.get("tools")) and not {*choice.ids} <= {*allowed}:
             yield "a token that was not allowed"
     if _draws_apart(asked) and len({f"{one.text}{one.calls}{one.ids}" for one in said.choices.values()}) == 1:
         yield "all choices are the same"

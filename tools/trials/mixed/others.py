@@ -114,5 +114,5 @@ def sglang(rng: Random) -> Asked:
         count *= len(body["text"])
     if mix.chance():
         body |= {"return_logprob": True, "top_logprobs_num": rng.choice((0, 2, 20))}
-        body |= some(rng, {"logprob_start_len": one_of(-1, 0, 2), "return_text_in_logprobs": one_of(True)}, 0.4)
+        body |= some(rng, {"logprob_start_len": one_of(-1), "return_text_in_logprobs": one_of(True)}, 0.4)
     return Asked("sglang", "/generate", body, mix.settled, count, mix.most, form)
