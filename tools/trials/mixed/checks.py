@@ -66,10 +66,10 @@ def _texts(asked: Asked, said: Said) -> Iterator[str]:
 
 
 def _draws_apart(asked: Asked) -> bool:
-    """Several choices of one prompt, hot and unfiltered."""
+    """Several choices of one prompt, hot and unfiltered. (Two may say the same of what the model is sure of.)"""
     known = (DRAWN | STEERS) & {*asked.body, *(asked.body.get("sampling_params") or ())}
-    hot = asked.get("temperature", 0) >= 1 and asked.most >= 16
-    return hot and not known and not asked.form and not stops(asked) and asked.get("n", 1) == asked.choices > 1
+    hot = asked.get("temperature", 0) == 2 and asked.most >= 16
+    return hot and not known and not asked.form and not stops(asked) and asked.get("n", 1) == asked.choices > 2
 
 
 def _calls(asked: Asked, said: Said) -> Iterator[str]:
