@@ -13,7 +13,7 @@ from actorserve.actors.protocol.messages import TokenLogprobs
 from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.job import Job
-from ..output.answer import EVENTS, Answer, encode
+from ..output.answer import DONE, EVENTS, Answer, encode
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
 from ..pooling.answers import matrix, numbers
 
@@ -137,10 +137,10 @@ class CohereMessage:
         return choice.state
 
     def closing(self) -> bytes:
-        return b""
+        return DONE
 
     def failed(self, error: ApiError) -> bytes:
-        return _event("message-end", delta={"error": error.message, "finish_reason": "ERROR"})
+        return _event("message-end", delta={"error": error.message, "finish_reason": "ERROR"}) + DONE
 
 
 def _call(own_id: str, name: str, arguments: str) -> Object:

@@ -20,6 +20,7 @@ from ..settings import KVSharing
 encode = msgspec.json.Encoder().encode
 SECOND = 1_000_000_000  # ns
 PADDED = 32  # bytes
+DONE = b"data: [DONE]\n\n"  # behind a stream's last event
 EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"  # how a stream is written
 
 
@@ -194,10 +195,10 @@ class Events:
             counted = {"usage": usage(self.job, wants.nothing)} if wants.usage else {}
             body = encode({**self.answer.head(True), "choices": [], **counted, **self.answer.metrics()})
             event = b"%sdata: %s\n\n" % (lead, body)
-        return event + b"data: [DONE]\n\n"
+        return event + DONE
 
     def failed(self, error: ApiError) -> bytes:
-        return b"data: " + encode(error.body()) + b"\n\ndata: [DONE]\n\n"
+        return b"data: " + encode(error.body()) + b"\n\n" + DONE
 
     def _id(self, choice: Choice, ended: bool, first: bool) -> bytes:
         """The event's id, where events have one: it brings the choice to where it is now."""

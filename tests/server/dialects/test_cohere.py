@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cohere
+import httpx2 as httpx
 import pytest
 from cohere.core.api_error import ApiError
 
@@ -81,6 +82,12 @@ def test_a_text(client: cohere.ClientV2) -> None:
     assert [part.text for part in answer.message.content] == [QWEN.scripts["none"]]
     assert answer.finish_reason == "COMPLETE" and len(answer.id) == 36
     assert answer.usage.tokens.input_tokens == 1 and answer.usage.tokens.output_tokens > 5
+
+
+def test_a_stream_ends_as_coheres(scripted_server: Server) -> None:
+    body = {"model": "tiny", "messages": say("none"), "stream": True}
+    parts = httpx.post(f"{scripted_server.base_url}/v2/chat", json=body).text.split("\n\n")
+    assert '"type":"message-end"' in parts[-3] and parts[-2:] == ["data: [DONE]", ""]
 
 
 def test_thinking(client: cohere.ClientV2) -> None:
