@@ -255,14 +255,14 @@ def _settled(run: Run, before: dict[str, int]) -> None:
             run.found[f"seed {run.seed}: afterwards {left}"] += 1
             break
         time.sleep(0.1)  # between two looks
+    if bad := [line for line in run.launched.lines if "Traceback" in line or "exit status" in line]:
+        run.found[f"seed {run.seed}: the log has {bad[0][:200]}"] += len(bad)
+    if run.server.rough:  # what a dead frontend has kept for an Idempotency-Key has its slot for a while
+        return
     asking = [sys.executable, "-m", "actorserve", "why", "--list", "--server", str(run.launched.process.pid)]
     left_over = subprocess.run(asking, capture_output=True, text=True, cwd=ROOT).stdout
     if "-" in left_over:  # in a request's id
         run.found[f"seed {run.seed}: afterwards there are still {left_over[:300]}"] += 1
-    if bad := [line for line in run.launched.lines if "Traceback" in line or "exit status" in line]:
-        run.found[f"seed {run.seed}: the log has {bad[0][:200]}"] += len(bad)
-    if run.server.rough:
-        return
     if run.launched.actors("") != before:
         run.found[f"seed {run.seed}: an actor died"] += 1
     counted = _metrics(run.launched)["vllm:generation_tokens_total"]
