@@ -77,6 +77,8 @@ def _cohere_end(found: Said, whole: Object) -> None:
 
 def cohere_stream(found: Said, events: list[Any]) -> None:
     choice, opened = found.choice(0), 0
+    if events and events[-1] == "[DONE]":
+        events = events[:-1]
     for event in events:
         message, kind = event.get("delta", {}).get("message", {}), event["type"]
         opened += kind in ("content-start", "tool-call-start")
