@@ -140,7 +140,7 @@ def _criteria(question: SystemOneQuestion, path: str) -> tuple[Kind, list[Option
             if not isinstance(criteria, dict):
                 raise bad_request(f"{field_} must be an object: each option with a description, or null.", field_)
             options = [Option(name, None if one is None else text_of(one)) for name, one in criteria.items()]
-            return "choice", _counted(options, field_)
+            return "choice", _counted(options, field_, 1)
         case "score":
             if not isinstance(criteria, list):
                 raise bad_request(f"{field_} must be a list of levels, in their order.", field_)
@@ -155,9 +155,9 @@ def _criteria(question: SystemOneQuestion, path: str) -> tuple[Kind, list[Option
     raise bad_request(text, f"{path}.type")
 
 
-def _counted(options: list[Option], path: str) -> list[Option]:
-    if not 2 <= len(options) <= MAX_OPTIONS:
-        raise bad_request(f"{path}: 2 to {MAX_OPTIONS} are taken, not {len(options)}.", path)
+def _counted(options: list[Option], path: str, fewest: int = 2) -> list[Option]:
+    if not fewest <= len(options) <= MAX_OPTIONS:
+        raise bad_request(f"{path}: {fewest} to {MAX_OPTIONS} are taken, not {len(options)}.", path)
     if not all(option.text.strip() for option in options):
         raise bad_request(f"{path} must not have one without a text.", path)
     if len({(type(option.value), option.value) for option in options}) < len(options):

@@ -54,6 +54,19 @@ def test_levels_are_numbers_and_choices_letters() -> None:
         of_decisions([ChoiceQuestion("Which?", [*many, DecisionChoice("more")])])
 
 
+def test_a_choice_of_system_one_may_have_one_option() -> None:
+    """As vLLM takes it; OpenAI's needs two, and so do levels."""
+    (only,) = of_system_one({"a": SystemOneQuestion("choice", "Which?", {"this": None})})
+    label(only, alphabets(only)[0], 7)
+    assert len(only.labels) == 1
+    with pytest.raises(ApiError, match=f"1 to {MAX_OPTIONS} are taken, not 0"):
+        of_system_one({"a": SystemOneQuestion("choice", "Which?", {})})
+    with pytest.raises(ApiError, match=f"2 to {MAX_OPTIONS} are taken, not 1"):
+        of_system_one({"a": SystemOneQuestion("score", "How much?", ["low"])})
+    with pytest.raises(ApiError, match=f"2 to {MAX_OPTIONS} are taken, not 1"):
+        of_decisions([ChoiceQuestion("Which?", [DecisionChoice("this")])])
+
+
 def test_with_a_seed_all_questions_draw_from_one_pool() -> None:
     """One request is told of all of their labels, and of few more."""
     many = [DecisionChoice(str(one)) for one in range(MAX_OPTIONS)]
