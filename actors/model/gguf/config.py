@@ -32,6 +32,8 @@ END_TEXTS = frozenset(  # of control tokens that end an answer, in whatever mode
     "<|file_sep|>".split()
 )  # the last lines: where code ends that was to be filled in, and another file or repository would begin
 END_FIELDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+STRUCK = "</s>"  # ends struck-through text (HTML), too: as such Gemma has it, user-defined
+TOOL_RESPONSE = "<|tool_response>"  # of Gemma 4, of which no file means the other
 MESSAGE_END = "<|end|>"  # ends one message of several where other tokens end an answer: of gpt-oss, and of Solar Open
 ANSWER_ENDS = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 SAMPLING = {  # general.sampling.…, and the name in generation_config.json
@@ -41,7 +43,7 @@ SAMPLING = {  # general.sampling.…, and the name in generation_config.json
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-SPECIAL = (3, 4)  # kinds of tokens: control, and user-defined, as which some files have what ends a turn
+CONTROL, USER_DEFINED = 3, 4  # kinds of tokens; some files have what ends a turn as the latter
 YARN = {  # in config.json, and the end of a field's name
     "factor": "factor",
     "attention_factor": "yarn_attn_factor",
@@ -128,8 +130,7 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
     ends = [fields.whole(f"tokenizer.ggml.{name}_token_id", 0, words - 1) for name in END_FIELDS]
     tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     if isinstance(tokens, list) and isinstance(kinds, list):
-        first = enumerate(zip(tokens[:words], kinds, strict=False))
-        named = {text: token for token, (text, kind) in first if kind in SPECIAL and text in END_TEXTS}
+        named = _named_ends(tokens[:words], kinds)
         ends += named.values()
         if any(names <= named.keys() for names in ANSWER_ENDS):
             ends = [end for end in ends if end != named.get(MESSAGE_END)]
@@ -139,6 +140,19 @@ def make_generation_config(header: GgufHeader) -> dict[str, Any]:
         if value is not None:
             found[ours] = value
     return found
+
+
+def _named_ends(tokens: list[Any], kinds: list[Any]) -> dict[str, int]:
+    """Tokens that end an answer by their texts, whatever the file calls its end."""
+    known = enumerate(zip(tokens, kinds, strict=False))
+    ends = {
+        text: token
+        for token, (text, kind) in known
+        if text in END_TEXTS and (kind == CONTROL or (kind == USER_DEFINED and text != STRUCK))
+    }
+    if TOOL_RESPONSE in ends:
+        ends.pop(STRUCK, None)
+    return ends
 
 
 def inner_size(fields: Fields) -> int:

@@ -22,7 +22,7 @@ from .tokenizer import make_tokenizer, without_missing_tokens
 
 SOURCES = "gguf.json"
 TYPE = "general.type"
-VERSION = 10  # of what is made of a header
+VERSION = 11  # of what is made of a header
 OTHERS = ("mmproj", "imatrix")  # in names of files by which a model sees, or by which one was quantised
 DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # what names of files of drafting layers begin with
 PARTIAL = ("-lora", "-vocab")  # what those of adapters and of vocabularies alone end with, as converters name them

@@ -11,7 +11,7 @@ from actorserve.actors.model.gguf.config import make_generation_config
 from actorserve.actors.model.gguf.header import read_header
 from actorserve.actors.model.tokenizers.tokenizer import special_tokens
 from actorserve.actors.options.config import make_config
-from tests.support.models.gguf.files import CONTROL, NORMAL, tiny_model
+from tests.support.models.gguf.files import CONTROL, NORMAL, USER_DEFINED, tiny_model
 
 HARMONY = ["<|start|>", "<|end|>", "<|message|>", "<|return|>", "<|call|>"]
 SOLAR = ["<|flush|>", "<|end|>", "<|calls|>"]
@@ -51,6 +51,23 @@ def test_what_ends_an_answer_whatever_the_file_calls_its_end(tmp_path: Path) -> 
     known |= {"fim_pad_token_id": 5, "fim_sep_token_id": 6}
     path = tiny_model(tmp_path, {f"tokenizer.ggml.{name}": value for name, value in known.items()}, len(tokens))
     assert make_generation_config(read_header(path))["eos_token_id"] == [4, 5, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "special", "ends"),
+    [
+        (USER_DEFINED, "<end_of_turn>", ["<eos>", "<end_of_turn>"]),  # of Gemma 3, where it is an HTML tag
+        (CONTROL, "<end_of_turn>", ["<eos>", "</s>", "<end_of_turn>"]),
+        (CONTROL, "<|tool_response>", ["<eos>", "<|tool_response>"]),  # of Gemma 4, as with llama.cpp
+    ],
+)
+def test_an_html_tag_ends_no_answer(kind: int, special: str, ends: list[str], tmp_path: Path) -> None:
+    tokens = ["a", "b", "ab", "<eos>", "</s>", special]
+    known = {"tokens": tokens, "token_type": [NORMAL] * 3 + [CONTROL, kind, CONTROL], "eos_token_id": 3}
+    known |= {"bos_token_id": None, "eot_token_id": None}
+    path = tiny_model(tmp_path, {f"tokenizer.ggml.{name}": value for name, value in known.items()}, len(tokens))
+    found = make_generation_config(read_header(path))["eos_token_id"]
+    assert [tokens[token] for token in found] == ends
 
 
 def test_a_special_token_that_there_is_not(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
