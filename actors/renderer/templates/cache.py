@@ -10,6 +10,7 @@ import jinja2
 from .content_formats import Reads, read_forms
 from .probe import probed
 from .problem import OutOfMemory, TemplateProblem
+from .switches import Switches, read_switches
 
 LONGEST = 64 << 10  # characters of a request's template; well-known ones have up to 20 thousand
 MAX_KEPT = 32  # templates
@@ -23,6 +24,7 @@ class Compiled(NamedTuple):
     source: str
     template: jinja2.Template
     reads: Reads
+    switches: Switches
     from_request: bool = False
 
 
@@ -31,7 +33,8 @@ def compile_template(environment: jinja2.Environment, source: str, content_forma
     try:
         tree = environment.parse(source)
         template = environment.from_string(source)
-        return Compiled(source, template, probed(template, read_forms(tree, content_format)))
+        reads = probed(template, read_forms(tree, content_format))
+        return Compiled(source, template, reads, read_switches(tree))
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno}: {error.message}") from None
     except (RecursionError, MemoryError) as error:

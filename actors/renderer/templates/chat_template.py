@@ -1,7 +1,7 @@
 """The model's chat template: found, compiled once in a sandbox, rendered as transformers' apply_chat_template does.
 
-The one thing it does more is to give each template contents and arguments in the form that it reads
-(content_formats.py).
+What it does more is to give each template contents and arguments in the form that it reads (content_formats.py), and
+whether to think by the names that it has for that (switches.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .content_formats import Reads, fit_all, with_contents
 from .memory_limit import bounded_memory
 from .problem import FAULTS, NO_MEMORY, Declined, OutOfMemory, TemplateProblem, problem_of
 from .sandbox import MAX_TEXT, make_environment
+from .switches import with_switches
 from .turns.alternation import alternating
 from .turns.before_calls import thought_before_calls
 from .turns.later_system import first_said_by_user, said_by_user
@@ -65,7 +66,7 @@ class ChatTemplate:
         _check(messages, given, variables)
         with bounded_memory(MAX_MEMORY):
             chosen = self._chosen(bool(tools)) if chat_template is None else self._requested.get(chat_template)
-            given = {**self._special, **(variables or {}), **given}
+            given = {**self._special, **with_switches(variables or {}, chosen.switches), **given}
             return _rendered(chosen, messages, given, continue_final_message)
 
     def _chosen(self, with_tools: bool) -> Compiled:
