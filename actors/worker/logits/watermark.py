@@ -17,6 +17,7 @@ from ...protocol.request import Sampling, WatermarkingConfig
 
 TABLE_SIZE = 1_000_003  # of numbers that tokens are hashed to
 CANDIDATES = 40  # words that selfhash asks
+MOST_TABLES = 16  # that are kept, of 4 MB each: clients choose the keys
 SEEDS = 2**64 - 1
 
 
@@ -29,7 +30,7 @@ class Watermark:
         self._before = prompt[-config.context_width :]
         self._words = words
         self._random = _generator()
-        self._table = _table_of(config.hashing_key) if config.seeding_scheme == "selfhash" else None
+        self._table: Tensor | None = None  # of selfhash, while it is kept
 
     def apply(self, logits: Tensor, answer: list[int]) -> None:
         """Change the row's logits [words] in place, of the word that comes behind `answer`."""
@@ -41,8 +42,14 @@ class Watermark:
         logits[green] += self._bias
 
     def _self_chosen(self, recent: list[int], logits: Tensor) -> Tensor:
+        key = self._config.hashing_key
+        if self._table is None:
+            self._table = _table_of(key)
         likeliest = logits.sort(descending=True).indices[:CANDIDATES].tolist()
-        return torch.tensor([word for word in likeliest if word in self._green([*recent, word])], dtype=torch.int64)
+        chosen = [word for word in likeliest if word in self._green([*recent, word])]
+        if key not in _tables:
+            self._table = None  # it was for this step alone
+        return torch.tensor(chosen, dtype=torch.int64)
 
     def _green(self, tokens: list[int]) -> Tensor:
         """The list that these tokens choose."""
@@ -69,9 +76,12 @@ _tables: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # of the keys
 
 
 def _table_of(key: int) -> Tensor:
-    """Whoever asks keeps it."""
+    """Whoever asks keeps it, where it is among `_tables`: if those are too many it is made anew in each step, which
+    takes less than the lists that the step makes with it.
+    """
     found = _tables.get(key)
     if found is None:
         found = torch.randperm(TABLE_SIZE, generator=_generator().manual_seed(key)).to(torch.int32)
-        _tables[key] = found
+        if len(_tables) < MOST_TABLES:
+            _tables[key] = found
     return found

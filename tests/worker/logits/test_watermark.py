@@ -15,7 +15,9 @@ from actorserve.actors.worker.logits.watermark import TABLE_SIZE, Watermark
 WORDS, ROWS, STEPS = 64, 6, 3
 
 
-def test_each_key_has_one_table_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of permutations that were made."""
     made: list[int] = []
     randperm: Any = torch.randperm
 
@@ -24,11 +26,25 @@ def test_each_key_has_one_table_however_many_there_are(monkeypatch: pytest.Monke
         return randperm(size, **options)
 
     monkeypatch.setattr(torch, "randperm", counted)
-    configs = [WatermarkingConfig(seeding_scheme="selfhash", hashing_key=7 + key) for key in [*range(ROWS), 0]]
-    rows = [Watermark(config, Sampling(1), [1, 2, 3], WORDS) for config in configs]
+    return made
+
+
+def selfhash(key: int) -> Watermark:
+    config = WatermarkingConfig(seeding_scheme="selfhash", hashing_key=key)
+    return Watermark(config, Sampling(1), [1, 2, 3], WORDS)
+
+
+def biased(row: Watermark, step: int) -> list[float]:
+    logits = torch.zeros(WORDS)
+    row.apply(logits, list(range(step)))
+    return logits.tolist()
+
+
+def test_each_key_has_one_table_however_many_rows_there_are(made: list[int]) -> None:
+    rows = [selfhash(7 + key) for key in [*range(ROWS), 0]]
     for step in range(STEPS):
         for row in rows:
-            row.apply(torch.zeros(WORDS), list(range(step)))
+            biased(row, step)
     assert made.count(TABLE_SIZE) == ROWS == len(watermark._tables)
     rows.clear()
     del row
@@ -36,3 +52,21 @@ def test_each_key_has_one_table_however_many_there_are(monkeypatch: pytest.Monke
     assert not watermark._tables, "nobody has them any more"
     Watermark(WatermarkingConfig(), Sampling(1), [1], WORDS)
     assert made.count(TABLE_SIZE) == ROWS, "lefthash needs none"
+
+
+def test_more_keys_than_tables_may_be_kept(made: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same words are chosen, by tables that are made anew; one too many is kept once there is room."""
+    wanted = [[biased(selfhash(7 + key), step) for step in range(STEPS)] for key in range(ROWS)]
+    monkeypatch.setattr(watermark, "MOST_TABLES", 2)
+    made.clear()
+    rows = [selfhash(7 + key) for key in range(ROWS)]
+    for step in range(STEPS):
+        assert [biased(row, step) for row in rows] == [told[step] for told in wanted]
+        assert len(watermark._tables) == 2
+    assert made.count(TABLE_SIZE) == 2 + STEPS * (ROWS - 2)
+    del rows[:-1]
+    gc.collect()
+    made.clear()
+    for step in range(STEPS):
+        biased(rows[0], step)
+    assert made.count(TABLE_SIZE) == 1
