@@ -198,7 +198,8 @@ def _bits(packed: Tensor) -> Tensor:
 
 def _pairs_of_bits(packed: Tensor, run: int = 32) -> Tensor:
     """Of each `run` bytes the lowest two bits of all, then the next two, …, of four bytes at a time."""
-    runs = packed.contiguous().view(torch.int32).view(len(packed), -1, 1, run // 4)
+    copied = packed.clone(memory_format=torch.contiguous_format)  # one block alone is contiguous, with odd strides
+    runs = copied.view(torch.int32).view(len(packed), -1, 1, run // 4)
     shifts = torch.arange(0, 8, 2, dtype=torch.int32, device=packed.device)[:, None]
     return ((runs >> shifts) & 0x03030303).view(torch.uint8).flatten(1)
 

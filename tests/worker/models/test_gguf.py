@@ -93,6 +93,14 @@ def test_a_type_means_what_its_formula_says(kind: str) -> None:
     assert apart.max() < 1e-6
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_alone_means_what_it_does_among_others(kind: str) -> None:
+    """Wherever it begins: a piece of a weight may end with one."""
+    blocks = torch.frombuffer(bytearray(random_blocks(kind, 5)), dtype=torch.uint8).view(5, -1)
+    alone = [DECODERS[kind](blocks[at : at + 1]) for at in range(5)]
+    assert torch.equal(torch.cat(alone), DECODERS[kind](blocks))
+
+
 @pytest.mark.parametrize(
     ("name", "digest"),
     [
