@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..options.config import ConfigError
 
 DONE = "made-of.json"  # what a folder is made of; by it a whole one is known
 MOST = 64  # folders of a kind
+LINKS = 2  # the first led to what the folders' own links led to when they were made
 _held: dict[Path, int] = {}  # files with locks, of folders that this process uses
 
 
@@ -35,6 +36,15 @@ def cached_folder(kind: str, name: str, sources: Any, make: Callable[[], Mapping
         _write(place, {**make(), DONE: sources})
         _remove_oldest(place)
     return place
+
+
+def linked_folder(
+    kind: str, folders: Sequence[Path], sources: Mapping[str, Any], make: Callable[[], Mapping[str, Any]]
+) -> Path:
+    """The same with links to all other files that `folders` have now: of those with one name, to the first one's."""
+    made = cached_folder(kind, folders[-1].name, {**sources, "links": LINKS}, make)
+    _link_others(folders, made)
+    return made
 
 
 def _hold(place: Path) -> bool:
@@ -117,11 +127,15 @@ def _write(place: Path, texts: Mapping[str, Any]) -> None:
         ) from None
 
 
-def link_others(folder: Path, made: Path) -> None:
-    """All files of a folder that its changed copy has not, as links. It may be done again when there are more."""
-    for file in folder.iterdir():
-        with contextlib.suppress(FileExistsError):
-            (made / file.name).symlink_to(file.resolve())
+def _link_others(folders: Sequence[Path], made: Path) -> None:
+    """Links lead to names in the folders, which may be links to other files by the next time."""
+    for link in made.iterdir():
+        if link.is_symlink() and not link.exists():
+            link.unlink(missing_ok=True)
+    for folder in folders:
+        for file in folder.iterdir():
+            with contextlib.suppress(FileExistsError):
+                (made / file.name).symlink_to(file.absolute())
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ..options.config import Config, ConfigError
-from .cached import cached_folder, file_state, link_others, merged
+from .cached import file_state, linked_folder, merged
 from .config_json import LARGEST, TRANSFORMERS, architecture_name, find_architecture, overridden
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
@@ -142,9 +142,7 @@ def with_overrides(config: Config, folder: Path) -> Path:
         return folder
     sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}
     whole = merged(before, elsewhere)
-    made = cached_folder("overridden", folder.name, sources, lambda: {"config.json": overridden(whole, changes)})
-    link_others(folder, made)
-    return made
+    return linked_folder("overridden", [folder], sources, lambda: {"config.json": overridden(whole, changes)})
 
 
 def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:

@@ -67,3 +67,24 @@ def test_one_that_is_removed_meanwhile_is_made_again(root: Path) -> None:
     place = made(1)
     cached._remove(place)
     assert not list(root.iterdir()) and made(1) == place and (place / "text.json").read_text() == "[1]"
+
+
+def test_links_lead_to_what_the_folders_have_now(root: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, names in ((first, ("both", "old")), (second, ("both", "text.json", "same"))):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(folder.name)
+    (first / "linked").symlink_to(first / "old")
+
+    def linked() -> dict[str, str]:
+        place = cached.linked_folder("some", [first, second], {"of": "both"}, lambda: {"text.json": "made"})
+        return {path.name: path.read_text() for path in place.iterdir() if path.name != cached.DONE}
+
+    there = {"both": "first", "same": "second", "text.json": "made"}
+    assert linked() == there | {"old": "first", "linked": "first"}
+    (first / "new").write_text("new")
+    (first / "linked").unlink()
+    (first / "linked").symlink_to(first / "new")
+    (first / "old").unlink()
+    assert linked() == there | {"new": "new", "linked": "new"}

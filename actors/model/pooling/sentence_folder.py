@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...options.config import ConfigError
-from ..cached import cached_folder, file_state, link_others
+from ..cached import file_state, linked_folder
 from .sentence_transformers import MODELS, MODULES, PATH, has_modules, module_paths, read_listed
 
 
@@ -24,10 +24,8 @@ def model_within(folder: Path) -> Path:
         raise ConfigError(f"model: {folder / path}/config.json is missing, where {folder / MODULES} has its model")
     first, *others = read_listed(folder / MODULES)
     sources = {"of": str(folder), "modules": file_state(folder / MODULES)}
-    made = cached_folder("sentence", folder.name, sources, lambda: {MODULES: [first | {PATH: ""}, *others]})
-    link_others(folder / path, made)
-    link_others(folder, made)
-    return made
+    own = {MODULES: [first | {PATH: ""}, *others]}
+    return linked_folder("sentence", [folder / path, folder], sources, lambda: own)
 
 
 def model_place(folder: Path) -> tuple[Path, list[str]]:

@@ -46,13 +46,30 @@ def test_like_is_compared_with_like(folders: Path) -> None:
         find_weights(config, model, str(folders / "others" / "shape"))
 
 
-def test_a_worker_reads_them_as_the_model_before(folders: Path) -> None:
-    config, model = served(folders)
+def loaded(config: Config, model: ModelInfo, folder: Path) -> Path:
+    """The folder of which a worker makes the model with these weights."""
     files = {"weights": WeightsRecord.create(1)}
-    WeightsRecord(files["weights"], 0).store(str(folders / "others" / "new"))
+    WeightsRecord(files["weights"], 0).store(str(folder))
     log, spec = logging.getLogger("worker"), SimpleNamespace(engine=0)
     context: Any = SimpleNamespace(config=config, model=model, files=files, log=log, spec=spec)
-    loaded = load_weights(context, lambda given: Path(given.model.folder))
-    assert isinstance(loaded, Path)
-    assert json.loads((loaded / "config.json").read_text())["rms_norm_eps"] == EPSILON
-    assert (loaded / "model.safetensors").resolve() == folders / "others" / "new" / "model.safetensors"
+    found = load_weights(context, lambda given: Path(given.model.folder))
+    assert isinstance(found, Path)
+    return found
+
+
+def test_a_worker_reads_them_as_the_model_before(folders: Path) -> None:
+    found = loaded(*served(folders), folders / "others" / "new")
+    assert json.loads((found / "config.json").read_text())["rms_norm_eps"] == EPSILON
+    assert (found / "model.safetensors").resolve() == folders / "others" / "new" / "model.safetensors"
+
+
+def test_a_folder_of_links_has_other_weights_once_they_lead_elsewhere(folders: Path) -> None:
+    """As a trainer has it, step by step; config.json stays the same file."""
+    config, model = served(folders)
+    link = folders / "others" / "new" / "model.safetensors"
+    for step in ("step-1", "step-2"):
+        (folders / step).mkdir()
+        weights = shutil.copy(DEMO_FOLDER / link.name, folders / step)
+        link.unlink()
+        link.symlink_to(weights)
+        assert (loaded(config, model, link.parent) / link.name).resolve() == Path(weights)
