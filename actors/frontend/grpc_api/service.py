@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -159,23 +159,34 @@ class InferenceService:
 
     @asynccontextmanager
     async def _running_as(self, name: tuple[str, str], job: Job, model: int) -> AsyncIterator[None]:
-        engine = self._engine.of_model(model)
-        if job.account is None:
-            engine.submit(job)
-        else:
-            async with engine.turn(job.account):
-                engine.submit(job)
-        self._running.setdefault(name, []).append(job)
+        with self._counted():
+            await self._submit(job, model)
+            self._running.setdefault(name, []).append(job)
+            try:
+                yield
+            finally:
+                self._engine.release(job)
+                jobs = self._running[name]
+                jobs.remove(job)
+                if not jobs:
+                    del self._running[name]
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Also while the call waits for its account's turn: it is lost with this frontend as well."""
         self._count(1)
         try:
             yield
         finally:
             self._count(-1)
-            self._engine.release(job)
-            jobs = self._running[name]
-            jobs.remove(job)
-            if not jobs:
-                del self._running[name]
+
+    async def _submit(self, job: Job, model: int) -> None:
+        engine = self._engine.of_model(model)
+        if job.account is None:
+            engine.submit(job)
+            return
+        async with engine.turn(job.account):
+            engine.submit(job)
 
 
 def named(given: str) -> str:

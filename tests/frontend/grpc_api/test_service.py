@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from actorserve.actors.accounts.account import Account
 from actorserve.actors.frontend.grpc_api.requests import fields_of, prepared
 from actorserve.actors.frontend.grpc_api.schema import message_class
 from actorserve.actors.frontend.grpc_api.service import InferenceService
 from actorserve.actors.protocol.messages import Finish
+from actorserve.http.accounts import Accounts
 from actorserve.http.errors import ApiError
 from tests.http.fakes import FakeEngine, finish_all, rendered, say
 from tests.http.serving import SETTINGS
@@ -24,6 +28,29 @@ class OneModel(FakeEngine):
 
     def of_model(self, model: int) -> FakeEngine:
         return self
+
+
+class OneAccount(Accounts):
+    """Every key is its."""
+
+    enabled = True
+
+    def find(self, key: bytes) -> Account | None:
+        return Account(0, "one", b"", concurrent=1)
+
+
+class Queued(OneModel):
+    """An account's turn comes when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for, self.comes = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def turn(self, account: Account) -> AsyncIterator[None]:  # type: ignore[override]
+        self.asked_for.set()
+        await self.comes.wait()
+        yield
 
 
 class Context:
@@ -67,6 +94,27 @@ async def test_a_stream_that_ends_well() -> None:
     assert {choice.text for part in parts for choice in part.choices} == {"yes0", "yes1"}
     assert last.usage.completion_tokens == 6
     assert counted == [1, -1], "a restart of its frontend waits for it meanwhile"
+
+
+async def test_a_call_that_waits_for_its_turn_is_counted() -> None:
+    counted, engine = list[int](), Queued()
+    service = InferenceService(engine, replace(SETTINGS, accounts=OneAccount()), counted.append)
+    told = asyncio.ensure_future(service.generate(message_class("GenerateRequest")(text="hi"), Context("own")))
+    await asyncio.wait_for(engine.asked_for.wait(), WAIT_S)
+    assert counted == [1] and engine.jobs.empty()
+    engine.comes.set()
+    finish_all(await engine.jobs.get())
+    await asyncio.wait_for(told, WAIT_S)
+    assert counted == [1, -1]
+
+
+async def test_a_call_that_is_refused_is_counted_no_more() -> None:
+    counted, engine = list[int](), OneModel()
+    engine.refusal = ApiError(429, "too many")
+    service = InferenceService(engine, SETTINGS, counted.append)
+    with pytest.raises(ApiError, match="too many"):
+        await service.generate(message_class("GenerateRequest")(text="hi"), Context())
+    assert counted == [1, -1]
 
 
 async def test_nobody_aborts_what_another_key_asked_for() -> None:
