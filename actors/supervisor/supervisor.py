@@ -33,6 +33,7 @@ from .engines.scaling import Scaling
 from .liveness import LOOK_S
 from .output import Output
 from .processes.child import Child
+from .processes.failed_starts import FailedStarts
 from .processes.first_template import Ends
 from .processes.spawn import ACTOR_COMMAND
 from .processes.subreaper import become_subreaper, reap_orphans
@@ -99,7 +100,7 @@ class Supervisor:
         self.forced = False  # everything ends now
         self.failed = False  # this class has a mistake: its own picture cannot be trusted
         self.beside: set[int] = set()  # processes that others wait for
-        self._not_started: set[Child] = set()  # those that are tried again
+        self._failed_starts = FailedStarts()
 
     async def run(self) -> int:
         """Serve until a signal or a failure ends it; returns the exit status. No actor is left afterwards."""
@@ -201,15 +202,15 @@ class Supervisor:
 
     def _cannot_start(self, child: Child, error: OSError) -> None:
         """For now: the kernel has no means, or the interpreter is being replaced. Once the server was ready what needs
-        the actor waits, as for any that is being started again; before, the server ends.
+        the actor waits, as for any that is being started again; before, or where that lasts, the server ends.
         """
+        loop = asyncio.get_running_loop()
         if child.stopping or child.parked:
             self._is_gone(child)
-        elif self.ready:
-            if child not in self._not_started:
-                self._not_started.add(child)
+        elif self.ready and (not self._failed_starts.lasts(child.name, error, loop.time()) or child.traits.rests):
+            if self._failed_starts.is_to_be_said(child.name, loop.time()):
                 self.output.say(f"{child.name} cannot be started yet: {error}; it is tried again", "warning")
-            asyncio.get_running_loop().call_later(PAUSE_S, self._start_again, child)
+            loop.call_later(PAUSE_S, self._start_again, child)
         else:
             child.gone.set()
             self.end(1, f"{child.name} cannot be started: {error}")
@@ -241,7 +242,7 @@ class Supervisor:
             draining = self.memory.is_draining(child.spec)
             if not child.up and (draining or self.memory.is_ready(child.spec)):
                 child.up, child.on_trial = True, Parked.NO
-                self._not_started.discard(child)
+                self._failed_starts.is_up(child.name)
                 if child.traits.has_clients and not self.ending.is_set():
                     self.connections.up(child.name)
                 if not self.ready:

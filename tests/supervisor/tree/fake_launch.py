@@ -4,7 +4,7 @@ They are forked by the supervisor itself, which has all their imports; a program
 
 With FAKE_MISTAKE set, the supervisor itself fails when the first actor dies; with REAL_ACTORS set, actors are real;
 FAKE_STOP_S is the time that actors get to end, FAKE_REST_S that of a rest. While there is a file FAKE_MISSING, there is
-no interpreter.
+no interpreter; FAKE_LONGEST_S is how long that is waited for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from actorserve.actors.options.command_line import read_config
 from actorserve.actors.runtime.process import live
 from actorserve.actors.supervisor import recovery, shutdown
 from actorserve.actors.supervisor.launch import launch
-from actorserve.actors.supervisor.processes import child
+from actorserve.actors.supervisor.processes import child, failed_starts
 from actorserve.actors.supervisor.processes.spawn import ACTOR_COMMAND, Process
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.supervisor.timeouts import STOP_S
@@ -77,6 +77,7 @@ if __name__ == "__main__":
     if "FAKE_MISTAKE" in os.environ:
         Memory.wake_all = mistake  # type: ignore[method-assign]
     vars(shutdown)["STOP_S"] = float(os.environ.get("FAKE_STOP_S", STOP_S))
+    vars(failed_starts)["LONGEST_S"] = float(os.environ.get("FAKE_LONGEST_S", failed_starts.LONGEST_S))
     vars(recovery)["REST_S"] = float(os.environ.get("FAKE_REST_S", recovery.REST_S))
     options = make_parser("launch").parse_args(["launch", *sys.argv[1:]])
     if "REAL_ACTORS" not in os.environ:

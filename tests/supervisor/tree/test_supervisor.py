@@ -231,6 +231,19 @@ def test_an_interpreter_that_is_missing_for_now_is_waited_for(launch: Launch, tm
         assert "cannot be started: [Errno 2]" in server.read_all()
 
 
+def test_an_interpreter_that_stays_away_ends_the_server(
+    launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever started it learns of that, and may start it anew."""
+    monkeypatch.setenv("FAKE_LONGEST_S", "0.3")
+    with launch() as server:
+        (tmp_path / "missing").touch()
+        os.kill(server.pids()["renderer-0"], signal.SIGKILL)
+        server.wait_for("renderer-0 cannot be started yet: .*it is tried again")
+        assert server.wait() == 1
+        assert "renderer-0 cannot be started: [Errno 2]" in server.read_all()
+
+
 def test_helpers_of_a_dead_actor_die_too(launch: Launch) -> None:
     with launch(lives={"renderer-0": ["helper", "serve"]}) as server:
         helper = psutil.Process(int(server.wait_for(r"helper (\d+)", since_start=True)[1]))
