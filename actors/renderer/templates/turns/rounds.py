@@ -45,11 +45,26 @@ def _calls_several(message: Any) -> bool:
 
 
 def _in_order(message: Message, results: list[Message]) -> list[Message]:
-    """As they are where one names no call; and with pictures, which have been taken out of them in this order."""
-    ids = [call.get("id") for call in message["tool_calls"]]
-    if any(result.get("tool_call_id") not in ids or _has_media(result) for result in results):
+    """As they are where one names no call, or two calls have one name; and with pictures, which have been taken out of
+    them in this order.
+    """
+    ids = _ids(message)
+    is_clear = len({*ids} - {None}) == len(ids)
+    if not is_clear or any(_call_of(result, ids) is None or _has_media(result) for result in results):
         return results
     return sorted(results, key=lambda result: ids.index(result["tool_call_id"]))
+
+
+def _ids(message: Message) -> list[str | None]:
+    """Of its calls; None where one has none."""
+    given = (call.get("id") for call in message["tool_calls"])
+    return [one if isinstance(one, str) else None for one in given]
+
+
+def _call_of(result: Message, ids: list[str | None]) -> str | None:
+    """The id of the call that a result names; None where it is none of these."""
+    named = result.get("tool_call_id")
+    return named if isinstance(named, str) and named in ids else None
 
 
 def _has_media(result: Message) -> bool:
@@ -59,12 +74,12 @@ def _has_media(result: Message) -> bool:
 
 def _apart(message: Message, results: list[Message]) -> list[Message]:
     """What was said and thought stands before the first. A result that names no call is of the first without one."""
-    ids = [call.get("id") for call in message["tool_calls"]]
-    unnamed = [result for result in results if result.get("tool_call_id") not in ids]
+    ids = _ids(message)
+    unnamed = [result for result in results if _call_of(result, ids) is None]
     turns: list[Message] = []
-    for call in message["tool_calls"]:
+    for call, name in zip(message["tool_calls"], ids, strict=True):
         turn = {"role": message.get("role"), "content": ""} if turns else message
-        own = [result for result in results if result.get("tool_call_id") == call.get("id") and result not in unnamed]
+        own = [result for result in results if name is not None and _call_of(result, ids) == name]
         turns += [{**turn, "tool_calls": [call]}, *(own or unnamed[:1])]
         unnamed = unnamed if own else unnamed[1:]
     turns += unnamed

@@ -33,6 +33,34 @@ def test_results_stand_in_the_order_of_their_calls(given: Any, told: Any) -> Non
     assert answered_in_order(messages) == (messages if told is None else [USER, SAID, *told, USER, SAID])
 
 
+NAMELESS = [{"role": "tool", "content": "b"}, {"role": "tool", "content": "a"}]
+UNNAMED = calls(*({"type": "function", "function": one["function"]} for one in SAID["tool_calls"]))
+
+
+@pytest.mark.parametrize(
+    ("said", "results"),
+    [
+        (UNNAMED, NAMELESS),
+        (UNNAMED, [result("b", 2), *NAMELESS]),
+        (calls(call(number=2), UNNAMED["tool_calls"][0]), [result("b", 2), *NAMELESS]),
+        (calls(call(number=2), call(number=2)), [result("b", 2), result("a", 2)]),
+        (calls(*({**call(), "id": at} for at in (1, [2]))), [{**one, "tool_call_id": [2]} for one in NAMELESS]),
+    ],
+)
+def test_results_of_calls_without_names_stay_where_they_are(said: Any, results: Any) -> None:
+    assert answered_in_order([said, *results]) == [said, *results]
+
+
+def test_calls_without_names_have_the_results_in_turn() -> None:
+    first, second = UNNAMED["tool_calls"]
+    empty = {"role": "assistant", "content": ""}
+    apart = one_by_one([UNNAMED, *NAMELESS])
+    assert apart == [calls(first), NAMELESS[0], {**empty, "tool_calls": [second]}, NAMELESS[1]]
+    named = call(number=2)
+    apart = one_by_one([calls(first, named), NAMELESS[0], result("c", 2)])
+    assert apart == [calls(first), NAMELESS[0], {**empty, "tool_calls": [named]}, result("c", 2)]
+
+
 def test_pictures_stay_in_their_order() -> None:
     """They were taken out of the conversation by it."""
     messages = [USER, SAID, result(PICTURE, 2), result(PICTURE, 1)]
