@@ -1,7 +1,7 @@
 """One JSON value in a text that comes in cuts: where it ends, without building it.
 
 Strict about structure, lenient about what models do to strings and words: of a line break in a string, an escape that
-JSON has not, half of a character, and Python's True, None or NaN it makes JSON. All else goes to the client as it
+JSON has not, half of a character, and Python's True, None or Infinity it makes JSON. All else goes to the client as it
 stands.
 """
 
@@ -16,7 +16,7 @@ _WORD = re.compile(r"[-+.\w]*")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _WORDS = {
     **{"True": "true", "False": "false", "None": "null"},
-    **{"NaN": "null", "Infinity": "1e999", "-Infinity": "-1e999"},  # JSON.stringify's NaN; a number beyond all floats
+    **{"NaN": "null", "Infinity": "null", "-Infinity": "null"},  # as JSON.stringify; many a reader refuses 1e999
 }
 _UNKNOWN = "\\ufffd"  # in the place of half a character: texts in UTF-8 have none
 _ESCAPED = '"\\/bfnrt'

@@ -83,7 +83,7 @@ def test_words_are_taken_as_they_are() -> None:
         (r'["\d+\.\w", "\\d", "it\'s", "\"\/\b"]', [r"\d+\.\w", r"\d", "it's", '"/\b']),
         (r'["C:\users", "\u00e9\u12", "\uD83D\uDE42", "\u"]', [r"C:\users", "é\\u12", "🙂", "\\u"]),
         ('{"a\nb": 1}', {"a\nb": 1}),
-        ('[NaN, Infinity, -Infinity, -1, "NaN"]', [None, float("inf"), float("-inf"), -1, "NaN"]),
+        ('[NaN, Infinity, -Infinity, -1, "NaN"]', [None, None, None, -1, "NaN"]),
         (r'["\uD83D", "\uDE42", "\uD83Dx", "\uD83D\n", "\uD83D\u0041"]', ["�", "�", "�x", "�\n", "�A"]),
         (r'["\uD83D\uD83D\uDE42", "\uD83D\u12"]', ["�🙂", "�\\u12"]),
     ],
