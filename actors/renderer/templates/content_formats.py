@@ -18,11 +18,9 @@ from ...protocol.topics.arguments import ObjectText
 from .analysis import Uses
 from .problem import TemplateProblem
 from .turns.later_system import first_said_by_user, said_by_user
-from .turns.rounds import RESULTS, answered_in_order, one_by_one
+from .turns.names import REASONING, RESULTS, SYSTEM, THINKING
+from .turns.rounds import answered_in_order, one_by_one
 
-REASONING = ("reasoning_content", "thinking", "reasoning")  # one thing under three names; templates read any
-THINKING = "thinking"  # a part of a content, as Mistral's clients send back what a model has thought
-SYSTEM = ("system", "developer")  # roles whose contents few templates take in parts, as those of results
 SHORT = 9  # characters of a call's id, in Mistral's templates
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import jinja2
 
-from .content_formats import SYSTEM, THINKING, Reads, fit_all
+from .content_formats import Reads, fit_all
 from .problem import FAULTS, NO_MEMORY
+from .turns.names import SYSTEM, THINKING
 
 Messages = list[dict[str, Any]]
 WORDS = ("the first words", "the second words", "the third words")

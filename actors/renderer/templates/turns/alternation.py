@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .names import REASONING, reasoning_of
+
 
 def alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
     """The conversation in turns; what a user says behind a result is part of it. None if they are some."""
@@ -33,11 +35,19 @@ def _goes_on(last: dict[str, Any], message: dict[str, Any]) -> bool:
 
 
 def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The first message with what the second one says behind its content."""
+    """The first message with what the second one says and has thought behind its own."""
+    first = _with_thoughts(first, reasoning_of(second))
     contents = [message.get("content") or "" for message in (first, second)]
     if all(isinstance(content, str) for content in contents):
         return {**first, "content": "\n\n".join(filter(None, contents))}
     return {**first, "content": [part for content in contents for part in _parts(content)]}
+
+
+def _with_thoughts(message: dict[str, Any], more: str | None) -> dict[str, Any]:
+    if not more:
+        return message
+    rest = {name: value for name, value in message.items() if name not in REASONING}
+    return rest | {REASONING[0]: "\n\n".join(filter(None, [reasoning_of(message), more]))}
 
 
 def _parts(content: Any) -> Iterable[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..content_formats import REASONING
+from .names import REASONING, reasoning_of
 
 
 def thought_before_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
@@ -17,8 +17,7 @@ def thought_before_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def _thought(message: dict[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
-    reasoning = next((message[name] for name in REASONING if isinstance(message.get(name), str)), None)
+    content, reasoning = message.get("content"), reasoning_of(message)
     if not (message.get("tool_calls") and content and reasoning):
         return message
     texts = [content] if isinstance(content, str) else [str(part.get("text") or "") for part in content]

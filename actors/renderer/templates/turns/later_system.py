@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .alternation import alternating, joined
-
-SYSTEM = ("system", "developer")
+from .names import SYSTEM
 
 
 def said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .names import RESULTS
+
 Message = dict[str, Any]
-RESULTS = ("tool", "function")  # roles
 
 
 def answered_in_order(messages: list[Message]) -> list[Message]:

@@ -39,6 +39,21 @@ def test_calls_stay_calls() -> None:
     assert alternating([calls(call(), content="a"), said]) is None
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "thought"),
+    [
+        ({"reasoning_content": "a"}, {"reasoning": "b"}, {"reasoning_content": "a\n\nb"}),
+        ({"thinking": "a"}, {"reasoning_content": "b"}, {"reasoning_content": "a\n\nb"}),
+        ({}, {"reasoning": "b"}, {"reasoning_content": "b"}),
+        ({"reasoning": "a"}, {"reasoning_content": None}, {"reasoning": "a"}),
+        ({}, {}, {}),
+    ],
+)
+def test_what_was_thought_is_joined_too(first: Any, second: Any, thought: Any) -> None:
+    one, other = turns(("assistant", "c"), ("assistant", "d"))
+    assert alternating([one | first, other | second]) == [{"role": "assistant", "content": "c\n\nd", **thought}]
+
+
 def test_templates_that_want_them(tmp_path: Path) -> None:
     given = turns(("user", "a"), ("user", "b"), ("assistant", "c"), ("user", "d"))
     assert make(STRICT, tmp_path).render(given) == "user:a\n\nb;assistant:c;user:d;"
