@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from ..options.config import ConfigError, PassingError
-from .gguf.folder import PART, gguf_in, is_model
+from .gguf.folder import PART, gguf_in, is_model, may_be_model
 from .gguf.header import is_gguf
 from .gguf.hub import Peek, look_at_header
 from .pooling.sentence_folder import model_place
@@ -231,9 +231,10 @@ def _gguf_files(name: str, revision: str | None) -> tuple[list[str], str | None]
         about = HfApi().model_info(name, revision=revision)
     except _failures():
         return [], revision
-    files = (sibling.rfilename for sibling in about.siblings or [])
-    own = (file for file in files if file.endswith(".gguf") and is_model(file.rpartition("/")[2]))
-    return sorted(own), about.sha or revision
+    files = {sibling.rfilename: sibling.rfilename.rpartition("/")[2] for sibling in about.siblings or []}
+    maybe = sorted(file for file, own in files.items() if own.endswith(".gguf") and may_be_model(own))
+    named = [file for file in maybe if is_model(files[file])]
+    return named or ([] if ADAPTER in files else maybe), about.sha or revision
 
 
 def _gguf_type(file: str) -> str:

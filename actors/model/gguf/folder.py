@@ -23,7 +23,9 @@ from .tokenizer import make_tokenizer, without_missing_tokens
 SOURCES = "gguf.json"
 TYPE = "general.type"
 VERSION = 11  # of what is made of a header
-OTHERS = ("mmproj", "imatrix")  # in names of files by which a model sees, or by which one was quantised
+SEES = "mmproj"  # in names of files by which a model sees
+MATRIX = "imatrix"  # what names of files by which one was quantised begin or end with; models are named after it, too
+QUANTISED = re.compile(r"(?:^|[-_.])i?q\d")  # in names of such models, as Q4_K_M
 DRAFTS = ("mtp-", "eagle3-", "dflash-", "dspark-")  # what names of files of drafting layers begin with
 PARTIAL = ("-lora", "-vocab")  # what those of adapters and of vocabularies alone end with, as converters name them
 Tensors = list[tuple[Path, str, GgufTensor]]
@@ -34,10 +36,12 @@ def gguf_in(folder: Path) -> Path | None:
     """The one GGUF model of a folder that has no config.json: a file, or the first of several parts."""
     if (folder / "config.json").exists():
         return None
-    files = [path for path in sorted(folder.glob("*.gguf")) if is_model(path.name)]
+    files = [path for path in sorted(folder.glob("*.gguf")) if may_be_model(path.name)]
     firsts = [path for path in files if (match := PART.fullmatch(path.name)) is None or int(match[2]) == 1]
-    if len(firsts) > 1:
-        firsts = [path for path in firsts if _says_model(path)] or firsts
+    if named := [path for path in firsts if is_model(path.name)]:
+        firsts = named if len(named) == 1 else [path for path in named if _says_model(path)] or named
+    else:
+        firsts = [path for path in firsts if _says_model(path)]
     if len(firsts) > 1:
         names = ", ".join(path.name for path in firsts[:5]) + (" …" if len(firsts) > 5 else "")
         raise ConfigError(f"model: {folder} has several GGUF models ({names}); name the file of one")
@@ -47,7 +51,13 @@ def gguf_in(folder: Path) -> Path | None:
 def is_model(name: str) -> bool:
     """Is this the name of a file of a whole model, and not of what belongs to one?"""
     stem = name.lower().removesuffix(".gguf")
-    return not (any(other in stem for other in OTHERS) or stem.startswith(DRAFTS) or stem.endswith(PARTIAL))
+    matrix = (stem.startswith(MATRIX) or stem.endswith(MATRIX)) and not QUANTISED.search(stem)
+    return may_be_model(name) and not matrix and not stem.endswith(PARTIAL)
+
+
+def may_be_model(name: str) -> bool:
+    """Where none is named as a model is: merged adapters are named as adapters are."""
+    return SEES not in (stem := name.lower()) and not stem.startswith(DRAFTS)
 
 
 def _says_model(file: Path) -> bool:

@@ -28,3 +28,22 @@ def test_a_file_that_says_what_else_it_is_is_none(kind: str, tmp_path: Path) -> 
     tiny_model(tmp_path, {"general.type": kind}).rename(tmp_path / "a.gguf")
     path = tiny_model(tmp_path, {"general.type": "model"})
     assert gguf_in(tmp_path) == path
+
+
+@pytest.mark.parametrize(
+    "name", ["m-imatrix-IQ4_XS", "m-Imatrix-Q4_K_M", "Q4_K_M-imatrix", "imatrix-m.Q6_K", "m-imatrix-v2", "m-Q8_0"]
+)
+def test_a_model_may_be_named_after_what_it_was_quantised_by(name: str, tmp_path: Path) -> None:
+    path = tiny_model(tmp_path).rename(tmp_path / f"{name}.gguf")
+    for other in ("imatrix", "imatrix_unsloth", "m.imatrix", "m-BF16-imatrix"):
+        (tmp_path / f"{other}.gguf").write_bytes(b"")
+    assert gguf_in(tmp_path) == path
+
+
+@pytest.mark.parametrize("name", ["my-merged-lora", "all-vocab", "m-imatrix"])
+def test_a_model_alone_may_be_named_as_what_it_is_not(name: str, tmp_path: Path) -> None:
+    tiny_model(tmp_path, {"general.type": "adapter"}).rename(tmp_path / "a-lora.gguf")
+    (tmp_path / "m-mmproj.gguf").write_bytes(b"")
+    assert gguf_in(tmp_path) is None
+    path = tiny_model(tmp_path).rename(tmp_path / f"{name}.gguf")
+    assert gguf_in(tmp_path) == path

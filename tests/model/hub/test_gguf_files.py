@@ -62,6 +62,21 @@ def test_the_only_gguf_file_needs_no_type(hub: Hub, here: Path, monkeypatch: pyt
     assert make_config({"model": f"{NAME}:Q4_K_M"}).served_names() == [f"{NAME}:Q4_K_M"]
 
 
+@pytest.mark.parametrize("name", ["m-imatrix-IQ4_XS.gguf", "my-merged-lora.gguf", "m-imatrix.gguf"])
+def test_a_model_may_be_named_as_what_it_is_not(
+    name: str, hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gguf(hub, here, monkeypatch, name, "mmproj-F16.gguf")
+    assert find_model(make_config({"model": NAME, "device": "cpu"})).vocab_size == 8
+    assert hub.asked[-1] == name
+
+
+def test_an_adapter_in_two_forms_is_told_as_one(hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gguf(hub, here, monkeypatch, "m-lora.gguf")
+    hub.files["adapter_config.json"] = b"{}"
+    assert "is a LoRA adapter; name its model" in refusal(NAME)
+
+
 def test_models_pull_fetches_the_file_that_launch_would_serve(
     hub: Hub, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
