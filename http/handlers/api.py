@@ -37,6 +37,7 @@ from .dialects.decisions import DecisionsApi
 from .dialects.invocations import Invocations
 from .dialects.llamacpp import LlamaApi
 from .dialects.ollama import OllamaApi
+from .dialects.rendering import DialectRendering
 from .dialects.sglang import SglangApi
 from .dialects.tgi import TgiApi
 from .generate import Generator
@@ -86,6 +87,8 @@ class Api:
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
         self.tgi = TgiApi(self._generator, self._body, self.sglang.generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
+        conversations = (self.responses, self.cohere)
+        self.dialect_rendering = DialectRendering(self.rendering, self._generator, conversations, self._body_with_media)
         self.invocations = Invocations(self, self._body_with_media)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.adapters = AdaptersApi(engine, settings, self._body)

@@ -14,7 +14,7 @@ from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 
 from ..accounts import check_model_of
-from ..anthropic.edits import edited
+from ..anthropic.edits import Edits, edited
 from ..anthropic.requests import named, omits_thinking, renamed
 from ..anthropic.requests import to_chat as messages_to_chat
 from ..anthropic.schemas import MessagesRequest, Object
@@ -28,7 +28,7 @@ from ..generation.idempotency import StreamProgress
 from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest, ask_chat, ask_chats, ask_completion, with_whole_calls
 from ..generation.prompts import chat_prompt
-from ..middleware.context import ACCOUNT, CLIENT, NOTED, REQUEST_ID, RequestContext, name_request
+from ..middleware.context import ACCOUNT, CLIENT, LIMITS, NOTED, REQUEST_ID, RequestContext, name_request
 from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
 from ..openai.mistral import takes_whole_calls
@@ -117,7 +117,7 @@ class Generator(Answering):
         owner = self.sessions.owner(session_of(body))
         await self.give_to(request, owner)
         asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
-        begun = self._goes_on(request) or self._is_kept(await self.key(request, raw, owner))
+        begun = self.goes_on(request) or self._is_kept(await self.key(request, raw, owner))
         turn = await self.sessions.go_on(body, asked, request[CLIENT], self.settings.model, begun)
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:
@@ -172,12 +172,9 @@ class Generator(Answering):
     async def messages(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/messages."""
         body = read(MessagesRequest, raw)
-        body, edits = await edited(body, partial(self.tokens_of, messages_to_chat))
-        chat = messages_to_chat(body)
-        if self.settings.reasoning_parser is None:
-            chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget
+        chat, edits = await self.message_chat(body)
         try:
-            asked_for = seeded(request, chat_request(chat))
+            asked_for = seeded(request, chat)
             request_id = name_request(request, asked_for.request_id)
             await self.want_adapter(request, asked_for.model)
             asked = ask_chat(asked_for, self.settings, request_id, request[CLIENT])
@@ -193,10 +190,26 @@ class Generator(Answering):
 
         return await self.answer(request, raw, asked_for, asked, form)
 
-    async def measure(self, request: web.Request, sound: bytes) -> Measured:
-        """How long a sound is, and its windows; 429 for a key of which no request is let in, before it is decoded."""
-        if (account := request.get(ACCOUNT)) is not None:
-            self.engine.check_limits(account)
+    async def message_chat(self, body: MessagesRequest) -> tuple[ChatRequest, Edits | None]:
+        """The chat request that asks for the same, and how its conversation was edited."""
+        body, edits = await edited(body, partial(self.tokens_of, messages_to_chat))
+        chat = messages_to_chat(body)
+        if self.settings.reasoning_parser is None:
+            chat.pop("thinking_token_budget", None)  # a model that does not think keeps to any budget
+        try:
+            return chat_request(chat), edits
+        except ApiError as error:
+            raise renamed(error) from None
+
+    async def measure(self, request: web.Request, sound: bytes, going_on: bool = False) -> Measured:
+        """How long a sound is, and its windows; 429 for a key of which no request is let in, before it is decoded.
+        `going_on`: with one that was let in, and is among those that are counted.
+        """
+        account = request.get(ACCOUNT)
+        if account is not None and not going_on:
+            request[LIMITS], refusal = self.engine.check_limits(account)
+            if refusal is not None:
+                raise refusal
         return await self.engine.measure(sound)
 
     async def tokens_of(self, chat_of: Callable[[T], Object], body: T) -> int:

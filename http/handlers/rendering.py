@@ -49,9 +49,12 @@ class RenderingApi:
 
     async def render_chat(self, request: web.Request) -> web.Response:
         """POST /v1/chat/completions/render."""
-        body = read(ChatRequest, await self._read_body(request))
+        return await self.chat_as_tokens(request, read(ChatRequest, await self._read_body(request)))
+
+    async def chat_as_tokens(self, request: web.Request, body: ChatRequest, capped: bool = False) -> web.Response:
+        """`capped`: more tokens than the model has room for are no error, but as many as it has."""
         asked = ask_chat(body, self._settings, name_request(request, body.request_id), request[CLIENT])
-        made = await self._rendered(request, body, asked)
+        made = await self._rendered(request, body, asked, capped)
         return json_response(made[0])
 
     async def count_chat(self, request: web.Request) -> web.Response:
@@ -69,7 +72,7 @@ class RenderingApi:
         return json_response(await self._rendered(request, body, asked))
 
     async def _rendered(
-        self, request: web.Request, body: GenerationFields, asked: PreparedRequest
+        self, request: web.Request, body: GenerationFields, asked: PreparedRequest, capped: bool = False
     ) -> list[dict[str, Any]]:
         """Of each prompt."""
         self._model(request, body.model)
@@ -77,7 +80,7 @@ class RenderingApi:
         for prompt in asked.prompts:
             check_renders(body, prompt)
             tokens, _ = await self._engine.tokenize(prompt, False)
-            made.append(rendered(body, tokens, request[REQUEST_ID], self._settings))
+            made.append(rendered(body, tokens, request[REQUEST_ID], self._settings, capped))
         return made
 
     async def derender_chat(self, request: web.Request) -> web.Response:

@@ -89,15 +89,18 @@ def check_renders(body: GenerationFields, prompt: Prompt) -> None:
             raise bad_request(f"{name} cannot be rendered.", name)
 
 
-def rendered(body: GenerationFields, tokens: list[int], request_id: str, settings: Settings) -> dict[str, Any]:
-    """The body of /inference/v1/generate that asks for the same."""
+def rendered(
+    body: GenerationFields, tokens: list[int], request_id: str, settings: Settings, capped: bool = False
+) -> dict[str, Any]:
+    """The body of /inference/v1/generate that asks for the same. `capped`: for no more than there is room for."""
     names = [name for name in GenerateParameters.__struct_fields__ if name not in NOT_TOKENS]
     params = {name: value for name in names if (value := getattr(body, name, None)) is not None}
-    limit = max_tokens_of(body)
+    limit, room = max_tokens_of(body), settings.max_model_len - len(tokens)
     if limit is None:
         most = settings.sampling_defaults.get("max_new_tokens")
-        limit = max(1, settings.max_model_len - len(tokens))
-        limit = limit if most is None else min(limit, int(most))
+        limit = room if most is None else min(room, int(most))
+    elif capped:
+        limit = min(limit, room)
     params["max_tokens"] = max(1, limit)
     if isinstance(body, ChatRequest):
         params.pop("logprobs", None)

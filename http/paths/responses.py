@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..anthropic.schemas import CountRequest, MessagesRequest
 from ..openai.responses.schemas import InputItemsQuery, ResponsesRequest
-from ..openapi import dialects
+from ..openapi import answers, dialects
 from ..route import ASKS, CHAT, TAKES_BODY, Route
 
 RESPONSES = "/v1/responses"
@@ -40,6 +40,15 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
         "count_input",
         "How many tokens its prompt has",
         dialects.ResponseInputTokens,
+        ResponsesRequest,
+        statuses=ASKS,
+    ),
+    Route(
+        "post",
+        f"{RESPONSES}/render",
+        "dialect_rendering.response",
+        "The tokens of its prompt",
+        answers.Rendered,
         ResponsesRequest,
         statuses=ASKS,
     ),
@@ -102,6 +111,16 @@ RESPONSES_AND_MESSAGES: tuple[Route, ...] = (
         "How many tokens a conversation has",
         dialects.InputTokens,
         CountRequest,
+        statuses=ASKS,
+        error=dialects.AnthropicError,
+    ),
+    Route(
+        "post",
+        "/v1/messages/render",
+        "dialect_rendering.message",
+        "The tokens of its prompt",
+        answers.Rendered,
+        MessagesRequest,
         statuses=ASKS,
         error=dialects.AnthropicError,
     ),

@@ -16,6 +16,7 @@ from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
 from ...generation.prepare import ask_chat
 from ...middleware.context import CLIENT, name_request
+from ...openai.schemas import ChatRequest
 from ...output.answer import Answer
 from ...pooling.prepare import check_generates, pooling_of
 from ...transport.json_response import json_response
@@ -41,9 +42,7 @@ class CohereApi:
         check_generates(self._settings)
         body = read(CohereChatRequest, raw)
         try:
-            template = str(self._settings.tokenizer_info.get("chat_template") or "")
-            chat = chat_of(body, self._settings.reasoning_parser is not None, template)
-            given = seeded(request, chat_request(chat))
+            given = seeded(request, self.chat_request(body))
             await self._generator.want_adapter(request, given.model)
             asked = ask_chat(given, self._settings, name_request(request, None), request[CLIENT])
         except ApiError as error:
@@ -55,6 +54,11 @@ class CohereApi:
             return CohereMessage(answer, job)
 
         return await self._generator.answer(request, raw, given, asked, form)
+
+    def chat_request(self, body: CohereChatRequest) -> ChatRequest:
+        """The one that asks for the same."""
+        template = str(self._settings.tokenizer_info.get("chat_template") or "")
+        return chat_request(chat_of(body, self._settings.reasoning_parser is not None, template))
 
     async def embed(self, request: web.Request) -> web.Response:
         """POST /v2/embed."""

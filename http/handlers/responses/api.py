@@ -26,6 +26,7 @@ from ...openai.responses.requests import can_move, input_items, renamed
 from ...openai.responses.schemas import InputItemsQuery, ResponsesRequest
 from ...openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
 from ...openai.responses.stored import StoredResponse, not_found, page_of
+from ...openai.schemas import ChatRequest
 from ...output import answer as answers
 from ...output.formats import AnswerFormat, ResponsesFormat
 from ...transport.json_response import json_response
@@ -127,6 +128,13 @@ class ResponsesApi:
         except ApiError as error:
             raise renamed(error) from None
         return json_response({"object": "response.input_tokens", "input_tokens": len(tokens)})
+
+    def chat_to_render(self, request: web.Request, raw: bytes) -> ChatRequest:
+        """The chat request whose prompt a response's is."""
+        body = resolved(read(ResponsesRequest, raw), self.keeping, request[CLIENT])
+        if servers := mcp_servers(body, self.settings):
+            raise bad_request(f"{servers[0].path}: tools of MCP servers cannot be rendered.", servers[0].path)
+        return self.requests.ask(body, name_request(request, body.request_id), request[CLIENT])[0]
 
     # --- in the background -----------------------------------------------------------------------------------------
 

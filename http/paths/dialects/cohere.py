@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...cohere.schemas import CohereChatRequest, CohereEmbedRequest
 from ...openapi import cohere as answers
 from ...openapi import pooling
+from ...openapi.answers import Rendered
 from ...pooling.schemas import RerankRequest
 from ...route import ASKS, CHAT, Route
 
@@ -24,6 +25,19 @@ COHERE: tuple[Route, ...] = (
             error=answers.CohereError,
             repeatable=True,
             movable=True,
+        )
+        for path in ("/v2/chat", "/cohere/v2/chat")
+    ),
+    *(
+        Route(
+            "post",
+            f"{path}/render",
+            "dialect_rendering.cohere",
+            "The tokens of its prompt",
+            Rendered,
+            CohereChatRequest,
+            statuses=ASKS,
+            error=answers.CohereError,
         )
         for path in ("/v2/chat", "/cohere/v2/chat")
     ),

@@ -197,6 +197,13 @@ def test_what_cannot_be(client: OpenAI, field: str, fields: dict[str, Any]) -> N
     assert caught.value.param == field, caught.value.message
 
 
+def test_tools_of_servers_are_no_tokens(client: OpenAI) -> None:
+    body = {"model": "gpt", "input": "<done>", "tools": [NEVER]}
+    with pytest.raises(openai.BadRequestError, match=r"tools\[0\]: tools of MCP servers cannot be rendered") as caught:
+        client.post("/responses/render", cast_to=object, body=body)
+    assert caught.value.param == "tools[0]"
+
+
 def test_a_key_calls_once(client: OpenAI, gate: Noted) -> None:
     fields: dict[str, Any] = {"extra_headers": {"Idempotency-Key": "one"}}
     first, second = ask(client, "call", **fields), ask(client, "call", **fields)

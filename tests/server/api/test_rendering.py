@@ -11,7 +11,8 @@ import pytest
 from tests.support.client import http_client
 from tests.support.server import Server
 
-HI = [{"role": "user", "content": "What is the capital of France?"}]
+ASKED = "What is the capital of France?"
+HI = [{"role": "user", "content": ASKED}]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,40 @@ def test_texts_by_tokens_are_as_at_once(client: httpx.Client) -> None:
 def test_what_cannot_be(client: httpx.Client, path: str, body: dict[str, Any], param: str) -> None:
     error = post(client, f"/v1/{path}", body, 400)["error"]
     assert error["param"] == param
+
+
+DIALECTS = [
+    ("/v1/messages", {"messages": HI, "max_tokens": 100_000, "stop_sequences": ["Par"]}),
+    ("/v1/responses", {"input": ASKED, "stop": ["Par"]}),
+    ("/cohere/v2/chat", {"messages": HI, "max_tokens": 100_000, "stop_sequences": ["Par"]}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), DIALECTS)
+def test_a_conversation_of_another_api_has_the_tokens_of_its_chat(
+    client: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    name = post(client, "/v1/chat/completions/render", {"messages": HI})["model"]
+    rendered = post(client, f"{path}/render", {"model": name, "temperature": 0, **body})
+    wanted = post(client, "/v1/chat/completions/render", {"messages": HI, "temperature": 0, "stop": ["Par"]})
+    assert rendered | {"request_id": wanted["request_id"]} == wanted
+    assert post(client, "/inference/v1/generate", rendered)["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/v1/messages", {"messages": HI, "max_tokens": 9, "system": [{"type": "image"}]}, "system[0]"),
+        ("/v1/messages", {"messages": HI, "max_tokens": 9, "stop_sequences": [""]}, "stop_sequences"),
+        ("/v1/responses", {"input": []}, "input"),
+        ("/v1/responses", {"input": ASKED, "tools": [{"type": "mcp", "server_label": "a"}]}, "tools[0]"),
+        ("/cohere/v2/chat", {"messages": HI, "k": -5}, "k"),
+    ],
+)
+def test_what_cannot_be_is_named_as_the_api_does(
+    client: httpx.Client, path: str, body: dict[str, Any], named: str
+) -> None:
+    assert named in str(post(client, f"{path}/render", {"model": "actorserve-demo", **body}, 400))
 
 
 def test_what_forces_a_call_is_no_sampling_parameter(client: httpx.Client) -> None:
