@@ -127,6 +127,8 @@ class Parser(argparse.ArgumentParser):
         takes_value = (meaning.fixed is None and not meaning.needless) or bool(meaning.takes)
         if value is None and left and not is_option(left[0]) and (takes_value or left[0].lower() in SWITCHES):
             value = left.pop(0)
+            while meaning.several and left and not is_option(left[0]):
+                left.pop(0)
         if meaning.compiles:
             return self._compilation(name, value, meaning, troubles)
         if meaning.needless:

@@ -23,11 +23,13 @@ from actorserve.actors.options.other_servers import (
     AUTOMATIC,
     FIXED,
     HARMLESS,
+    KEYS,
     LISTS,
     MEANINGS,
+    NEEDLESS,
+    REFUSED,
     SAME,
     VALUES,
-    WITH_VALUE,
 )
 from actorserve.actors.options.sources import read_environment
 
@@ -101,6 +103,10 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--no-enable-lora --no-enable-expert-parallel", {}),
         ("--sse-ping-interval 5", {"sse_keep_alive_interval": 5.0}),
         ("--sse-ping-interval -1 --additional-config {}", {}),
+        ("--device-memory-utilization 0.7 --renderer-num-workers 2", {"gpu_memory_utilization": 0.7, "renderers": 2}),
+        ('--limit-mm-data-per-request {"image":1}', {"limit_mm_per_prompt": '{"image":1}'}),
+        ("--log-requests-format json", {"log_format": "json"}),
+        ("--video-pruning-rate 0.0 --offload-group-size 0 --moe-dense-tp-size 1 --spec-type none", {}),
     ],
 )
 def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None:
@@ -177,6 +183,14 @@ def test_automatic_values_of_others_leave_our_defaults(tmp_path: Path, monkeypat
         "-lv 3",
         "--verbosity 3",
         "--cache-reuse 256",
+        "--moe-backend triton",
+        "--kernel-config.moe_backend triton",
+        "--enable-dbo",
+        "--collect-detailed-traces=model,worker",
+        "--triton-attention-reduce-in-fp32",
+        "--cpu-mask ff",
+        "--no-host",
+        "--no-mmproj-offload",
     ],
 )
 def test_what_is_always_so_is_passed_over_with_a_word(argv: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,6 +198,12 @@ def test_what_is_always_so_is_passed_over_with_a_word(argv: str, capsys: pytest.
     assert read("folder", *argv.split(), "--port", "1") == Config(model="folder", port=1)
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2 and told[0].startswith("actorserve launch: warning: -") and ": not needed: " in told[0]
+
+
+@pytest.mark.parametrize("argv", ["--numa-bind-nodes 0 0 1 1", "--piecewise-cuda-graph-tokens 4 8 16"])
+def test_all_values_of_what_is_needless_are_passed_over(argv: str) -> None:
+    assert read("folder", *argv.split(), "--port", "1") == Config(model="folder", port=1)
+    assert read("folder", "--port", "1", *argv.split()) == Config(model="folder", port=1)
 
 
 def refused(*argv: str) -> None:
@@ -210,6 +230,15 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
         ('--additional-config {"a":1}', "there are no platforms of other packages"),
         ("--enable-per-request-metrics", "clients ask for it by return_metrics"),
         ("--stream-response-default-include-usage", "clients say it with each request"),
+        ("--watermark-config {}", "texts have no watermark"),
+        ("--max-num-active-seqs 4", "--max-num-seqs says how many sequences run"),
+        ("--lora-target-modules q_proj v_proj", "all the parts of a model that it has weights for"),
+        ("--enable-priority-scheduling", "runs lower numbers first"),
+        ("--allow-auto-truncate", "truncate_prompt_tokens"),
+        ("--ssl-keyfile-password x", "no password hides"),
+        ("--mirostat 2", "clients say it with each request"),
+        ("--models-dir /x", "--also names further models"),
+        ("--spec-type ngram-simple", "drafts are set by --speculative-config"),
     ],
 )
 def test_what_else_there_is_not(words: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -392,6 +421,13 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "--speculative-config: method: EAGLE9 is none of ngram" in capsys.readouterr().err
     assert main(["launch", "--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "few"]) == 2
     assert "num_draft_tokens" in capsys.readouterr().err
+    drafts = json.loads(read(*"--spec-method mtp --spec-tokens 2".split()).speculative_config or "")
+    assert drafts == {"method": "mtp", "num_speculative_tokens": 2}
+    file.write_text("spec-method: ngram\nspec-tokens: 3\n")
+    drafts = json.loads(read("--config", str(file)).speculative_config or "")
+    assert drafts == {"method": "ngram", "num_speculative_tokens": 3}
+    eplb = read(*"--enable-expert-parallel --enable-eplb --eplb-rebalance-num-iterations 500".split()).eplb_config
+    assert json.loads(eplb or "") == {"step_interval": 500}
     llm = read_options("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
     assert json.loads(llm.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 2}
 
@@ -415,7 +451,13 @@ def test_options_of_an_llm() -> None:
 def test_the_table_fits_the_options() -> None:
     fields = option_fields()
     assert {*SAME, *AUTOMATIC, *LISTS, *VALUES, *(field for field, _ in FIXED.values())} <= fields.keys()
-    assert WITH_VALUE <= MEANINGS.keys() and all(MEANINGS[name].refused for name in HARMLESS)
+    assert {field for field, _ in KEYS.values()} <= fields.keys()
+    assert all(MEANINGS[name].refused for name in HARMLESS)
+    reasons = [
+        name.partition("=")[0] for table in (NEEDLESS, REFUSED) for names in table.values() for name in names.split()
+    ]
+    ours = [*FIXED, *KEYS, *(name for names in SAME.values() for name in names.split())]
+    assert len(reasons + ours) == len(MEANINGS), "a name means one thing"
     assert not MEANINGS.keys() & {f"--{name.replace('_', '-')}" for name in fields}
     counted = sum(len(names.split()) for names in SAME.values())
     assert counted == sum(not (m.needless or m.refused or m.key or m.fixed is not None) for m in MEANINGS.values())

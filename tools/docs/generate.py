@@ -180,7 +180,8 @@ def _inside(kind: type) -> str:
 
 
 def _by_reason(names: dict[str, str]) -> str:
-    said = (f"- {reason}: {' '.join(f'`{name}`' for name in these.split())}" for reason, these in names.items())
+    plain = {reason: [name.partition("=")[0] for name in these.split()] for reason, these in names.items()}
+    said = (f"- {reason}: {' '.join(f'`{name}`' for name in these)}" for reason, these in plain.items())
     return "".join(f"{_wrapped(line)}\n" for line in said)
 
 
