@@ -12,7 +12,7 @@ import msgspec
 
 from ...options.config import Config, ConfigError
 from ..config_json import find_architecture, read_architecture
-from ..info import DEMO_FOLDER, ModelInfo, read_json, resolve_model
+from ..info import DEMO_FOLDER, ModelInfo, read_json, resolve_model, with_overrides
 from ..names import check_folder
 from .weight_files import check_weights
 
@@ -38,14 +38,14 @@ def find_weights(config: Config, model: ModelInfo, path: str) -> str:
 def _check_files(config: Config, model: ModelInfo, folder: Path) -> None:
     """The same shape, and whole. Of both counts config.json as it is read, not as it lies there."""
     check_folder(folder)
-    there = model
-    if folder != Path(model.folder).resolve():
-        tokenizer = model.tokenizer_folder or None
-        there = resolve_model(msgspec.structs.replace(config, model=str(folder), tokenizer=tokenizer))
-    values, own = (read_json(Path(one.folder) / "config.json") for one in (there, model))
+    is_other = folder != Path(model.folder).resolve()
+    there = with_overrides(config, folder) if is_other else folder
+    values, own = (read_json(one / "config.json") for one in (there, Path(model.folder)))
     if _fixed(values) != _fixed(own):
         names = sorted(name for name in {*values, *own} - FREE if values.get(name) != own.get(name))
         raise ConfigError(f"{folder} is another model: its config.json differs in {', '.join(names)}")
+    if is_other:
+        resolve_model(msgspec.structs.replace(config, model=str(folder), tokenizer=model.tokenizer_folder or None))
     if find_architecture(values, config.model_impl, config.quantization) is not None:
         check_weights(folder, read_architecture(values, quantization=config.quantization))
 

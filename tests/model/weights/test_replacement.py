@@ -46,6 +46,14 @@ def test_like_is_compared_with_like(folders: Path) -> None:
         find_weights(config, model, str(folders / "others" / "shape"))
 
 
+def test_another_model_is_told_as_such_whatever_else_is_wrong_with_it(folders: Path) -> None:
+    config, model = served(folders)
+    other = folders / "others" / "shape" / "config.json"
+    other.write_text(json.dumps(json.loads(other.read_text()) | {"vocab_size": "many"}))
+    with pytest.raises(ConfigError, match=r"is another model: its config.json differs in rope_theta, vocab_size$"):
+        find_weights(config, model, str(other.parent))
+
+
 def loaded(config: Config, model: ModelInfo, folder: Path) -> Path:
     """The folder of which a worker makes the model with these weights."""
     files = {"weights": WeightsRecord.create(1)}
