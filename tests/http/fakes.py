@@ -14,6 +14,7 @@ from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 from actorserve.actors.protocol.topics.prompts import Prompt
 from actorserve.http.dashboard.figures import PageEngine, PageFigures
+from actorserve.http.errors import ApiError
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Heard, Job
 from actorserve.http.generation.times import JobTimes
@@ -59,6 +60,9 @@ class FakeAdministration:
     def server_info(self, config_format: str) -> dict[str, Any]:
         return {"config_format": config_format}
 
+    def engine_loads(self) -> list[dict[str, float]]:
+        return []
+
 
 class FakeScaling:
     """Engines that a test says."""
@@ -87,7 +91,7 @@ class FakeEngine:
         self.released: asyncio.Queue[Job] = asyncio.Queue()
         self.running: list[Job] = []
         self.refusal: Exception | None = None
-        self.limit: Exception | None = None  # that a key has met
+        self.limit: ApiError | None = None  # that a key has met
         self.missing: list[str] = []
         self.asked: list[Any] = []
         self.index, self.frontends, self.alone = 0, 1, False
@@ -120,9 +124,8 @@ class FakeEngine:
     def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    def check_limits(self, account: Account) -> None:
-        if self.limit is not None:
-            raise self.limit
+    def check_limits(self, account: Account) -> tuple[dict[str, str], ApiError | None]:
+        return {"x-ratelimit-remaining-requests": "0"}, self.limit
 
     def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
         self.charged.append((account.name, prompt, completion))

@@ -133,6 +133,10 @@ class Administration:
         """Versions, options, the model and all actors."""
         return self._info.look(config_format)
 
+    def engine_loads(self) -> list[dict[str, float]]:
+        """Requests and tokens of each engine."""
+        return self._info.loads()
+
 
 def _check(answers: Iterable[Message]) -> None:
     """ApiError where an engine could not load the weights that were wanted."""

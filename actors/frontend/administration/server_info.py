@@ -1,4 +1,5 @@
-"""What `/server_info` says: versions, options, the model, what operators have asked for, and all actors.
+"""What `/server_info` says: versions, options, the model, what operators have asked for, and all actors; and what
+`/get_load` does.
 
 Everything lies in shared memory and /proc, so that it is answered whoever hangs.
 """
@@ -6,6 +7,7 @@ Everything lies in shared memory and /proc, so that it is answered whoever hangs
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from actorserve.shm.weights import WeightsRecord
 from ...protocol.served import ServedModel
 from ...runtime.process import Context
 from ...telemetry.discovery import without_secrets
+from ...telemetry.gauges import SchedulerGauge as Gauge
 from ...telemetry.snapshot import ActorStatus, SnapshotReader
 from ...telemetry.versions import versions
 
@@ -45,6 +48,25 @@ class ServerInfo:
             "versions": versions(),
             "engines": [self._engine(engine, offset) for engine, offset in enumerate(context.system.kv_map_offsets)],
             "actors": [_shown(actor) for actor in self._snapshots.look().actors],
+        }
+
+    def loads(self) -> list[dict[str, float]]:
+        """Of each engine, by SGLang's names: requests, and tokens that are kept of them or that wait for a row."""
+        system, first = self._context.system, self._context.config.first_engine
+        return [
+            self._load(first + actor.engine, actor.position, system.model_of(actor.engine).config.block_size)
+            for actor in system.of_kind("scheduler")
+        ]
+
+    def _load(self, rank: int, position: int, block_size: int) -> dict[str, float]:
+        gauges = self._context.board.gauges(position)
+        held = gauges[Gauge.BLOCKS_TOTAL] - gauges[Gauge.BLOCKS_FREE]
+        return {
+            "dp_rank": rank,
+            "num_reqs": gauges[Gauge.RUNNING] + gauges[Gauge.WAITING],
+            "num_waiting_reqs": gauges[Gauge.WAITING],
+            "num_tokens": held * block_size + gauges[Gauge.WAITING_TOKENS],
+            "ts_tic": time.perf_counter(),
         }
 
     def _engine(self, engine: int, offset: int) -> dict[str, Any]:

@@ -56,6 +56,9 @@ class Administered(Protocol):
     def server_info(self, config_format: str) -> dict[str, Any]:
         """Versions, options, the model and all actors."""
 
+    def engine_loads(self) -> list[dict[str, float]]:
+        """Requests and tokens of each engine, by SGLang's names."""
+
 
 class HasAdministration(Protocol):
     """The frontend's engine."""
@@ -74,6 +77,9 @@ class Administration:
     async def server_info(self, request: web.Request) -> web.Response:
         options = decode_query(ServerInfoOptions, request.query)
         return json_response(self._engine.administration.server_info(options.config_format))
+
+    async def engine_loads(self, request: web.Request) -> web.Response:
+        return json_response(self._engine.administration.engine_loads())
 
     async def start_profile(self, request: web.Request) -> web.Response:
         await self._engine.administration.start_profile(decode_query(ProfileOptions, request.query).seconds)

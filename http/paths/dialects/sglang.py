@@ -49,6 +49,7 @@ SGLANG: tuple[Route, ...] = (
         query=ModelQuery,
         statuses=MODEL,
     ),
+    Route("get", "/get_load", "administration.engine_loads", "Requests and tokens of each engine", list),
     Route(
         "get",
         "/health_generate",

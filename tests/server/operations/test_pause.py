@@ -13,7 +13,18 @@ import pytest
 
 from tests.support.selection import slow
 from tests.support.server import Server
-from tests.support.streams.operated import LONG, OPTIONS, PATIENCE_S, SHORT, Stream, ask, complete, expected, session_of
+from tests.support.streams.operated import (
+    ADMIN,
+    LONG,
+    OPTIONS,
+    PATIENCE_S,
+    SHORT,
+    Stream,
+    ask,
+    complete,
+    expected,
+    session_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +49,9 @@ async def test_what_was_kept_goes_on_where_it_stood(server: Server, clear: str) 
         other = asyncio.create_task(complete(session, **SHORT))
         done, _ = await asyncio.wait([stream.task, other], timeout=1.0)
         assert not done, "nothing is computed"
+        async with session.get("/get_load", headers=ADMIN) as answer:
+            (load,) = await answer.json()
+        assert (load["dp_rank"], load["num_reqs"]) == (0, 2) and load["num_tokens"] > load["num_waiting_reqs"] > 0
         assert (await ask(session, "post", "/resume"))["status"] == "resumed"
         await asyncio.wait_for(stream.task, PATIENCE_S)
         assert (stream.text, stream.finish_reason) == (text, "length")
