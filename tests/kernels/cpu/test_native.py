@@ -97,9 +97,12 @@ def test_products_of_floats_are_near_and_the_same_whatever_the_rows(
         library.set_threads(1)
         alone = torch.cat([product(row[None]) for row in x])
         assert (alone - exact).abs().max() < 1e-6 * inputs
-        for rows in (2, 3, 5, 33, 101):
+        for rows in (2, 3, 5, 16, 33, 48, 101):
             library.set_threads(rows % 3 + 1)
             assert torch.equal(product(x[:rows]), alone[:rows])
+            residual = x[:rows, :1].expand(-1, outputs).clone()
+            product.add_to(residual, x[:rows])
+            assert torch.equal(residual, x[:rows, :1] + alone[:rows])
         narrow = float_linear(library, weight, None)(x.bfloat16())
         assert torch.equal(narrow, float_linear(library, weight, None)(x.bfloat16().float()).bfloat16())
 
