@@ -23,7 +23,7 @@ from .sandbox import MAX_TEXT, make_environment
 from .switches import with_switches
 from .turns.alternation import alternating
 from .turns.before_calls import thought_before_calls
-from .turns.later_system import first_said_by_user, said_by_user
+from .turns.later_system import first_as_one, first_said_by_user, said_by_user
 
 __all__ = ["ChatTemplate", "TemplateProblem", "find_templates"]
 
@@ -93,7 +93,7 @@ def _rendered(chosen: Compiled, messages: list[dict[str, Any]], given: dict[str,
         return _as_given(chosen, messages, given, continued)
     except Declined as error:
         declined = error
-    for change in (thought_before_calls, said_by_user, alternating, first_said_by_user):
+    for change in (thought_before_calls, said_by_user, first_as_one, alternating, first_said_by_user):
         changed = change(messages)
         if changed is None:
             continue

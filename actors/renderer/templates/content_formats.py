@@ -17,7 +17,7 @@ from jinja2 import nodes
 from ...protocol.topics.arguments import ObjectText
 from .analysis import Uses
 from .problem import TemplateProblem
-from .turns.later_system import first_said_by_user, said_by_user
+from .turns.later_system import first_as_one, first_said_by_user, said_by_user
 from .turns.names import REASONING, RESULTS, SYSTEM, THINKING
 from .turns.rounds import answered_in_order, one_by_one
 
@@ -37,7 +37,8 @@ class Reads(NamedTuple):
     calls_for_none: bool = False  # of a message: it writes calls only where the content is none
     results: bool = False  # of a tool's result: it writes each part's text itself; this and what follows by probe.py
     one_call: bool = False  # of a message: it writes the first of its calls, or refuses several
-    one_system: bool = False  # of several messages of the system, it leaves some out
+    one_system: bool = False  # of several messages of the system amid others, it leaves out some
+    one_first: bool = False  # of the system and the developer, who speak first, it leaves out one
     first_system: bool = False  # of the system, it leaves out what does not stand first
     system_beside_user: bool = False  # of the system, it writes nothing where the user has not spoken last
     thinking_parts: bool = False  # of thinking: it writes parts of a content, and no field of the message
@@ -76,6 +77,8 @@ def _asks_short(template: nodes.Template) -> bool:
 def fit_all(messages: Iterable[dict[str, Any]], reads: Reads) -> list[dict[str, Any]]:
     """Copies of messages, as the template reads them."""
     messages = answered_in_order([*messages])
+    if reads.one_first:
+        messages = first_as_one(messages) or messages
     if reads.first_system or (reads.one_system and sum(one.get("role") in SYSTEM for one in messages) > 1):
         messages = said_by_user(messages) or messages
     if reads.system_beside_user and messages[-1].get("role") != "user":

@@ -35,7 +35,8 @@ def probed(template: jinja2.Template, reads: Reads) -> Reads:
     return reads._replace(
         results=reads.parts and reads.text and _writes_result_parts(template, reads),
         one_call=_writes_one_call(template, reads),
-        one_system=_leaves_out(template, reads, ("system", "developer", "user", "assistant", "system", "user")),
+        one_first=_leaves_out(template, reads, ("system", "developer", "user")),
+        one_system=_leaves_out(template, reads, ("system", "user", "assistant", "system", "user")),
         first_system=_leaves_out(template, reads, ("user", "assistant", "system", "user")),
         system_beside_user=_writes_system_beside_user(template, reads),
         thinking_parts=reads.thinking and _writes_thinking_parts(template, reads),

@@ -5,6 +5,8 @@ Agents send them amid conversations, and OpenAI's and Anthropic's models take th
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import takewhile
 from typing import Any
 
 from .alternation import alternating, joined
@@ -12,24 +14,29 @@ from .names import SYSTEM
 
 
 def said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """The conversation with one system message at most, its first; None if it has no others.
+    """The conversation whose system, and developer, speak once and first; None if they do.
 
     What the user says before or behind it becomes one message with it: some templates want turns to alternate.
     """
-    if not any(_is_system(message) for message in messages[1:]):
-        return None
     said: list[dict[str, Any]] = []
-    moved = False  # does the last one end with what the system said?
+    first, moved = True, False  # has the system alone spoken? does the last one end with what it said?
     for message in messages:
         last = said[-1] if said else {}
-        later = bool(said) and _is_system(message)
+        first = first and _is_system(message)
+        later = _is_system(message) and not first
         users = last.get("role") == "user" and (later or (moved and message.get("role") == "user"))
-        if users or (later and _is_system(last)):
+        if users or (first and last.get("role") == message.get("role")):
             said[-1] = joined(last, message)
         else:
             said.append({**message, "role": "user"} if later else message)
-        moved = later and not _is_system(last)
-    return said
+        moved = later
+    return None if said == messages else said
+
+
+def first_as_one(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The conversation with what the system and the developer say first as one message; None if it is."""
+    count = sum(1 for _ in takewhile(_is_system, messages))
+    return None if count < 2 else [reduce(joined, messages[:count]), *messages[count:]]
 
 
 def first_said_by_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
-from actorserve.actors.renderer.templates.turns.later_system import said_by_user
+from actorserve.actors.renderer.templates.turns.later_system import first_as_one, said_by_user
 
 from ..test_chat_template import make
 
@@ -40,6 +40,10 @@ def turns(*given: tuple[str, Any]) -> list[dict[str, Any]]:
         ([("user", "b"), ("tool", "r"), ("developer", "c")], [("user", "b"), ("tool", "r"), ("user", "c")]),
         ([("user", ""), ("system", "c")], [("user", "c")]),
         (
+            [("system", "a"), ("developer", "b"), ("developer", "c"), ("user", "d"), ("developer", "e")],
+            [("system", "a"), ("developer", "b\n\nc"), ("user", "d\n\ne")],
+        ),
+        (
             [("user", [{"type": "text", "text": "b"}]), ("system", "c")],
             [("user", [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}])],
         ),
@@ -51,9 +55,23 @@ def test_who_says_what(given: Turns, told: Turns) -> None:
     assert messages == turns(*given), "the conversation itself stays as it is"
 
 
-@pytest.mark.parametrize("given", [[("user", "a")], [("system", "a"), ("user", "b")], [("user", "a"), ("user", "b")]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        [("user", "a")],
+        [("system", "a"), ("user", "b")],
+        [("user", "a"), ("user", "b")],
+        [("system", "a"), ("developer", "b"), ("user", "c")],
+    ],
+)
 def test_where_there_is_none(given: Turns) -> None:
     assert said_by_user(turns(*given)) is None
+
+
+def test_what_is_said_first_as_one() -> None:
+    said = turns(("system", "a"), ("developer", "b"), ("user", "c"), ("system", "d"))
+    assert first_as_one(said) == turns(("system", "a\n\nb"), ("user", "c"), ("system", "d"))
+    assert first_as_one(said[2:]) is None and first_as_one(said[1:]) is None
 
 
 CONVERSATION: Turns = [("system", "a"), ("user", "b"), ("assistant", "c"), ("system", "d"), ("user", "e")]
@@ -110,8 +128,31 @@ OTHERS = "{% for m in messages if m.role in ('user', 'assistant') %}{{ m.role }}
 
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_a_template_that_leaves_some_out(name: str, tmp_path: Path) -> None:
-    said = [("system", "a"), ("developer", "b"), *CONVERSATION[1:]]
-    text = make(LEFT_OUT[name] + OTHERS, tmp_path).render(turns(*said))
-    assert text == "a\n\nb;user:b;assistant:c;user:d\n\ne;"
+    for role in ("system", "developer"):
+        text = make(LEFT_OUT[name] + OTHERS, tmp_path).render(turns(("system", "a"), (role, "b"), *CONVERSATION[1:]))
+        assert text == "a\n\nb;user:b;assistant:c;user:d\n\ne;"
     late = make(LEFT_OUT[name] + OTHERS, tmp_path).render(turns(*CONVERSATION[1:]))
     assert late == ("d;user:b;assistant:c;user:e;" if name == "but the last" else "user:b;assistant:c;user:d\n\ne;")
+
+
+KNOW_DEVELOPERS = {  # as gpt-oss', for which they are the system, and as Apertus', which writes both
+    "one": ("{% if messages[0].role in ('system', 'developer') %}{{ messages[0].content }};{% endif %}", "a\n\nb;"),
+    "both": (
+        "{% for m in messages[:2] if m.role in ('system', 'developer') %}{{ m.role }}:{{ m.content }};{% endfor %}",
+        "system:a;developer:b;",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOW_DEVELOPERS)
+def test_a_template_that_knows_developers(name: str, tmp_path: Path) -> None:
+    """What it writes as it is sent stays so."""
+    text, begin = KNOW_DEVELOPERS[name]
+    said = turns(("system", "a"), ("developer", "b"), *CONVERSATION[1:])
+    assert make(text + OTHERS, tmp_path).render(said) == begin + "user:b;assistant:c;user:d\n\ne;"
+
+
+def test_a_template_that_refuses_a_developer_beside_the_system(tmp_path: Path) -> None:
+    strict = "{% if messages[1].role == 'developer' %}{{ raise_exception('One of them.') }}{% endif %}" + STRICT
+    text = make(strict, tmp_path).render(turns(("system", "a"), ("developer", "b"), ("user", "c")))
+    assert text == "system:a\n\nb;user:c;"
