@@ -54,6 +54,7 @@ class MediaRules:
     embeds: bool = False  # embeddings are taken in the place of pictures
     changes: tuple[str, ...] = ()  # of `mm_processor_kwargs`, what requests may have
     pixels: int = 0  # that a picture may have
+    trusts_changes: bool = True  # requests may change how files are read and made small
 
     @property
     def names(self) -> str:
@@ -70,7 +71,8 @@ def media_rules(config: Config, model: ModelInfo, body_bytes: int) -> MediaRules
     most = {modality: min(MOST_MEDIA, limits.most(modality)) for modality in model.media}
     changes, pixels = tuple(model.media_changes), config.max_media_pixels
     local = config.allowed_local_media_path is not None
-    return MediaRules(most, body_bytes, local, config.enable_mm_embeds, changes, pixels)
+    trusts = config.trust_request_mm_kwargs
+    return MediaRules(most, body_bytes, local, config.enable_mm_embeds, changes, pixels, trusts)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,7 @@ class Settings:
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     trust_request_chat_template: bool = False
+    exclude_tools_when_tool_choice_none: bool = False
     admin_api_key: str | None = None
     allowed_origins: tuple[str, ...] = ("*",)
     allowed_methods: tuple[str, ...] = ("*",)

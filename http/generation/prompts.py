@@ -52,7 +52,7 @@ def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatP
         raise bad_request("add_generation_prompt must be false with continue_final_message.", "add_generation_prompt")
     prompt = ChatPrompt(
         messages,
-        tools=b"[%s]" % b",".join(map(bytes, request.tools)) if request.tools else None,
+        tools=_told_tools(request, settings),
         documents=_raw("documents", request.documents),
         template_kwargs=_raw("chat_template_kwargs", variables),
         add_generation_prompt=not go_on if add is None else add,
@@ -65,6 +65,16 @@ def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatP
         parts = (prompt.messages, prompt.tools, prompt.documents, prompt.template_kwargs)
         check_text_size(parts, settings.max_body_bytes)
     return prompt
+
+
+def _told_tools(request: ChatRequest, settings: Settings | None) -> bytes | None:
+    """The tools that the model is told of, as JSON. One whose input keeps to a grammar is called without a choice, by
+    structured_outputs: of it the model has to know.
+    """
+    left_out = settings is not None and settings.exclude_tools_when_tool_choice_none
+    if not request.tools or (left_out and request.tool_choice == "none" and not request.structured_outputs):
+        return None
+    return b"[%s]" % b",".join(map(bytes, request.tools))
 
 
 def check_template(request: ChatRequest, trusted: bool) -> None:

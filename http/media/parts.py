@@ -76,6 +76,7 @@ def with_reading(
         return changes
     if rules is None:
         raise bad_request(f"{READING}: this model takes text only.", READING)
+    _check_trusted(READING, rules)
     found = decode(ReadingChanges, msgspec.json.encode(reading), READING)
     frames: dict[str, Any] = {} if found.video is None else msgspec.to_builtins(found.video)
     if frames and not FRAMES_CHANGED.issubset(rules.changes):
@@ -89,6 +90,7 @@ def checked_changes(given: dict[str, Any] | None, rules: MediaRules | None) -> b
         return b""
     if rules is None:
         raise bad_request(f"{CHANGES}: this model takes text only.", CHANGES)
+    _check_trusted(CHANGES, rules)
     found = decode(ProcessorChanges, msgspec.json.encode(given), CHANGES)
     for name in found.__struct_fields__:
         if getattr(found, name) is not None and name not in rules.changes:
@@ -98,6 +100,11 @@ def checked_changes(given: dict[str, Any] | None, rules: MediaRules | None) -> b
         text = f"{CHANGES}: at most {rules.pixels} pixels are taken (--max-media-pixels)."
         raise bad_request(text, CHANGES)
     return msgspec.json.encode(found)
+
+
+def _check_trusted(field: str, rules: MediaRules) -> None:
+    if not rules.trusts_changes:
+        raise bad_request(f"{field}: it is taken from requests only with --trust-request-mm-kwargs.", field)
 
 
 def source_of_url(modality: str, url: str | None, field: str, local_files: bool, uuid: str = "") -> MediaSource:

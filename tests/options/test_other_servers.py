@@ -230,7 +230,7 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
         ('--additional-config {"a":1}', "there are no platforms of other packages"),
         ("--enable-per-request-metrics", "clients ask for it by return_metrics"),
         ("--stream-response-default-include-usage", "clients say it with each request"),
-        ("--watermark-config {}", "texts have no watermark"),
+        ("--watermark-config {}", "by watermarking_config with each request"),
         ("--max-num-active-seqs 4", "--max-num-seqs says how many sequences run"),
         ("--lora-target-modules q_proj v_proj", "all the parts of a model that it has weights for"),
         ("--enable-priority-scheduling", "runs lower numbers first"),

@@ -60,6 +60,9 @@ class MediaOptions(ToolOptions, frozen=True, kw_only=True):
         str | None,
         Meta(description="for the model's own processor of pictures, if not as its files say: JSON"),
     ] = None
+    trust_request_mm_kwargs: Annotated[
+        bool, Meta(description="requests may change both, by mm_processor_kwargs and media_io_kwargs")
+    ] = True
     enable_mm_embeds: Annotated[
         bool,
         Meta(description="requests may give embeddings in the place of pictures (image_embeds): for trusted clients"),

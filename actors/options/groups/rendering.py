@@ -41,6 +41,9 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
     trust_request_chat_template: Annotated[
         bool, Meta(description="take chat templates from requests, too; they are programs, if in a sandbox")
     ] = False
+    exclude_tools_when_tool_choice_none: Annotated[
+        bool, Meta(description='the model is told of no tools where a request says "tool_choice": "none"')
+    ] = False
     response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (
         "assistant"
     )

@@ -63,7 +63,7 @@ REFUSED = {
     "an adapter changes all the parts of a model that it has weights for": "--lora-target-modules",
     "--reasoning-parser says how the model marks its thinking": "--reasoning-config",
     "the prompt is made by the chat template of the model, or that of --chat-template": "--cohere-format",
-    "texts have no watermark": "--watermark-config",
+    "clients ask for a watermark by watermarking_config with each request": "--watermark-config",
     "models write from the first token to the last, each after those before it": "--diffusion-config -dc",
     "tokens are drawn from what the model says, never given": "--enable-trace-replay",
     "/update_weights_from_disk takes other weights, with --admin-api-key": "--weight-transfer-config",

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actorserve.http.errors import ApiError
 from actorserve.http.generation import prompts
 from actorserve.http.generation.prepare import ask_chat
 from actorserve.http.generation.prompts import chat_prompt, check_messages
@@ -32,6 +33,34 @@ def test_a_request_says_more_than_the_option(asked: dict[str, Any], given: dict[
     settings = replace(SETTINGS, template_kwargs={"enable_thinking": True, "style": "short"})
     request = msgspec.json.decode(json.dumps({"messages": HI, **asked}), type=ChatRequest)
     assert json.loads(chat_prompt(request, settings).template_kwargs or b"") == given
+
+
+@pytest.mark.parametrize(
+    ("choice", "more", "told"),
+    [("none", {}, False), ("auto", {}, True), (None, {}, True), ("none", {"structured_outputs": {"regex": "a"}}, True)],
+)
+def test_tools_that_may_not_be_called_are_left_out_where_that_is_asked_for(
+    choice: str | None, more: dict[str, Any], told: bool
+) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    body = {"messages": HI, "tools": tools, "tool_choice": choice} | more
+    request = msgspec.json.decode(json.dumps(body), type=ChatRequest)
+    assert json.loads(chat_prompt(request, SETTINGS).tools or b"null") == tools
+    settings = replace(SETTINGS, exclude_tools_when_tool_choice_none=True)
+    assert json.loads(chat_prompt(request, settings).tools or b"null") == (tools if told else None)
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [("mm_processor_kwargs", {"num_frames": 2}), ("media_io_kwargs", {"video": {"num_frames": 2}})],
+)
+def test_requests_may_be_kept_from_changing_how_pictures_are_read(field: str, given: dict[str, Any]) -> None:
+    rules = MediaRules({"image": 1, "video": 1}, 1000, False, changes=("fps", "num_frames"), trusts_changes=False)
+    body = {"messages": HI, field: given}
+    request = msgspec.json.decode(json.dumps(body), type=ChatRequest)
+    chat_prompt(request, replace(SETTINGS, media=replace(rules, trusts_changes=True)))
+    with pytest.raises(ApiError, match=f"^{field}: it is taken from requests only with --trust-request-mm-kwargs"):
+        chat_prompt(request, replace(SETTINGS, media=rules))
 
 
 async def test_whoever_makes_a_request_s_job_knows_its_processors() -> None:
