@@ -42,7 +42,7 @@ class Prompts:
         self.tokenizer = load_tokenizer(context.model)
         self.segments = SegmentCache(self.tokenizer)
         self._pooled = PooledTexts(self.tokenizer, context.model)
-        self.template = ChatTemplate(context.config, context.model)
+        self.template = ChatTemplate(context.config, context.model, context.status.beat)
         self._escaping: Escaping | None = None
         if context.config.escape_special_tokens:
             self._escaping = Escaping(self.tokenizer, find_templates(context.config, context.model).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jinja2
@@ -28,12 +29,14 @@ class Compiled(NamedTuple):
     from_request: bool = False
 
 
-def compile_template(environment: jinja2.Environment, source: str, content_format: str) -> Compiled:
-    """ValueError says what is wrong with it, and where."""
+def compile_template(
+    environment: jinja2.Environment, source: str, content_format: str, beat: Callable[[], None] = lambda: None
+) -> Compiled:
+    """ValueError says what is wrong with it, and where. `beat` is called as it gets on."""
     try:
         tree = environment.parse(source)
         template = environment.from_string(source)
-        reads = probed(template, read_forms(tree, content_format))
+        reads = probed(template, read_forms(tree, content_format), beat)
         return Compiled(source, template, reads, read_switches(tree))
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno}: {error.message}") from None
@@ -46,9 +49,12 @@ def compile_template(environment: jinja2.Environment, source: str, content_forma
 class RequestTemplates:
     """Compiles what clients send, in the same sandbox; the least recently used are forgotten first."""
 
-    def __init__(self, environment: jinja2.Environment, content_format: str) -> None:
+    def __init__(
+        self, environment: jinja2.Environment, content_format: str, beat: Callable[[], None] = lambda: None
+    ) -> None:
         self._environment = environment
         self._content_format = content_format
+        self._beat = beat
         self._kept: OrderedDict[str, Compiled] = OrderedDict()
 
     def __len__(self) -> int:
@@ -68,7 +74,7 @@ class RequestTemplates:
             self._kept.move_to_end(source)
             return found
         try:
-            made = compile_template(self._environment, source, self._content_format)
+            made = compile_template(self._environment, source, self._content_format, self._beat)
         except ValueError as error:
             problem = OutOfMemory if isinstance(error.__cause__, MemoryError) else TemplateProblem
             raise problem(f"chat_template: {error}", "chat_template") from None

@@ -7,7 +7,7 @@ whether to think by the names that it has for that (switches.py).
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jinja2
@@ -36,7 +36,8 @@ TOO_MUCH = (*FAULTS, *NO_MEMORY, jinja2.TemplateError)
 class ChatTemplate:
     """All templates of one model, compiled, and those that came with requests."""
 
-    def __init__(self, config: Config, model: ModelInfo) -> None:
+    def __init__(self, config: Config, model: ModelInfo, beat: Callable[[], None] = lambda: None) -> None:
+        """`beat` is called as a request's template is tried, which is more than to render it."""
         content_format = config.chat_template_content_format
         environment = make_environment()
         self._compiled: dict[str, Compiled] = {}
@@ -45,7 +46,7 @@ class ChatTemplate:
                 self._compiled[name] = compile_template(environment, source, content_format)
             except ValueError as error:
                 raise ConfigError(f"{template_place(config, model, name)}: {error}") from None
-        self._requested = RequestTemplates(environment, content_format)
+        self._requested = RequestTemplates(environment, content_format, beat)
         self._special = special_tokens(model)
 
     def render(

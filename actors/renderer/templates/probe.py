@@ -6,6 +6,7 @@ What a template refuses for other reasons changes nothing: that is for who rende
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from .problem import FAULTS, NO_MEMORY
 from .turns.names import SYSTEM, THINKING
 
 Messages = list[dict[str, Any]]
+Write = Callable[[Messages, Reads], str | None]
 WORDS = ("the first words", "the second words", "the third words")
 LOOK = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
 GIVEN: dict[str, Any] = {
@@ -30,52 +32,58 @@ MAX_PIECES = 10_000  # of the text that is looked at
 AS_OBJECT = re.compile(rf"text\\*['\"]\s*:\s*\\*['\"]{WORDS[0]}")  # a part as Python writes it, or JSON
 
 
-def probed(template: jinja2.Template, reads: Reads) -> Reads:
-    """What it reads, with what is found by trying."""
+def probed(template: jinja2.Template, reads: Reads, beat: Callable[[], None] = lambda: None) -> Reads:
+    """What it reads, with what is found by trying. `beat` is called behind each try, a rendering of its own."""
+
+    def write(messages: Messages, given: Reads) -> str | None:
+        text = _written(template, messages, given)
+        beat()
+        return text
+
     return reads._replace(
-        results=reads.parts and reads.text and _writes_result_parts(template, reads),
-        one_call=_writes_one_call(template, reads),
-        one_first=_leaves_out(template, reads, ("system", "developer", "user")),
-        one_system=_leaves_out(template, reads, ("system", "user", "assistant", "system", "user")),
-        first_system=_leaves_out(template, reads, ("user", "assistant", "system", "user")),
-        system_beside_user=_writes_system_beside_user(template, reads),
-        thinking_parts=reads.thinking and _writes_thinking_parts(template, reads),
+        results=reads.parts and reads.text and _writes_result_parts(write, reads),
+        one_call=_writes_one_call(write, reads),
+        one_first=_leaves_out(write, reads, ("system", "developer", "user")),
+        one_system=_leaves_out(write, reads, ("system", "user", "assistant", "system", "user")),
+        first_system=_leaves_out(write, reads, ("user", "assistant", "system", "user")),
+        system_beside_user=_writes_system_beside_user(write, reads),
+        thinking_parts=reads.thinking and _writes_thinking_parts(write, reads),
     )
 
 
-def _writes_result_parts(template: jinja2.Template, reads: Reads) -> bool:
+def _writes_result_parts(write: Write, reads: Reads) -> bool:
     """Of a tool's result, the text of each part?"""
     parts = [{"type": "text", "text": words} for words in WORDS]
-    text = _written(template, reads._replace(results=True), [ASKED, _called(WORDS[0]), _result(0, parts)])
+    text = write([ASKED, _called(WORDS[0]), _result(0, parts)], reads._replace(results=True))
     return _has(text, *WORDS) and AS_OBJECT.search(text or "") is None
 
 
-def _writes_one_call(template: jinja2.Template, reads: Reads) -> bool:
+def _writes_one_call(write: Write, reads: Reads) -> bool:
     """Of several, the first alone; or does it refuse them?"""
     one, two = [ASKED, _called(WORDS[0]), _result(0)], [ASKED, _called(*WORDS[:2]), _result(0), _result(1)]
-    return _has(_written(template, reads, one), WORDS[0]) and not _has(_written(template, reads, two), *WORDS[:2])
+    return _has(write(one, reads), WORDS[0]) and not _has(write(two, reads), *WORDS[:2])
 
 
-def _leaves_out(template: jinja2.Template, reads: Reads, roles: tuple[str, ...]) -> bool:
+def _leaves_out(write: Write, reads: Reads, roles: tuple[str, ...]) -> bool:
     """Of what the system and the developer say, some?"""
     words = WORDS[: sum(role in SYSTEM for role in roles)]
     said = iter(words)
     messages = [{"role": role, "content": next(said) if role in SYSTEM else "So."} for role in roles]
-    text = _written(template, reads, messages)
-    return text is not None and not _has(text, *words) and _has(_written(template, reads, [TOLD, ASKED]), WORDS[0])
+    text = write(messages, reads)
+    return text is not None and not _has(text, *words) and _has(write([TOLD, ASKED], reads), WORDS[0])
 
 
-def _writes_system_beside_user(template: jinja2.Template, reads: Reads) -> bool:
+def _writes_system_beside_user(write: Write, reads: Reads) -> bool:
     """Of what the system says, nothing behind a result, though else it does?"""
-    text = _written(template, reads, [TOLD, ASKED, _called("here"), _result(0)])
-    return text is not None and not _has(text, WORDS[0]) and _has(_written(template, reads, [TOLD, ASKED]), WORDS[0])
+    text = write([TOLD, ASKED, _called("here"), _result(0)], reads)
+    return text is not None and not _has(text, WORDS[0]) and _has(write([TOLD, ASKED], reads), WORDS[0])
 
 
-def _writes_thinking_parts(template: jinja2.Template, reads: Reads) -> bool:
+def _writes_thinking_parts(write: Write, reads: Reads) -> bool:
     """Of what an assistant has thought, parts of its content alone?"""
     call = _called(WORDS[0])
     field, part = call | {"reasoning_content": WORDS[1]}, {"type": THINKING, "thinking": WORDS[1]}
-    texts = [_written(template, reads, [ASKED, turn, _result(0)]) for turn in (field, call | {"content": [part]})]
+    texts = [write([ASKED, turn, _result(0)], reads) for turn in (field, call | {"content": [part]})]
     return [_has(text, WORDS[1]) for text in texts] == [False, True]
 
 
@@ -93,7 +101,7 @@ def _has(text: str | None, *words: str) -> bool:
     return text is not None and all(one in text for one in words)
 
 
-def _written(template: jinja2.Template, reads: Reads, messages: Messages) -> str | None:
+def _written(template: jinja2.Template, messages: Messages, reads: Reads) -> str | None:
     """None where it refuses them."""
     given = {**GIVEN, "messages": fit_all(messages, reads)}
     try:

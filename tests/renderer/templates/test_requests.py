@@ -91,6 +91,15 @@ def test_those_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.template.render() == "x" * 1001 and len(templates) == 0
 
 
+def test_a_renderer_does_not_stand_still_while_one_is_tried() -> None:
+    """How slow a template is, its first rendering takes no longer than any: each try is one of its own."""
+    environment, seen = make_environment(), list[str]()
+    environment.globals["seen"] = lambda: seen.append("rendered")
+    RequestTemplates(environment, "auto", lambda: seen.append("beat")).get("{{ seen() }}{{ messages[0].content }}")
+    assert seen[1::2] == ["beat"] * len(seen[::2]) and seen[::2] == ["rendered"] * len(seen[1::2])
+    assert len(seen) > 2
+
+
 def test_what_failed_is_not_kept() -> None:
     templates = RequestTemplates(make_environment(), "auto")
     for _ in range(2):
