@@ -21,12 +21,11 @@ class Ending:
         """Whoever waits is told that there will be no answer."""
         return any(self._board.order(position) is Order.GIVE_UP for position in self._frontends)
 
-    def cut_off(self, left: int) -> int:
-        """How many requests ended with it, of which so many were `left` at the last look: they were told so, or their
-        frontend was killed with them in hand.
-        """
-        in_hand = sum(self._board.gauge(position, FrontendGauge.IN_FLIGHT) for position in self._frontends)
-        return max(in_hand, left if self.gives_up else 0)
+    @property
+    def cut_off(self) -> int:
+        """How many requests ended with it: they were told so, or their frontend was killed with them in hand."""
+        board = self._board
+        return sum(max(board.left(at), board.gauge(at, FrontendGauge.IN_FLIGHT)) for at in self._frontends)
 
 
 def watch_ending(server: RunningServer) -> Ending | None:

@@ -139,11 +139,13 @@ class Memory:
         self.raise_incarnation(spec)
         return BoardWriter(self.board, spec.position, kept=kind_of(spec.kind).kept, pid=pid)
 
-    def order(self, actor: ActorSpec, order: Order) -> None:
-        """Tell an actor, in this life of it and in those to come; who gives up already goes on with that."""
+    def order(self, actor: ActorSpec, order: Order, left: int = 0) -> None:
+        """Tell an actor, in this life of it and in those to come; who gives up already goes on with that. `left`: the
+        requests that it gives up.
+        """
         if self.board.order(actor.position) is Order.GIVE_UP:
             return
-        self.board.set_order(actor.position, order)
+        self.board.set_order(actor.position, order, left)
         wake(self.eventfds[actor.name])
 
     def park(self, actor: ActorSpec, why: Parked) -> None:

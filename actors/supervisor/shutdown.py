@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from actorserve.shm.board.board import Order
 
 from ..protocol.kinds import KINDS
+from ..telemetry.gauges import FrontendGauge
 from .timeouts import KILL_S, STOP_S
 
 if TYPE_CHECKING:
@@ -123,8 +124,10 @@ class Shutdown:
         if self._at_once:
             return
         self._at_once = True
+        memory = self._supervisor.memory
         for child in self._frontends:
-            self._supervisor.memory.order(child.spec, Order.GIVE_UP)
+            left = memory.board.gauge(child.spec.position, FrontendGauge.IN_FLIGHT)
+            memory.order(child.spec, Order.GIVE_UP, left)
         asyncio.get_running_loop().call_later(STOP_S, self._too_late)
 
     async def _end_at_once(self) -> None:

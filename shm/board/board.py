@@ -1,7 +1,8 @@
 """The board: a few words about every actor that anyone may read, also while the actor hangs.
 
 Layout of an actor's block, in words:
-    line 0      incarnation, start (ns), how the life before ended, order, parked, renewals (2), rests   the supervisor
+    line 0      incarnation, start (ns), how the life before ended, left << 32 | order, parked, renewals (2), rests
+                the supervisor
     line 1      incarnation << 32 | state, pid, heartbeat (ns), in_flight, tries, given up     the actor
     lines 2..6  GAUGES general words, whose names are not known here     the actor
 What an actor says of itself counts only if its state word carries the supervisor's incarnation: a dead one's does not.
@@ -10,7 +11,7 @@ and the general words that count: a successor goes on from where its predecessor
 
 The order counts for this life of an actor and those to come: one that is started behind it finds it, too. GIVE_UP is
 never taken back; END is, for the successor of one that was ended to be replaced. Its writer wakes the actor behind the
-store. If it dies in between, so does the whole server.
+store. If it dies in between, so does the whole server. `left` is how many requests the actor had when it was given.
 
 Renewals are lives that have ended to be replaced, as they do to fall asleep or to wake: no deaths. Their number is
 stored before the incarnation for which it holds, at the place of its parity: who reads an incarnation finds its number.
@@ -150,11 +151,15 @@ class Board:
 
     def order(self, index: int) -> Order:
         """What the supervisor wants of the actor."""
-        return Order(self.words[self.word(index, ORDER)])
+        return Order(self.words[self.word(index, ORDER)] & LOW32)
 
-    def set_order(self, index: int, order: Order) -> None:
+    def left(self, index: int) -> int:
+        """How many requests the actor had when it was told to give up; 0 before."""
+        return self.words[self.word(index, ORDER)] >> 32
+
+    def set_order(self, index: int, order: Order, left: int = 0) -> None:
         """The supervisor's: to be stored before the signal that goes with it, and before a life begins."""
-        self.words[self.word(index, ORDER)] = order
+        self.words[self.word(index, ORDER)] = left << 32 | order
 
     def parked(self, index: int) -> Parked:
         """Why no life of the actor is wanted; nothing if one is."""

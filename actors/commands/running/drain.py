@@ -90,7 +90,7 @@ def _follow(server: RunningServer, process: int, ending: Ending | None, left: in
             print(f"{_requests(left)} left", flush=True)
     os.close(process)
     is_late = time.monotonic() >= over
-    if cut_off := (left if is_late else 0) if ending is None else ending.cut_off(left):
+    if cut_off := (left if is_late else 0) if ending is None else ending.cut_off:
         why = "time was up" if is_late else "the server was ended"
         print(f"actorserve: error: {why} with {_requests(cut_off)} left, cut off", file=sys.stderr)
         return FAILED

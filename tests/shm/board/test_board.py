@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from actorserve.shm.board import board as module
-from actorserve.shm.board.board import GAUGES, ActorState, Board, BoardWriter, board_bytes
+from actorserve.shm.board.board import GAUGES, ActorState, Board, BoardWriter, Order, board_bytes
 from actorserve.shm.segment import Segment
 
 from ..aborting import every_state
@@ -42,6 +42,13 @@ def test_an_actor_speaks() -> None:
     writer.beat()
     assert board.snapshot(1).heartbeat_ns > snapshot.heartbeat_ns
     assert [board.snapshot(other).pid for other in (0, 2)] == [0, 0]
+
+
+def test_an_order_says_how_many_requests_are_left() -> None:
+    board = new_board()
+    board.set_order(1, Order.GIVE_UP, 3)
+    assert board.order(1) is Order.GIVE_UP and board.left(1) == 3
+    assert board.order(0) is Order.NONE and board.left(0) == 0
 
 
 def test_gauges() -> None:
