@@ -185,6 +185,7 @@ class Settings:
     response_role: str = "assistant"
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
     fingerprint: str = ""  # of version, model and what of the options answers depend on
+    told_fingerprint: str | None = None  # to clients in its place; "": none
     io_processor: bool = False  # requests may give data to a plugin
     prompt_embeds: bool = False  # prompts may be embeddings
     keep_alive_s: float = 0.0  # between two comments of a stream that has nothing to say; 0: none

@@ -72,6 +72,7 @@ def _settings(
         keep_alive_s=config.sse_keep_alive_interval,
         realtime_idle_s=config.realtime_idle_timeout,
         fingerprint=fingerprint_of(config, model),
+        told_fingerprint=None if config.fingerprint_mode == "full" else config.fingerprint_value or "",
         tools=engine.tools if config.has_tools else None,
         plugins=plugins_of(config),
         watermarks=not check_gpu(config),

@@ -62,6 +62,8 @@ def check_config(config: Config) -> None:
 def _check_serving(config: Config) -> None:
     if not all(config.served_model_name):
         raise ConfigError("--served-model-name: one of the names is empty")
+    if (config.fingerprint_mode == "custom") != (config.fingerprint_value is not None):
+        raise ConfigError("--fingerprint-value: it is given with --fingerprint-mode custom, and only then")
     if config.otlp_traces_endpoint is not None:
         from .serving.otlp import trouble_with
 

@@ -85,6 +85,7 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     | {"bf16": "bfloat16", "float": "float32", "fp32": "float32", "f32": "float32"},
     "device": {"gpu": "cuda"},
     "generation_config": {"vllm": "none"},
+    "fingerprint_mode": {"hash": "full"},  # it tells no number of workers
     "quantization": {"null": "auto", "awq_marlin": "awq", "gptq_marlin": "gptq"}
     | {"gptq_v2": "gptq", "inc": "auto-round", "auto_round": "auto-round", "ct": "compressed-tensors"}
     | {"auto_awq": "awq", "cpu_awq": "awq", "auto_gptq": "gptq", "gpt_oss_mxfp4": "mxfp4", "moe_wna16": "auto"}

@@ -154,7 +154,8 @@ class Answering:
             int(time.time()),
             wants,
         )
-        return Answer(*about, request[REQUEST_ID] if named_so else "", self.settings.fingerprint)
+        settings, name = self.settings, request[REQUEST_ID] if named_so else ""
+        return Answer(*about, name, settings.fingerprint, told_fingerprint=settings.told_fingerprint)
 
     async def key(self, request: web.Request, raw: bytes, owner: int | None) -> Key | None:
         """The request's key; this frontend handles it. Another's request is given to that one, if nothing of its answer

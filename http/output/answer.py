@@ -62,6 +62,7 @@ class Answer:
     fingerprint: str = ""  # of what made it
     times: Callable[[], JobTimes] = JobTimes
     prompt_texts: list[str] = field(default_factory=list)  # of each prompt, where they are wanted
+    told_fingerprint: str | None = None  # to the client; None: that of what made it
 
     @property
     def id(self) -> str:
@@ -71,7 +72,8 @@ class Answer:
     def head(self, streamed: bool) -> dict[str, Any]:
         """The fields that stand before the choices."""
         kind = ("chat.completion.chunk" if streamed else "chat.completion") if self.chat else "text_completion"
-        fingerprint = {"system_fingerprint": self.fingerprint} if self.fingerprint else {}
+        told = self.fingerprint if self.told_fingerprint is None else self.told_fingerprint
+        fingerprint = {"system_fingerprint": told} if told else {}
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model} | fingerprint
 
     def echo(self, prompt: int) -> str:

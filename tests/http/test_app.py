@@ -181,6 +181,18 @@ async def test_a_clients_own_name_is_in_the_answers_id() -> None:
         assert told["id"].startswith("cmpl-") and "mine" not in told["id"]  # who repeats it may call it otherwise
 
 
+@pytest.mark.parametrize(("told", "expected"), [(None, "fp_1"), ("mine", "mine"), ("", None)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_fingerprint_is_what_the_operator_says(stream: bool, told: str | None, expected: str | None) -> None:
+    async with serving(fingerprint="fp_1", told_fingerprint=told) as served:
+        client = await served.client()
+        client.send("POST", "/v1/chat/completions", {"messages": HI, "stream": stream})
+        finish_all(await served.job())
+        body = (await client.answer()).body
+        first = body.split(b"\n")[0].removeprefix(b"data: ") if stream else body
+        assert json.loads(first).get("system_fingerprint") == expected
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_times_are_told_to_who_asks(stream: bool) -> None:
     async with serving(response_role="bot") as served:

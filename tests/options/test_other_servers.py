@@ -106,6 +106,8 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--device-memory-utilization 0.7 --renderer-num-workers 2", {"gpu_memory_utilization": 0.7, "renderers": 2}),
         ('--limit-mm-data-per-request {"image":1}', {"limit_mm_per_prompt": '{"image":1}'}),
         ("--log-requests-format json", {"log_format": "json"}),
+        ("--fingerprint-mode hash", {}),
+        ("--fingerprint-mode custom --fingerprint-value a", {"fingerprint_mode": "custom", "fingerprint_value": "a"}),
         ("--video-pruning-rate 0.0 --offload-group-size 0 --moe-dense-tp-size 1 --spec-type none", {}),
     ],
 )
@@ -430,6 +432,12 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(eplb or "") == {"step_interval": 500}
     llm = read_options("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
     assert json.loads(llm.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 2}
+
+
+@pytest.mark.parametrize("words", ["--fingerprint-mode custom", "--fingerprint-value a"])
+def test_a_fingerprint_is_given_where_it_is_told(words: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--fingerprint-value: it is given with"):
+        read(*words.split())
 
 
 def test_options_of_an_llm() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ..choices import MOST_SECONDS, LogFormat, LogLevel, NonNegative, Port, Positive
+from ..choices import MOST_SECONDS, FingerprintMode, LogFormat, LogLevel, NonNegative, Port, Positive
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +87,17 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     enable_request_id_headers: Annotated[bool, Meta(description="answers have an X-Request-Id, the request's own")] = (
         True
     )
+    fingerprint_mode: Annotated[
+        FingerprintMode,
+        Meta(
+            description="system_fingerprint of answers: full (a digest of version, model and way to compute it), none "
+            "(it is left out), custom (--fingerprint-value)"
+        ),
+    ] = "full"
+    fingerprint_value: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(description="what it is with --fingerprint-mode custom"),
+    ] = None
     served_model_name: Annotated[
         list[str], Meta(description="names under which clients ask for the model; the first stands in answers")
     ] = []
