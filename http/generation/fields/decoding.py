@@ -81,9 +81,10 @@ def _decoded(kind: type[T], body: bytes) -> T:
             raise
         if (name := EMPTY_OBJECT.search(str(error))) is not None and (changed := _with_object(body, name[1])):
             return _decoded(kind, changed)
-        if "got `float`" not in str(error):
+        whole = STRING_OR_NUMBER.sub(_as_integer, body) if "got `float`" in str(error) else body
+        if whole == body:
             raise
-        return msgspec.json.decode(STRING_OR_NUMBER.sub(_as_integer, body), type=kind)
+        return _decoded(kind, whole)
 
 
 def _with_object(body: bytes, name: str) -> bytes | None:

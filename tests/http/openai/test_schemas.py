@@ -13,6 +13,7 @@ from actorserve.actors.protocol.topics.prompts import TextPrompt, TokenPrompt
 from actorserve.http.anthropic.schemas import CountRequest, MessagesRequest
 from actorserve.http.cohere.schemas import CohereChatRequest
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.fields.ranges import MAX_CHOICES, MAX_STOP_LENGTH, MAX_STOPS
 from actorserve.http.generation.fields.unsupported import NOT_BUILT, OF_CHATS, check_built, read
 from actorserve.http.llamacpp.schemas import LlamaCompletionRequest
@@ -293,6 +294,17 @@ def calls_with(field: str) -> list[Any]:
 def test_clients_defaults_are_taken(field: str, value: Any) -> None:
     for call in calls_with(field):
         assert call(seed=1, **{field: value}) == call(seed=1)
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"max_tokens":10.0,"logit_bias":[],"n":2.0%s}', b'{"logit_bias":[],"n":2.0,"max_tokens":10.0%s}']
+)
+def test_one_leniency_is_not_in_the_way_of_another(body: bytes) -> None:
+    rest = b',"messages":[{"role":"user","content":"hi"}]'
+    found = decode(ChatRequest, body % rest)
+    assert (found.max_tokens, found.n, found.logit_bias) == (10, 2, {})
+    with pytest.raises(ApiError, match="max_tokens: Expected `int"):
+        decode(ChatRequest, body.replace(b"10.0", b"10.5") % rest)
 
 
 def test_an_array_that_holds_something_is_no_object() -> None:
