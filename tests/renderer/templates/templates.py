@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import more, schemas, thinking
+from .formats import more, schemas, thinking
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
