@@ -27,6 +27,7 @@ from functools import partial
 import msgspec
 
 from actorserve.http.dashboard.figures import PageFigures
+from actorserve.http.errors import ApiError
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Engine, Heard, Job
 from actorserve.http.generation.times import JobTimes
@@ -161,9 +162,9 @@ class FrontendEngine(Engine):
         assert self.accounts.quotas is not None
         return self.accounts.quotas.turn(account)
 
-    def check_limits(self, account: Account) -> None:
-        if self.accounts.quotas is not None:
-            self.accounts.quotas.check(account)
+    def check_limits(self, account: Account) -> tuple[dict[str, str], ApiError | None]:
+        assert self.accounts.quotas is not None
+        return self.accounts.quotas.check(account)
 
     def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
         if self.accounts.quotas is not None:

@@ -291,6 +291,7 @@ class Hearing(msgspec.Struct, array_like=True, frozen=True, gc=False):
     detects: bool = False  # the first token is the likeliest of its languages
     forced: list[int] = []  # then these
     timestamps: bool = False
+    language: str = ""  # its code, where the prompt says it
 
 
 class Rendition(msgspec.Struct, array_like=True, frozen=True, gc=False):

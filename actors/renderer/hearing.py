@@ -84,7 +84,7 @@ class Hearer:
         else:
             begun += [speech.languages[prompt.language], *task] if speech.languages else []
             begun += marks
-            hearing = Hearing(timestamps=prompt.timestamps)
+            hearing = Hearing(timestamps=prompt.timestamps, language=prompt.language)
         read = [self._encoder.filler] * self._encoder.longest
         return lay_out(self._encoder, self._block_size, read, begun, hearing=hearing)
 

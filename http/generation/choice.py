@@ -47,6 +47,7 @@ class Choice:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     opened: bool = False  # the answer begins inside the model's thinking
+    language: str = ""  # of a sound, in which its prompt has it written down
     characters: int = 0  # received so far
     tokens: int = 0
     thought: int = 0  # of them, tokens of thinking

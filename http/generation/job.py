@@ -91,11 +91,11 @@ class Job:
         self._touched: dict[int, None] = {}
         self._open = len(self.choices)
 
-    def rendered(self, index: int, prompt_tokens: int, opened: bool = False) -> None:
+    def rendered(self, index: int, prompt_tokens: int, opened: bool = False, language: str = "") -> None:
         """A choice's prompt is in the request table. It may be said again."""
         choice = self.choices[index]
         if not choice.prompt_tokens:
-            choice.prompt_tokens, choice.opened = prompt_tokens, opened
+            choice.prompt_tokens, choice.opened, choice.language = prompt_tokens, opened, language
             if self.make_parser is not None:
                 choice.parser = self.make_parser(opened, f"{self.seed:016x}{index:x}")
 
@@ -260,8 +260,10 @@ class Engine(Protocol):
     def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
         """While requests of this key are let in, nobody else does so. ApiError 503 where that cannot be had."""
 
-    def check_limits(self, account: Account) -> None:
-        """ApiError 429 where no request of this key would be let in now: before anything is done for one."""
+    def check_limits(self, account: Account) -> tuple[dict[str, str], ApiError | None]:
+        """Headers that say what is left of this key's limits, and the 429 where no request of it would be let in now:
+        before anything is done for one.
+        """
 
     def charge_alone(self, account: Account, prompt: int, completion: int) -> None:
         """The key has used so many tokens by sequences that are not its answer's."""

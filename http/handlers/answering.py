@@ -85,7 +85,7 @@ class Answering:
     ) -> web.StreamResponse:
         """The answer to a checked request, streamed or whole. `owner`: the frontend that must make it."""
         key = await self.key(request, raw, owner)
-        model = check_model(body.model, *self.settings.names, self._goes_on(request) or self._is_kept(key))
+        model = check_model(body.model, *self.settings.names, self.goes_on(request) or self._is_kept(key))
         job = new_job(asked)
         job.seeds_differ = ANSWER_SEED in request or body.seed in NO_SEED
         answer = self._new_answer(request, body, model, asked.wants)
@@ -127,7 +127,7 @@ class Answering:
                 await stream.prepare()
             await _has_started(job, start.on_wire, keep_alive_s)
 
-    def _goes_on(self, request: web.Request) -> bool:
+    def goes_on(self, request: web.Request) -> bool:
         """Is it answered from slots that a predecessor has begun?"""
         record = record_of(request)
         before = None if record is None else record.predecessor
@@ -212,7 +212,7 @@ class Answering:
         pin(request, job, self.settings)
         record = record_of(request)
         before = record.predecessor if record else None
-        goes_on = self._goes_on(request)
+        goes_on = self.goes_on(request)
         behind = last_event(request.headers, len(job.choices)) if streamed else None
         start = behind or StreamProgress.none(len(job.choices))
         if (given := request.get(GIVEN)) is not None:

@@ -79,11 +79,12 @@ class SpeechApi:
         model = check_model(body.model, self._settings.served)
         request_id = name_request(request, body.request_id)
         check_model_of(request.get(ACCOUNT), model)
-        measured = await self._generator.measure(request, body.file)
+        measured = await self._generator.measure(request, body.file, self._generator.goes_on(request))
         timed = body.response_format in TIMED
         about = request_id, 0 if timed or has_thresholds(body) else -1
         given = params(body, self._settings, len(measured.windows), about)
-        body = await in_one_language(self._engine, self._settings, body, len(measured.windows), request_id)
+        if not self._generator.goes_on(request):  # otherwise the prompts have it
+            body = await in_one_language(self._engine, self._settings, body, len(measured.windows), request_id)
         job = Job([sound_prompt(body, task)], given, {"max_tokens": body.max_completion_tokens})
         job.counted = "file"
         answer = Answer(model, False, secrets.randbits(64), int(time.time()))
@@ -96,6 +97,7 @@ class SpeechApi:
             if body.stream:
                 return await _stream(request, job, measured.seconds, start)
             await asyncio.shield(job.done)
+            body = msgspec.structs.replace(body, language=body.language or job.choices[0].language or None)
             takes = [Take(choice, choice.take(), body.temperature or 0.0) for choice in job.choices]
             if has_thresholds(body):
                 await self._fall_back(request, (body, task), takes, measured.windows, begun)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer
 
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
+from actorserve.actors.protocol.request import Rendition
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
 from actorserve.actors.renderer.hearing import Hearer
 from tests.support.models.sounds.whispers import SPECIAL, TIMES, write_whisper
@@ -48,6 +50,13 @@ def test_control_tokens_in_it_are_text(bench: Bench, word: str) -> None:
     assert max(said) < bench.spec.end
     spec = bench.spec
     assert begun == [bench.encoder.start[0], spec.languages["en"], spec.tasks["transcribe"], spec.no_timestamps]
+
+
+@pytest.mark.parametrize("language", ["", "fr"])
+def test_whoever_goes_on_can_read_which_language_was_asked_for(bench: Bench, language: str) -> None:
+    packed = bench.hearer.log(SoundPrompt(b"", "transcribe", language)).rendition
+    hearing = msgspec.msgpack.decode(packed, type=Rendition).hearing
+    assert hearing is not None and hearing.language == language and hearing.detects == (not language)
 
 
 def test_other_text_has_the_tokens_that_it_always_has(bench: Bench) -> None:

@@ -86,11 +86,19 @@ class Quotas:
             job.params = [_with_priority(params, account) for params in job.params]
         self._admitted = Line(entry, Flag.HELD, ledger.admit(entry, now), now, share or 0)
 
-    def check(self, account: Account) -> None:
-        """ApiError 429 where the least request of this key would be refused now; nothing is counted yet."""
+    def check(self, account: Account) -> tuple[dict[str, str], ApiError | None]:
+        """What is left, and the 429 with which the least request of this key would be refused now; nothing is counted
+        yet.
+        """
         running = self._running(account)
-        self._check(account, running, *self._minute(account, running))
-        self._share(account, running, 1, 1)
+        minute = self._minute(account, running)
+        headers = self._headers(*minute, 0)
+        try:
+            self._check(account, running, *minute)
+            self._share(account, running, 1, 1)
+        except ApiError as error:
+            return headers, error
+        return headers, None
 
     def _running(self, account: Account) -> list[tuple[int, Line]]:
         return self.ledger.running(account.entry) if account.is_limited else []

@@ -189,9 +189,12 @@ class Jobs:
         if length is None:
             return
         rendition = self._decode_rendition(packed) if (packed := self._table.rendition(ref)) else None
-        if rendition is not None and rendition.encoder:  # the prompt is what was read; what follows are its marks
-            length = rendition.encoder
-        job.rendered(index, length, rendition is not None and rendition.opened)
+        if rendition is None:
+            job.rendered(index, length)
+        else:  # where something was read by an encoder, the prompt is that; what follows are its marks
+            length = rendition.encoder or length
+            language = rendition.hearing.language if rendition.hearing is not None else ""
+            job.rendered(index, length, rendition.opened, language)
         if job.wants_ids and not job.choices[index].prompt_ids:
             job.choices[index].prompt_ids = self._table.token_ids(ref, 0, length).tolist()
 

@@ -17,7 +17,6 @@ from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
-from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.shm.accounts.layout import Total
 
@@ -105,12 +104,15 @@ async def test_limits_can_be_asked_for_before_a_request_is_made(
     scene: Scene, limits: dict[str, int], reason: Total
 ) -> None:
     account = msgspec.structs.replace(KEY, **{"budget": None, **limits})
-    scene.engine.check_limits(account)
+    headers, refusal = scene.engine.check_limits(account)
+    assert refusal is None and all(int(left) for name, left in headers.items() if "remaining" in name)
     assert not scene.quotas.ledger.totals(KEY.entry)[Total.REQUESTS], "nothing is counted"
     asked = job()
     asked.account = account
     scene.engine.submit(asked)
     scene.context.table.write_prompt(asked.refs[0], [1] * PROMPT, b"", 8)
-    with pytest.raises(ApiError) as caught:
-        scene.engine.check_limits(account)
-    assert caught.value.status == 429 and scene.quotas.ledger.totals(KEY.entry)[reason] == 1
+    headers, refusal = scene.engine.check_limits(account)
+    assert headers.keys() == asked.headers.keys()
+    assert {left for name, left in headers.items() if "remaining" in name} <= {"0"}
+    assert bool(headers) == (reason in (Total.REFUSED_REQUESTS, Total.REFUSED_TOKENS))
+    assert refusal is not None and refusal.status == 429 and scene.quotas.ledger.totals(KEY.entry)[reason] == 1

@@ -12,14 +12,15 @@ import pytest
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.topics.calls import Measured
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.handlers.generate import Generator
-from actorserve.http.middleware.context import ACCOUNT
+from actorserve.http.middleware.context import ACCOUNT, LIMITS
 from actorserve.http.speech.language import in_one_language
 from actorserve.http.speech.schemas import SpeechRequest
 from tests.http.fakes import FakeEngine, rendered, say
-from tests.http.serving import SETTINGS
+from tests.http.serving import SETTINGS, serving
 
 SPEC = SpeechSpec(languages={"en": 5, "fr": 6}, tasks={"transcribe": 7}, end=3, no_timestamps=9, mels=8, frames=16)
 ENCODER = EncoderSpec(longest=4, decoder_longest=8, start=[4], filler=0, speech=SPEC)
@@ -56,10 +57,39 @@ async def test_it_is_not_asked_for_where_it_is_known(form: SpeechRequest, window
 
 
 async def test_a_key_that_has_met_a_limit_has_nothing_decoded() -> None:
-    engine = FakeEngine()
-    request = cast(Any, {ACCOUNT: Account(0, "key", b"")})
+    """It is told what is left of them; one that goes on was let in before."""
+    engine, key = FakeEngine(), Account(0, "key", b"")
+    request = cast(Any, {ACCOUNT: key})
     assert (await Generator(engine, HEARS).measure(request, b"sound")).windows and engine.asked == [b"sound"]
     engine.limit = ApiError(429, "too often")
+    refused, going_on = cast(Any, {ACCOUNT: key}), cast(Any, {ACCOUNT: key})
     with pytest.raises(ApiError, match="too often"):
-        await Generator(engine, HEARS).measure(request, b"another")
-    assert engine.asked == [b"sound"]
+        await Generator(engine, HEARS).measure(refused, b"another")
+    assert engine.asked == [b"sound"] and refused[LIMITS] == request[LIMITS] == engine.check_limits(key)[0]
+    await Generator(engine, HEARS).measure(going_on, b"its own", True)
+    assert engine.asked == [b"sound", b"its own"] and LIMITS not in going_on
+
+
+async def test_whoever_goes_on_does_not_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompts that its predecessor has made say it."""
+    name = 'Content-Disposition: form-data; name="'
+    form = f'--b\r\n{name}response_format"\r\n\r\nverbose_json\r\n'
+    form += f'--b\r\n{name}file"; filename="a.wav"\r\n\r\nRIFF\r\n--b--\r\n'
+    windows = [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0)]
+
+    async def measured(sound: bytes) -> Measured:
+        return Measured(1, 3.0, windows)
+
+    monkeypatch.setattr(Generator, "goes_on", lambda *_: True)
+    async with serving(encoder=ENCODER) as served:
+        monkeypatch.setattr(served.engine, "measure", measured)
+        client, kind = await served.client(), "multipart/form-data; boundary=b"
+        client.send("POST", "/v1/audio/transcriptions", form.encode(), Content_Type=kind)
+        job = await served.job()
+        assert len(job.choices) == len(windows)
+        for choice in job.choices:
+            job.rendered(choice.index, 4, False, "fr")
+            say(job, choice.index, " oui", 1, Finish.STOP)
+        answer = await client.answer()
+        assert answer.status == 200, answer.body
+        assert (answer.json["language"], answer.json["text"]) == ("fr", "oui oui oui")

@@ -149,13 +149,21 @@ def test_a_stream_goes_on_when_one_dies(client: OpenAI, speech_server: Server, r
 
 
 def test_so_it_does_in_the_language_that_was_heard(client: OpenAI, speech_server: Server) -> None:
-    """Which a frontend's successor asks for once more."""
+    """Which a frontend's successor need not ask for: that would take its turn, and its slots are given up meanwhile."""
+
+    def sequences() -> float:
+        lines = httpx.get(f"{speech_server.base_url}/metrics").text.splitlines()
+        return sum(float(one.split()[1]) for one in lines if one.startswith("vllm:request_generation_tokens_count"))
+
+    begun = sequences()
     wanted, events = ask(client, LONG).text, list[Any]()
+    undisturbed = sequences() - begun
     for event in ask(client, LONG, stream=True):
         if len(events) == 2:
             os.kill(speech_server.pids()["frontend-0"], signal.SIGKILL)
         events.append(event)
     assert "".join(event.delta for event in events[:-1]).strip() == events[-1].text == wanted
+    assert sequences() - begun == 2 * undisturbed == 2 * (len(windows(LONG / np.float32(32768), RATE, SECONDS)) + 1)
 
 
 def test_other_forms_of_files(client: OpenAI) -> None:
