@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,14 +10,16 @@ import msgspec
 from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.options.config import Config
-from actorserve.actors.protocol.messages import Delta, Finish, Message
+from actorserve.actors.protocol.messages import Delta, Finish, Message, Rendered
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
+from actorserve.http.generation.idempotency_keys import Key
 from actorserve.http.generation.job import Job
 from actorserve.http.output.events import Content
+from actorserve.shm.table.stamps import Stamp, Stamps
 
 MODEL = ModelInfo(
     folder="/none",
@@ -44,11 +47,11 @@ class Others:
     def born(self, name: str) -> Context:
         return Context(self.memory.boot(self.memory.system.by_name[name]))
 
-    def restart(self) -> None:
-        """The frontend dies; what it did not commit comes again."""
+    def restart(self, reserved: Sequence[int] = ()) -> None:
+        """The frontend dies; what it did not commit comes again. `reserved`: slots of streams that may go on."""
         self.context.close()
         self.context = self.born("frontend-0")
-        self.engine = FrontendEngine(self.context)
+        self.engine = FrontendEngine(self.context, reserved)
         self.context.flush()
 
     def received(self, name: str) -> list[Any]:
@@ -72,6 +75,20 @@ class Others:
         self.engine.turn_ends()
         self.context.flush()
         self.context.inbox.commit()
+
+    def begun(self, key: Key | None = None) -> Job:
+        """A request up to where its prompt is in the table."""
+        made = job()
+        self.engine.submit(made)
+        if key is not None:
+            self.engine.keep(key, made, 7, 8)
+        self.put_prompt(made.refs)
+        self.tell("renderer-0", Rendered(made.refs, 3))
+        return made
+
+    def is_end_told(self, ref: int) -> bool:
+        """Is there nobody who waits for its end?"""
+        return bool(Stamps(self.table).get(ref, Stamp.END_TOLD))
 
     def put_prompt(self, refs: list[int]) -> None:
         """What a renderer does with slots before it answers Rendered."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.frontend.requests.orphans import MOST_BEATS, QUIET_BEATS
 from actorserve.actors.protocol.messages import Failed, Finish
 from actorserve.actors.protocol.topics.calls import Sync, Synced
+from actorserve.http.generation.idempotency_keys import Key
 from actorserve.shm.table.table import slot_of
 
 from .others import Others, end, job
+
+KEY = Key(b"1" * 16, b"digest", 0)
 
 
 async def test_a_successor_frees_what_was_left(others: Others) -> None:
@@ -30,12 +32,14 @@ async def test_a_successor_frees_what_was_left(others: Others) -> None:
     others.tell("renderer-0", Failed([refused], 400, "no"))
     others.restart()
     assert others.engine.slots.free == free - 3
+    assert all(others.is_end_told(ref) for ref in (ended, stopped)), "nobody waits for them"
+    assert not any(others.is_end_told(ref) for ref in (never, runs, telling))
     (sync,) = others.received("renderer-0")
     (cancel,) = others.received("scheduler")
     assert isinstance(sync, Sync) and set(cancel.refs) == {never, runs}
     assert all(others.table.is_cancelled(ref) for ref in (never, runs))
     others.tell("renderer-0", Synced(sync.call))
-    assert others.engine.slots.free == free - 1
+    assert others.engine.slots.free == free - 1 and others.is_end_told(telling)
     others.tell("detokenizer-0", end(runs, "", Finish.ABORT))
     assert others.engine.slots.free == free
 
@@ -58,9 +62,7 @@ async def test_a_stream_is_kept_while_its_connection_may_come(others: Others, co
     others.engine.submit(job())
     (render,) = others.received("renderer-0")
     others.put_prompt(render.refs)
-    others.context.close()
-    others.context = others.born("frontend-0")
-    others.engine = FrontendEngine(others.context, render.refs)
+    others.restart(render.refs)
     for _ in range(comes):
         others.engine.beat(0, adopting=True)
     for _ in range(min(QUIET_BEATS, MOST_BEATS - comes)):
@@ -69,3 +71,30 @@ async def test_a_stream_is_kept_while_its_connection_may_come(others: Others, co
     others.engine.beat(0, adopting=comes == MOST_BEATS)
     (cancel,) = others.received("scheduler")
     assert cancel.refs == render.refs and others.table.is_cancelled(render.refs[0])
+
+
+async def test_nobody_is_told_the_end_of_an_answer_that_is_kept(others: Others) -> None:
+    """Once its connection comes no more; it can be asked for again all the same."""
+    made = others.begun(KEY)
+    others.table.append(made.refs[0], [1, 2])
+    others.table.set_finish(made.refs[0], Finish.STOP)
+    others.table.set_text(made.refs[0], 2)
+    others.restart(made.refs)
+    for _ in range(QUIET_BEATS):
+        others.engine.beat(0)
+    assert not others.is_end_told(made.refs[0])
+    others.engine.beat(0)
+    assert others.is_end_told(made.refs[0]) and others.engine.kept(KEY) is not None
+    others.restart()
+    assert others.is_end_told(made.refs[0]) and others.engine.kept(KEY) is not None
+
+
+async def test_nor_where_there_was_no_connection(others: Others) -> None:
+    made = others.begun(KEY)
+    others.table.append(made.refs[0], [1, 2])
+    others.table.set_finish(made.refs[0], Finish.STOP)
+    others.restart()
+    assert not others.is_end_told(made.refs[0]), "its last text is on its way"
+    others.table.set_text(made.refs[0], 2)
+    others.restart()
+    assert others.is_end_told(made.refs[0]) and others.engine.kept(KEY) is not None

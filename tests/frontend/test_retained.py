@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from actorserve.actors.protocol.messages import Cancel, Delta, Finish, Render, Rendered, Resend
+from actorserve.actors.protocol.messages import Cancel, Delta, Finish, Render, Resend
 from actorserve.http.generation.idempotency_keys import Key
 from actorserve.http.generation.job import Job
 
@@ -16,14 +16,7 @@ ONE, TWO = Key(b"1" * 16, b"digest", 0), Key(b"2" * 16, b"digest", 0)
 
 
 def begin(others: Others, key: Key | None = ONE) -> Job:
-    """A request up to where its prompt is in the table."""
-    made = job()
-    others.engine.submit(made)
-    if key is not None:
-        others.engine.keep(key, made, 7, 8)
-    others.put_prompt(made.refs)
-    others.tell("renderer-0", Rendered(made.refs, 3))
-    return made
+    return others.begun(key)
 
 
 def finish(others: Others, made: Job, code: Finish = Finish.STOP) -> None:

@@ -34,6 +34,7 @@ class OrphanedSlots:
         self._beats = self._quiet = 0
         slots.close_ended(self.is_wanted)
         orphans = slots.orphans()
+        self._end_kept(ref for ref in orphans if ref not in self._reserved)
         self._waits = bool(orphans)  # for connections
         if not orphans:
             return
@@ -91,10 +92,18 @@ class OrphanedSlots:
             self._context.log.info("%d sequences of a predecessor are cancelled", len(running))
             self._context.post_to_owners(Cancel, running)
 
+    def _end_kept(self, refs: Iterable[int]) -> None:
+        """Nobody waits for the ends of these: what is kept of them is for whoever asks again."""
+        for ref in refs:
+            if self._retained.holds(ref) and self._slots.has_ended(ref):
+                self._slots.end_heard(ref)
+
     def _give_up_reserved(self) -> None:
         """Connections whose streams could go on have not come: their clients have gone."""
-        left, self._reserved = self._reserved, set()
-        self._cancel([ref for ref in left if self._slots.use(ref) is not None and not self.is_wanted(ref)])
+        reserved, self._reserved = self._reserved, set()
+        left = [ref for ref in reserved if self._slots.use(ref) is not None]
+        self._end_kept(left)
+        self._cancel([ref for ref in left if not self.is_wanted(ref)])
         if self.is_settled:
             self._slots.close_orphans(self.is_wanted)
         self._context.flush()

@@ -109,14 +109,17 @@ class Slots:
 
     def close(self, ref: int) -> None:
         """Nobody will touch the slot again."""
-        if self._table.prompt_length(ref) is None:  # a successor could not tell it from one that is to be rendered
-            self._stamps.set_first(ref, Stamp.END_TOLD, time.monotonic_ns())
+        self.end_heard(ref)  # of one without a prompt: a successor could not tell it from one that is to be rendered
         for vectors in self._vectors:
             vectors.give_back(ref)
         if self._quotas is not None:
             self._quotas.closed(ref, self._uses[ref].phase is SlotPhase.ORPHAN)
         del self._uses[ref]
         self._free.append(slot_of(ref))
+
+    def end_heard(self, ref: int) -> None:
+        """Whoever waited for its end has been told of it, or there is nobody."""
+        self._stamps.set_first(ref, Stamp.END_TOLD, time.monotonic_ns())
 
     def orphans(self) -> list[int]:
         """What a predecessor left."""
