@@ -36,7 +36,7 @@ from .connections.http2.door import Http2Port
 from .connections.relay import Relay
 from .connections.unix_socket import DEFAULT_MODE, UnixSocket
 from .control.socket import Control
-from .listeners import ListenError, check_free, host_and_port, listen
+from .listeners import ListenError, check_free, host_and_port, hosts_of, listen
 from .nodes.headless import launch_headless
 from .output import Output, make_output
 from .processes.first_template import fork_first
@@ -106,8 +106,8 @@ def _serve(opened: Opened, manager: Manager, output: Output, command: Sequence[s
     listeners, were_passed, memory, connections, doors = opened
     config = memory.system.config
     port = listeners[0].getsockname()[1]
-    address = host_and_port(_address_of(config)[0], port)
-    url = f"{config.scheme}://{address}"
+    places = [host_and_port(host, port) for host in hosts_of(_address_of(config)[0])]
+    address, url = " and ".join(places), f"{config.scheme}://{places[0]}"
     if config.steward is not None:
         memory.files["steward"], listeners, url = _first(listeners).detach(), [], f"engine://{address}"
     memory.describe(url, port)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Sequence
+from typing import Any
 
 from ..options.config import ConfigError, PassingError
 
@@ -27,13 +29,26 @@ class ListenError(Exception):
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Listen on every address of `host`; port 0 picks one port for all of them."""
-    addresses = addresses_of(host, port)
+    """Listen on every address of `host`, which may be several with commas between; port 0 picks one for all of them."""
+    alone = len(addresses_of(host, port)) == 1
+    listeners: list[socket.socket] = []
+    try:
+        for one in hosts_of(host):
+            listeners += _listen_on_all(one, port, alone=alone)
+            port = listeners[0].getsockname()[1]
+    except ListenError:
+        _close(listeners)
+        raise
+    return listeners
+
+
+def _listen_on_all(host: str, port: int, *, alone: bool) -> list[socket.socket]:
+    """On those addresses of a host that this machine has."""
     listeners: list[socket.socket] = []
     refused: OSError | None = None
-    for family, address in addresses:
+    for family, address in addresses_of(host, port):
         try:
-            listeners.append(_listen_on(family, address, port, alone=len(addresses) == 1))
+            listeners.append(_listen_on(family, address, port, alone=alone))
         except OSError as error:
             refused = error
             if error.errno not in NOT_HERE:
@@ -43,10 +58,14 @@ def listen(host: str, port: int) -> list[socket.socket]:
     else:
         if listeners:
             return listeners
-    for listener in listeners:
-        listener.close()
+    _close(listeners)
     reason, hint = (refused.strerror, HINTS.get(refused.errno or 0, "")) if refused else ("no address", "")
     raise ListenError(f"cannot listen on {host_and_port(host, port)}: {reason}{hint}")
+
+
+def _close(listeners: Sequence[socket.socket]) -> None:
+    for listener in listeners:
+        listener.close()
 
 
 def check_free(host: str, port: int) -> None:
@@ -57,14 +76,23 @@ def check_free(host: str, port: int) -> None:
         listener.close()
 
 
+def hosts_of(host: str) -> list[str]:
+    """Each that --host names; "" is all addresses, but not between commas."""
+    return [one.strip() for one in host.split(",") if one.strip()] or [""]
+
+
 def addresses_of(host: str, port: int) -> list[tuple[int, str]]:
     """(family, address) of each that `host` names; ConfigError if there is none, as before a network is there."""
+    found = (place for one in hosts_of(host) for place in _places_of(one, port))
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
+def _places_of(host: str, port: int) -> list[Any]:
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         kind = PassingError if isinstance(error, socket.gaierror) else ConfigError
         raise kind(f"--host: {host} is no address ({error})") from None
-    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 
 def host_and_port(host: str, port: int) -> str:

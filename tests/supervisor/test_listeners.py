@@ -34,6 +34,19 @@ def test_all_addresses_of_a_name_share_one_port() -> None:
         listener.close()
 
 
+def test_several_addresses_share_one_port() -> None:
+    listeners = listen("127.0.0.1, 127.0.0.2", 0)
+    assert [listener.getsockname()[0] for listener in listeners] == ["127.0.0.1", "127.0.0.2"]
+    port = listeners[0].getsockname()[1]
+    assert listeners[1].getsockname()[1] == port
+    for listener in listeners:
+        listener.close()
+    for host in ("127.0.0.1,192.0.2.1", "127.0.0.1,127.0.0.3"):
+        with socket.create_server(("127.0.0.3", port)), pytest.raises(ListenError, match=host.partition(",")[2]):
+            listen(host, port)
+        listen("127.0.0.1", port)[0].close()  # nothing is left open
+
+
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -91,13 +91,14 @@ class GrpcServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         known = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection((service.full_name, known, reflection.SERVICE_NAME), self._server)
-        self._address = (
-            f"[{config.host}]:{config.grpc_port}" if ":" in config.host else f"{config.host}:{config.grpc_port}"
-        )
-        if config.ssl_certfile is None:
-            self._server.add_insecure_port(self._address)
-        else:
-            self._server.add_secure_port(self._address, _credentials(config))
+        hosts = [host.strip() for host in config.host.split(",") if host.strip()] or [config.host]
+        places = [f"[{host}]:{config.grpc_port}" if ":" in host else f"{host}:{config.grpc_port}" for host in hosts]
+        self._address = " and ".join(places)
+        for place in places:
+            if config.ssl_certfile is None:
+                self._server.add_insecure_port(place)
+            else:
+                self._server.add_secure_port(place, _credentials(config))
 
     async def start(self) -> None:
         await self._server.start()

@@ -21,7 +21,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "alone, such as runner, served-model-name, max-model-len; once for each"
         ),
     ] = []
-    host: Annotated[str, Meta(description="the address to listen on; 0.0.0.0 or :: for all")] = "127.0.0.1"
+    host: Annotated[
+        str, Meta(description="the address to listen on, or several with commas between; 0.0.0.0 or :: for all")
+    ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="the port to listen on; 0 picks a free one")] = 8000
     root_path: Annotated[
         str,

@@ -10,7 +10,7 @@ import msgspec
 
 from ....options.config import Config
 from ....protocol.kinds import HTTP2
-from ...listeners import host_and_port, listen
+from ...listeners import host_and_port, hosts_of, listen
 from ..relay import Relay
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Http2Port(Relay):
         super().__init__()
         self._listeners = listen(config.host, port)
         self._config = config
-        address = host_and_port(config.host, self._listeners[0].getsockname()[1])
+        address = host_and_port(hosts_of(config.host)[0], self._listeners[0].getsockname()[1])
         self.place = f"{config.scheme}://{address}"
         self._way = -1
 
