@@ -62,7 +62,12 @@ class BodyBudget:
 
 
 def _counted(size: int) -> int:
-    return size * COPIES if size > SHORT else 0
+    return size * COPIES if is_counted(size) else 0
+
+
+def is_counted(size: int) -> bool:
+    """Does a body of so many bytes take anything of the budget?"""
+    return size > SHORT
 
 
 class AnnouncedLength:

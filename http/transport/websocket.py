@@ -3,7 +3,7 @@
 aiohttp reads and answers what belongs to the protocol (pings, closing); texts are written here, as many as belong
 together in one write, so that a connection's record has all of them or none. Nothing is compressed: what a successor
 would have to know of that is nowhere but in this process. Of messages that have not come whole all connections together
-take no more than of bodies (body.py).
+take no more than of bodies (body.py), and long ones get no more time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from time import monotonic
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from ..errors import ApiError
-from .body import BodyBudget
+from .body import BODY_S, BodyBudget, is_counted
 from .sse import STALL_S, look_at
 
 PING_S = 30.0  # between two; a client that does not answer one for half of it is gone
@@ -62,6 +62,7 @@ class WebSocketChannel:
         """`most`: bytes of a message; `unfinished`: of all that have not come whole."""
         self._request, self._protocol = request, request.protocol
         self._budget, self._held = unfinished, 0
+        self._deadline: asyncio.TimerHandle | None = None  # of a long message that has not come whole
         self.most = most
         options = {"heartbeat": PING_S, "max_msg_size": most, "timeout": GOODBYE_S, "decode_text": False}
         self.response = _Response(protocols=protocols, compress=False, **options)  # type: ignore[arg-type]
@@ -71,9 +72,11 @@ class WebSocketChannel:
 
     async def open(self) -> None:
         """Say that it is one from here on."""
+        follow = getattr(self._protocol, "message_ends", None)
+        incoming = None if follow is None else follow()
         await self.response.prepare(self._request)
         self._transport = self._request.transport
-        if (incoming := getattr(self._protocol, "incoming", None)) is not None:
+        if incoming is not None:
             incoming.watch(self._grow)
 
     def _grow(self, size: int) -> None:
@@ -85,6 +88,25 @@ class WebSocketChannel:
             self._held = size
         except ApiError as error:
             self._end(WSCloseCode.TRY_AGAIN_LATER, error.message)
+        if not is_counted(size):
+            self._forget_deadline()
+        elif self._deadline is None:
+            self._deadline = asyncio.get_running_loop().call_later(BODY_S, self._too_late)
+
+    def _too_late(self) -> None:
+        """A long message has not come whole, as long as a body gets; who is not listened to gets that once more."""
+        self._deadline = None
+        if self.is_gone:
+            return
+        if self._protocol._reading_paused:
+            self._deadline = asyncio.get_running_loop().call_later(BODY_S, self._too_late)
+        else:
+            self._end(WSCloseCode.POLICY_VIOLATION, f"The message did not come within {BODY_S:.0f} s.")
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     def _end(self, code: WSCloseCode, reason: str) -> None:
         """At once: nothing more is read, not even what it answers."""
@@ -96,6 +118,7 @@ class WebSocketChannel:
     def release(self) -> None:
         """Nobody listens any more."""
         self._transport = None
+        self._forget_deadline()
         self._budget.forget(self._held)
         self._held = 0
 

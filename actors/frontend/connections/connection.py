@@ -112,7 +112,7 @@ class RecordedConnection(TimedConnection):
         self._rested_at = 0.0  # when nothing was under way any more
         self._where = CLOSED  # what the supervisor is told at its end
         self._upgrade: Upgrade | None = None
-        self.incoming: MessageEnds | None = None  # of a WebSocket
+        self._incoming: MessageEnds | None = None  # of a WebSocket
         self._read -= len(state.behind)
         if state.request:
             self._read -= len(state.request)
@@ -173,7 +173,7 @@ class RecordedConnection(TimedConnection):
         """Of a request: from here on the answers' record speaks of it."""
         self._resting = False
         self._head, self._body_at, self._end, self.announced = b"", -1, b"", None
-        self._upgrade = self.incoming = None
+        self._upgrade = self._incoming = None
         self._pool.answers.begin(self._place, self._written())
         self._pool.journal.begin(self._place)
         self._look_at(data)
@@ -185,8 +185,8 @@ class RecordedConnection(TimedConnection):
 
     def _look_at(self, data: bytes) -> None:
         """Count what came, and find where the body begins."""
-        if self.incoming is not None:
-            self.incoming.feed(data)
+        if self._incoming is not None:
+            self._incoming.feed(data)
         if self.announced is not None:
             self.announced.follow(data)
         elif self._body_at < 0 and len(self._head) < self._longest_head:
@@ -207,15 +207,22 @@ class RecordedConnection(TimedConnection):
         """The client asks for a WebSocket."""
         pool, number = self._pool, self._place
         if number >= pool.answers.count:
-            self.incoming = MessageEnds(self._body_at, keeps=False)
-            self.incoming.feed(behind)
             return
         journals, left = (pool.journal, pool.answers), self._left.session
         upgrade = Upgrade(pool.upgrades, journals, number, head, self._body_at, left, lambda: self._read)
         upgrade.ends.feed(behind)
-        self._upgrade, self.incoming = upgrade, upgrade.ends
+        self._upgrade, self._incoming = upgrade, upgrade.ends
         if self.record is not None:
             self.record.upgraded = upgrade
+
+    def message_ends(self) -> MessageEnds:
+        """Of a WebSocket, before its answer. Where no record of it is kept, it may have been asked for behind a request
+        whose end was not looked for: what has come of its messages, aiohttp has.
+        """
+        if self._upgrade is None or self._incoming is None:
+            self._incoming = MessageEnds(self._read, keeps=False)
+            self._incoming.feed(self._message_tail)
+        return self._incoming
 
     def before_reading(self) -> None:
         """Whatever is read next is of a next request, if this one came whole and all of its answer is handed over."""
@@ -257,6 +264,7 @@ class RecordedConnection(TimedConnection):
             self._rest()
         elif not self._goes_on_behind(request) and self.record is not None:
             self.record.keep_no_more()
+            self._upgrade = self._incoming = self.record.upgraded = None
             if not stays:
                 self._pool.journal.give_up(self._place)
 

@@ -90,6 +90,8 @@ class MessageEnds:
                 if self._keeps:
                     self._ready.append(self._at)
                 self._ends, self._unfinished = False, 0
+                if view:
+                    self._tell(0)  # what follows is another
         self._tell(self._unfinished)
 
     def watch(self, tell: Callable[[int], None]) -> None:

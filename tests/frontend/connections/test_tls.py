@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import socket
+import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -20,6 +22,8 @@ from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.options.serving.tls import make_context
 from actorserve.actors.protocol.sockets.connection_handover import CLOSED, GIVEN_BYTES, NEW, hand_over, read_given
 from actorserve.http.transport import header_timeout
+from actorserve.http.transport.body import SHORT, BodyBudget
+from actorserve.http.transport.websocket import WebSocketChannel
 from actorserve.shm.journals.request_journal import RequestJournal
 from actorserve.shm.journals.response_journal import ResponseJournal
 from tests.support.certificates import OPENSSL, Certificates, encrypt_key
@@ -142,6 +146,45 @@ def test_a_slow_reader_makes_its_writer_wait(files: Certificates, run: Runner) -
         assert await asyncio.wait_for(side.given_back(), WAIT_S) == (3, CLOSED)
 
     run(asyncio.wait_for(scene(), WAIT_S))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("before", [[], ["/"], ["/", "/no_socket"]])
+def test_a_websocket_behind_another_request_is_followed(files: Certificates, before: list[str], run: Runner) -> None:
+    """Also where it is asked for before that one is answered, and a message has begun."""
+    budget, held = BodyBudget(1 << 20), list[int]()
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        if request.path != "/socket":
+            return web.Response()
+        channel = WebSocketChannel(cast(web.Request, request), 1 << 20, (), budget)
+        await channel.open()
+        while not budget.held:
+            await asyncio.sleep(0)
+        held.append(budget.held)
+        channel.release()
+        return channel.response
+
+    async def scene() -> None:
+        side = Side(files, handler)
+        _, writer = await asyncio.open_connection(
+            sock=side.connect(5), ssl=files.context(), server_hostname="localhost"
+        )
+        socket_head = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        socket_head += f"Sec-WebSocket-Key: {base64.b64encode(bytes(16)).decode()}\r\n"
+        asked = [
+            f"GET {path} HTTP/1.1\r\nHost: x\r\n{socket_head if 'socket' in path else ''}\r\n"
+            for path in (*before, "/socket")
+        ]
+        begun = struct.pack("!BBQ", 0x82, 0x80 | 127, 1 << 19) + bytes(4)
+        writer.write("".join(asked).encode() + begun[:7])
+        writer.write(begun[7:] + bytes(2 * SHORT))
+        while not held:
+            await asyncio.sleep(0)
+        writer.transport.abort()
+
+    run(asyncio.wait_for(scene(), WAIT_S))
+    assert held[0] > SHORT
 
 
 # --- files that will not do ----------------------------------------------------------------------------------------

@@ -58,6 +58,17 @@ def test_how_much_there_is_of_a_message_that_is_not_whole() -> None:
         found.take()
 
 
+def test_what_follows_a_message_is_another() -> None:
+    """Also where its beginning comes with the end of the first: each has its own time."""
+    told: list[int] = []
+    found, long = MessageEnds(0), masked(FIN | TEXT, bytes(1000))
+    found.watch(told.append)
+    found.feed(long[:500])
+    found.feed(long[500:] + long[:500])
+    begun = 500 - len(masked(TEXT, b"")) - 2
+    assert told == [0, begun, 0, begun]
+
+
 class Records(dict[bytes, bytes]):
     def put(self, key: bytes, payload: bytes) -> bool:
         self[key] = payload

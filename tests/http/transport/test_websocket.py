@@ -194,6 +194,9 @@ class Followed(BaseProtocol):
         super().__init__(loop)
         self.incoming = Incoming()
 
+    def message_ends(self) -> Incoming:
+        return self.incoming
+
 
 class Ending(Slow):
     """A transport that says what was written to it."""
@@ -207,23 +210,24 @@ class Ending(Slow):
         self.is_gone = True
 
 
+async def opened(monkeypatch: pytest.MonkeyPatch, budget: BodyBudget) -> tuple[WebSocketChannel, Incoming, Ending]:
+    async def prepared(request: Any) -> None:
+        return None
+
+    protocol = Followed(asyncio.get_running_loop())
+    transport = Ending(protocol, 0, 0)
+    request: Any = SimpleNamespace(protocol=protocol, transport=transport)
+    channel = WebSocketChannel(request, 1 << 20, (), budget)
+    monkeypatch.setattr(channel.response, "prepare", prepared)
+    await channel.open()
+    return channel, protocol.incoming, transport
+
+
 async def test_messages_that_do_not_come_whole_take_no_more_than_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all connections together; who is one too many is told why, and read no more."""
     budget = BodyBudget(100)
     budget.most = 8 * SHORT
-    made: list[tuple[WebSocketChannel, Incoming, Ending]] = []
-
-    async def prepared(request: Any) -> None:
-        return None
-
-    for _ in range(3):
-        protocol = Followed(asyncio.get_running_loop())
-        transport = Ending(protocol, 0, 0)
-        request: Any = SimpleNamespace(protocol=protocol, transport=transport)
-        channel = WebSocketChannel(request, 1 << 20, (), budget)
-        monkeypatch.setattr(channel.response, "prepare", prepared)
-        await channel.open()
-        made.append((channel, protocol.incoming, transport))
+    made = [await opened(monkeypatch, budget) for _ in range(3)]
     (first, of_first, _), (second, of_second, _), (third, of_third, last) = made
     of_first.tell(SHORT)
     assert not budget.held, "short ones are in nobody's way"
@@ -238,4 +242,31 @@ async def test_messages_that_do_not_come_whole_take_no_more_than_bodies(monkeypa
     for one in (first, second, third):
         one.release()
         of_second.tell(5 * SHORT)
+    assert not budget.held
+
+
+async def test_a_long_message_gets_no_more_time_than_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not listened to has it still, and so has who has sent one and begins another."""
+    monkeypatch.setattr(websocket, "BODY_S", 0.0)
+    budget = BodyBudget(1 << 20)
+    first, second, third, fourth = [await opened(monkeypatch, budget) for _ in range(4)]
+
+    async def time_passes() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    first[1].tell(SHORT + 1)
+    second[1].tell(SHORT)
+    third[1].tell(SHORT + 1)
+    third[1].tell(0)
+    fourth[0]._protocol._reading_paused = True
+    fourth[1].tell(SHORT + 1)
+    await time_passes()
+    assert [one[0].is_gone for one in (first, second, third, fourth)] == [True, False, False, False]
+    assert struct.unpack("!BBH", first[2].written[:4])[2] == 1008 and b"within 0 s" in first[2].written
+    fourth[0]._protocol._reading_paused = False
+    await time_passes()
+    assert fourth[0].is_gone
+    for channel, *_ in (first, second, third, fourth):
+        channel.release()
     assert not budget.held
