@@ -108,7 +108,7 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--log-requests-format json", {"log_format": "json"}),
         ("--fingerprint-mode hash", {}),
         ("--fingerprint-mode custom --fingerprint-value a", {"fingerprint_mode": "custom", "fingerprint_value": "a"}),
-        ("--video-pruning-rate 0.0 --offload-group-size 0 --moe-dense-tp-size 1 --spec-type none", {}),
+        ("--video-pruning-rate 0.0 --offload-group-size 0 --moe-dense-tp-size 1 --spec-type none --mirostat 0", {}),
     ],
 )
 def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None:
@@ -238,6 +238,7 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
         ("--enable-priority-scheduling", "runs lower numbers first"),
         ("--allow-auto-truncate", "truncate_prompt_tokens"),
         ("--ssl-keyfile-password x", "no password hides"),
+        ("--incremental-streaming-output", "/v1/chat/completions what is new"),
         ("--mirostat 2", "clients say it with each request"),
         ("--models-dir /x", "--also names further models"),
         ("--spec-type ngram-simple", "drafts are set by --speculative-config"),

@@ -73,6 +73,9 @@ REFUSED = {
 }
 HARMLESS = {
     "--spec-type": ("none",),
+    "--mirostat": ("0",),
+    **dict.fromkeys(("--dry-multiplier", "--dynatemp-range", "--xtc-probability"), ("0", "0.0")),
+    **dict.fromkeys(("--typical", "--typical-p"), ("1", "1.0")),
     "--embd-normalize": ("2",),
     "--sleep-idle-seconds": ("-1",),
     **dict.fromkeys(("-rea", "--reasoning"), ("auto",)),

@@ -105,7 +105,8 @@ REFUSED = {
     "--deterministic says the same of a prompt whatever runs beside it": "--rl-on-policy-target",
     "models write from the first token to the last, each after those before it": "--dllm-algorithm "
     "--dllm-algorithm-config",
-    "a stream tells each piece of a text once": "--incremental-streaming-output --stream-output",
+    "an event of /generate has all that has come so far, one of /v1/chat/completions what is new": "--stream-output "
+    "--incremental-streaming-output",
     "a conversation is sent whole each time; what begins alike is computed once": "--enable-streaming-session",
     "each item of /v1/score is computed by itself": "--multi-item-scoring-delimiter",
     "no files are kept; `actorserve run-batch` answers a file of requests": "--file-storage-path",
