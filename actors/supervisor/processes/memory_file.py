@@ -25,7 +25,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from actorserve.kernels.cpu.native.compiler import CompilerMissingError, NativeError, find_compiler, identity, run
+from actorserve.kernels.cpu.native.compiler import (
+    FULL,
+    CompilerMissingError,
+    NativeError,
+    find_compiler,
+    identity,
+    run,
+)
 
 from ...model.cached import cache_folder, cached_folder
 from ...model.memory.machine import available_bytes
@@ -34,6 +41,7 @@ from .mappings import Mapping
 
 SOURCE = Path(__file__).with_suffix(".c")
 KIND, LIBRARY = "templates", "memory_file.so"
+COMPILE_S = 10.0  # for which whoever starts waits; it takes a hundredth
 LEAST = 1 << 20  # bytes of a range that is worth a mapping of its own
 LIMIT_MS = 2000  # for the writing, for which whoever starts waits; it takes a fortieth
 SHARE = 8  # of the memory that is free; of more the kernel would make the writer wait for the disk
@@ -79,10 +87,9 @@ def map_function() -> Any:
         return _loaded(find_compiler())
     except CompilerMissingError:
         return None
-    except NativeError as error:
-        print(f"what imports have allocated is not put into a file: {error}", file=sys.stderr)
-        return None
-    except (OSError, ConfigError):  # no cache folder, or no room in it
+    except (NativeError, OSError, ConfigError) as error:
+        if isinstance(error, NativeError) or any(sign in str(error) for sign in FULL):  # else there is no cache folder
+            print(f"what imports have allocated is not put into a file: {error}", file=sys.stderr)
         return None
 
 
@@ -116,7 +123,7 @@ def _loaded(compiler: Sequence[str]) -> Any:
 def _compiled(compiler: Sequence[str]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="actorserve-") as folder:
         made = Path(folder) / LIBRARY
-        run([*compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE)])
+        run([*compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE)], COMPILE_S)
         return made.read_bytes()
 
 

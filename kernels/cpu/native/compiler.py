@@ -12,7 +12,7 @@ from pathlib import Path
 
 COMPILE_SECONDS = 120.0
 COMPILERS = ("cc", "gcc", "clang")
-FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
+FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))  # how an error says that there is no room
 
 
 class NativeError(Exception):
@@ -51,11 +51,11 @@ def identity(compiler: Sequence[str]) -> list[str]:
     return found
 
 
-def run(command: list[str]) -> None:
+def run(command: list[str], seconds: float = COMPILE_SECONDS) -> None:
     """Let it compile; NativeError, or OSError where there is no room for what it makes."""
     compiler, setting = command[0], {**os.environ, "LC_ALL": "C"}  # its words are searched
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_SECONDS, env=setting)
+        subprocess.run(command, check=True, capture_output=True, timeout=seconds, env=setting)
     except subprocess.CalledProcessError as error:
         words = error.stderr.decode(errors="replace").strip().splitlines()
         if full := next((line for line in words for sign in FULL if sign in line), ""):
@@ -63,6 +63,6 @@ def run(command: list[str]) -> None:
         said = next((line for line in words if "error" in line.lower()), "no word why")
         raise CompilerError(f"{compiler} fails: {said}") from None
     except subprocess.TimeoutExpired:
-        raise NativeError(f"{compiler} took more than {COMPILE_SECONDS:.0f} s") from None
+        raise NativeError(f"{compiler} took more than {seconds:g} s") from None
     except OSError as error:
         raise NativeError(f"{compiler} cannot be run: {error.strerror}") from None

@@ -50,6 +50,8 @@ def main() -> None:
     if "thread" in sys.argv:
         threading.Thread(target=release.wait).start()
     memory_file.LIMIT_MS = -1 if "no time" in sys.argv else 60_000
+    if "slow compiler" in sys.argv:
+        memory_file.COMPILE_S = 0.1
     if "no memory" in sys.argv:
         memory_file.SHARE = 1 << 30
     function, mappings = memory_file.map_function(), read_mappings()

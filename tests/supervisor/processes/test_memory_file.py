@@ -149,6 +149,22 @@ def test_a_compiler_that_fails_is_told_of(tmp_path: Path, cc: str) -> None:
     assert told["size"] == 0 and "is not put into a file" in told["said"]
 
 
+def test_a_compiler_without_room_is_told_of(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.write_text('#!/bin/sh\necho "ld: final link failed: No space left on device" >&2\nexit 1\n')
+    full.chmod(0o700)
+    told = filled(tmp_path, CC=str(full))
+    assert told["size"] == 0 and "is not put into a file: ld: final link failed: No space left" in told["said"]
+
+
+def test_a_start_does_not_wait_for_a_compiler_for_long(tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
+    slow.chmod(0o700)
+    told = filled(tmp_path, "slow compiler", CC=str(slow))
+    assert told["size"] == 0 and f"{slow} took more than 0.1 s" in told["said"]
+
+
 def test_a_compiler_may_have_words(tmp_path: Path) -> None:
     """As `ccache gcc`, or `gcc -m64`."""
     need_compiler()
