@@ -47,7 +47,7 @@ class Queued(OneModel):
         self.asked_for, self.comes = asyncio.Event(), asyncio.Event()
 
     @asynccontextmanager
-    async def turn(self, account: Account) -> AsyncIterator[None]:  # type: ignore[override]
+    async def turn(self, account: Account) -> AsyncIterator[None]:
         self.asked_for.set()
         await self.comes.wait()
         yield
