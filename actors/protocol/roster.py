@@ -9,7 +9,7 @@ from ..model.info import ModelInfo
 from ..options.config import Config
 from .actor_kind import ActorKind
 from .actor_spec import ActorSpec, actor_name
-from .kinds import HTTP2, KINDS, LINK, OWN_TEMPLATE, RELAY, TEMPLATE
+from .kinds import HTTP2, KINDS, LINK, OWN_TEMPLATE, RELAY, SUPERVISOR, TEMPLATE
 from .served import ServedModel, served_models
 
 
@@ -42,6 +42,7 @@ class Roster:
             kind: ActorSpec(kind, kind, 0, place) for place, kind in enumerate(wanted, behind + 1 + len(own))
         }
         self.beside = [self.template, *self.own_templates.values(), *self.relays.values()]  # on the board behind actors
+        self.supervisor = ActorSpec(SUPERVISOR, SUPERVISOR, 0, behind + len(self.beside))  # and behind these
 
     def _add(self, kind: ActorKind, served: ServedModel) -> None:
         """The actors of this kind that are this model's, or the server's."""

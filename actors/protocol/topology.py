@@ -168,8 +168,8 @@ class System(Roster):
 
     @property
     def board_blocks(self) -> int:
-        """The board has one for each actor, and one for each process beside them."""
-        return len(self.actors) + len(self.beside)
+        """The board has one for each actor, one for each process beside them, and the supervisor's."""
+        return self.supervisor.position + 1
 
     def _capacity(self, sends: Sends, source: ActorSpec, hears: bool) -> int:
         """A record may fill a third of its lane. `hears`: who reads it is of a model that writes sounds down."""

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from actorserve.shm.board.board import Order, Parked
+from actorserve.shm.board.board import ActorState, BoardWriter, Order, Parked
 
 from ..protocol.kinds import SUPERVISOR
 from ..protocol.topology import System
@@ -75,6 +75,7 @@ class Supervisor:
         self.system = system
         self.memory = memory
         frontends = [actor.name for actor in system.with_clients]
+        self.shown = BoardWriter(memory.board, system.supervisor.position)  # how it stands with the server
         self.connections = Connections(listeners, frontends, admission or Admission(0))
         self.output = output
         self.control = control
@@ -253,6 +254,8 @@ class Supervisor:
         if not self.ready and all(child.up for child in self.wanted) and self.service.is_warm():
             self.ready = True
             self.memory.phase_ends(StartPhase.FIRST_TOKEN)
+            if not self.ending.is_set():
+                self.shown.set_state(ActorState.READY)
             self.output.say(self.welcome())
             self.service.ready()
         self.changes.tell()
@@ -316,6 +319,7 @@ class Supervisor:
             self.output.say(reason, "critical" if status else "info")
         self.status = self.status or status
         self.ending.set()
+        self.shown.set_state(ActorState.DRAINING)
         self.changes.tell()
         if status:
             self.shutdown.give_up()

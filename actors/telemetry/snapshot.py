@@ -242,7 +242,8 @@ class SnapshotReader:
 
     def _supervisor(self) -> ActorStatus:
         process = view_process(self.supervisor_pid)
-        state = "dead" if process is None else "stopped" if process.state in "Tt" else "ready"
+        said = STATES[self.board.snapshot(self.system.supervisor.position).state]
+        state = "dead" if process is None else "stopped" if process.state in "Tt" else said
         return ActorStatus(
             name=SUPERVISOR,
             kind=SUPERVISOR,

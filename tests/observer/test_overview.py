@@ -32,6 +32,8 @@ class Scene:
         config = Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=2, hang_timeout=HANG_S, step_timeout=STEP_S)
         self.memory = Memory(System(config, MODEL))
         self.system = self.memory.system
+        self.supervisor = BoardWriter(self.memory.board, self.system.supervisor.position)
+        self.supervisor.set_state(ActorState.READY)
         self.snapshots = SnapshotReader(self.system, self.memory.segment, os.getpid())
 
     def born(self, name: str, state: ActorState = ActorState.READY) -> BoardWriter:
@@ -76,6 +78,14 @@ def test_the_supervisor_comes_first_then_all_actors(scene: Scene) -> None:
     assert not snapshot.ready
     with pytest.raises(KeyError):
         snapshot.actor("nobody")
+
+
+def test_the_supervisor_says_how_it_stands_with_the_server(scene: Scene) -> None:
+    for name in scene.system.by_name:
+        scene.born(name)
+    for state in (ActorState.STARTING, ActorState.DRAINING):
+        scene.supervisor.set_state(state)
+        assert scene.seen("supervisor").state == state.name.lower() and not scene.snapshots.look().ready
 
 
 def test_the_template_comes_last_once_there_is_one(scene: Scene, child: subprocess.Popen[bytes]) -> None:

@@ -135,6 +135,8 @@ class ServerMetrics:
             return None
         if actor.state == "stopped":
             return "stopped by a signal"
+        if actor.kind == SUPERVISOR and actor.state in ("starting", "draining"):  # the server is: its actors say why
+            return None
         if actor.state != "ready":
             return actor.state
         patient = kind_of(actor.kind).computes or actor.name == self._own

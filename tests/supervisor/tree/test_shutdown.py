@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from actorserve.actors.observer.ask import AskError, ask
-from actorserve.actors.observer.attach import choose, find_servers
+from actorserve.actors.observer.attach import attach, choose, find_servers
 from actorserve.actors.protocol.sockets.control_wire import DRAIN, DrainRequest
 
 from .launches import NAMES, Launch
@@ -32,10 +33,24 @@ def test_an_actor_that_does_not_stop_is_killed(launch: Launch) -> None:
         assert "frontend-0 has not ended after 1.5 s and is killed" in said
 
 
+def supervisor_state(pid: int) -> str:
+    with closing(attach(pid)) as attached:
+        return attached.look().actor("supervisor").state
+
+
+def test_a_start_that_waits_is_seen(launch: Launch) -> None:
+    with launch(lives={"renderer-0": ["hang"]}, wait=False, stop_s=1.5) as server:
+        server.wait_for("hanging")
+        assert supervisor_state(server.pid) == "starting"
+        assert server.stop() == 0
+
+
 def test_the_drain_waits_and_what_is_behind_goes_on(launch: Launch, tmp_path: Path) -> None:
     with launch(lives={"frontend-0": ["drain"]}) as server:
+        assert supervisor_state(server.pid) == "ready"
         server.signal(signal.SIGTERM)
         server.wait_for("draining")
+        assert supervisor_state(server.pid) == "draining"
         assert set(server.pids()) == NAMES
         server.replace("worker")
         (tmp_path / "drained").touch()
