@@ -32,9 +32,9 @@ def chat(*arguments: str, said: str = "", **env: str) -> subprocess.CompletedPro
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, **env: str) -> None:
         ours, theirs = pty.openpty()
-        self.process = start_on_terminal(theirs, *arguments, TERM="xterm", NO_COLOR="1")
+        self.process = start_on_terminal(theirs, *arguments, TERM="xterm", NO_COLOR="1", **env)
         os.close(theirs)
         self._fd = ours
         self._seen = ""
@@ -150,9 +150,9 @@ def test_a_conversation_on_a_terminal(demo_server: Server) -> None:
         assert terminal.ends() == 0
 
 
-def test_ctrl_c_ends_the_answer_and_not_the_chat(slow_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACTORSERVE_API_KEY", KEY)
-    with Terminal("chat", "--server", port_of(slow_server), "--max-tokens", "3000") as terminal:
+def test_ctrl_c_ends_the_answer_and_not_the_chat(slow_server: Server) -> None:
+    command = ("chat", "--server", port_of(slow_server), "--max-tokens", "3000")
+    with Terminal(*command, ACTORSERVE_API_KEY=KEY) as terminal:
         terminal.wait_for("> ")
         terminal.type("Go on and on\n")
         terminal.wait_for("and on\r\n")
