@@ -32,12 +32,14 @@ class Compiled(NamedTuple):
 def compile_template(
     environment: jinja2.Environment, source: str, content_format: str, beat: Callable[[], None] = lambda: None
 ) -> Compiled:
-    """ValueError says what is wrong with it, and where. `beat` is called as it gets on."""
+    """ValueError says what is wrong with it, and where; one of them is OutOfMemory. `beat` is called as it gets on."""
     try:
         tree = environment.parse(source)
         template = environment.from_string(source)
         reads = probed(template, read_forms(tree, content_format), beat)
         return Compiled(source, template, reads, read_switches(tree))
+    except OutOfMemory:
+        raise
     except jinja2.TemplateSyntaxError as error:
         raise ValueError(f"line {error.lineno}: {error.message}") from None
     except (RecursionError, MemoryError) as error:
@@ -75,6 +77,8 @@ class RequestTemplates:
             return found
         try:
             made = compile_template(self._environment, source, self._content_format, self._beat)
+        except OutOfMemory:
+            raise
         except ValueError as error:
             problem = OutOfMemory if isinstance(error.__cause__, MemoryError) else TemplateProblem
             raise problem(f"chat_template: {error}", "chat_template") from None

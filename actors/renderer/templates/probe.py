@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 
 from .content_formats import Reads, fit_all
-from .problem import FAULTS, NO_MEMORY
+from .problem import FAULTS, NO_MEMORY, problem_of
 from .turns.names import SYSTEM, THINKING
 
 Messages = list[dict[str, Any]]
@@ -33,7 +33,10 @@ AS_OBJECT = re.compile(rf"text\\*['\"]\s*:\s*\\*['\"]{WORDS[0]}")  # a part as P
 
 
 def probed(template: jinja2.Template, reads: Reads, beat: Callable[[], None] = lambda: None) -> Reads:
-    """What it reads, with what is found by trying. `beat` is called behind each try, a rendering of its own."""
+    """What it reads, with what is found by trying. `beat` is called behind each try, a rendering of its own.
+
+    OutOfMemory where a try finds none.
+    """
 
     def write(messages: Messages, given: Reads) -> str | None:
         text = _written(template, messages, given)
@@ -106,7 +109,7 @@ def _written(template: jinja2.Template, messages: Messages, reads: Reads) -> str
     given = {**GIVEN, "messages": fit_all(messages, reads)}
     try:
         return "".join(islice(template.generate(given), MAX_PIECES))
-    except NO_MEMORY:
-        raise MemoryError("no room for a conversation of a few messages") from None
+    except NO_MEMORY as error:
+        raise problem_of(error, "chat_template") from None
     except (*FAULTS, jinja2.TemplateError):
         return None
