@@ -41,11 +41,12 @@ class ChatTemplate:
         content_format = config.chat_template_content_format
         environment = make_environment()
         self._compiled: dict[str, Compiled] = {}
-        for name, source in find_templates(config, model).items():
-            try:
-                self._compiled[name] = compile_template(environment, source, content_format)
-            except ValueError as error:
-                raise ConfigError(f"{template_place(config, model, name)}: {error}") from None
+        with bounded_memory(MAX_MEMORY):
+            for name, source in find_templates(config, model).items():
+                try:
+                    self._compiled[name] = compile_template(environment, source, content_format)
+                except ValueError as error:
+                    raise ConfigError(f"{template_place(config, model, name)}: {error}") from None
         self._requested = RequestTemplates(environment, content_format, beat)
         self._special = special_tokens(model)
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import traceback
+import subprocess
+import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from actorserve.actors.renderer.templates import chat_template as template
 from actorserve.actors.renderer.templates.chat_template import TemplateProblem
-from actorserve.actors.renderer.templates.memory_limit import bounded_memory
-from actorserve.actors.renderer.templates.problem import OutOfMemory
 from tests.support.selection import slow
 
 from .conversations import USER
@@ -147,47 +142,76 @@ GROWING = [
 
 
 @pytest.mark.parametrize("text", [*GROWING[::2], *slow(*GROWING[1::2])])
-def test_what_grows_in_steps_meets_the_bound_on_memory(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(template, "MAX_MEMORY", MUCH)
-    ours = make(text, tmp_path)
-
-    def meet_it() -> None:
-        before = resource.getrlimit(resource.RLIMIT_AS)
-        with pytest.raises(OutOfMemory, match="too much memory"):
-            ours.render([USER])
-        assert resource.getrlimit(resource.RLIMIT_AS) == before
-
-    in_a_child(meet_it)
+def test_what_grows_in_steps_meets_the_bound_on_memory(text: str, tmp_path: Path) -> None:
+    text = f"{{% if messages[0].content == '{USER['content']}' %}}{text}{{% endif %}}"  # not where it is tried at start
+    in_a_new_process(MEETS_THE_BOUND, text, str(tmp_path))
 
 
-def in_a_child(work: Callable[[], None]) -> None:
-    """Whoever meets the bound is not to be trusted any more: it is not the process of all other tests."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+MEETS_THE_BOUND = f"""
+import resource, sys
+from pathlib import Path
+import pytest
+from actorserve.actors.renderer.templates import chat_template as template
+from actorserve.actors.renderer.templates.problem import OutOfMemory
+from tests.renderer.templates.test_chat_template import USER, make
+
+template.MAX_MEMORY = {MUCH}
+ours = make(sys.argv[1], Path(sys.argv[2]))
+before = resource.getrlimit(resource.RLIMIT_AS)
+with pytest.raises(OutOfMemory, match="too much memory"):
+    ours.render([USER])
+assert resource.getrlimit(resource.RLIMIT_AS) == before
+"""
+
+
+@pytest.mark.parametrize("text", [GROWING[4], *slow(*GROWING[:4], GROWING[5])])
+def test_a_models_template_that_meets_it_when_it_is_tried_is_refused_at_start(text: str, tmp_path: Path) -> None:
+    in_a_new_process(IS_REFUSED, text, str(tmp_path))
+
+
+IS_REFUSED = f"""
+import sys
+from pathlib import Path
+import pytest
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.renderer.templates import chat_template as template
+from tests.renderer.templates.test_chat_template import make
+
+template.MAX_MEMORY = {MUCH}
+with pytest.raises(ConfigError, match="the chat template needs too much memory"):
+    make(sys.argv[1], Path(sys.argv[2]))
+"""
 
 
 def test_memory_is_bounded_only_within() -> None:
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    with bounded_memory(MUCH):
-        assert len(bytearray(MUCH // 2)) == MUCH // 2
-        with pytest.raises(MemoryError):
-            bytearray(2 * MUCH)
-    assert resource.getrlimit(resource.RLIMIT_AS) == before
-    with pytest.raises(ZeroDivisionError), bounded_memory(MUCH):
-        raise ZeroDivisionError
-    assert resource.getrlimit(resource.RLIMIT_AS) == before
-    assert len(bytearray(2 * MUCH)) == 2 * MUCH
+    in_a_new_process(IS_BOUNDED)
+
+
+IS_BOUNDED = f"""
+import resource
+import pytest
+from actorserve.actors.renderer.templates.memory_limit import bounded_memory
+
+MUCH = {MUCH}
+before = resource.getrlimit(resource.RLIMIT_AS)
+with bounded_memory(MUCH):
+    assert len(bytearray(MUCH // 2)) == MUCH // 2
+    with pytest.raises(MemoryError):
+        bytearray(2 * MUCH)
+assert resource.getrlimit(resource.RLIMIT_AS) == before
+with pytest.raises(ZeroDivisionError), bounded_memory(MUCH):
+    raise ZeroDivisionError
+assert resource.getrlimit(resource.RLIMIT_AS) == before
+assert len(bytearray(2 * MUCH)) == 2 * MUCH
+"""
+
+
+def in_a_new_process(code: str, *words: str) -> None:
+    """A process of other tests may have freed any amount, which it can take again within every bound.
+
+    Whoever met a bound is not to be trusted any more, either.
+    """
+    subprocess.run([sys.executable, "-c", code, *words], check=True)
 
 
 def test_a_large_conversation_has_room(tmp_path: Path) -> None:
