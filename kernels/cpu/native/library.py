@@ -209,8 +209,8 @@ def _left(found: Sequence[Variant], error: NativeError, keep: Callable[[Image], 
     if (folder := cache_folder()) is None:
         raise error
     for own in found:
-        with suppress(OSError):
-            for path in sorted(folder.glob(f"{_made_of(own)}-*.so")):
+        for path in sorted(folder.glob(f"{_made_of(own)}-*.so")):
+            with suppress(OSError, NativeError):  # it may not be read, or is another machine's: there may be others
                 if _is_ours(path) and _is_whole(path):
                     library = _loaded(path, 0.0, keep)
                     library.lack = f"not {found[0].name}: {error}" if own != found[0] else ""

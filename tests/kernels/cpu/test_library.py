@@ -201,6 +201,27 @@ def test_where_no_compiler_is_what_any_has_made_of_these_sources_is_taken(
         native.load(cpu_flags())
 
 
+def test_where_no_compiler_is_a_library_that_cannot_be_taken_hides_no_other(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that somebody removes meanwhile, and one that the loader does not take."""
+    made = kernels / native.load(cpu_flags(), "plain").name
+    started = made.name.rpartition("-")[0]
+    (kernels / f"{started}-0.so").write_bytes(b"no library")
+    native._seal(kernels / f"{started}-0.so")
+    (kernels / f"{started}-1.so").write_bytes(made.read_bytes())
+    read = Path.read_bytes
+
+    def fails(path: Path) -> bytes:
+        if path.name.endswith("-1.so"):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert native.load(cpu_flags(), "plain").name == made.name
+
+
 @pytest.mark.parametrize(("kept", "size"), [(0, 0), (0.5, 0.5), (0.5, 1)])
 def test_a_damaged_library_in_the_cache_is_compiled_again(tmp_path: Path, kept: float, size: float) -> None:
     """Empty, cut off, or with zeros at its end, as a loss of power leaves files."""
