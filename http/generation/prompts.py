@@ -21,7 +21,7 @@ from ..openai.schemas import (
     CompletionRequest,
     ContentPart,
 )
-from ..openai.thinking import THINKING_SWITCHES
+from ..openai.thinking import THINKING_SWITCHES, with_defaults
 from ..settings import MediaRules, Settings
 from .fields.decoding import decode
 from .fields.prompt_embeds import given_embeds
@@ -46,7 +46,7 @@ def chat_prompt(request: ChatRequest, settings: Settings | None = None) -> ChatP
         if request.reasoning_effort == "none":
             variables = dict.fromkeys(THINKING_SWITCHES, False) | variables
     if settings is not None:
-        variables = {**settings.template_kwargs, **variables}
+        variables = with_defaults(variables, settings.template_kwargs)
     add, go_on = request.add_generation_prompt, bool(request.continue_final_message)
     if go_on and add:
         raise bad_request("add_generation_prompt must be false with continue_final_message.", "add_generation_prompt")

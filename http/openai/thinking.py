@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 THINKING_SWITCHES = ("enable_thinking", "thinking")  # by these names templates know it
 TURNED = {"enabled": True, "disabled": False}  # in other cases it is left to the template
+EFFORT, MODE = "thinking_effort", "thinking_mode"  # few templates have these names, and are told by them what is said
+MODES = ("enabled", "disabled", "adaptive")  # by the others; of a mode with other words requests say nothing
 BUDGET = "thinking_token_budget"
 ThinkingBudget = Annotated[int, Meta(ge=-1)]  # -1: no limit
 
@@ -65,6 +67,16 @@ def rename_thinking(body: ChatRequest) -> None:
     told["thinking.display"] = None if options.display is None else options.display != "omitted"
     body.include_reasoning = _agreed(told)
     body.thinking_token_budget = _agreed(_budgets(body))
+
+
+def with_defaults(said: dict[str, object], defaults: dict[str, object]) -> dict[str, object]:
+    """A template's variables: the operator's, where a request does not say the same, by whatever name."""
+    left_out = set[str]()
+    if "reasoning_effort" in said:
+        left_out.add(EFFORT)
+    if defaults.get(MODE) in MODES and not said.keys().isdisjoint(THINKING_SWITCHES):
+        left_out.add(MODE)
+    return {name: value for name, value in defaults.items() if name not in left_out} | said
 
 
 def budget_field(body: ChatRequest) -> str:

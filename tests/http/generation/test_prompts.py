@@ -14,6 +14,7 @@ from actorserve.http.generation import prompts
 from actorserve.http.generation.prepare import ask_chat
 from actorserve.http.generation.prompts import chat_prompt, check_messages
 from actorserve.http.openai.schemas import ChatRequest
+from actorserve.http.openai.thinking import rename_thinking
 from actorserve.http.settings import LogitsPlugins, MediaRules
 from tests.http.serving import HI, SETTINGS
 
@@ -33,6 +34,30 @@ def test_a_request_says_more_than_the_option(asked: dict[str, Any], given: dict[
     settings = replace(SETTINGS, template_kwargs={"enable_thinking": True, "style": "short"})
     request = msgspec.json.decode(json.dumps({"messages": HI, **asked}), type=ChatRequest)
     assert json.loads(chat_prompt(request, settings).template_kwargs or b"") == given
+
+
+@pytest.mark.parametrize(
+    ("option", "asked", "left"),
+    [
+        ({"thinking_effort": "max"}, {"reasoning_effort": "low"}, None),
+        ({"thinking_effort": "max"}, {"reasoning_effort": "none"}, None),
+        ({"thinking_effort": "max"}, {}, "max"),
+        ({"thinking_effort": "max"}, {"chat_template_kwargs": {"thinking_effort": "low"}}, "low"),
+        ({"thinking_mode": "enabled"}, {"thinking": {"type": "disabled"}}, None),
+        ({"thinking_mode": "adaptive"}, {"chat_template_kwargs": {"thinking": True}}, None),
+        ({"thinking_mode": "enabled"}, {"reasoning_effort": "low"}, "enabled"),
+        ({"thinking_mode": "chat"}, {"enable_thinking": True}, "chat"),
+    ],
+)
+def test_a_request_wins_over_the_option_by_its_own_names(
+    option: dict[str, Any], asked: dict[str, Any], left: str | None
+) -> None:
+    """Templates with these names are told by them what it says by others, if they have no value."""
+    request = msgspec.json.decode(json.dumps({"messages": HI, **asked}), type=ChatRequest)
+    rename_thinking(request)
+    given = json.loads(chat_prompt(request, replace(SETTINGS, template_kwargs=option)).template_kwargs or b"{}")
+    (name,) = option
+    assert given.get(name) == left
 
 
 @pytest.mark.parametrize(
