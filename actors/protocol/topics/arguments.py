@@ -1,12 +1,15 @@
 """A call's arguments as they come: what of them is the beginning of one JSON object, and what that object is so far.
 
 Anthropic's clients parse arguments at every event, and break at text that is no JSON; and a call has its input as an
-object, however it was cut. So text goes out up to where it leaves JSON, and the rest of the call is dropped. Clients of
-OpenAI get arguments as the model wrote them, and send them back so: templates are given the same object of them.
+object, however it was cut. So text goes out up to where it leaves JSON, and the rest of the call is dropped. In the
+object a number beyond all floats is null, as JSON.stringify has it: many a reader would refuse the whole answer for it.
+Clients of OpenAI get arguments as the model wrote them, and send them back so: templates are given the same object of
+them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 
 PLAIN = re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')
@@ -32,6 +35,7 @@ class ObjectText:
         self._surrogate = False  # the first half of a pair was read
         self._key = False  # the string that is open is a key
         self._whole = (0, "{}")  # so much of the text, and this behind it, is an object
+        self._beyond: list[tuple[int, int]] = []  # from where to where numbers stand that no float holds
 
     def feed(self, text: str) -> str:
         """What of this text goes on with the object."""
@@ -54,9 +58,14 @@ class ObjectText:
     def object(self) -> bytes:
         """The object so far: without a member that was cut."""
         length, closers = self._whole
+        beyond = self._beyond
         if self._is_number():  # nothing says that more of it was to come
             length, closers = self._length, "".join(reversed(self._closers))
-        return ("".join(self._taken)[:length] + closers).encode()
+            beyond = beyond + self._beyond_floats(length)
+        text = "".join(self._taken)[:length]
+        for begin, end in reversed(beyond):
+            text = f"{text[:begin]}null{text[end:]}"
+        return (text + closers).encode()
 
     def _note(self, length: int) -> None:
         """So much of the text can be closed to an object."""
@@ -65,6 +74,10 @@ class ObjectText:
     def _is_number(self) -> bool:
         """Does the text end with a number?"""
         return self._state == self._number and NUMBER.fullmatch(self._token) is not None
+
+    def _beyond_floats(self, end: int) -> list[tuple[int, int]]:
+        """Where the number stands that ends here, if it is beyond all floats."""
+        return [(end - len(self._token), end)] if math.isinf(float(self._token)) else []
 
     def _start(self, text: str, at: int) -> int:
         return self._open(text, at) if text[at] == "{" else BROKEN
@@ -138,6 +151,7 @@ class ObjectText:
             return at + 1
         if not NUMBER.fullmatch(self._token):
             return BROKEN
+        self._beyond += self._beyond_floats(self._length + at)
         self._state = self._after
         return at
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+from .json_scan import mended
+
 _NAMES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # templates print them so, models copy them
 _NESTED = {"object", "array", "null"}  # models write these as Python does, with single quotes
@@ -152,7 +154,7 @@ def _in_python(text: str) -> str | None:
     """A Python literal as JSON text; None where it is none, or JSON cannot say it."""
     try:
         value = ast.literal_eval(text)
-        said = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        said = mended(json.dumps(value, ensure_ascii=False) + " ")  # Infinity stands there for 1e999
         return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # halves of characters put together
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
