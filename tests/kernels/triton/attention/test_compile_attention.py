@@ -51,12 +51,12 @@ def jobs_of(
 
 def check(result: Result) -> None:
     job = result["job"]
-    assert result["spills"] == [0, 0], result  # stores and loads
+    exact = job["dtype"] == "float32" and job["pools"] == E4M3  # for checks: nothing is fetched ahead
+    assert max(result["spills"]) <= 8 * exact, result  # bytes stored and loaded; ptxas has two with any registers
     assert 0 < result["registers"] <= 255, result
     assert -(-result["registers"] // 8) * 8 * 32 * result["warps"] <= REGISTERS, result
     assert result["shared"] <= SHARED[job["arch"]], result
     small = job["kernel"] == "prefill" and job["pools"] == E4M3 and job["head_dim"] == 64  # 8 bytes for each thread
-    exact = job["dtype"] == "float32" and job["pools"] == E4M3  # nothing is fetched ahead
     if job["kernel"] != "merge" and not (small or exact):
         assert result["wide_loads"], f"keys and values are not read 16 bytes at a time: {result}"
     latents = "latent" in job.get("given", {}) and job["given"]["group"] > 32  # of which a program has many queries
