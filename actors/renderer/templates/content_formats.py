@@ -31,7 +31,7 @@ class Reads(NamedTuple):
     text: bool  # of a content: it does not, or asks first whether it is a string
     arguments_text: bool = False  # of a call: it puts them into its text as they are
     asks_none: bool = False  # it asks whether there is a content by comparing it with none
-    developer: bool = False  # of a role: it knows this one
+    developer: bool = False  # of a role: it knows this one; by probe.py, if only to leave it out
     short_ids: bool = False  # of a call: it asks whether they have SHORT characters, no more and no fewer
     thinking: bool = False  # of a content's part: it asks whether it is one of this type
     calls_for_none: bool = False  # of a message: it writes calls only where the content is none

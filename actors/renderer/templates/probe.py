@@ -43,6 +43,7 @@ def probed(template: jinja2.Template, reads: Reads, beat: Callable[[], None] = l
         beat()
         return text
 
+    reads = reads._replace(developer=reads.developer and not _leaves_out_developer(write, reads))
     return reads._replace(
         results=reads.parts and reads.text and _writes_result_parts(write, reads),
         one_call=_writes_one_call(write, reads),
@@ -74,6 +75,13 @@ def _leaves_out(write: Write, reads: Reads, roles: tuple[str, ...]) -> bool:
     messages = [{"role": role, "content": next(said) if role in SYSTEM else "So."} for role in roles]
     text = write(messages, reads)
     return text is not None and not _has(text, *words) and _has(write([TOLD, ASKED], reads), WORDS[0])
+
+
+def _leaves_out_developer(write: Write, reads: Reads) -> bool:
+    """Of the developer, who speaks first or behind the system, nothing, though it names the role?"""
+    told = {"role": "developer", "content": WORDS[1]}
+    texts = (write(messages, reads) for messages in ([told, ASKED], [TOLD, told, ASKED]))
+    return not any(_has(text, WORDS[1]) for text in texts) and _has(write([TOLD, ASKED], reads), WORDS[0])
 
 
 def _writes_system_beside_user(write: Write, reads: Reads) -> bool:

@@ -33,7 +33,8 @@ READS_ARGUMENTS_AS_TEXT = {"deepseek_v3"}
 WRITES_ONE_CALL = {"llama_3_1"}
 HAS_SYSTEM_BESIDE_LAST_USER = {"mistral_v3"}
 LEAVES_OUT_LATER_SYSTEM = {"smollm_3", "command_a"}
-KNOWS_DEVELOPERS = {"harmony", "nemotron"}  # to all others they are the system
+KNOWS_DEVELOPERS = {"harmony"}  # to all others they are the system
+LEAVES_OUT_DEVELOPERS = {"nemotron"}  # of those: these name the role
 
 
 class Made(ChatTemplate):

@@ -16,7 +16,15 @@ from actorserve.actors.renderer.templates.sandbox import make_environment
 
 from .conversations import NESTED, USER, calls, parts, result
 from .templates import ALL, CHATML
-from .test_chat_template import KNOWS_DEVELOPERS, READS_ARGUMENTS_AS_TEXT, READS_PARTS, by_transformers, known, make
+from .test_chat_template import (
+    KNOWS_DEVELOPERS,
+    LEAVES_OUT_DEVELOPERS,
+    READS_ARGUMENTS_AS_TEXT,
+    READS_PARTS,
+    by_transformers,
+    known,
+    make,
+)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_what_is_read_is_found_for_whole_templates() -> None:
     found = {name: read_forms(make_environment().parse(text)) for name, text in ALL.items()}
     assert {name for name, reads in found.items() if reads.parts} == READS_PARTS
     assert {name for name, reads in found.items() if reads.arguments_text} == READS_ARGUMENTS_AS_TEXT
-    assert {name for name, reads in found.items() if reads.developer} == KNOWS_DEVELOPERS
+    assert {name for name, reads in found.items() if reads.developer} == KNOWS_DEVELOPERS | LEAVES_OUT_DEVELOPERS
     assert all(reads.text for reads in found.values())
 
 
@@ -246,6 +254,21 @@ def test_a_developer_is_the_system_where_the_template_does_not_know_it(tmp_path:
         "{% for m in messages %}[{{ m.role }}:{% for p in m.content %}{% endfor %}]{% endfor %}", tmp_path
     )
     assert read_parts.render(messages[:2]) == "[system:][system:]"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "{% for m in messages if m.role != 'developer' %}[{{ m.role }}:{{ m.content }}]{% endfor %}",
+        "{% for m in messages %}{% if m.role == 'developer' %}{{ raise_exception('Not he.') }}{% endif %}"
+        "[{{ m.role }}:{{ m.content }}]{% endfor %}",
+    ],
+)
+def test_a_developer_is_the_system_where_the_template_names_it_only_to_leave_it_out(names: str, tmp_path: Path) -> None:
+    told = {"role": "developer", "content": "d"}
+    ours = make(names, tmp_path)
+    assert ours.render([told, USER | {"content": "u"}]) == "[system:d][user:u]"
+    assert ours.render([{"role": "system", "content": "s"}, told]) == "[system:s\n\nd]"
 
 
 STRICT = (
