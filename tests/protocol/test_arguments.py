@@ -100,7 +100,7 @@ def test_depth_and_length_have_ends() -> None:
     assert taken('{"a":' + "1" * (MAX_NUMBER + 1))[0] == '{"a":' + "1" * MAX_NUMBER
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_text_in_any_cuts(data: st.DataObject) -> None:
     """It is read as clients read it, at every event; a whole object is taken whole."""

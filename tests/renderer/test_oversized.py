@@ -86,7 +86,7 @@ def test_of_others_the_number_is_told(bench: Bench) -> None:
 
 @pytest.mark.parametrize("make", MADE)
 @given(parts=st.lists(PIECES, min_size=1, max_size=8), longest=st.integers(1, 400))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_no_text_has_fewer_tokens_than_it_is_said_to_have(
     make: Callable[[], Tokenizer], parts: list[str], longest: int
 ) -> None:

@@ -240,7 +240,7 @@ def test_what_is_refused(client: Anthropic) -> None:
     ErrorResponse.model_validate(raised.value.body)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pieces=piece_lists(), finish=st.sampled_from(["stop", "tool_calls", "length"]))
 def test_whatever_a_model_says_the_helper_puts_it_together(client: Anthropic, pieces: list[Piece], finish: str) -> None:
     PLAYER.says(*pieces, finish=finish)
@@ -250,7 +250,7 @@ def test_whatever_a_model_says_the_helper_puts_it_together(client: Anthropic, pi
     assert same(message, PLAYER.last)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pieces=piece_lists(), finish=st.sampled_from(["stop", "length", "abort"]))
 def test_all_events_are_of_the_clients_types(pieces: list[Piece], finish: str) -> None:
     writer = MessageEvents(MessageAnswer("k", "m"), USAGE)

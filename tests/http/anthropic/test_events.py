@@ -173,7 +173,7 @@ def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(pieces=piece_lists(), end=st.sampled_from(ENDS), omit=st.booleans())
 def test_another_writer_goes_on_anywhere(pieces: list[Piece], end: tuple[str, str | None], omit: bool) -> None:
     answer = MessageAnswer(KEY, "m", omit)

@@ -46,7 +46,7 @@ def play(job: Job, turns: list[Turn], tail: int) -> list[str]:
 
 @pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_a_stream_says_what_the_whole_answer_says(examples: int) -> None:
-    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @settings(max_examples=examples)
     @given(turns=TURNS, tail=st.integers(0, 3), chatting=st.booleans(), early=st.booleans())
     def check(turns: list[Turn], tail: int, chatting: bool, early: bool) -> None:
         uvloop.run(both_ways(turns, tail, CHAT if chatting else TEXT, early))

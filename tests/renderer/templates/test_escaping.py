@@ -86,7 +86,7 @@ def test_what_a_user_says_ends_no_turn(made: tuple[Tokenizer, Escaping]) -> None
 
 
 @given(said=st.lists(FORGED, max_size=8).map("".join), behind=st.lists(FORGED, max_size=4).map("".join))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_piece_is_what_it_is_alone(said: str, behind: str) -> None:
     tokenizer, escaping, alone = byte_level(), byte_level_escaping(), without_added(byte_level())
     messages = [user(said), user(behind, "tool"), user("yes", "assistant")]
@@ -100,7 +100,7 @@ def test_each_piece_is_what_it_is_alone(said: str, behind: str) -> None:
 
 
 @given(texts=st.lists(FORGED, max_size=10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_nobody_forges_is_tokenised_as_always(made: tuple[Tokenizer, Escaping], texts: list[str]) -> None:
     """Also beside something that is escaped."""
     tokenizer, escaping = made
@@ -222,7 +222,7 @@ def test_a_text_that_becomes_one_when_it_is_normalized() -> None:
 @given(
     words=st.sets(st.text("ab<|", min_size=1, max_size=5), min_size=1, max_size=12), text=st.text("ab<|", max_size=30)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_longest_word_is_found(words: set[str], text: str) -> None:
     plain = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     assert re.findall(longest_of(words), text) == re.findall(plain, text)

@@ -134,8 +134,6 @@ def try_operation(
     @seed(number)
     @settings(
         max_examples=cases,
-        database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -205,4 +205,4 @@ class BroadcastModel(RuleBasedStateMachine):
 
 
 TestBroadcastModel = BroadcastModel.TestCase
-TestBroadcastModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestBroadcastModel.settings = settings(max_examples=60, stateful_step_count=60)

@@ -85,4 +85,4 @@ class RingModel(RuleBasedStateMachine):
 
 
 TestRingModel = RingModel.TestCase
-TestRingModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestRingModel.settings = settings(max_examples=60, stateful_step_count=60)

@@ -216,7 +216,7 @@ def test_what_is_refused(client: OpenAI) -> None:
     assert raised.value.code == "previous_response_not_found"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pieces=piece_lists(), finish=st.sampled_from(["stop", "tool_calls"]))
 def test_whatever_a_model_says_the_helper_puts_it_together(client: OpenAI, pieces: list[Piece], finish: str) -> None:
     PLAYER.says(*pieces, finish=finish)
@@ -224,7 +224,7 @@ def test_whatever_a_model_says_the_helper_puts_it_together(client: OpenAI, piece
         assert same(events.get_final_response(), PLAYER.last)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(pieces=piece_lists(), finish=st.sampled_from(["stop", "length", "abort"]))
 def test_all_events_are_of_the_clients_types(pieces: list[Piece], finish: str) -> None:
     writer = ResponseEvents(ResponseAnswer("k", "m", 1, echo(decode(ResponsesRequest, b'{"input":"a"}'), {})))

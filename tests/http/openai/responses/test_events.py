@@ -244,7 +244,7 @@ def test_arguments_out_of_order_are_a_parsers_fault(between: Piece) -> None:
         written([CallStart(0, "f"), Arguments(1, "{}")])
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(pieces=piece_lists(), finish=st.sampled_from(FINISHES))
 def test_events_add_up_to_the_whole_answer(pieces: list[Piece], finish: str) -> None:
     events = written(pieces, finish)
@@ -268,7 +268,7 @@ def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return result
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(pieces=piece_lists(), finish=st.sampled_from(FINISHES))
 def test_another_writer_goes_on_anywhere(pieces: list[Piece], finish: str) -> None:
     for cut in range(len(pieces) + 1):

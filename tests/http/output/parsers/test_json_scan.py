@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actorserve.actors.protocol.topics.arguments import ObjectText
@@ -30,7 +30,6 @@ def scanned(text: str) -> tuple[int, bool, bool]:
     return end, scan.done, scan.broken
 
 
-@settings(deadline=None)
 @given(VALUES, st.sampled_from([None, 1]), st.booleans(), st.sampled_from(["}", "]", " x", ",", "<"]))
 def test_finds_the_end(value: object, indent: int | None, ascii_only: bool, behind: str) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)

@@ -144,7 +144,7 @@ TEXTS = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)
 @pytest.mark.parametrize("examples", [150, *slow(1000)])
 def test_any_text_in_any_cuts(examples: int) -> None:
     """Bits of all markups in any order."""
-    settings(max_examples=examples, deadline=None)(given(st.sampled_from(NAMES), TEXTS, st.booleans())(check_text))()
+    settings(max_examples=examples)(given(st.sampled_from(NAMES), TEXTS, st.booleans())(check_text))()
 
 
 def check_text(names: dict[str, str | None], text: str, opened: bool) -> None:
@@ -179,7 +179,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(sorted(WRITERS.keys() - {*TAGGED, "gemma4"})), CALLS, WORDS, WORDS, st.data())
 def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data: st.DataObject) -> None:
     """Whatever the arguments, they come out as they went in; so does content that is more than white space, and behind
@@ -193,7 +193,7 @@ def test_any_calls(tools: str, calls: list[Asked], before: str, after: str, data
     check_cuts(sample.text, sample.parser, [data.draw(st.integers(0, len(sample.text)))])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from([*TAGGED, "gemma4", "deepseek_v32", "kimi_k3"]),
     WORDS | st.text(max_size=20).filter(lambda text: "</" not in text),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actorserve.http.output.events import Turn
@@ -175,7 +175,6 @@ def test_value_of_a_literal(text: str, value: object) -> None:
     assert json.loads(said) == value
 
 
-@settings(deadline=None)
 @given(st.lists(st.text()))
 def test_quoted_pieces_may_be_joined(pieces: list[str]) -> None:
     assert json.loads('"' + "".join(map(quoted, pieces)) + '"') == "".join(pieces)

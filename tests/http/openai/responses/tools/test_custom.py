@@ -161,7 +161,7 @@ def test_the_text_in_arguments(arguments: str, text: str) -> None:
 PARTS = st.sampled_from(['{"input":', *' "\\u{}x\né', "d83d", "de00", "d800", "00e9", "n"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(PARTS, max_size=14).map("".join), st.booleans(), st.data())
 def test_cuts_change_nothing(more: str, begun: bool, data: st.DataObject) -> None:
     """What has come out after each prefix is the same however it was cut: a successor goes on from there."""
@@ -174,7 +174,7 @@ def test_cuts_change_nothing(more: str, begun: bool, data: st.DataObject) -> Non
     expected.encode()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(), st.booleans())
 def test_any_text_comes_out_as_it_went_in(text: str, plain: bool) -> None:
     assert InputText().feed(json.dumps({"input": text}, ensure_ascii=plain)) == text
