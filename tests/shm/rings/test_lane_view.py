@@ -205,8 +205,8 @@ def test_an_observer_cannot_write(post: Post) -> None:
 
 def test_what_cannot_be_observed_leaves_no_descriptor_open() -> None:
     empty = os.memfd_create("empty")
-    before = os.listdir("/proc/self/fd")
+    before = {*os.listdir("/proc/self/fd")}
     with pytest.raises(ValueError, match="empty"):
         Segment.observe(f"/proc/self/fd/{empty}")
-    assert os.listdir("/proc/self/fd") == before
+    assert {*os.listdir("/proc/self/fd")} <= before, "the collector may close some of other tests"
     os.close(empty)

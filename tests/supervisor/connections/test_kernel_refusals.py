@@ -112,12 +112,13 @@ async def test_no_descriptor_is_left_for_a_channel(server: Server, monkeypatch: 
         raise OSError(errno.EMFILE, "none left")
 
     await server.hold(1)
-    before = len(os.listdir("/proc/self/fd"))
+    before = {*os.listdir("/proc/self/fd")}
     server.die(0)
     monkeypatch.setattr(module, "socket", Shim(socketpair=socketpair))
     with pytest.raises(OSError, match="none left"):
         server.connections.open_channel(NAMES[0])
-    assert len(os.listdir("/proc/self/fd")) == before - 2
+    now = {*os.listdir("/proc/self/fd")}
+    assert now <= before and len(now) <= len(before) - 2, "the collector may close some of other tests"
     monkeypatch.setattr(module, "socket", socket)
     server.channels[0] = server.born(0)
     assert server.take(0) == [(0, 1)]
