@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from .config import Config, ConfigError
+from .field_values import named_values
 from .fields import default, flag, option_fields
 from .lora import read_modules
-from .sources import named_values, value_of, warn
+from .sources import value_of, warn
 
 OPTION = "--also"
 MOST = 15  # further models

@@ -17,24 +17,18 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config, ConfigError, make_config
-from .fields import LEFT_OUT, default, description, flag, integer, is_left_out, option_fields, plain_type, unit
+from .config import Config, ConfigError, make_config
+from .field_values import merged
+from .fields import LEFT_OUT, OBJECTS, default, description, flag, integer, is_left_out, option_fields, plain_type, unit
 from .other_servers import KEY_VARIABLES
 from .parser import Parser
-from .sources import CONFIG_VARIABLE, merged, read_environment, read_yaml
+from .sources import CONFIG_VARIABLE, read_environment, read_yaml
 
 __all__ = ["add_options", "describe_options", "integer", "read_config"]
 
 POSITIONAL = "model"
 KEYS = ("api_key", "api_key_file", "key_file")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-OBJECTS = (
-    "speculative_config",
-    "pooler_config",
-    "kv_events_config",
-    *MEDIA_OBJECTS,
-    *OTHER_OBJECTS,
-)  # of JSON: what is given in parts is one
 SHORT = {
     "tensor_parallel_size": ("-tp",),
     "pipeline_parallel_size": ("-pp",),

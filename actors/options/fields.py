@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from .config import Config
+from .config import MEDIA_OBJECTS, OTHER_OBJECTS, Config
 from .other_servers import AUTOMATIC, VALUES
 from .parser import nearest
 
@@ -38,6 +38,11 @@ NOT_SERVED: dict[str, dict[str, str]] = {  # of options: values that others have
         **dict.fromkeys(("q8_0", "q5_0", "q5_1"), "int8 has 8 bits and a scale, on a CPU"),
     },
 }
+OBJECTS = (  # of JSON: what is given in parts is one
+    *("speculative_config", "pooler_config", "kv_events_config"),
+    *MEDIA_OBJECTS,
+    *OTHER_OBJECTS,
+)
 PATHS = (  # options that name a file or a folder, or several: there ~ is the home, as no shell has it behind a =
     *("uds", "api_key_file", "key_file", "ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "record", "tool_server"),
     *("allowed_local_media_path", "lora_folder", "profile_dir", "dump_dir", "weights_folder"),

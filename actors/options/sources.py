@@ -15,8 +15,9 @@ import msgspec
 from msgspec import inspect
 
 from .config import Config, ConfigError
-from .fields import canonical, flag, integer, is_left_out, option_fields, plain_type, trouble_with, unknown_option
-from .other_servers import VARIABLES, Meaning, meaning_of
+from .field_values import named_values
+from .fields import OBJECTS, canonical, flag, integer, is_left_out, option_fields, plain_type, trouble_with
+from .other_servers import VARIABLES, meaning_of
 from .parser import nearest
 
 PREFIX = "ACTORSERVE_"
@@ -166,81 +167,6 @@ def warn(text: str) -> None:
     print(f"actorserve: warning: {text}", file=sys.stderr)
 
 
-def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], None]) -> dict[str, object]:
-    """By field name, whatever the name by which they are given; ConfigError tells all names that mean nothing here."""
-    fields = option_fields()
-    values: dict[str, object] = {}
-    troubles: list[str] = []
-    for key, value in given.items():
-        name = key.replace("-", "_")
-        meaning = None if name in fields else meaning_of(flag(name))
-        found: dict[str, object] = {}
-        if name in fields:
-            found = {name: value}
-        elif meaning is None:
-            troubles.append(f"{key}: there is no such option{unknown_option(key)}")
-        elif meaning.compiles:
-            found = _compilation(key, value, meaning, where, warn, troubles)
-        elif meaning.needless:
-            warn(f"{where}: {key}: not needed: {meaning.needless}")
-        elif meaning.refused:
-            if value not in (None, False) and not meaning.allows(str(value)):
-                troubles.append(f"{key}: not supported: {meaning.refused}")
-        elif meaning.key:
-            values[meaning.field] = merged(values.get(meaning.field), meaning.split(str(value)))
-        else:
-            found = _meant(meaning, value)
-        if found.keys() & values.keys():
-            troubles.append(f"{key}: it is there twice, or by two of its names")
-        values |= found
-    if troubles:
-        raise ConfigError(f"{where}: {'; '.join(troubles)}")
-    return values
-
-
-def _compilation(
-    key: str, value: object, meaning: Meaning, where: str, warn: Callable[[str], None], troubles: list[str]
-) -> dict[str, object]:
-    """What vLLM's compilation_config sets here."""
-    from .compilation import read_compilation  # which hardly anybody needs
-
-    try:
-        fields, passed_over = read_compilation(key, value)
-    except ValueError as error:
-        troubles.append(f"{key}: {error}")
-        return {}
-    if passed_over or not fields:
-        keys = "".join(f"{one}: " for one in passed_over)
-        warn(f"{where}: {key}: {keys}not needed: {meaning.needless}")
-    return fields
-
-
-def merged(first: object, second: object) -> object:
-    """Two JSON objects, or texts of such, as one, and objects in them; what is none is replaced."""
-    try:
-        both = [msgspec.json.decode(value) if isinstance(value, str) else value for value in (first, second)]
-    except msgspec.DecodeError:
-        return second
-    old, new = both
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return second
-    return old | {
-        name: merged(old[name], value) if isinstance(value, dict) and name in old else value
-        for name, value in new.items()
-    }
-
-
-def _meant(meaning: Meaning, value: object) -> dict[str, object]:
-    """What another server's name with this value sets."""
-    if value is None or meaning.is_automatic(str(value)):
-        return {}
-    if meaning.fixed is None:
-        return {meaning.field: meaning.split(value) if isinstance(value, str) else value}
-    if isinstance(meaning.fixed, bool) and isinstance(value, bool):
-        return {meaning.field: meaning.fixed is value}
-    return {meaning.field: meaning.fixed} if value else {}
-
-
 def _yaml_value(field: inspect.Field, value: object) -> object:
     """YAML knows its types; what Helm or envsubst has quoted is read as in the environment. A single item is a list."""
     kind = plain_type(field.type)
@@ -263,12 +189,12 @@ def _yaml_scalar(kind: inspect.Type, value: object) -> object:
 
 
 def _is_text(key: str) -> bool:
-    """Is it the name of an option whose value, or each of its values, is a text?"""
+    """Is it the name of an option whose value, or each of its values, is a text? That of an object's key may be any."""
     name = key.replace("-", "_")
     if name not in (fields := option_fields()):
         meaning = meaning_of(flag(name))
         name = meaning.field if meaning and meaning.fixed is None and not meaning.key else ""
-    if name not in fields:
+    if name not in fields or (name in OBJECTS and "." in key):
         return False
     kind = plain_type(fields[name].type)
     return isinstance(plain_type(kind.item_type) if isinstance(kind, inspect.ListType) else kind, inspect.StrType)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,13 @@ def test_yaml_and_the_command_line_wins(tmp_path: Path) -> None:
         ("tensor-parallel-size: 2\ntp: 4", "tp: it is there twice, or by two of its names"),
         ("disable-cuda-graph: true\nenforce-eager: false", "enforce-eager: it is there twice"),
         ("compilation-config: 0\nenforce-eager: false", "enforce-eager: it is there twice"),
+        ("hf-overrides: {a: 1}\nhf_overrides: {b: 1}", "hf_overrides: it is there twice"),
+        ("hf-overrides: {a: 1}\nhf-overrides.a: 2", "hf-overrides.a: it is there twice, or by two of its names"),
+        ("hf-overrides.a.b: 1\nhf-overrides: {a: 2}", "hf-overrides: it is there twice, or by two of its names"),
+        ("hf-overrides.a: 1\nhf-overrides: {b: 2}\nhf-overrides: {c: 2}", "hf-overrides is there twice"),
+        ("spec-method: mtp\nspeculative-algorithm: NGRAM", "speculative-algorithm: it is there twice, or by two"),
+        ("hf-overrides.list+: 3", r"hf-overrides.list\+: no such key; a list is written as one"),
+        ("port.a: 3", "port.a: there is no such option"),
         ('warm-up: "maybe"', "--warm-up: maybe is neither true nor false"),
         ('shutdown-timeout: "soon"', "--shutdown-timeout: soon is not a number"),
         ("served-model-name: [a, '']", "--served-model-name: one of the names is empty"),
@@ -71,6 +80,38 @@ def test_yaml_is_read_as_it_is_meant(tmp_path: Path, text: str, name: str, value
     """By Helm and envsubst all is quoted, and by others texts that look like numbers are not."""
     (tmp_path / "options.yaml").write_text(text)
     assert getattr(read("--config", str(tmp_path / "options.yaml")), name) == value
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "expected"),
+    [
+        (
+            ["hf-overrides: {a: 1, b: {c: 2}}", "hf-overrides.b.d: 3", "hf_overrides.e: f"],
+            "hf_overrides",
+            {"a": 1, "b": {"c": 2, "d": 3}, "e": "f"},
+        ),
+        (
+            ["speculative-config: {method: ngram}", "spec-tokens: 3"],
+            "speculative_config",
+            {"method": "ngram", "num_speculative_tokens": 3},
+        ),
+        (
+            ["speculative-config: null", "spec-method: ngram", "speculative-num-steps: 3"],
+            "speculative_config",
+            {"method": "ngram", "num_speculative_tokens": 3},
+        ),
+        (
+            ["chat-template-kwargs.a: true", "default-chat-template-kwargs: '{\"b\": 1}'"],
+            "default_chat_template_kwargs",
+            {"a": True, "b": 1},
+        ),
+    ],
+)
+def test_an_object_and_its_keys_are_one(tmp_path: Path, lines: list[str], name: str, expected: dict[str, Any]) -> None:
+    """In any order, as on the command line."""
+    for ordered in (lines, lines[::-1]):
+        (tmp_path / "options.yaml").write_text("\n".join(ordered))
+        assert json.loads(getattr(read("--config", str(tmp_path / "options.yaml")), name)) == expected
 
 
 def test_missing_yaml(tmp_path: Path) -> None:
