@@ -70,3 +70,34 @@ def test_more_keys_than_tables_may_be_kept(made: list[int], monkeypatch: pytest.
     for step in range(STEPS):
         biased(rows[0], step)
     assert made.count(TABLE_SIZE) == 1
+
+
+def test_selfhash_makes_no_permutation_of_the_vocabulary(made: list[int]) -> None:
+    row = selfhash(7)
+    for step in range(STEPS):
+        biased(row, step)
+    assert made == [TABLE_SIZE]
+
+
+@pytest.mark.parametrize(
+    ("words", "ratio", "width"), [(47, 0.25, 1), (2000, 0.3, 2), (2000, 0.97, 3), (40_000, 0.5, 4)]
+)
+def test_selfhash_is_that_of_transformers(words: int, ratio: float, width: int) -> None:
+    """Also where many words are as likely as the fortieth, and where few may be drawn."""
+    from transformers import WatermarkLogitsProcessor
+
+    key = (1 << 62) + 12345
+    config = WatermarkingConfig(ratio, 2.5, key, "selfhash", width)
+    theirs = WatermarkLogitsProcessor(words, "cpu", ratio, 2.5, key, "selfhash", width)
+    noise = torch.Generator().manual_seed(words)
+    row = Watermark(config, Sampling(1), [5, 6, 7, 8], words)
+    for step, make in enumerate((torch.randn, torch.zeros, torch.ones, torch.randn)):
+        logits = make(words, generator=noise) if make is torch.randn else make(words)
+        if step:
+            logits = (logits * 2).round()  # with many ties
+        if step == 3:
+            logits[torch.randperm(words, generator=noise)[7:]] = -torch.inf
+        answer = list(range(step))
+        wanted = theirs(torch.tensor([[5, 6, 7, 8, *answer]]), logits[None].clone())[0]
+        row.apply(logits, answer)
+        assert torch.equal(logits, wanted), step
