@@ -147,9 +147,9 @@ def make_config(values: dict[str, object]) -> Config:
     from .checks import check_config  # likewise
     from .fields import canonical, with_option  # likewise
     from .launcher import with_launcher  # likewise
-    from .serving.access import with_access  # likewise
+    from .serving.access import with_access, with_socket  # likewise
 
-    values = {name: canonical(name, value) for name, value in values.items()}
+    values = with_socket({name: canonical(name, value) for name, value in values.items()})
     try:
         config = msgspec.convert(values, Config)
     except msgspec.ValidationError as error:

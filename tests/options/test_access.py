@@ -33,6 +33,29 @@ def test_objects(name: str) -> None:
     assert make_config({}).json_object(name) == {}
 
 
+@pytest.mark.parametrize(
+    ("host", "uds", "left"),
+    [
+        ("/run/a.sock", "/run/a.sock", "127.0.0.1"),
+        ("~/a.sock", "/home/me/a.sock", "127.0.0.1"),
+        ("::1, /run/a.sock,10.0.0.1", "/run/a.sock", "::1,10.0.0.1"),
+        ("server.socket", None, "server.socket"),
+    ],
+)
+def test_a_host_that_is_a_socket(host: str, uds: str | None, left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with llama-server."""
+    monkeypatch.setenv("HOME", "/home/me")
+    config = make_config({"host": host})
+    assert (config.uds, config.host) == (uds, left)
+
+
+def test_there_is_one_socket() -> None:
+    assert make_config({"host": "/run/a.sock", "uds": "/run/a.sock", "uds_mode": "600"}).uds == "/run/a.sock"
+    for given in ({"host": "/run/a.sock", "uds": "/run/b.sock"}, {"host": "/run/b.sock,/run/a.sock"}):
+        with pytest.raises(ConfigError, match=r"^--host: /run/a\.sock and /run/b\.sock: at one Unix socket alone"):
+            make_config(dict(given))
+
+
 def test_the_mode_of_a_socket_goes_with_the_socket() -> None:
     """Whoever says it alone would wait for a socket that there is not."""
     with pytest.raises(ConfigError, match=r"^--uds-mode 600 goes with --uds, "):

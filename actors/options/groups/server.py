@@ -22,7 +22,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = []
     host: Annotated[
-        str, Meta(description="the address to listen on, or several with commas between; 0.0.0.0 or :: for all")
+        str,
+        Meta(
+            description="the address to listen on, or several with commas between; 0.0.0.0 or :: for all; one that "
+            "ends in .sock is --uds"
+        ),
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="the port to listen on; 0 picks a free one")] = 8000
     root_path: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from ...accounts.key_file import KeyFileError, read_key_file
 from ..config import Config, ConfigError
 
+SOCKET = ".sock"  # so a path ends that llama-server takes for an address
 ALLOWED = ("allowed_origins", "allowed_methods", "allowed_headers")
 
 
@@ -30,6 +32,20 @@ def with_access(config: Config) -> Config:
     if config.allow_credentials and "*" in config.allowed_origins:
         raise ConfigError("--allow-credentials: browsers allow them to named sites alone; give --allowed-origins")
     return config
+
+
+def with_socket(values: dict[str, object]) -> dict[str, object]:
+    """The same with a Unix socket among the addresses of --host as --uds; ConfigError where there are several."""
+    host, uds = values.get("host"), values.get("uds")
+    addresses = [one.strip() for one in host.split(",")] if isinstance(host, str) else []
+    sockets = {os.path.expanduser(one) for one in addresses if one.endswith(SOCKET)}
+    if not sockets:
+        return values
+    if len(all_of_them := sorted(sockets | ({uds} if isinstance(uds, str) else set()))) > 1:
+        raise ConfigError(f"--host: {' and '.join(all_of_them)}: at one Unix socket alone can a server be reached")
+    others = [one for one in addresses if not one.endswith(SOCKET)]
+    left = {name: value for name, value in values.items() if name != "host" or others}
+    return left | {"uds": all_of_them[0]} | ({"host": ",".join(others)} if others else {})
 
 
 def _read_keys(path: str) -> list[str]:
