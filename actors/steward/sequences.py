@@ -66,21 +66,19 @@ class HostedSequences:
             session.changed[begin.ref] = None
             return
         self.drop(session, [begin.ref])
-        params = self._adapters.params(begin.params)
-        if not self._free or params is None:
-            session.channel.send(wire.Turned([begin.ref]))
-            return
-        slot = self._free.pop()
-        try:
-            own = self._write(slot, msgspec.structs.replace(begin, params=params))
-            hosted = self._reports.host(begin, own)
+        try:  # what cannot be read opens no slot: a successor would take it for a sequence
+            hosted, params = self._reports.host(begin), self._adapters.params(begin.params)
+            if not self._free or params is None:
+                session.channel.send(wire.Turned([begin.ref]))
+                return
+            hosted.own = own = self._write(self._free[-1], msgspec.structs.replace(begin, params=params))
         except (ValueError, msgspec.DecodeError) as error:
             self._context.log.error("a sequence of the server at %s cannot be: %s", session.channel.peer, error)
-            self._free.append(slot)
             told = len(begin.generated) // ITEM_BYTES
             said = wire.Moved(begin.ref, told, b"", Finish.ERROR, hosting=begin.hosting)
             session.channel.send(wire.Progress([said]))
             return
+        self._free.pop()
         session.sequences[begin.ref] = hosted
         self._owners[own] = session, hosted
         self._context.post(self._scheduler, Admit([own]))

@@ -86,8 +86,8 @@ class Reports:
         self._vectors = vectors
         self._read_params = msgspec.msgpack.Decoder(Generation).decode
 
-    def host(self, begin: Begin, own: int) -> Hosted:
-        """A sequence that has come, in this slot."""
+    def host(self, begin: Begin, own: int = 0) -> Hosted:
+        """A sequence that has come. `own`: where it has a slot already."""
         params: Generation = self._read_params(begin.params)
         sampling: Sampling = params.sampling
         told = len(begin.generated) // 4
