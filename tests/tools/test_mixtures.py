@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-answers, asked_of, checks, counts, fields, requests, servers = (
+answers, asked_of, checks, counts, fields, requests, said_of, servers = (
     import_module(f"trials.mixed.{name}")
-    for name in ("answers", "asked", "checks", "counts", "fields", "requests", "servers")
+    for name in ("answers", "asked", "checks", "counts", "fields", "requests", "said", "servers")
 )
 wire = import_module("trials.wire")
 sys.path.pop(0)
@@ -88,6 +89,28 @@ def test_values_fit_their_schemas_or_do_not() -> None:
     assert fields.holds(of_list, ["a", None]) and not fields.holds(of_list, [])
     assert not fields.holds(of_text, "longer than 5") and fields.holds(either, 7) and fields.holds(either, {"x": ""})
     assert fields.holds(of_pattern, "abc") and not fields.holds(of_pattern, "a") and not fields.holds(number, 2.5)
+
+
+def test_the_token_that_ends_an_answer_is_no_part_of_its_form() -> None:
+    """Where it is told."""
+    form = fields.Form("json", {}, lambda text: text == "{}")
+    of = replace(asked(include_stop_str_in_output=True, skip_special_tokens=False), form=form)
+    stopped = {"text": "{}<|im_end|>", "finish_reason": "stop"}
+    assert found(of, stopped) == []
+    of.body["skip_special_tokens"] = True
+    assert found(of, stopped) == ["no json {}: '{}<|im_end|>'"]
+
+
+def test_choices_that_have_thought_differently_are_not_the_same() -> None:
+    of = asked_of.Asked("chat", "/v1/chat/completions", {"temperature": 2, "n": 3}, False, 3, 16)
+    for thought, told in ((["a", "b", "a"], []), (["a", "a", "a"], ["all choices are the same"])):
+        choices = {at: said_of.Choice(reasoning=one, finish="stop") for at, one in enumerate(thought)}
+        assert checks.wrong(of, said_of.Said(choices=choices, prompt=1, tokens=3), 4096) == told
+
+
+def test_where_two_answers_differ_is_told() -> None:
+    assert said_of.difference([{"a": (1, 2)}], [{"a": (1, 3)}]) == "it[0]['a'][1] is 2, was 3"
+    assert said_of.difference([1], [1, 2]) == "it is [1], was [1, 2]"
 
 
 def test_a_prompt_is_counted_by_what_it_has() -> None:

@@ -25,7 +25,7 @@ from .mixed import answers, checks
 from .mixed.asked import Asked
 from .mixed.counts import count_of
 from .mixed.requests import request, vectors
-from .mixed.said import Said
+from .mixed.said import Said, difference
 from .mixed.servers import LENGTH, SERVERS, Server, server
 from .wire import Answer, Connection, Cut
 from .wire import request as http
@@ -287,7 +287,7 @@ def _alone(run: Run) -> None:
         except (Cut, OSError, LookupError, ValueError, TypeError) as error:
             run.note(number, asked, f"alone: {error!r}")
             continue
-        run.note(number, asked, *([] if again == same else [f"alone it is {again}, was {same}"]))
+        run.note(number, asked, *([] if again == same else [f"alone {difference(again, same)}"]))
 
 
 def _other(asked: Asked) -> Asked:

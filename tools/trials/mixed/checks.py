@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ STEERS = {  # with these the token that is drawn is not the model's likeliest at
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "watermarking_config", "repeat_penalty"),
 }
 LITTLE = 1e-4
+END = re.compile(r"<\|\w+\|>\Z")
 
 
 def wrong(asked: Asked, said: Said, room: int) -> list[str]:
@@ -56,13 +58,20 @@ def _texts(asked: Asked, said: Said) -> Iterator[str]:
         if not kept and not asked.get("min_tokens") and any(word in choice.text for word in words):
             yield "a stop string stands in the text"
         ended = choice.finish == "stop" and not (words or asked.get("stop_token_ids"))
-        if asked.form and ended and not asked.form.fits(choice.text):
+        if asked.form and ended and not asked.form.fits(_without_end(asked, choice.text)):
             yield f"no {asked.form.kind} {json.dumps(asked.form.value)}: {choice.text[:80]!r}"
         allowed = asked.get("allowed_token_ids")
         if allowed and not (asked.form or asked.body.get("tools")) and not {*choice.ids} <= {*allowed}:
             yield "a token that was not allowed"
-    if _draws_apart(asked) and len({f"{one.text}{one.calls}{one.ids}" for one in said.choices.values()}) == 1:
+    every = {f"{one.reasoning}{one.text}{one.calls}{one.ids}" for one in said.choices.values()}
+    if _draws_apart(asked) and len(every) == 1:
         yield "all choices are the same"
+
+
+def _without_end(asked: Asked, text: str) -> str:
+    """Without the token that ended it, which is told to who wants both the end and what is special."""
+    told = asked.get("include_stop_str_in_output") and asked.get("skip_special_tokens") is False
+    return END.sub("", text) if told else text
 
 
 def _draws_apart(asked: Asked) -> bool:
