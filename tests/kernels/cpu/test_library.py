@@ -128,7 +128,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(native, "COMMON", QUICKLY)
     monkeypatch.setattr(native, "sources", lambda: files)
     folder = tmp_path / "actorserve" / "kernels"
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700, parents=True)  # whatever others may by itself
     return folder
 
 
