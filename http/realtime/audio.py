@@ -6,22 +6,63 @@ import binascii
 import struct
 from collections.abc import Iterable
 
-from ..errors import ApiError, bad_request
+from ..errors import ApiError, bad_request, overloaded
 
 SAMPLE_BYTES = 2
 SHARE = (
     0.6  # of what a client may send at a time, the bytes of a sound: base64 takes four for three, and events have heads
 )
+MOST_SOUND = 256 << 20  # bytes of all sessions' sounds; a connection's record has each once more, in base64
+LEAST_SOUNDS = 8  # of the longest that fit in any case
+SHORT = 64 << 10  # bytes of a sound that are not counted
+
+
+class SoundBudget:
+    """What sounds take that are not committed, of all sessions together. Short ones take nothing of it, so that whoever
+    fills it up is in the way of long ones alone.
+    """
+
+    def __init__(self, longest: int) -> None:
+        """`longest`: bytes of one."""
+        self.longest = longest
+        self._most = max(MOST_SOUND, LEAST_SOUNDS * longest)
+        self._held = 0
+
+    def count(self, before: int, size: int) -> None:
+        """A sound had `before` bytes, and has `size`."""
+        self._held += _counted(size) - _counted(before)
+
+    def check(self, size: int) -> None:
+        """503 for a sound of so many bytes, which are counted, if all of them are too much."""
+        if _counted(size) and self._held > self._most:
+            text = "The server holds as many bytes of sounds that are not committed as it takes: what you have sent of"
+            raise overloaded(f"{text} this one is dropped. Send it again soon, or commit shorter ones.")
+
+
+def _counted(size: int) -> int:
+    return size if size > SHORT else 0
 
 
 class InputBuffer:
     """What has come of it."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: bytes."""
-        self._most = most
+    def __init__(self, budget: SoundBudget) -> None:
+        self._most, self._budget = budget.longest, budget
         self._parts: list[bytes] = []
         self._place = 0
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        self._budget.count(self._size, size)
+        self._size = size
+
+    def release(self) -> None:
+        """Nobody wants it any more."""
         self.size = 0
 
     def append(self, text: str, place: int) -> None:

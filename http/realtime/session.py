@@ -70,6 +70,7 @@ class Session(msgspec.Struct, kw_only=True):
         default_factory=BufferStart
     )  # of its sounds, as the buffer was when this was written down
     committed: int = -1  # the last commit that was not refused ends there in what the client has sent; -1: unknown
+    emptied: int = -1  # the buffer was last emptied there, since the server held too many sounds
     made: int = 0  # ids
     answers: int = 0  # that were begun
 

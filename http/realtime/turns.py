@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from ..errors import bad_request
-from .audio import SAMPLE_BYTES, InputBuffer
+from .audio import SAMPLE_BYTES, InputBuffer, SoundBudget
 from .fields import Closed, Object, fields_of
 
 FRAMES_A_SECOND = 50
@@ -88,9 +88,9 @@ def read_turn_detection(given: object, path: str) -> TurnDetection | None:
 class TurnBuffer(InputBuffer):
     """The buffer of a session that has them: of what nobody speaks in it keeps the padding alone."""
 
-    def __init__(self, most: int, given: TurnDetection, rate: int, heard: BufferStart) -> None:
+    def __init__(self, budget: SoundBudget, given: TurnDetection, rate: int, heard: BufferStart) -> None:
         """`heard` is kept as the buffer is."""
-        super().__init__(most)
+        super().__init__(budget)
         self.given, self.heard = given, heard
         self._rate, self._frame = rate, rate // FRAMES_A_SECOND
         level = 10 ** ((QUIETEST_DB + RANGE_DB * given.threshold) / 20) * FULL_SCALE

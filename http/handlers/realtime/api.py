@@ -12,6 +12,7 @@ from ...errors import bad_request
 from ...generation.fields.decoding import check_model, decode_query
 from ...middleware.context import ACCOUNT, GRANT, name_request
 from ...pooling.prepare import check_generates
+from ...realtime.audio import SHARE, SoundBudget
 from ...realtime.client_secrets import expired_secret
 from ...realtime.fields import RealtimeQuery
 from ...realtime.session import REALTIME, TRANSCRIPTION, Kind, new_session
@@ -35,6 +36,7 @@ class RealtimeApi:
     def __init__(self, generator: Generator, unfinished: BodyBudget) -> None:
         """`unfinished`: what messages that have not come whole may take, with all bodies."""
         self._generator, self._settings, self._unfinished = generator, generator.settings, unfinished
+        self._sounds = SoundBudget(int(self._settings.max_body_bytes * SHARE))
         self._open: set[RealtimeConnection] = set()
         self._drains = False
 
@@ -57,7 +59,7 @@ class RealtimeApi:
         if grant is not None and left is None and grant.until < time.time():  # what has begun goes on
             raise expired_secret()
         session = new_session(kind, model, int(time.time()), _is_beta(request))
-        connection = RealtimeConnection(request, self._generator, channel, session, self._begun)
+        connection = RealtimeConnection(request, self._generator, channel, session, self._begun, self._sounds)
         await channel.open()
         self._open.add(connection)
         self._generator.engine.count_realtime(1)

@@ -11,7 +11,7 @@ import msgspec
 
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode
-from ...realtime.audio import SHARE, InputBuffer
+from ...realtime.audio import InputBuffer
 from ...realtime.events import error_event, rate_limits
 from ...realtime.fields import (
     AudioAppend,
@@ -46,7 +46,7 @@ class ClientEvents:
 
     def __init__(self, link: RealtimeConnection) -> None:
         self._link = link
-        self.buffer = InputBuffer(int(link.settings.max_body_bytes * SHARE))
+        self.buffer = InputBuffer(link.sounds)
         self.turns: TurnBuffer | None = None  # the buffer, where turns are looked for in it
         media = link.settings.media
         self._hears = media is not None and "audio" in media.most
@@ -74,11 +74,12 @@ class ClientEvents:
 
     def listen(self) -> None:
         """Begin with a buffer as the session says."""
-        session, most = self._link.session, int(self._link.settings.max_body_bytes * SHARE)
+        session, sounds = self._link.session, self._link.sounds
+        self.buffer.release()
         self.turns = None
         if session.turns is not None:
-            self.turns = TurnBuffer(most, session.turns, session.rate, session.heard)
-        self.buffer = self.turns or InputBuffer(most)
+            self.turns = TurnBuffer(sounds, session.turns, session.rate, session.heard)
+        self.buffer = self.turns or InputBuffer(sounds)
 
     @property
     def heard(self) -> BufferStart:
@@ -187,6 +188,12 @@ class ClientEvents:
         if self._link.session.kind != TRANSCRIPTION and not self._hears:
             raise bad_request("audio: this model takes no sounds.", "audio")
         self.add_sound(raw)
+        try:
+            self._link.sounds.check(self.buffer.size)
+        except ApiError:  # all of it goes: where the buffer is empty is told to a successor, not what was refused
+            self.buffer.clear()
+            self._link.emptied()
+            raise
         if self.turns is None:
             return []
         return await TurnEvents(self._link, self, self.turns).heed()

@@ -22,11 +22,9 @@ from ...generation.choice import read_state
 from ...generation.fields.decoding import decode
 from ...middleware.context import CLIENT
 from ...middleware.edge import check_depth
+from ...realtime.audio import SoundBudget
 from ...realtime.events import error_event, told
-from ...realtime.fields import (
-    EventHead,
-    Object,
-)
+from ...realtime.fields import EventHead, Object
 from ...realtime.session import Session
 from ...transport.resume import LeftSession, record_of
 from ...transport.websocket import WebSocketChannel, frame
@@ -49,10 +47,11 @@ class RealtimeConnection:
         channel: WebSocketChannel,
         session: Session,
         begun: Callable[[], None],
+        sounds: SoundBudget,
     ) -> None:
-        """`begun` is called with each answer that is begun."""
+        """`begun` is called with each answer that is begun; `sounds`: what those of all sessions may take."""
         self._request, self._channel, self._begun = request, channel, begun
-        self.settings = generator.settings
+        self.settings, self.sounds = generator.settings, sounds
         self.session = session
         self.makes = Generations(request, generator)
         self._record = record = record_of(request)
@@ -90,6 +89,7 @@ class RealtimeConnection:
             for task in (self._draining, self._closing):
                 if task is not None:
                     task.cancel()
+            self._events.buffer.release()
             if self.now is not None:
                 self.makes.release(self.now)
 
@@ -118,6 +118,10 @@ class RealtimeConnection:
     def committed(self) -> None:
         """The last message is a commit, and was not refused."""
         self.session.committed = self._came
+
+    def emptied(self) -> None:
+        """With the last message the buffer was emptied, which its client did not ask for."""
+        self.session.emptied = self._came
 
     async def _handle(self, raw: bytes) -> None:
         event_id = None
@@ -203,6 +207,8 @@ class RealtimeConnection:
                         self._events.buffer.clear()
                     case "input_audio_buffer.commit" if self._was_committed(raw):
                         sound = self._events.buffer.take()
+            if self.session.emptied == self._at:
+                self._events.buffer.clear()
         return sound
 
     def _was_committed(self, raw: bytes) -> bool:

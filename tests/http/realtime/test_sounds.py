@@ -10,6 +10,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.handlers.realtime.connection import FAR
+from actorserve.http.realtime import audio
 from actorserve.http.settings import MediaRules
 from tests.http.fakes import finish_all, rendered, say
 from tests.http.realtime.records import record_for
@@ -90,6 +91,75 @@ async def test_sounds_have_an_end_and_are_base64() -> None:
         for audio, code in (("?", None), (base64.b64encode(bytes(3001)).decode(), "input_audio_buffer_full")):
             error = await talk.error("input_audio_buffer.append", audio=audio)
             assert (error["param"], error["code"]) == ("audio", code)
+
+
+LONG = base64.b64encode(bytes(96 << 10)).decode()
+
+
+@pytest.mark.parametrize("turns", [False, True])
+async def test_sounds_of_all_sessions_have_an_end_too(monkeypatch: pytest.MonkeyPatch, turns: bool) -> None:
+    """Who goes over it is told, and loses what was sent of that sound; what others have sent stays until they go."""
+    monkeypatch.setattr(audio, "MOST_SOUND", 200 << 10)
+    monkeypatch.setattr(audio, "LEAST_SOUNDS", 0)
+    async with serving(encoder=SPEECH, max_body_bytes=1 << 20) as served, talking(served) as talk:
+        async with talking(served) as other:
+            await other.send("input_audio_buffer.append", audio=LONG)
+            if turns:
+                await talk.send("session.update", session=TURNS)
+                await talk.next()
+            sound = spoken(400, 700) if turns else LONG
+            await talk.send("input_audio_buffer.append", audio=sound)
+            if turns:
+                assert (await talk.next())["type"] == BUFFER + "speech_started"
+            error = await talk.error("input_audio_buffer.append", audio=sound)
+            assert error["code"] is None and "sounds that are not committed" in error["message"]
+            assert (await talk.error("input_audio_buffer.commit"))["code"] == "input_audio_buffer_commit_empty"
+            await other.send("input_audio_buffer.commit")
+            assert len((await served.job()).prompts[0].data) == (96 << 10) + 44
+            await other.send("input_audio_buffer.append", audio=LONG)
+            await other.send("session.update", session={})
+            await other.until("session.updated")
+        for _ in range(2):
+            await talk.send("input_audio_buffer.append", audio=sound)
+        if turns:
+            assert (await talk.next())["type"] == BUFFER + "speech_started"
+        else:
+            await talk.send("input_audio_buffer.commit")
+            assert len((await served.job()).prompts[0].data) == 2 * (96 << 10) + 44
+
+
+async def test_a_sound_that_was_dropped_is_not_there_behind_a_death_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what was sent is read again from where a sound begins that is about to be written down."""
+    monkeypatch.setattr(audio, "MOST_SOUND", 200 << 10)
+    monkeypatch.setattr(audio, "LEAST_SOUNDS", 0)
+    upgraded = record_for(monkeypatch).upgraded
+    async with serving(encoder=SPEECH, max_body_bytes=1 << 20) as served:
+        async with talking(served) as talk:
+            await talk.send("input_audio_buffer.append", audio=SOUND)
+            await talk.send("input_audio_buffer.commit")
+            await talk.until("conversation.item.done")
+            assert not (await served.job()).started.done()
+            for _ in range(2):
+                await talk.send("input_audio_buffer.append", audio=LONG)
+            await talk.send("input_audio_buffer.append", event_id="mine", audio=LONG)
+            assert "dropped" in (await talk.next())["error"]["message"]
+            await talk.send("input_audio_buffer.append", audio=SOUND)
+            await talk.send("session.update", session={})
+            await talk.until("session.updated")
+        left = upgraded.kept[-1]
+        assert left.start == 0
+        record_for(monkeypatch, left)
+        async with talking(served, greets=False) as talk:
+            await talk.send("input_audio_buffer.append", audio=SOUND)
+            await talk.send("input_audio_buffer.commit")
+            for audio_of in (LONG, LONG, LONG, SOUND):
+                await talk.send("input_audio_buffer.append", audio=audio_of)
+            await talk.send("session.update", session={})
+            again = await served.job()
+            assert len(again.prompts[0].data) == 3200 + 44
+            finish_all(again)
+            await talk.send("input_audio_buffer.commit")
+            assert len((await served.job()).prompts[0].data) == 3200 + 44
 
 
 async def test_vllms_clients() -> None:

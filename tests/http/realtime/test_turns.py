@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from actorserve.http.errors import ApiError
+from actorserve.http.realtime.audio import SoundBudget
 from actorserve.http.realtime.turns import BufferStart, Idle, Turn, TurnBuffer, TurnDetection, read_turn_detection
 
 RATE = 24_000
@@ -26,7 +27,7 @@ def speech(ms: int, level: int = 3000, seed: int = 0) -> bytes:
 
 
 def buffer_of(heard: BufferStart | None = None, most: int = 1 << 22, **given: Any) -> TurnBuffer:
-    return TurnBuffer(most, TurnDetection(type="server_vad", **given), RATE, heard or BufferStart())
+    return TurnBuffer(SoundBudget(most), TurnDetection(type="server_vad", **given), RATE, heard or BufferStart())
 
 
 def heed(buffer: TurnBuffer) -> list[tuple[Turn, bytes]]:
