@@ -42,7 +42,7 @@ PLACES = ("engine_certfile", "engine_ca_certs")
 OTHERS = """
     model tokenizer tokenizer_mode skip_tokenizer_init hf_overrides download_dir generation_config
     override_generation_config logits_processors logits_processor_timeout revision dtype quantization model_impl
-    trust_remote_code deterministic load_format seed max_model_len kv_cache_memory_bytes
+    trust_remote_code deterministic config_format load_format seed max_model_len kv_cache_memory_bytes
     kv_cache_memory_fraction gpu_memory_utilization kv_cache_dtype block_size enable_prefix_caching
     enable_eplb eplb_config max_num_batched_tokens target_itl_ms max_num_seqs max_num_queued_reqs keep_kv
     long_prefill_token_threshold scheduling_policy tensor_parallel_size pipeline_parallel_size enable_expert_parallel

@@ -5,33 +5,30 @@ Leaf module: plain JSON only, no torch and no transformers, so that the supervis
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from ..options.config import Config, ConfigError
-from .cached import file_state, linked_folder, merged
-from .config_json import LARGEST, TRANSFORMERS, architecture_name, find_architecture, overridden
+from .config_json import LARGEST, TRANSFORMERS, architecture_name, find_architecture
 from .encoder_decoder.choice import has_encoder, read_encoder
 from .encoder_decoder.spec import EncoderSpec
-from .formats.places import told_elsewhere
+from .forms import as_read, without_gguf
 from .generation import end_tokens, read_override, sampling_defaults, with_end_of
-from .gguf.folder import SOURCES, check_header, model_folder
+from .gguf.folder import SOURCES, check_header
 from .media import changes_of, modalities_of
-from .memory.machine import may_have_gpu
+from .mistral.folder import form_of
 from .names import CODE, check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
 from .pooling.dual_encoder import text_part
 from .pooling.sentence_folder import model_within
 from .pooling.spec import PoolingSpec
-from .quantization import AUTO, GGUF
 from .values import Values, read_json
 from .vision.refused import check_kind
 from .vision.spec import VisionSpec
 from .vision.texts import has_text_part, read_vision, text_values
 from .vocabularies.folder import check_source, fast_tokenizer
-from .weights.weight_files import check_index, tensor_names
+from .weights.weight_files import check_index
 
 __all__ = ["DEMO_FOLDER", "ModelInfo", "read_json", "resolve_model", "with_tokenizer"]
 
@@ -83,12 +80,13 @@ def resolve_model(config: Config) -> ModelInfo:
         folder = find_folder(
             config.model,
             config.revision,
-            lambda found, complete: _look(config, with_overrides(config, model_within(found)), complete),
+            lambda found, complete: _look(config, as_read(config, model_within(found)), complete),
             weights,
             peek=lambda header: check_header(header, own),
             more=(CODE,) if config.trust_remote_code else (),
+            form=form_of(config),
         )
-    return _look(config, with_overrides(config, model_within(_without_gguf(config, folder, own))), False)
+    return _look(config, as_read(config, model_within(without_gguf(config, folder, own))), False)
 
 
 def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
@@ -98,7 +96,7 @@ def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:
     folder = Path(info.folder)
     if config.tokenizer is not None:
         try:
-            folder = _without_gguf(config, find_folder(config.tokenizer, None, weights=False), True)
+            folder = without_gguf(config, find_folder(config.tokenizer, None, weights=False), True)
         except ConfigError as error:
             raise type(error)(f"--tokenizer: {str(error).removeprefix('model: ')}") from None
     mode = config.tokenizer_mode
@@ -115,34 +113,6 @@ def _end_tokens(config: Config, info: ModelInfo, tokenizer: Path) -> list[int]:
     if told or info.pooling is not None or (Path(info.folder) / SOURCES).is_file():
         return info.end_tokens
     return with_end_of(tokenizer, info.end_tokens, info.vocab_size)
-
-
-def _without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
-    """The folder of a model's files, made of a GGUF file where it is one.
-
-    Quantised weights become int8 on a CPU; on a GPU, and where --dtype or --quantization says more, they are decoded.
-    """
-    if found.is_dir():
-        return found
-    if config.load_format == "safetensors":
-        raise ConfigError(f"--load-format safetensors: {found} is a GGUF file; auto reads it")
-    on_gpu = config.device != "cpu" and may_have_gpu()
-    keep = config.quantization == GGUF.name or (config.quantization == AUTO and config.dtype == "auto" and not on_gpu)
-    return model_folder(found, keep, with_tokenizer)
-
-
-def with_overrides(config: Config, folder: Path) -> Path:
-    """A folder of links to its files, but that config.json says what stands elsewhere and what --hf-overrides wants."""
-    changes = config.json_object("hf_overrides")
-    if not (folder / "config.json").exists():
-        return folder
-    before = read_json(folder / "config.json")
-    elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder))
-    if not changes and not elsewhere:
-        return folder
-    sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}
-    whole = merged(before, elsewhere)
-    return linked_folder("overridden", [folder], sources, lambda: {"config.json": overridden(whole, changes)})
 
 
 def _look(config: Config, folder: Path, complete: bool) -> ModelInfo:

@@ -19,12 +19,13 @@ from ..options.config import ConfigError, PassingError
 from .gguf.folder import PART, gguf_in, is_model, may_be_model
 from .gguf.header import is_gguf
 from .gguf.hub import Peek, look_at_header
+from .mistral.folder import PARAMS, Form, is_wanted
 from .pooling.sentence_folder import model_place
 from .values import read_json
-from .weights.weight_files import INDEX, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
+from .weights.places import INDEX, MISTRAL, OF_MISTRAL, PICKLED, PICKLED_INDEX, SINGLE, index_files, some
 
 ADAPTER = "adapter_config.json"
-CONFIG = ["config.json", "generation_config.json"]
+CONFIG = ["config.json", "generation_config.json", PARAMS]
 WITHIN = ["modules.json", "*/config.json"]  # of sentence-transformers, whose models may be in a folder inside
 TEXTS = [
     *("*.json", "*.jinja", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "merges.txt", "vocab.txt"),
@@ -36,8 +37,6 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_URL = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)")
 HUB_GGUF = re.compile(r"([\w.-]+/[\w.-]+):([\w.-]+)")  # a name of the hub, and which of its files
-MISTRAL = "params.json"
-IN_MISTRALS_FORM = f"has {MISTRAL} of Mistral's form, no config.json; take what its publisher has for transformers"
 ONLY = "a folder with config.json, a tokenizer and safetensors is needed, or a GGUF file"
 
 Look = Callable[[Path, bool], object]  # a folder; are all its small files there? ConfigError: no more is needed
@@ -60,10 +59,11 @@ def find_folder(
     files: tuple[str, ...] = (),
     peek: Peek | None = None,
     more: tuple[str, ...] = (),
+    form: Form | None = None,
 ) -> Path:
     """The folder of `name`, or its GGUF file; ConfigError says what it is, if it is no model. Without `weights` they
     are not downloaded. `files` are other names under which they may be, of which one is enough; `more` other small
-    files that are wanted.
+    files that are wanted; `form` the one that options ask for.
 
     `look` is called with a folder of which config.json is there, and then with one of which all but the weights are;
     `peek` with the header of a GGUF file of the hub before it is downloaded.
@@ -71,7 +71,7 @@ def find_folder(
     path = Path(name).expanduser()
     try:
         if path.is_dir():
-            return gguf_in(path.resolve()) or path.resolve()
+            return (gguf_in(path.resolve()) if form is None else None) or path.resolve()
         if path.name == "*.gguf" and path.parent.is_dir() and (found := gguf_in(path.parent.resolve())):
             return found  # a shell leaves it as it is where it is quoted
         if is_gguf(path):
@@ -87,7 +87,7 @@ def find_folder(
         return _gguf_from_hub(wanted[1], wanted[2], revision, peek)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or not HUB_NAME.fullmatch(name):
         raise ConfigError(f"model: there is no folder {_shown(name)}{_near(path)}{_no_hub_name(name)}")
-    return _from_hub(name, revision, look, weights, files, peek, [*TEXTS, *more])
+    return _from_hub(name, revision, look, weights, files, peek, [*TEXTS, *more], form)
 
 
 def check_folder(folder: Path) -> None:
@@ -96,8 +96,6 @@ def check_folder(folder: Path) -> None:
         return
     if (folder / ADAPTER).exists():
         raise ConfigError(f"model: {folder} is a LoRA adapter; {_with_its_model(folder)}")
-    if (folder / MISTRAL).exists():
-        raise ConfigError(f"model: {folder} {IN_MISTRALS_FORM}")
     below = sorted(path.parent.name for path in folder.glob("*/config.json"))
     inside = f"; these folders in it have one: {some(below)}" if below else ""
     raise ConfigError(f"model: {folder}/config.json is missing{inside}")
@@ -160,20 +158,23 @@ def _from_hub(
     others: tuple[str, ...],
     peek: Peek | None,
     texts: list[str],
+    form: Form | None,
 ) -> Path:
     """Download what is needed, the small things first, all of one commit."""
     folder = _download(name, revision, CONFIG)
     commit = folder.name if COMMIT.fullmatch(folder.name) else revision  # what is pushed meanwhile does not mix
-    if not (folder / "config.json").exists():
+    of_mistral = is_wanted(folder, form)
+    if not (folder / "config.json").exists() and not of_mistral:
         folder = _download(name, commit, WITHIN)
     inside, _ = model_place(folder)
-    if not (folder / inside / "config.json").exists() and look is not None:
+    if not (folder / inside / "config.json").exists() and look is not None and not (of_mistral and form):
         files, _ = _gguf_files(name, commit)
         if len(models := sorted({_gguf_type(file) for file in files})) == 1 and weights:
             return _gguf_from_hub(name, models[0], commit, peek)
         if models:
             raise ConfigError(f"model: {name} of the hub has several GGUF files; name one: {name}:{_either(models)}")
-        raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'config.json')}")
+        if not of_mistral:
+            raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'config.json')}")
     if look is not None:
         look(folder, False)
     folder = _download(name, commit, texts)
@@ -184,13 +185,15 @@ def _from_hub(
     if not weights:
         return folder
     forms = ((INDEX, SINGLE), (PICKLED_INDEX, PICKLED), *((file, file) for file in others))
+    if of_mistral:
+        forms = tuple((MISTRAL.listing, file) for file in (MISTRAL.single, f"{OF_MISTRAL}-*.safetensors"))
     _, beside = model_place(folder)
     small = [*texts, *(f"{one}/{file}" for one in beside for file in (SINGLE, PICKLED))]
     for index, single in forms:  # the others hold the same once more
         at = folder / inside / index
         files = [str(inside / file) for file in (index_files(at) if index != single and at.exists() else [single])]
         folder = _download(name, commit, small + files)
-        if any((folder / file).exists() for file in files):
+        if any(next(folder.glob(file), None) for file in files):
             return folder
     raise ConfigError(f"model: {name} of the hub {_instead(name, commit, 'safetensors')}")
 
@@ -264,8 +267,6 @@ def _instead(name: str, commit: str | None, missing: str) -> str:
         raise kind(f"model: {lacks}, and the hub cannot be reached ({_cause(error)})") from None
     if ADAPTER in files:
         return "is a LoRA adapter; name its model, and this by --lora-modules (--enable-lora)"
-    if MISTRAL in files and missing == CONFIG[0]:
-        return IN_MISTRALS_FORM
     if found := [file for file in files if file.endswith((".bin", ".pth"))]:
         return f"has no {missing}, but {some(found)}, which are not read"
     return f"has no {missing}: it is no model that can be served"

@@ -24,8 +24,9 @@ OWN = (  # of one model: others do not take them over
     *("tool_call_parser", "reasoning_parser", "enable_auto_tool_choice", "limit_mm_per_prompt", "mm_processor_kwargs"),
     *("exclude_tools_when_tool_choice_none", "trust_request_mm_kwargs"),
     *("enable_prompt_embeds", "io_processor_plugin"),
-    *("dtype", "quantization", "model_impl", "runner", "convert", "pooler_config", "deterministic", "load_format"),
-    *("seed", "generation_config", "override_generation_config", "max_model_len", "kv_cache_memory_bytes"),
+    *("dtype", "quantization", "model_impl", "runner", "convert", "pooler_config", "deterministic"),
+    *("config_format", "load_format", "seed", "generation_config", "override_generation_config", "max_model_len"),
+    "kv_cache_memory_bytes",
     *("kv_cache_memory_fraction", "gpu_memory_utilization", "kv_cache_dtype", "enable_prefix_caching"),
     *("max_num_batched_tokens", "max_num_seqs", "tensor_parallel_size", "pipeline_parallel_size"),
     *(

@@ -15,7 +15,7 @@ from actorserve.shm.kv_tier.blocks import PLACE, KVDescription, first_life, read
 from actorserve.shm.layout import PAGE
 from actorserve.shm.weights import WeightsRecord
 
-from ..model.info import with_overrides
+from ..model.forms import as_read
 from ..options.config import ConfigError
 from ..runtime.process import Context
 
@@ -50,7 +50,7 @@ class EngineMemory:
         """Where the weights lie that the engine is to have, as its workers read them."""
         other = self._record.read()[1]
         try:
-            return str(with_overrides(self._config, Path(other))) if other else self._own
+            return str(as_read(self._config, Path(other))) if other else self._own
         except ConfigError:  # the workers tell of it, and have not loaded it
             return other
 

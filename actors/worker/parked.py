@@ -22,8 +22,8 @@ import msgspec
 from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.weights import WeightsRecord
 
+from ..model.forms import as_read
 from ..model.gguf.folder import gguf_tensors
-from ..model.info import with_overrides
 from ..options.config import ConfigError
 from ..protocol.messages import Hello, ToWorker
 from ..protocol.sockets.keeper_wire import KEEPER
@@ -105,7 +105,7 @@ def load_weights(context: Context, load: Callable[[Context], Made]) -> Made | Pa
         return load(context)
     context.log.info("weights of generation %d: %s", generation, folder)
     try:
-        own = with_overrides(context.config, Path(folder))
+        own = as_read(context.config, Path(folder))
         context.model = msgspec.structs.replace(context.model, folder=str(own))
         return load(context)
     except ConfigError as error:

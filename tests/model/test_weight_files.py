@@ -88,7 +88,7 @@ def test_parts_without_an_index_and_an_index_without_its_files(folder: Path) -> 
     shutil.copy(folder / "consolidated.safetensors", folder / "model-00001-of-00002.safetensors")
     (folder / "model-00001-of-00001.safetensors").unlink()
     said = refusal(folder)
-    assert "has neither model.safetensors nor" in said and "consolidated.safetensors, in Mistral's own form" in said
+    assert "has neither model.safetensors nor" in said and "in Mistral's own form, for which --load-format" in said
 
 
 def test_what_makes_logits_is_missing(folder: Path) -> None:

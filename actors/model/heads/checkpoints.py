@@ -20,7 +20,8 @@ from ..families.family import ROPES
 from ..layers import HEAD, LayerSpec, LinearSpec
 from ..rope import read_rope
 from ..values import Values, read_json
-from ..weights.weight_files import StoredTensor, check_tensors, read_files, read_weights, weight_files
+from ..weights.places import weight_files
+from ..weights.weight_files import StoredTensor, check_tensors, read_files, read_weights
 from .formats import (
     EAGLE,
     EAGLE3,

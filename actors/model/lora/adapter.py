@@ -26,7 +26,8 @@ import msgspec
 
 from ...options.config import ConfigError
 from ..layers import HEAD
-from ..weights.weight_files import StoredTensor, read_files, some
+from ..weights.places import some
+from ..weights.weight_files import StoredTensor, read_files
 
 CONFIG = "adapter_config.json"
 FILES = ("adapter_model.safetensors", "adapter_model.bin")

@@ -12,8 +12,10 @@ import msgspec
 
 from ...options.config import Config, ConfigError
 from ..config_json import find_architecture, read_architecture
-from ..info import DEMO_FOLDER, ModelInfo, read_json, resolve_model, with_overrides
+from ..forms import as_read
+from ..info import DEMO_FOLDER, ModelInfo, read_json, resolve_model
 from ..names import check_folder
+from ..pooling.sentence_folder import model_within
 from .weight_files import check_weights
 
 FREE = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})  # of config.json: may be others
@@ -30,6 +32,8 @@ def find_weights(config: Config, model: ModelInfo, path: str) -> str:
         raise ConfigError("weights are loaded from the served model's folder, or from below a --weights-folder")
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
+    if folder == own and named.is_dir():  # what is read may be a folder of links to the files that it had
+        folder = own if as_read(config, model_within(named)).resolve() == own else named
     if config.load_format != "dummy":
         _check_files(config, model, folder)
     return "" if folder == own else str(folder)
@@ -37,9 +41,9 @@ def find_weights(config: Config, model: ModelInfo, path: str) -> str:
 
 def _check_files(config: Config, model: ModelInfo, folder: Path) -> None:
     """The same shape, and whole. Of both counts config.json as it is read, not as it lies there."""
-    check_folder(folder)
     is_other = folder != Path(model.folder).resolve()
-    there = with_overrides(config, folder) if is_other else folder
+    there = as_read(config, folder) if is_other else folder
+    check_folder(there)
     values, own = (read_json(one / "config.json") for one in (there, Path(model.folder)))
     if _fixed(values) != _fixed(own):
         names = sorted(name for name in {*values, *own} - FREE if values.get(name) != own.get(name))
@@ -47,7 +51,7 @@ def _check_files(config: Config, model: ModelInfo, folder: Path) -> None:
     if is_other:
         resolve_model(msgspec.structs.replace(config, model=str(folder), tokenizer=model.tokenizer_folder or None))
     if find_architecture(values, config.model_impl, config.quantization) is not None:
-        check_weights(folder, read_architecture(values, quantization=config.quantization))
+        check_weights(there, read_architecture(values, quantization=config.quantization))
 
 
 def _fixed(values: Any) -> dict[str, Any]:

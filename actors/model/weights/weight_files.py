@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,22 +21,16 @@ from ..gguf.header import BY_NAME
 from ..gguf.joined import joined_names
 from ..gguf.names import hub_tensors, scale_names
 from ..layers import HEAD, SCORES
+from ..mistral.names import hub_name, read_mark
 from ..values import read_json
 from ..vision.texts import text_name
 from .pickled import read_pickled
+from .places import index_files, index_of, parts_of, some, weight_files, weight_names
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-PICKLED_INDEX = "pytorch_model.bin.index.json"
-PICKLED = "pytorch_model.bin"
-PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 POINTER = b"version "  # what begins so is no length
-OF_MISTRAL = "consolidated*.safetensors"  # names and turns of tensors are others there
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 PREFIX = "model."  # of what belongs to the bare model, in a checkpoint that is more than that
 HEADS = (f"{SCORES}.", "v_head.", f"{HEAD}.")
-NAMED_AT_MOST = 5  # tensors named in an error
-
 
 Homes = dict[str, tuple[Path, str]]
 
@@ -51,6 +44,14 @@ class StoredTensor(NamedTuple):
     size: int  # bytes
     name: str = ""  # in the file, where the model has another
 
+    def at(self, name: str) -> StoredTensor:
+        """The same for one who has yet another name for `name`."""
+        return self if self.name else self._replace(name=name)
+
+    def home(self, name: str) -> tuple[Path, str]:
+        """The file, and what is called `name` there."""
+        return self.file, self.name or name
+
 
 def read_weights(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of the folder's files by name. ConfigError if a file is missing, broken or cut off."""
@@ -59,16 +60,25 @@ def read_weights(folder: Path) -> dict[str, StoredTensor]:
             name: StoredTensor(folder / SOURCES, "F32", shape, 4) for name, (shape, _) in gguf_given(folder).items()
         }
         return _of_gguf(*found) | given
-    return read_files(weight_files(folder))
+    tensors = read_files(weight_files(folder))
+    if (mark := read_mark(folder)) is None:
+        return tensors
+    return {hub_name(name, mark["prefix"]): tensor._replace(name=name) for name, tensor in tensors.items()}
 
 
 def tensor_names(folder: Path) -> set[str]:
     """The names of all tensors in safetensors, by the index if there is one; none where nothing is there yet."""
-    index = index_of(folder)
-    if index is not None and index.name == INDEX:
-        return set(read_json(index).get("weight_map") or {})
-    names = [SINGLE] if (folder / SINGLE).exists() else parts_of(folder)
-    return set(read_files(folder / name for name in names))
+    index, own = index_of(folder), weight_names(folder)
+    if index is not None and index.name == own.listing:
+        return _hub_names(folder, read_json(index).get("weight_map") or ())
+    names = [own.single] if (folder / own.single).exists() else parts_of(folder)
+    return _hub_names(folder, read_files(folder / name for name in names))
+
+
+def _hub_names(folder: Path, names: Iterable[str]) -> set[str]:
+    """Of those of tensors in the folder's files."""
+    mark = read_mark(folder)
+    return set(names) if mark is None else {hub_name(name, mark["prefix"]) for name in names}
 
 
 def read_files(paths: Iterable[Path]) -> dict[str, StoredTensor]:
@@ -103,10 +113,10 @@ def check_weights(folder: Path, shape: Architecture) -> dict[str, StoredTensor]:
     """The same, all of them there with the shapes and types that they should have, and no others."""
     found = read_weights(folder)
     if shape.text_part:
-        named = ((text_name(name), tensor._replace(name=name)) for name, tensor in found.items())
+        named = ((text_name(name), tensor.at(name)) for name, tensor in found.items())
         found = {name: tensor for name, tensor in named if name is not None}
     if shape.names:
-        found = {shape.own_name(name): tensor._replace(name=name) for name, tensor in found.items()}
+        found = {shape.own_name(name): tensor.at(name) for name, tensor in found.items()}
     check_tensors(folder, shape, found)
     return found
 
@@ -119,15 +129,15 @@ def find_hidden_weights(folder: Path, shape: Architecture) -> tuple[Homes, Homes
         each = ((text_name(name), name, one) for name, one in read_weights(folder).items())
         parts = {own: (one, name) for own, name, one in each if own is not None and not own.startswith(HEAD)}
         check_tensors(folder, shape, {own: one for own, (one, _) in parts.items()})
-        return {own: (one.file, name) for own, (one, name) in parts.items()}, {}
+        return {own: one.home(name) for own, (one, name) in parts.items()}, {}
     found = read_weights(folder)
     bare = not any(name.startswith(PREFIX) for name in found)
     owned = {name: shape.own_name(name) for name in found}
-    heads: Homes = {own: (found[name].file, name) for name, own in owned.items() if own.startswith(HEADS)}
+    heads: Homes = {own: found[name].home(name) for name, own in owned.items() if own.startswith(HEADS)}
     rest = {name: own for name, own in owned.items() if own not in heads}
     named = {shape.own_name(f"{PREFIX}{name}") if bare else own: name for name, own in rest.items()}
     check_tensors(folder, shape, {full: found[name] for full, name in named.items()})
-    return {full: (found[name].file, name) for full, name in named.items()}, heads
+    return {full: found[name].home(name) for full, name in named.items()}, heads
 
 
 def check_tensors(folder: Path, shape: Architecture, found: dict[str, StoredTensor]) -> None:
@@ -145,71 +155,12 @@ def check_index(folder: Path, shape: Architecture) -> None:
     """Where there is an index, it names each tensor that is needed: what it lacks, no file need be had for."""
     if (path := index_of(folder)) is not None:
         index_files(path)
-        there = set(read_json(path)["weight_map"])
+        there = _hub_names(folder, read_json(path)["weight_map"])
         if shape.text_part:
             there = {own for name in there if (own := text_name(name)) is not None}
         there = set(map(shape.own_name, there))
         if missing := sorted(_needed(shape.stored_specs(there)) - there):
             raise ConfigError(f"model: {path} does not fit config.json: it lacks {some(missing)}")
-
-
-def index_of(folder: Path) -> Path | None:
-    """The index that counts: none beside the one file, a pickled one only where there are no safetensors."""
-    if (folder / SINGLE).exists():
-        return None
-    if (folder / INDEX).exists():
-        return folder / INDEX
-    return folder / PICKLED_INDEX if (folder / PICKLED_INDEX).exists() and not parts_of(folder) else None
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The one file, or those that the index names; without one all parts of a file."""
-    index = index_of(folder)
-    if index is None:
-        for names in ([SINGLE], parts_of(folder), [PICKLED]):
-            if names and (folder / names[0]).exists():
-                return [folder / name for name in names]
-        raise ConfigError(
-            f"model: {folder} has neither {SINGLE} nor {INDEX}{_others(folder)}; --load-format dummy needs no weights"
-        )
-    names = index_files(index)
-    missing = [name for name in names if not (folder / name).exists()]
-    if missing:
-        raise ConfigError(f"model: {folder} lacks {some(missing)}, which {index.name} names")
-    return [folder / name for name in names]
-
-
-def parts_of(folder: Path) -> list[str]:
-    """Files that are together one, by their names; none, where one is missing or several are meant."""
-    found = sorted(match[0] for path in folder.glob("*.safetensors") if (match := PART.fullmatch(path.name)))
-    whole = {(match[1], int(match[3])) for name in found if (match := PART.fullmatch(name))}
-    return found if len(whole) == 1 and len(found) == next(iter(whole))[1] else []
-
-
-def index_files(path: Path) -> list[str]:
-    """The files that an index names."""
-    places = read_json(path).get("weight_map")
-    if not isinstance(places, dict) or not places:
-        raise ConfigError(f"model: {path} has no weight_map of names and files")
-    for name, file in places.items():
-        if not isinstance(file, str) or Path(file).name != file:
-            raise ConfigError(f"model: {path} says weight_map.{name} = {file!r}; a file's name is needed")
-    return sorted(set(places.values()))
-
-
-def some(names: Iterable[str]) -> str:
-    """The first names, and how many more there are."""
-    known = list(names)
-    more = len(known) - NAMED_AT_MOST
-    return ", ".join(known[:NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
-
-
-def _others(folder: Path) -> str:
-    """Weights of another form, which are not read."""
-    found = [path.name for form in ("*.gguf", "*.bin", "*.pth", "*.pt") for path in sorted(folder.glob(form))]
-    if not found and (own := sorted(path.name for path in folder.glob(OF_MISTRAL))):
-        return f" (but {some(own)}, in Mistral's own form: take the files that its publisher has for transformers)"
-    return f" (but {some(found)}: only safetensors and {PICKLED} are read)" if found else ""
 
 
 def _read_header(path: Path) -> Iterator[tuple[str, StoredTensor]]:

@@ -7,7 +7,17 @@ from typing import Annotated
 from msgspec import Meta
 
 from ...model import quantization as weight_formats
-from ..choices import Convert, DType, GenerationConfig, LoadFormat, ModelImpl, Positive, Quantization, Runner
+from ..choices import (
+    ConfigFormat,
+    Convert,
+    DType,
+    GenerationConfig,
+    LoadFormat,
+    ModelImpl,
+    Positive,
+    Quantization,
+    Runner,
+)
 from .pictures import MediaOptions
 
 
@@ -46,7 +56,20 @@ class ModelOptions(MediaOptions, frozen=True, kw_only=True):
     deterministic: Annotated[
         bool, Meta(description="answers and logprobs are the same bits alone and in every batch; slower")
     ] = False
-    load_format: Annotated[LoadFormat, Meta(description="dummy fills the weights with random numbers")] = "auto"
+    config_format: Annotated[
+        ConfigFormat,
+        Meta(
+            description="which form the folder is read in: hf (config.json) or mistral (params.json and "
+            "consolidated*.safetensors); auto: hf where it has both"
+        ),
+    ] = "auto"
+    load_format: Annotated[
+        LoadFormat,
+        Meta(
+            description="which weights are read: hf or safetensors, or those of --config-format mistral; dummy fills "
+            "them with random numbers"
+        ),
+    ] = "auto"
     seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0
     revision: Annotated[str | None, Meta(description="branch, tag or commit of a hub name")] = None
     download_dir: Annotated[

@@ -75,7 +75,7 @@ REFUSED = {  # reason: names
     "a GGUF file is named as the model: the file itself, or ORGANISATION/NAME:TYPE of the hub": "--hf-file -hff "
     "--model-url -mu",
     why.CONFIG_JSON: "--rope-scaling --rope-theta --rope-scale --rope-freq-base "
-    "--config-format --hf-config-path --override-kv --load-config",
+    "--hf-config-path --override-kv --load-config",
     "HF_HUB_OFFLINE=1 keeps from the hub": "--offline",
     "values of weights are not looked at; `actorserve check MODEL` looks at what is in the files": "--check-tensors",
     "there are no platforms of other packages": "--additional-config",
@@ -102,7 +102,6 @@ HARMLESS = {  # values of the refused that say what is so anyway
     **dict.fromkeys(REFUSED[why.PARALLEL].split(), ("1",)),
     "--disaggregation-mode": ("null",),
     "--task": ("auto", "generate"),
-    "--config-format": ("auto", "hf"),
     "--sampling-defaults": ("model",),
     "--num-scheduler-steps": ("1",),
     "--cpu-offload-gb": ("0", "0.0"),

@@ -20,7 +20,7 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
 from ...model.memory.machine import float_on_cpu
 from ...model.quantization import METHODS, NONE, QuantMethod
-from ...model.weights.weight_files import some
+from ...model.weights.places import some
 from ...options.config import Config, ConfigError
 from ..adapter.checkpoint.model_class import VERSION, code_of_others
 from ..adapter.hollow import hollow

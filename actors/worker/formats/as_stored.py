@@ -49,7 +49,7 @@ class CheckpointBits:
         read_parts: Callable[[Any], Read],
     ) -> None:
         """`shape` is the whole model's; `read_parts` opens tensors by their homes."""
-        homes = {name: (stored.file, stored.name or name) for name, stored in check_weights(folder, shape).items()}
+        homes = {name: stored.home(name) for name, stored in check_weights(folder, shape).items()}
         self._read, self._there, self._shape = read_parts(homes), homes.keys(), shape
         self._specs, self._place = shape.specs(), place
         self._cut = cutter(shape, place, expert_parallel)

@@ -41,7 +41,7 @@ def open_grouped(folder: Path, shape: Architecture, read_parts: Callable[[Any], 
         return lambda name: None if (found := blocks(f"{name}.weight")) is None else _of_gguf(*found)
     if shape.stored is None:
         return None
-    homes = {name: (stored.file, stored.name or name) for name, stored in check_weights(folder, shape).items()}
+    homes = {name: stored.home(name) for name, stored in check_weights(folder, shape).items()}
     read = read_parts(homes)
     specs = shape.specs()
 

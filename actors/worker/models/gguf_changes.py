@@ -29,12 +29,6 @@ def together(how: How, first: Tensor, second: Tensor, sizes: Sizes) -> Tensor:
     return torch.cat([first.transpose(1, 2), second], 1).flatten(0, 1)
 
 
-def unpaired(rows: Tensor, head_dim: int) -> Tensor:
-    """Rows of whole heads, the first numbers of all pairs before the second ones, as the hub has them."""
-    heads = rows.view(-1, head_dim // 2, 2, *rows.shape[1:])
-    return heads.transpose(1, 2).reshape(rows.shape)
-
-
 def by_kv_head(rows: Tensor, sizes: Sizes) -> Tensor:
     """Of queries, keys and values one after the other: each KV head's queries, its keys and its values, in turn."""
     heads, kv_heads, head_dim = (sizes[name] for name in ("heads", "kv_heads", "head_dim"))

@@ -18,9 +18,9 @@ from ...model.gguf.names import hub_tensors, is_paired, is_shifted, scale_names
 from ...model.layers import EMBEDDINGS
 from ...options.config import ConfigError
 from .gguf_blocks import DECODERS
-from .gguf_changes import changed, together, unpaired
+from .gguf_changes import changed, together
 from .sharding import Read
-from .tensors import is_finite
+from .tensors import is_finite, unpaired
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 AT_ONCE = 1 << 19  # numbers that are decoded in one step: what it needs beside its result stays in the cache

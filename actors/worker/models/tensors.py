@@ -62,6 +62,12 @@ def qkv_order(shape: Architecture) -> Tensor:
     return torch.cat([q.flatten(), k.flatten(), v.flatten()])
 
 
+def unpaired(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows of whole heads, the first numbers of all pairs before the second ones, as the hub has them."""
+    heads = rows.view(-1, head_dim // 2, 2, *rows.shape[1:])
+    return heads.transpose(1, 2).reshape(rows.shape)
+
+
 def is_finite(numbers: Tensor) -> bool:
     """One that is no number is the least and the largest. (To ask each of them takes twenty times as long.)"""
     return not numbers.numel() or all(bool(one.isfinite()) for one in torch.aminmax(numbers))

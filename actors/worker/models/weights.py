@@ -21,6 +21,7 @@ from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, HEAD, Kind
 from ...model.memory.machine import dtype_on_cpu
+from ...model.mistral.names import read_mark, turning_of
 from ...model.pipeline.stages import worker_shapes
 from ...model.rope import long_texts
 from ...model.sharding import shard_shape
@@ -40,7 +41,7 @@ from ..vision.model import SeeingModel
 from ..weight_cache.cache import open_weight_cache
 from .gguf_tensors import open_gguf
 from .sharding import Alone, Get, Read, shard
-from .tensors import regrouped
+from .tensors import regrouped, unpaired
 
 if TYPE_CHECKING:
     from ..pipeline.link import StageLink
@@ -134,7 +135,7 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
 def open_checkpoint(folder: Path, shape: Architecture) -> Read:
     """Map the files of `folder`; the result reads parts of tensors. Names and shapes of all must be as they should."""
     stored = check_weights(folder, shape)
-    homes = {name: (one.file, one.name or name) for name, one in stored.items()}
+    homes = {name: one.home(name) for name, one in stored.items()}
     if shape.tied and shape.stored is None and gguf_tensors(folder) is None:
         _check_tied(folder, homes, shape.vocab_size)
     return open_homes(folder, shape, homes)
@@ -169,10 +170,13 @@ def open_homes(folder: Path, shape: Architecture, homes: Homes) -> Read:
 
 
 def read_parts(homes: Homes) -> Read:
-    """What reads parts of tensors of which file and name there are known."""
+    """What reads parts of tensors of which file and name there are known. Of Mistral's own form rows of queries and
+    keys are read in the order of the hub: by whole heads.
+    """
     paths = {path for path, _ in homes.values()}
     pickled = {path: _load(path) for path in paths if is_pickled(path)}
     files = {path: _open(path) for path in paths if not is_pickled(path)}
+    marks = {path: mark for path in paths if (mark := read_mark(path.parent)) is not None}
 
     def read(name: str, rows: slice, columns: slice | None) -> Tensor:
         path, stored = homes[name]
@@ -184,7 +188,10 @@ def read_parts(homes: Homes) -> Read:
         if not part.get_shape():  # one number has no rows
             return cast(Tensor, file.get_tensor(stored))
         tensor: Tensor = part[rows] if columns is None else part[rows, columns]
-        return tensor
+        turning = turning_of(marks[path], stored) if path in marks else None
+        if turning is None or part.get_shape()[0] != turning.rows:  # of a block of rows there is one scale
+            return tensor
+        return unpaired(tensor, turning.head_dim)
 
     return read
 

@@ -19,7 +19,7 @@ from ...model.pooling.published import GTE, class_name, said_as_gte
 from ...model.pooling.spec import PoolingSpec
 from ...model.quantization import METHODS, NONE, QuantMethod
 from ...model.values import Values
-from ...model.weights.weight_files import some
+from ...model.weights.places import some
 from ...options.config import Config, ConfigError
 from ..adapter.checkpoint.arriving import without_weights
 from ..adapter.checkpoint.reading import read_into

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...model.pooling.spec import CLS, LAST, MAX, MEAN, MEAN_SQRT, WEIGHTED_MEAN, DenseSpec, PoolingSpec
-from ...model.weights.weight_files import PICKLED, SINGLE
+from ...model.weights.places import PICKLED, SINGLE
 from ...options.config import ConfigError
 from ...protocol.request import BY_TOKEN, CLASSIFY, NORMALIZE, SIGMOID, SOFTMAX, TOKEN_CLASSIFY, Pooling
 

@@ -23,7 +23,7 @@ from ...model.config_json import weights_method
 from ...model.info import ModelInfo, read_json
 from ...model.values import Values
 from ...model.vision.texts import text_name, text_values
-from ...model.weights.weight_files import some
+from ...model.weights.places import some
 from ...options.config import Config, ConfigError
 from ..adapter.checkpoint.arriving import without_weights
 from ..adapter.checkpoint.model_class import VERSION, code_of_others

@@ -98,14 +98,3 @@ def test_folders_of_other_things(files: list[str], words: str, here: Path) -> No
         (here / "model" / file).parent.mkdir(parents=True, exist_ok=True)
         (here / "model" / file).write_text("{}")
     assert words in refusal("model")
-
-
-def test_what_is_in_mistrals_own_form(hub: Hub, here: Path) -> None:
-    """At the hub, too."""
-    names = ("params.json", "consolidated.safetensors", "tekken.json")
-    hub.files = dict.fromkeys(names, b"{}")
-    (here / "m").mkdir()
-    for name in names:
-        (here / "m" / name).write_text("{}")
-    words = "has params.json of Mistral's form, no config.json; take what its publisher has for transformers"
-    assert words in refusal(NAME) and words in refusal(str(here / "m"))

@@ -19,7 +19,7 @@ from transformers.core_model_loading import convert_and_load_state_dict_in_model
 from transformers.modeling_utils import LoadStateDictConfig
 
 from ....model.quantization import NONE
-from ....model.weights.weight_files import some
+from ....model.weights.places import some
 from ....options.config import ConfigError
 from ..divided.cuts import Division
 from ..improve import improve

@@ -31,7 +31,8 @@ from ....model.formats.stored import (
     WeightFormat,
 )
 from ....model.gguf.folder import gguf_tensors
-from ....model.weights.weight_files import read_weights, some
+from ....model.weights.places import some
+from ....model.weights.weight_files import read_weights
 from ....options.config import ConfigError
 from ...formats.decoding import decode
 from ...formats.floats import expert
@@ -81,7 +82,7 @@ class Source:
             for name, one in self.found.items():
                 self.tensors[name] = LazyTensor(self, partial(self.read, name, ALL, None), one.dtype not in FLOATS)
             return
-        self.read = read_parts({name: (one.file, name) for name, one in self.found.items()})
+        self.read = read_parts({name: one.home(name) for name, one in self.found.items()})
         used: set[str] = set()
         if stored is not None:
             for name in self.found:

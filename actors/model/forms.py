@@ -1,0 +1,51 @@
+"""From what a model's name leads to, to a folder in the one form that all others read: that of the hub.
+
+Such a folder is made of a GGUF file, of params.json in Mistral's own form, and where config.json is to be otherwise.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from ..options.config import Config, ConfigError
+from .cached import file_state, linked_folder, merged
+from .config_json import overridden
+from .formats.places import told_elsewhere
+from .gguf.folder import model_folder
+from .memory.machine import may_have_gpu
+from .mistral.folder import form_of, hub_folder
+from .quantization import AUTO, GGUF
+from .values import read_json
+from .weights.weight_files import tensor_names
+
+
+def without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
+    """The folder of a model's files, made of a GGUF file where it is one.
+
+    Quantised weights become int8 on a CPU; on a GPU, and where --dtype or --quantization says more, they are decoded.
+    """
+    if found.is_dir():
+        return found
+    if (asked := form_of(config)) is not None:
+        raise ConfigError(f"{asked.option}: {found} is a GGUF file; auto reads it")
+    on_gpu = config.device != "cpu" and may_have_gpu()
+    keep = config.quantization == GGUF.name or (config.quantization == AUTO and config.dtype == "auto" and not on_gpu)
+    return model_folder(found, keep, with_tokenizer)
+
+
+def as_read(config: Config, folder: Path) -> Path:
+    """The same folder, or one of links to its files, but that config.json is made of params.json where weights are in
+    Mistral's own form, and says what stands elsewhere, and what --hf-overrides wants.
+    """
+    folder = hub_folder(folder, form_of(config))
+    changes = config.json_object("hf_overrides")
+    if not (folder / "config.json").exists():
+        return folder
+    before = read_json(folder / "config.json")
+    elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder))
+    if not changes and not elsewhere:
+        return folder
+    sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}
+    whole = merged(before, elsewhere)
+    return linked_folder("overridden", [folder], sources, lambda: {"config.json": overridden(whole, changes)})

@@ -1,0 +1,107 @@
+"""Names of tensors in Mistral's own form, and those that the same have at the hub; which of their rows turn in pairs.
+
+Of a folder that was made of such files (folder.py) MARK tells what names depend on. No torch.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..layers import EMBEDDINGS, FINAL_NORM, HEAD
+from ..values import read_json
+
+MARK = "mistral.json"
+TEXTS = "layers"  # what names of the text's layers begin with
+VISION = "vision_encoder"  # and those of the tower
+OUTSIDE = {"tok_embeddings": EMBEDDINGS, "norm": FINAL_NORM, "output": HEAD}
+INSIDE = {
+    "attention_norm": "input_layernorm",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}
+ROUTER = "block_sparse_moe.gate"  # of Mixtral
+EXPERT = "block_sparse_moe.experts.{expert}.{part}"
+SEEING = {  # parts of the tower's layers
+    "attention.wq": "attention.q_proj",
+    "attention.wk": "attention.k_proj",
+    "attention.wv": "attention.v_proj",
+    "attention.wo": "attention.o_proj",
+    "feed_forward.w1": "feed_forward.gate_proj",
+    "feed_forward.w2": "feed_forward.down_proj",
+    "feed_forward.w3": "feed_forward.up_proj",
+}
+BESIDE = {  # what stands between the tower and the text
+    "vision_language_adapter.w_in": "multi_modal_projector.linear_1",
+    "vision_language_adapter.w_out": "multi_modal_projector.linear_2",
+    "patch_merger.merging_layer": "multi_modal_projector.patch_merger.merging_layer",
+    "pre_mm_projector_norm": "multi_modal_projector.norm",
+}
+ENDS = {"qscale_weight": "weight_scale", "qscale_act": "input_scale"}  # of a weight in 8 bits
+IN_LAYER = re.compile(r"(?:(.+)\.)?layers\.(\d+)\.(.+)\.(\w+)")
+OF_EXPERT = re.compile(r"(?:feed_forward\.)?experts\.(\d+)\.(w[123])")
+OF_ROUTER = re.compile(r"(?:feed_forward\.)?gate")
+OF_KV = re.compile(r"attention\.(\w+)_fake_quantizer")  # scales of KV memory
+
+
+class Turning(NamedTuple):
+    """A tensor whose rows, where there are so many, are those of heads of so many numbers each."""
+
+    rows: int
+    head_dim: int
+
+
+def is_of_mistral(folder: Path) -> bool:
+    """Whether the folder's weights are in Mistral's form, and config.json was made here."""
+    return (folder / MARK).is_file()
+
+
+def read_mark(folder: Path) -> dict[str, Any] | None:
+    """What folder.py wrote; None of another folder."""
+    return read_json(folder / MARK) if is_of_mistral(folder) else None
+
+
+def hub_name(name: str, prefix: str) -> str:
+    """The name of a tensor at the hub; `prefix` is that of the text part. One that is not known stays, so that it is
+    told as one for which the model has no use."""
+    stem, _, end = name.rpartition(".")
+    end = ENDS.get(end, end)
+    if stem in OUTSIDE:
+        return f"{prefix}{OUTSIDE[stem]}.{end}"
+    if stem in BESIDE:
+        return f"{BESIDE[stem]}.{end}"
+    if (match := IN_LAYER.fullmatch(name)) is None:
+        return f"vision_tower.{stem.removeprefix(f'{VISION}.')}.{end}" if stem.startswith(f"{VISION}.") else name
+    before, layer, part, _ = match.groups()
+    if before == f"{VISION}.transformer":
+        return f"vision_tower.transformer.layers.{layer}.{SEEING.get(part, part)}.{end}"
+    own = None if before else _inside(part)
+    if own is None:
+        return name
+    return f"{prefix}model.layers.{layer}.{own}" + ("" if OF_KV.fullmatch(part) else f".{end}")
+
+
+def turning_of(mark: dict[str, Any], name: str) -> Turning | None:
+    """Of a tensor, by its name in Mistral's form, of which numbers that turn together may be neighbours: x0 y0 x1 y1 …,
+    where the hub has x0 x1 … y0 y1 …"""
+    parts = name.split(".")
+    found = mark["turning"].get(parts[0], {}).get(parts[-2]) if len(parts) > 2 else None
+    return None if found is None else Turning(*found)
+
+
+def _inside(part: str) -> str | None:
+    """The name of a part of a layer."""
+    if (match := OF_EXPERT.fullmatch(part)) is not None:
+        return EXPERT.format(expert=match[1], part=match[2])
+    if OF_ROUTER.fullmatch(part):
+        return ROUTER
+    if (match := OF_KV.fullmatch(part)) is not None:
+        return f"self_attn.{match[1]}_scale"
+    return INSIDE.get(part)

@@ -1,0 +1,104 @@
+"""A checkpoint of transformers as Mistral publishes its own: params.json, and weights in consolidated.safetensors.
+
+In rows of queries and keys numbers that turn together are neighbours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+NAMES = (  # of the hub, and of this form
+    (r"model\.layers\.", "layers."),
+    (r"model\.embed_tokens\.", "tok_embeddings."),
+    (r"model\.norm\.", "norm."),
+    (r"lm_head\.", "output."),
+    (r"self_attn\.([qkvo])_proj", r"attention.w\1"),
+    (r"mlp\.gate_proj", "feed_forward.w1"),
+    (r"mlp\.down_proj", "feed_forward.w2"),
+    (r"mlp\.up_proj", "feed_forward.w3"),
+    (r"input_layernorm", "attention_norm"),
+    (r"post_attention_layernorm", "ffn_norm"),
+    (r"(block_sparse_moe|mlp)\.experts\.", "feed_forward.experts."),
+    (r"(block_sparse_moe|mlp)\.gate\.", "feed_forward.gate."),
+)
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+
+
+def convert(folder: Path, into: Path, parts: int = 1, tokenizer: bool = True, **params: Any) -> Path:
+    """`into`, with the model of `folder` in so many files; of several there is an index. `params` are added."""
+    config = json.loads((folder / "config.json").read_text())
+    into.mkdir(parents=True, exist_ok=True)
+    (into / "params.json").write_text(json.dumps(params_of(config) | params))
+    write_tensors(into, tensors_of(folder, config), parts)
+    for name in TOKENIZER if tokenizer else ():
+        shutil.copy(folder / name, into / name)
+    return into
+
+
+def params_of(config: dict[str, Any]) -> dict[str, Any]:
+    """params.json of a config.json of texts."""
+    rope, heads = config.get("rope_parameters") or {}, config["num_attention_heads"]
+    found: dict[str, Any] = {
+        "dim": config["hidden_size"],
+        "n_layers": config["num_hidden_layers"],
+        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
+        "hidden_dim": config["intermediate_size"],
+        "n_heads": heads,
+        "n_kv_heads": config["num_key_value_heads"],
+        "norm_eps": config["rms_norm_eps"],
+        "vocab_size": config["vocab_size"],
+        "tied_embeddings": config["tie_word_embeddings"],
+        "rope_theta": rope["rope_theta"],
+        "max_seq_len": config["max_position_embeddings"],
+        "sliding_window": config.get("sliding_window"),
+    }
+    if config.get("num_local_experts"):
+        names = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok"}
+        found["moe"] = {name: config[own] for name, own in names.items()}
+    if rope.get("rope_type") == "yarn":
+        length = {"original_max_position_embeddings": rope["original_max_position_embeddings"]}
+        found["yarn"] = {**length, "factor": rope["factor"], "apply_scale": False, "beta": 32, "alpha": 1}
+        found["llama_4_scaling"] = {**length, "beta": rope["llama_4_scaling_beta"]}
+    return found
+
+
+def tensors_of(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
+    """All of a checkpoint, with this form's names and rows."""
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    found = {}
+    for file in folder.glob("*.safetensors"):
+        for hub, tensor in load_file(file).items():
+            name = hub
+            for pattern, own in NAMES:
+                name = re.sub(pattern, own, name)
+            found[name] = paired(tensor, head) if re.search(r"attention\.w[qk]\.", name) else tensor
+    return found
+
+
+def paired(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows of whole heads as this form has them: both numbers of a pair are neighbours."""
+    order = torch.arange(head_dim).view(2, head_dim // 2).t().flatten()
+    heads = rows.reshape(-1, head_dim, *rows.shape[1:])
+    return heads[:, order].reshape(rows.shape).contiguous()
+
+
+def write_tensors(into: Path, tensors: dict[str, Tensor], parts: int = 1) -> None:
+    """Of several files as many as there are parts."""
+    if parts == 1:
+        save_file(tensors, into / "consolidated.safetensors")
+        return
+    places: dict[str, str] = {}
+    for number in range(parts):
+        file = f"consolidated-{number + 1:05}-of-{parts:05}.safetensors"
+        own = dict(list(tensors.items())[number::parts])
+        save_file(own, into / file)
+        places |= dict.fromkeys(own, file)
+    (into / "consolidated.safetensors.index.json").write_text(json.dumps({"weight_map": places}))

@@ -1,0 +1,133 @@
+"""Weights in Mistral's own form: the same numbers as the checkpoint of transformers that they were made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from actorserve.actors.model.config_json import read_architecture
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.values import read_json
+from actorserve.actors.options.config import ConfigError
+from actorserve.actors.worker.models.sharding import shard
+from actorserve.actors.worker.models.weights import open_checkpoint
+from tests.support.models.greedy import reference
+from tests.support.models.mistral.files import convert, paired, tensors_of, write_tensors
+
+from ..cpu.test_executor import prompts
+from ..driver import Driver, Sequence, config_for, make_runner
+from .read_back import read_both
+from .test_sharding import Place
+
+Folders = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+
+
+def both(kind: str, checkpoints: Folders, into: Path, parts: int = 1) -> tuple[Path, Path]:
+    """A checkpoint of transformers, and the same in Mistral's form."""
+    folder = checkpoints(kind)
+    return folder, convert(folder, into / f"{kind}-{parts}", parts)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("kind", ["mistral", "mixtral", "ministral3"])
+def test_weights_are_those_of_transformers_form(kind: str, parts: int, checkpoints: Folders, tmp_path: Path) -> None:
+    hub, own, _ = read_both(*both(kind, checkpoints, tmp_path, parts))
+    assert all(torch.equal(hub[name], own[name]) for name in hub)
+
+
+def test_parts_need_no_index(checkpoints: Folders, tmp_path: Path) -> None:
+    folder, own = both("mistral", checkpoints, tmp_path, 2)
+    (own / "consolidated.safetensors.index.json").unlink()
+    hub, weights, _ = read_both(folder, own)
+    assert all(torch.equal(hub[name], weights[name]) for name in hub)
+
+
+@pytest.mark.parametrize("kind", ["mistral", "mixtral", "ministral3"])
+def test_logits_are_those_of_transformers(kind: str, checkpoints: Folders, tmp_path: Path) -> None:
+    folder, own = both(kind, checkpoints, tmp_path)
+    (prompt,) = prompts((150,))
+    runner = make_runner(config_for(own, block_size=16))
+    seen: list[torch.Tensor] = []
+    inner = runner.model.forward
+    runner.model.forward = lambda *args: seen.append(inner(*args)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+    Driver(runner, budget=200).run([Sequence(prompt, 1)])
+    with torch.inference_mode():
+        logits = runner.model.logits(torch.cat(seen))
+        expected = reference(folder)(torch.tensor([prompt])).logits[0]
+    torch.testing.assert_close(logits, expected, rtol=2e-4, atol=2e-4)
+
+
+def test_a_rank_has_its_part_of_queries_and_keys(checkpoints: Folders, tmp_path: Path) -> None:
+    """KV heads that are fewer than ranks, too."""
+    shapes, gets = [], []
+    for folder in both("mistral", checkpoints, tmp_path):
+        home = Path(resolve_model(config_for(folder)).folder)
+        shapes.append(shape := read_architecture(read_json(home / "config.json")))
+        gets.append([shard(open_checkpoint(home, shape), shape, Place(rank)) for rank in range(Place.size)])
+    for name in shapes[0].tensors():
+        assert all(torch.equal(hub(name), own(name)) for hub, own in zip(*gets, strict=True)), name
+
+
+@pytest.mark.parametrize("scheme", ["TENSOR", "NO_SCALES"])
+def test_weights_in_8_bits(scheme: str, checkpoints: Folders, tmp_path: Path) -> None:
+    """A scale for each weight; scales of activations have no use here, nor those of KV memory."""
+    folder = checkpoints("mistral")
+    tensors = tensors_of(folder, read_json(folder / "config.json"))
+    for name in [name for name in tensors if ".attention.w" in name or ".feed_forward." in name]:
+        stem = name.removesuffix("weight")
+        scale = tensors[name].abs().max() / 448
+        tensors[name] = (tensors[name] / scale).to(torch.float8_e4m3fn)
+        tensors[f"{stem}qscale_weight"] = scale
+        if scheme == "TENSOR":
+            tensors[f"{stem}qscale_act"] = torch.tensor(0.5)
+    tensors["layers.0.attention.k_fake_quantizer.qscale_act"] = torch.tensor(0.5)
+    own = convert(folder, tmp_path / "fp8", quantization={"qformat_weight": "fp8_e4m3", "qscheme_act": scheme})
+    write_tensors(own, tensors)
+    home = Path(resolve_model(config_for(own)).folder)
+    shape = read_architecture(read_json(home / "config.json"))
+    read = open_checkpoint(home, shape)
+    for kind, part in (("wq", "q_proj"), ("wk", "k_proj"), ("wo", "o_proj")):
+        stored = tensors[f"layers.1.attention.{kind}.weight"].float()
+        stored = stored * tensors[f"layers.1.attention.{kind}.qscale_weight"]
+        found = read(f"model.layers.1.self_attn.{part}.weight", slice(None), None)
+        assert torch.equal(stored, found if part == "o_proj" else paired(found, 16))
+
+
+def test_scales_of_rows_turn_with_their_rows(checkpoints: Folders, tmp_path: Path) -> None:
+    folder = checkpoints("mistral")
+    tensors = tensors_of(folder, read_json(folder / "config.json"))
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    for name in [name for name in tensors if ".attention.w" in name or ".feed_forward." in name]:
+        scale = tensors[name].abs().amax(1, keepdim=True) / 127
+        tensors[name] = (tensors[name] / scale).round().to(torch.int8)
+        tensors[f"{name.removesuffix('weight')}weight_scale"] = scale
+    quantised = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}},
+        "ignore": ["lm_head"],
+    }
+    own = convert(folder, tmp_path / "int8", quantization=quantised)
+    write_tensors(own, tensors)
+    home = Path(resolve_model(config_for(own)).folder)
+    shape = read_architecture(read_json(home / "config.json"))
+    name = "layers.2.attention.wk."
+    found = open_checkpoint(home, shape)("model.layers.2.self_attn.k_proj.weight", slice(None), None)
+    assert torch.equal(paired(found, 16), tensors[f"{name}weight"].float() * tensors[f"{name}weight_scale"])
+
+
+def test_what_the_model_has_no_use_for_is_told_by_its_own_name(checkpoints: Folders, tmp_path: Path) -> None:
+    folder, own = both("mistral", checkpoints, tmp_path)
+    tensors = tensors_of(folder, json.loads((folder / "config.json").read_text()))
+    write_tensors(own, {**tensors, "layers.0.attention.sink": torch.zeros(4)})
+    with pytest.raises(ConfigError, match=r"it has layers\.0\.attention\.sink, for which the model has no use"):
+        make_runner(config_for(own))
