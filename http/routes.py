@@ -10,6 +10,7 @@ from __future__ import annotations
 from .openapi import answers
 from .paths.administration import ADMINISTRATION
 from .paths.completions import COMPLETIONS
+from .paths.conversations import CONVERSATIONS
 from .paths.dialects.cohere import COHERE
 from .paths.dialects.llamacpp import LLAMACPP
 from .paths.dialects.ollama import OLLAMA
@@ -27,6 +28,7 @@ from .route import Route
 ROUTES: tuple[Route, ...] = (
     *COMPLETIONS,
     *RESPONSES_AND_MESSAGES,
+    *CONVERSATIONS,
     *POOLING,
     *SPEECH,
     *OPERATIONS,

@@ -31,7 +31,10 @@ from .upstream import GATEWAY, Failed, NotNow, Upstream, Whole, read_whole, sent
 
 STREAMS = ("text/event-stream", "application/x-ndjson", "audio/", "video/")
 LAST_EVENT = "Last-Event-ID"  # behind which a client goes on with a stream
-KNOWN_BY_ONE = ("/v1/responses/", "/responses/")  # what is kept is at the replica that made it
+KNOWN_BY_ONE = (  # what is kept is at the replica that made it
+    *("/v1/responses/", "/responses/"),
+    *("/v1/conversations/", "/conversations/"),
+)
 NOT_HERE = b'"previous_response_not_found"'  # what a replica says that does not keep it
 log = logging.getLogger("route")
 

@@ -63,6 +63,7 @@ class Fields(msgspec.Struct):
     session_id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     session_params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     previous_response_id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    conversation: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class SessionOf(msgspec.Struct):
@@ -95,7 +96,7 @@ class RoutedRequest:
     key: str = ""  # of requests that belong to one replica
     prefix: list[bytes] = field(default_factory=list)  # a hash for each block of its text and all before it
     size: int = 0  # bytes of its text
-    goes_on: bool = False  # from a response, which one replica keeps
+    goes_on: bool = False  # from a response or with a conversation, which one replica keeps
 
 
 def is_json(given: str) -> bool:
@@ -135,8 +136,8 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
 
 
 def _goes_on(fields: Fields) -> bool:
-    """Does it name a response, or an item of one?"""
-    if bytes(fields.previous_response_id) not in (b"", b"null"):
+    """Does it name a response, an item of one, or a conversation?"""
+    if any(bytes(name) not in (b"", b"null") for name in (fields.previous_response_id, fields.conversation)):
         return True
     given = bytes(fields.input)
     try:

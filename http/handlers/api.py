@@ -53,6 +53,7 @@ from .realtime.client_secrets import ClientSecretsApi
 from .rendering import RenderingApi
 from .responses.api import ResponsesApi
 from .responses.compaction import CompactionApi
+from .responses.conversations import ConversationsApi
 from .responses.sockets import ResponseSockets
 from .scoring import ScoringApi
 from .sessions import SessionsApi
@@ -77,6 +78,7 @@ class Api:
         self.page = Page(engine, settings)
         self.responses = ResponsesApi(self._generator, responses)
         self.compaction = CompactionApi(self.responses)
+        self.conversations = ConversationsApi(self.responses, self._body_with_media)
         self.response_sockets = ResponseSockets(self.responses, self.longest, self._unfinished)
         self.sessions = SessionsApi(self._generator, self._body_to_generate)
         self.scoring = ScoringApi(self._generator, self._body)

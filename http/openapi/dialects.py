@@ -53,6 +53,21 @@ class Deleted(Said):
     deleted: Literal[True]
 
 
+class Conversation(Said):
+    """As OpenAI's clients read it."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationDeleted(Said):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
 class InputItems(msgspec.Struct):
     object: Literal["list"]
     data: list[Object]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FILES = "`actorserve run-batch` answers a file of requests."
 TEXTS = "This server's answers are texts."
-KEPT = "Of conversations responses alone are kept: previous_response_id goes on from one."
+KEPT = "Conversations are kept at /v1/conversations, and responses: previous_response_id goes on from one."
 REASONS = {
     "/v1/files": FILES,
     "/v1/uploads": FILES,
@@ -15,7 +15,6 @@ REASONS = {
     "/v1/audio/speech": TEXTS,
     "/v1/assistants": KEPT,
     "/v1/threads": KEPT,
-    "/v1/conversations": KEPT,
     "/v1/vector_stores": "Nothing is searched here: vectors of texts are had of a model that makes them.",
     "/v1/moderations": "A classifier, where one is served, labels texts at POST /classify.",
     "/v1/fine_tuning": "Models and adapters are served as they are, and trained elsewhere.",

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ..route import Route
 from .completions import COMPLETIONS
+from .conversations import CONVERSATIONS, PATH
 from .pooling import POOLING
 from .responses import RESPONSES, RESPONSES_AND_MESSAGES
 
@@ -23,6 +24,6 @@ UNVERSIONED: tuple[Route, ...] = tuple(
         handler=HANDLERS.get(route.path, route.handler),
         listed=False,
     )
-    for route in (*COMPLETIONS, *RESPONSES_AND_MESSAGES, *POOLING)
-    if route.path in SAME or route.path.startswith(RESPONSES)
+    for route in (*COMPLETIONS, *RESPONSES_AND_MESSAGES, *CONVERSATIONS, *POOLING)
+    if route.path in SAME or route.path.startswith((RESPONSES, PATH))
 )

@@ -52,6 +52,8 @@ def test_a_conversation_is_hashed_as_it_grows() -> None:
         ("/v1/responses", {"previous_response_id": "resp_1"}, True),
         ("/responses?a=b", {"input": [{"role": "user"}, {"type": "item_reference", "id": "a"}]}, True),
         ("/v1/responses/compact", {"previous_response_id": "resp_1"}, True),
+        ("/v1/responses", {"conversation": {"id": "conv_1"}, "input": "a"}, True),
+        ("/v1/responses", {"conversation": None}, False),
         ("/v1/responses", {"previous_response_id": None, "input": "item_reference"}, False),
         ("/v1/responses", {"input": [{"role": "user", "content": "item_reference"}]}, False),
         ("/v1/responses", {"input": ["item_reference"]}, False),

@@ -103,6 +103,7 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
 ELSEWHERE = frozenset({"logits_processors", "prompt_embeds"})  # looked at where the options are known
 OF_COMPLETIONS = frozenset({"session_params"})
 OF_MESSAGES = frozenset({"context_management"})
+OF_RESPONSES = frozenset({"conversation"})
 OF_CHATS = frozenset(
     {"mm_processor_kwargs", "media_io_kwargs", "functions", "function_call"}
 )  # which are built for these alone
@@ -143,6 +144,7 @@ def check_built(request: msgspec.Struct, built: Container[str] = ()) -> None:
             and not (field in OF_CHATS and isinstance(request, ChatRequest))
             and not (field in OF_COMPLETIONS and isinstance(request, CompletionRequest))
             and not (field in OF_MESSAGES and isinstance(request, CountRequest))
+            and not (field in OF_RESPONSES and isinstance(request, ResponsesRequest))
             and _asks(getattr(request, field), NOT_BUILT[field])
         ):
             raise bad_request(f"{field} is not supported by this server yet.", field)

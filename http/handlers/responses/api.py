@@ -73,6 +73,7 @@ class ResponsesApi:
         keeps = keeper == self.engine.index or (keeper < self.engine.frontends and not self.engine.alone)
         if keeps:
             await self.generator.give_to(request, keeper)
+        await self._give_to_conversation(request, body)
         body = resolved(body, self.keeping, request[CLIENT])
         await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
@@ -96,9 +97,18 @@ class ResponsesApi:
             return ResponsesFormat(own, job, at_end=at_end)
 
         try:
-            return await self.generator.answer(request, raw, chat, asked, form, begun_by if keeps else None)
+            owner = keeper if begun_by is not None or body.conversation is not None else None
+            return await self.generator.answer(request, raw, chat, asked, form, owner if keeps else None)
         except ApiError as error:
             raise renamed(error) from None
+
+    async def _give_to_conversation(self, request: web.Request, body: ResponsesRequest) -> None:
+        """Its frontend adds to it what this response says, and nobody else."""
+        if (name := body.conversation_id) is not None:
+            conversations = self.keeping.conversations
+            await self.generator.give_to(request, conversations.owner(name, "conversation"))
+            if not self.generator.goes_on(request):
+                conversations.check_room(name, body, request[CLIENT])
 
     async def _with_tools(
         self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer]
@@ -190,10 +200,12 @@ class ResponsesApi:
         """What a predecessor had begun, from its request."""
         body = resolved(read(ResponsesRequest, left.raw), self.keeping, client)
         servers = mcp_servers(body, self.settings)
-        if servers:
-            return self.tools.again(self.requests.with_tools(left.raw, body, servers, (left.request_id, client)), left)
-        chat, asked = self.requests.ask(body, left.id, client)
         key = response_id(self.engine.index, left.seed, left.created)
+        earlier = self.requests.earlier(body, client, key=key)
+        if servers:
+            who = left.request_id, client
+            return self.tools.again(self.requests.with_tools(left.raw, body, servers, who, earlier=earlier), left)
+        chat, asked = self.requests.ask(body, left.id, client, earlier=earlier)
         model = check_model(chat.model, *self.settings.names, True)
         answer = answer_to(body, key, model, left.created, self.settings.sampling_defaults)
         return self.keeping.begin_again(left, self.engine, asked, answer)

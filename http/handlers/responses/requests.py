@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ...errors import ApiError
+from ...errors import ApiError, bad_request
 from ...generation.adapter import chat_request
 from ...generation.prepare import PreparedRequest, ask_chat
 from ...openai.responses.mcp.tools import McpServer
@@ -49,9 +49,16 @@ class ResponseRequests:
         asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
         return chat, asked
 
-    def earlier(self, body: ResponsesRequest, client: str, kept: Finder | None = None) -> list[Object]:
-        """What stands before its input; `kept`: where else than in the store it is looked for."""
+    def earlier(self, body: ResponsesRequest, client: str, kept: Finder | None = None, key: str = "") -> list[Object]:
+        """What stands before its input; `kept`: where else than in the store it is looked for; `key`: its own, where
+        it may have added to its conversation before.
+        """
         previous, found = body.previous_response_id, self._keeping if kept is None else kept
+        if (name := body.conversation_id) is not None:
+            if previous is not None:
+                text = "previous_response_id and conversation both say what stands before input: give either."
+                raise bad_request(text, "previous_response_id")
+            return self._keeping.conversations.get(name, client, "conversation").said(key)
         return history(lambda name: found.find(name, client), previous) if previous is not None else []
 
     def with_tools(
@@ -76,4 +83,5 @@ class ResponseRequests:
     def keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> bool:
         """Is it found again, if its client wants that?"""
         stored = StoredResponse(ended, input_items(body, key), client)
+        self._keeping.conversations.add_response(stored)
         return body.store is not False and self._keeping.put(stored)

@@ -139,7 +139,8 @@ class ToolResponses:
 
     async def _start(self, request: web.Request, asked: RequestFacts) -> Start:
         name_request(request, asked.body.request_id)
-        key = await self._generator.key(request, asked.raw, None)
+        owner = None if asked.body.conversation is None else self._engine.index  # which has it
+        key = await self._generator.key(request, asked.raw, owner)
         record = record_of(request)
         before = record.predecessor if record else None
         if record and before and not before.begun:

@@ -76,6 +76,9 @@ class TurnMaker:
             self._request[ACCOUNT] = account
         kept = SocketResponses(self._session, api.keeping)
         body = resolved(read(ResponsesRequest, active.raw), kept, self._request[CLIENT])
+        if body.conversation is not None:
+            text = "conversation is not supported over a WebSocket: previous_response_id goes on from a response."
+            raise bad_request(text, "conversation")
         await api.generator.want_adapter(self._request, body.model)
         earlier = api.requests.earlier(body, self._request[CLIENT], kept)  # at its end it may be forgotten
         making = _Making(self._request, self._session, api, message, body, active, earlier)

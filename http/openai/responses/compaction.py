@@ -36,6 +36,8 @@ def with_trigger(request: ResponsesRequest) -> ResponsesRequest:
     for name in NOT_TAKEN:
         if getattr(request, name):
             raise bad_request(f"{name} is not supported: a compaction comes whole.", name)
+    if request.conversation is not None:
+        raise bad_request("conversation is not supported: it keeps its items. Send them as input.", "conversation")
     given = request.input or []
     items: list[Object] = [{"role": "user", "content": given}] if isinstance(given, str) else given
     return msgspec.structs.replace(request, input=items if compacts(request) else [*items, {"type": TRIGGER}])

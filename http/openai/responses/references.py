@@ -10,10 +10,9 @@ import msgspec
 
 from ...errors import ApiError, bad_request
 from .schemas import Object, ResponsesRequest
-from .stored import StoredResponse
+from .stored import KEY_LENGTH, StoredResponse
 
 REFERENCE = "item_reference"
-KEY_LENGTH = 26  # of a response's id, of which those of its items are made
 
 
 class Finder(Protocol):

@@ -29,7 +29,7 @@ from .schemas import (
 from .tools.custom import CUSTOM, as_function, forced, format_of, said_again
 from .tools.namespaces import INSIDE, flattened
 
-REFUSED = ("access_programs", "context_management", "conversation", "moderation", "prompt")
+REFUSED = ("access_programs", "context_management", "moderation", "prompt")
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
 INCLUDED = (  # the last two are heeded; tools with such results as the others are refused themselves
@@ -89,6 +89,11 @@ def named(field: str) -> str:
 def input_items(request: ResponsesRequest, key: str) -> list[Object]:
     """`input` as items that have types and ids, as they are kept. The ids derive from the answer's."""
     given = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input or []
+    return items_as_kept(given, key)
+
+
+def items_as_kept(given: Iterable[Object], key: str) -> list[Object]:
+    """The same of items that are given; `key`: of which the ids are made that are missing."""
     items = []
     for index, item in enumerate(given):
         kind = item.get("type") or "message"
@@ -109,7 +114,7 @@ def wanted(request: ResponsesRequest) -> ResponseOptions:
 
 def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
     """What a response says again of its request; `defaults` are the sampling parameters' own."""
-    given = msgspec.to_builtins(request)
+    given, conversation = msgspec.to_builtins(request), request.conversation_id
 
     def value(name: str, otherwise: Any) -> Any:
         return otherwise if given[name] is None else given[name]
@@ -143,6 +148,7 @@ def echo(request: ResponsesRequest, defaults: Mapping[str, float]) -> Object:
         "presence_penalty": value("presence_penalty", defaults.get("presence_penalty", 0.0)),
         "truncation": request.truncation or "disabled",
         "user": request.user,
+        **({} if conversation is None else {"conversation": {"id": conversation}}),
     }
 
 
@@ -165,11 +171,11 @@ def _check(request: ResponsesRequest) -> None:
         raise bad_request(text, "background")
     if request.stream_options is not None and not request.stream:
         raise bad_request("stream_options is only allowed when stream is true.", "stream_options")
-    _check_metadata(request.metadata or {})
+    check_metadata(request.metadata or {})
 
 
-def _check_metadata(metadata: dict[str, str]) -> None:
-    """It is kept with the response: it has limits."""
+def check_metadata(metadata: dict[str, str]) -> None:
+    """It is kept with the response, or the conversation: it has limits."""
     if len(metadata) > MAX_METADATA:
         raise bad_request(f"metadata takes at most {MAX_METADATA} pairs.", "metadata")
     if any(len(key) > MAX_METADATA_KEY or len(value) > MAX_METADATA_VALUE for key, value in metadata.items()):
@@ -179,7 +185,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 
 def _messages(request: ResponsesRequest, earlier: Iterable[Object]) -> list[Object]:
     system = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
-    before = [("previous_response_id", item) for item in earlier]
+    before = [("previous_response_id" if request.conversation is None else "conversation", item) for item in earlier]
     if isinstance(request.input, str):
         return system + messages_of([*before, ("input", {"role": "user", "content": request.input})])
     messages = messages_of([*before, *((f"input[{index}]", item) for index, item in enumerate(request.input or []))])
@@ -294,6 +300,7 @@ def _function(tool: ResponsesTool) -> Object:
 
 def can_move(body: ResponsesRequest, calls_tools: bool) -> bool:
     """Can another server go on with its stream? Its last events say all of the text again, but nobody has the logprobs
-    of tokens that were drawn elsewhere, and results of tools stay where they were called.
+    of tokens that were drawn elsewhere, and results of tools and conversations stay where they are.
     """
-    return not (calls_tools or body.background or LOGPROBS in (body.include or ()))
+    here = calls_tools or body.background or body.conversation is not None
+    return not (here or LOGPROBS in (body.include or ()))

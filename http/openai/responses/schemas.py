@@ -98,6 +98,12 @@ class ResponsesToolChoice(msgspec.Struct):
     tools: list[Object] | None = None
 
 
+class ConversationName(msgspec.Struct):
+    """A conversation that is kept."""
+
+    id: str
+
+
 class ResponsesRequest(SamplingFields, kw_only=True):
     """POST /v1/responses."""
 
@@ -105,6 +111,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     model: str | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | ConversationName | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     background: bool | None = None
@@ -129,7 +136,6 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     # known, and refused
     access_programs: Any = None
     context_management: Any = None
-    conversation: Any = None
     moderation: Any = None
     prompt: Any = None
 
@@ -141,6 +147,30 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     thinking_budget: ThinkingBudget | None = None
     priority: Priority = None
     request_id: str | None = None
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that it goes on with."""
+        return self.conversation.id if isinstance(self.conversation, ConversationName) else self.conversation
+
+
+class ConversationRequest(msgspec.Struct):
+    """POST /v1/conversations."""
+
+    items: list[Object] | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ConversationChange(msgspec.Struct):
+    """POST /v1/conversations/{id}."""
+
+    metadata: dict[str, str] | None
+
+
+class ConversationItems(msgspec.Struct):
+    """POST /v1/conversations/{id}/items."""
+
+    items: list[Object]
 
 
 class ItemPart(MediaFields):
@@ -217,7 +247,7 @@ class FunctionCallOutputItem(msgspec.Struct):
 
 
 class InputItemsQuery(msgspec.Struct):
-    """Which of a response's input items are listed."""
+    """Which of a response's input items, or of a conversation's items, are listed."""
 
     order: Literal["asc", "desc"] = "desc"
     limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20

@@ -8,7 +8,6 @@ to others it is not there. One in the background goes on when its frontend dies:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ from typing import Protocol
 import msgspec
 
 from ...errors import ApiError, overloaded
-from ...generation.idempotency_keys import KEY_BYTES, Background, Key
+from ...generation.idempotency_keys import Background, Key
 from ...generation.job import Engine, Job
 from ...generation.prepare import PreparedRequest
 from ...output.formats import AnswerFormat, ResponsesFormat
 from ...settings import printable
 from .answers import ResponseAnswer
+from .conversations import ConversationStore
 from .schemas import Object
-from .stored import RUNNING, StoredResponse, not_found
+from .stored import RUNNING, StoredResponse, keeper_of, not_found, record_key
 
 MOST_RUNNING = 256  # that are remembered after their end, for those who read their events
 CANCELLED = 499
@@ -122,10 +122,10 @@ def seed_of(key: str) -> int:
 
 def owner_of(name: str) -> int:
     """The frontend that keeps the response of this id; 404 for what is no id of ours."""
-    digits = name.removeprefix("resp_")
-    if digits == name or len(digits) != 26 or not all(digit in "0123456789abcdef" for digit in digits):
+    owner = keeper_of(name, "resp_")
+    if owner is None:
         raise not_found(name)
-    return int(digits[:2], 16)
+    return owner
 
 
 class ResponseStore:
@@ -133,11 +133,12 @@ class ResponseStore:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.conversations = ConversationStore(engine)
         self.running: dict[str, RunningResponse] = {}
 
     def put(self, stored: StoredResponse) -> bool:
         """Keep it; False if it is too large."""
-        return self.engine.put(_key("response", stored.id), stored.encode())
+        return self.engine.put(record_key("response", stored.id), stored.encode())
 
     def get(self, name: str, client: str) -> StoredResponse:
         """The response of this id; 404 if it is not kept (any more), or another client's."""
@@ -158,13 +159,13 @@ class ResponseStore:
             return None
         if owner >= self.engine.frontends:
             return None
-        data = self.engine.get(_key("response", name), owner)
+        data = self.engine.get(record_key("response", name), owner)
         return StoredResponse.decode(data) if data else None
 
     def begin(self, background: Background, running: RunningResponse, stored: StoredResponse) -> None:
         """It goes on in the background from here."""
         encoded = msgspec.msgpack.encode(background)
-        if not self.put(stored) or not self.engine.put(_key("background", background.id), encoded):
+        if not self.put(stored) or not self.engine.put(record_key("background", background.id), encoded):
             running.leave(self.engine)
             raise ApiError(413, "This request is too large to be run in the background.", "background")
         running.keep(self.engine, self._slots(background.id))
@@ -190,7 +191,7 @@ class ResponseStore:
 
     def _slots(self, name: str) -> Key:
         """By which those of an answer are found again."""
-        return Key(_key("slots", name), b"", self.engine.index)
+        return Key(record_key("slots", name), b"", self.engine.index)
 
     def go_on(self, make: Callable[[Background, str], RunningResponse]) -> None:
         """What a predecessor had in the background goes on."""
@@ -214,7 +215,7 @@ class ResponseStore:
         log.error("%s cannot go on: %s", name, printable(error.message))
         reason = {"code": "server_error", "message": error.message}
         self.put(msgspec.structs.replace(stored, response=stored.response | {"status": "failed", "error": reason}))
-        self.engine.put(_key("background", name), b"")
+        self.engine.put(record_key("background", name), b"")
 
     def _watch(self, name: str, running: RunningResponse, stored: StoredResponse) -> None:
         async def wait() -> None:
@@ -223,7 +224,7 @@ class ResponseStore:
             finally:
                 running.leave(self.engine)
             self._end(name, stored, body)
-            self.engine.put(_key("background", name), b"")
+            self.engine.put(record_key("background", name), b"")
 
         running.task = asyncio.get_running_loop().create_task(wait())
         self.running[name] = running
@@ -241,7 +242,9 @@ class ResponseStore:
         current = self._load(name)
         if name not in self.running or (current is not None and current.status not in RUNNING):
             return
-        if not self.put(msgspec.structs.replace(stored, response=body)):
+        ended = msgspec.structs.replace(stored, response=body)
+        self.conversations.add_response(ended)  # before anybody finds it ended
+        if not self.put(ended):
             self._fail(name, stored, ApiError(500, "The response is too large to be kept."))
 
     def _oldest_ended(self) -> str | None:
@@ -260,7 +263,7 @@ class ResponseStore:
         """It is not found any more; what still runs is ended."""
         self.get(name, client)
         running = self.running.pop(name, None)
-        self.engine.put(_key("response", name), b"")
+        self.engine.put(record_key("response", name), b"")
         if running is not None and not running.job.done.done():
             self._abort(name, running)
 
@@ -278,7 +281,3 @@ async def _ended(running: RunningResponse) -> Object:
             return running.failed(error)
     except Exception:  # of a parser; nobody else waits for it, who would be told
         return running.failed(running.job.give_up())
-
-
-def _key(kind: str, name: str) -> bytes:
-    return hashlib.sha256(f"{kind}\0{name}".encode()).digest()[:KEY_BYTES]

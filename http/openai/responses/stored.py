@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import msgspec
 
 from ...errors import ApiError, bad_request
+from ...generation.idempotency_keys import KEY_BYTES
 from .compaction import TRIGGER
 from .schemas import InputItemsQuery, Object
 
 RUNNING = ("queued", "in_progress")
+KEY_LENGTH = 26  # of an id's digits
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
@@ -45,6 +48,12 @@ class StoredResponse(msgspec.Struct, frozen=True):
     @classmethod
     def decode(cls, data: bytes) -> StoredResponse:
         return msgspec.json.decode(data, type=cls)
+
+    @property
+    def conversation(self) -> str | None:
+        """The id of the conversation that it belongs to, if it has ended so that it does."""
+        found: Object | None = self.response.get("conversation")
+        return found["id"] if found and self.status in ("completed", "incomplete") else None
 
     def cancelled(self) -> StoredResponse:
         """It, after somebody asked to cancel it. Only one in the background can be; one that has ended stays."""
@@ -91,3 +100,16 @@ def page_of(items: list[Object], wanted: InputItemsQuery) -> Object:
 def not_found(response_id: str) -> ApiError:
     """404 for a response that was never kept, or is no longer."""
     return ApiError(404, f"Response with id {response_id!r} not found.", "response_id", "not_found")
+
+
+def keeper_of(name: str, prefix: str) -> int | None:
+    """The frontend that keeps what has this id; None for what is no id of ours."""
+    digits = name.removeprefix(prefix)
+    if digits == name or len(digits) != KEY_LENGTH or not all(digit in "0123456789abcdef" for digit in digits):
+        return None
+    return int(digits[:2], 16)
+
+
+def record_key(kind: str, name: str) -> bytes:
+    """By which a record of this kind is kept."""
+    return hashlib.sha256(f"{kind}\0{name}".encode()).digest()[:KEY_BYTES]

@@ -46,7 +46,6 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}]}, "input[0].arguments"),
     ({"input": [result(1, [IMAGE])]}, "input[0].output[0]"),
     ({"input": [{"type": "reasoning", "content": [IMAGE]}]}, "input[0].content[0]"),
-    ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"moderation": {"model": "m"}}, "moderation"),
     ({"context_management": [{"type": "compaction"}]}, "context_management"),
