@@ -13,6 +13,7 @@ import pytest
 
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER, ModelInfo
+from actorserve.actors.model.weights.places import weight_files
 from actorserve.actors.model.weights.replacement import find_weights
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.worker.parked import load_weights
@@ -52,6 +53,19 @@ def test_another_model_is_told_as_such_whatever_else_is_wrong_with_it(folders: P
     other.write_text(json.dumps(json.loads(other.read_text()) | {"vocab_size": "many"}))
     with pytest.raises(ConfigError, match=r"is another model: its config.json differs in rope_theta, vocab_size$"):
         find_weights(config, model, str(other.parent))
+
+
+def test_files_with_other_names_in_the_models_own_folder_are_read(folders: Path) -> None:
+    """As a trainer writes another number of parts; what is served is a folder of links to those before."""
+    config, model = served(folders)
+    own = folders / "model"
+    (own / "model.safetensors").rename(own / "model-00001-of-00001.safetensors")
+    assert find_weights(config, model, "") == ""
+    assert [file.name for file in weight_files(Path(model.folder))] == ["model-00001-of-00001.safetensors"]
+    text = (own / "config.json").read_text()
+    (own / "config.json").write_text(text.rstrip() + "\n\n")
+    assert find_weights(config, model, "") == str(own), "links are made anew beside a new config.json"
+    assert loaded(config, model, own) != Path(model.folder)
 
 
 def loaded(config: Config, model: ModelInfo, folder: Path) -> Path:
