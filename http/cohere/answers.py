@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
@@ -15,11 +14,10 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import DONE, EVENTS, Answer, encode
 from ..output.events import Arguments, CallStart, Content, Piece, ReasoningText, Turn
-from ..pooling.answers import matrix, numbers
+from ..pooling.answers import bits, matrix, numbers
 
 Object = dict[str, Any]
 REASONS = {"stop": "COMPLETE", "length": "MAX_TOKENS", "tool_calls": "TOOL_CALL"}
-ALL_BITS = 128  # what separates a signed byte from an unsigned one
 
 
 class CohereMessage:
@@ -186,17 +184,6 @@ def _vector(choice: Choice, kind: str) -> list[float] | list[int] | str:
     match kind:
         case "base64":
             return base64.b64encode(matrix(choice)[2]).decode()
-        case "binary":
-            return [byte - ALL_BITS for byte in _packed(numbers(choice))]
-        case "ubinary":
-            return list(_packed(numbers(choice)))
+        case "binary" | "ubinary":
+            return bits(choice, kind).tolist()
     return numbers(choice)
-
-
-def _packed(values: list[float]) -> array[int]:
-    """One bit a number: is it above 0? The first is the highest of its byte; the last byte is filled up with zeros."""
-    packed = array("B", bytes((len(values) + 7) // 8))
-    for index, value in enumerate(values):
-        if value > 0:
-            packed[index // 8] |= 1 << 7 - index % 8
-    return packed

@@ -7,7 +7,7 @@ import msgspec
 from ..errors import ApiError, bad_request
 from ..generation.adapter import with_names
 from ..openai.thinking import THINKING_SWITCHES
-from ..pooling.schemas import EmbeddingRequest
+from ..pooling.schemas import UNMADE, EmbeddingRequest
 from .schemas import (
     CohereCall,
     CohereChatRequest,
@@ -30,7 +30,6 @@ NAMES = {ours: own for own, ours in OTHERS.items()} | {
 }
 UNCITED = ("OFF", "DISABLED")
 CHOICES = {"REQUIRED": "required", "NONE": "none"}
-UNMADE = ("int8", "uint8")  # how their ranges are found is not told
 
 
 def renamed(error: ApiError) -> ApiError:

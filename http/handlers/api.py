@@ -24,6 +24,7 @@ from ..generation.prompts import chat_prompt, check_template, check_tokens, tool
 from ..generation.trail import GoOnRequest, check_size, longest_wrapper, read_given
 from ..middleware.context import ACCOUNT, BODY, GIVEN, PATH, name_request
 from ..middleware.edge import check_depth
+from ..openai.mistral import is_mistrals, model_fields
 from ..openai.schemas import ChatRequest, DetokenizeRequest, TokenizeRequest
 from ..pooling.prepare import check_generates
 from ..routes import ROUTES
@@ -36,6 +37,7 @@ from .dialects.cohere import CohereApi
 from .dialects.decisions import DecisionsApi
 from .dialects.invocations import Invocations
 from .dialects.llamacpp import LlamaApi
+from .dialects.mistral import MistralApi
 from .dialects.ollama import OllamaApi
 from .dialects.rendering import DialectRendering
 from .dialects.sglang import SglangApi
@@ -88,6 +90,7 @@ class Api:
         self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
         self.tgi = TgiApi(self._generator, self._body, self.sglang.generate)
+        self.mistral = MistralApi(self._generator, self._body_to_generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
         conversations = (self.responses, self.cohere)
         self.dialect_rendering = DialectRendering(self.rendering, self._generator, conversations, self._body_with_media)
@@ -246,8 +249,8 @@ class Api:
         return json_response(self.settings.tokenizer_info)
 
     async def models(self, request: web.Request) -> web.Response:
-        cards = [self._card(name, one) for one in self.settings.all_models for name in one.served]
-        cards += [self._card(adapter.name, self.settings) for adapter in self.settings.adapters.all()]
+        cards = [self._card(request, name, one) for one in self.settings.all_models for name in one.served]
+        cards += [self._card(request, adapter.name, self.settings) for adapter in self.settings.adapters.all()]
         if (account := request.get(ACCOUNT)) is not None:
             cards = [card for card in cards if account.may_ask_for(str(card["id"]))]
         ends = {"first_id": cards[0]["id"], "last_id": cards[-1]["id"]} if cards else {}
@@ -257,10 +260,10 @@ class Api:
         name = request.match_info["model"]
         settings = next((one for one in self.settings.all_models if name in one.served), self.settings)
         check_model_of(request.get(ACCOUNT), check_model(name, *settings.names))
-        return json_response(self._card(name, settings))
+        return json_response(self._card(request, name, settings))
 
-    def _card(self, name: str, settings: Settings) -> dict[str, object]:
-        """A model, or an adapter of it, as OpenAI's and as Anthropic's clients read it."""
+    def _card(self, request: web.Request, name: str, settings: Settings) -> dict[str, object]:
+        """A model, or an adapter of it, as OpenAI's and as Anthropic's clients read it, or Mistral's own."""
         served = settings.served
         adapter = None if name in served else settings.adapters.find(name)
         return {
@@ -278,4 +281,5 @@ class Api:
             "max_tokens": settings.max_model_len,
             "lifecycle": "active",
             **dict.fromkeys(("capabilities", "deprecated_at", "line", "retires_at")),
+            **(model_fields(settings) if is_mistrals(request.headers.get("User-Agent", "")) else {}),
         }

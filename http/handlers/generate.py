@@ -31,7 +31,7 @@ from ..generation.prompts import chat_prompt
 from ..middleware.context import ACCOUNT, CLIENT, LIMITS, NOTED, REQUEST_ID, RequestContext, name_request
 from ..openai.chat import ChatAnswer
 from ..openai.completions import CompletionAnswer
-from ..openai.mistral import takes_whole_calls
+from ..openai.mistral import is_mistrals
 from ..openai.schemas import (
     ChatBatchRequest,
     ChatRequest,
@@ -66,7 +66,7 @@ class Generator(Answering):
         check_beams(body)
         await self.want_adapter(request, body.model)
         asked = ask_chat(body, self.settings, name_request(request, body.request_id), request[CLIENT])
-        if takes_whole_calls(request.headers.get("User-Agent", "")):
+        if is_mistrals(request.headers.get("User-Agent", "")):
             asked = with_whole_calls(asked)
         if body.use_beam_search:
             return await self._beams(request, body, asked, ChatAnswer)
@@ -80,7 +80,7 @@ class Generator(Answering):
         check_beams(body)
         await self.want_adapter(request, body.model)
         asked = ask_chats(body, self.settings, name_request(request, body.request_id), request[CLIENT])
-        if takes_whole_calls(request.headers.get("User-Agent", "")):
+        if is_mistrals(request.headers.get("User-Agent", "")):
             asked = with_whole_calls(asked)
         return await self.answer(request, raw, body, asked, ChatAnswer)
 

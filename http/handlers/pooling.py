@@ -69,7 +69,7 @@ class PoolingApi:
         """POST /v1/embeddings."""
         body = await self._read(EmbeddingRequest, request)
         answer, job = await self.vectors(request, body)
-        return json_response(answers.embeddings(answer, job, body.encoding_format))
+        return json_response(answers.embeddings(answer, job, body.encoding_format, body.output_dtype))
 
     async def vectors(self, request: web.Request, body: EmbeddingRequest) -> tuple[Answer, Job]:
         """A vector of each input, whatever the API that asks for them."""

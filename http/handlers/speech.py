@@ -18,9 +18,10 @@ from ..generation.fields.decoding import check_model
 from ..generation.idempotency import StreamProgress
 from ..generation.job import Job
 from ..middleware.context import ACCOUNT, NOTED, REQUEST_ID, RequestContext, name_request
+from ..openai.mistral import is_mistrals
 from ..output.answer import Answer
 from ..speech import answers
-from ..speech.events import TranscriptWriter
+from ..speech.events import MistralTranscriptWriter, TranscriptWriter
 from ..speech.fallback import Fallback, Take, has_thresholds
 from ..speech.language import in_one_language
 from ..speech.prepare import (
@@ -70,6 +71,8 @@ class SpeechApi:
         del raw
         if len(body.file) > self._settings.max_audio_bytes:
             raise form.too_long(self._settings.max_audio_bytes)
+        if is_mistrals(request.headers.get("User-Agent", "")) and body.timestamp_granularities:
+            body = msgspec.structs.replace(body, response_format="verbose_json")  # of which it reads segments
         check(body, spec, task)
         with self._sounds.hold(len(body.file)):
             return await self._written_down(request, body, task)
@@ -95,13 +98,19 @@ class SpeechApi:
         begun = [job]
         try:
             if body.stream:
-                return await _stream(request, job, measured.seconds, start)
+                writer = TranscriptWriter(job, measured.seconds)
+                if is_mistrals(request.headers.get("User-Agent", "")):
+                    writer = MistralTranscriptWriter(job, measured.seconds, model, body.language)
+                return await _stream(request, job, writer, start)
             await asyncio.shield(job.done)
             body = msgspec.structs.replace(body, language=body.language or job.choices[0].language or None)
             takes = [Take(choice, choice.take(), body.temperature or 0.0) for choice in job.choices]
             if has_thresholds(body):
                 await self._fall_back(request, (body, task), takes, measured.windows, begun)
-            return await self._whole(takes, body, task, (measured.seconds, measured.windows))
+            made = await self._whole(takes, body, task, (measured.seconds, measured.windows))
+            if is_mistrals(request.headers.get("User-Agent", "")) and isinstance(made, dict):
+                made = answers.as_mistrals(made, model, body.language)
+            return json_response(made) if isinstance(made, dict) else made
         finally:
             for one in begun:
                 self._engine.release(one)
@@ -132,12 +141,13 @@ class SpeechApi:
 
     async def _whole(
         self, takes: list[Take], body: SpeechRequest, task: str, sound: tuple[float, Windows]
-    ) -> web.Response:
+    ) -> web.Response | dict[str, Any]:
+        """A text, or the object that is the answer."""
         spec, (seconds, windows) = speech_of(self._settings), sound
         texts = [take.text for take in takes]
         text = "".join(map(plain, texts)).strip()
         if body.response_format == "json":
-            return json_response(answers.whole(text, seconds))
+            return answers.whole(text, seconds)
         if body.response_format == "text":
             return web.Response(text=f"{text}\n", content_type=answers.PLAIN)
         segments = [
@@ -154,7 +164,7 @@ class SpeechApi:
         if WORD in (body.timestamp_granularities or ()):
             words = await self._words(windows, takes, language)
         about = task, language, [begin for begin, _ in windows]
-        return json_response(answers.verbose(text, seconds, segments, about, takes, words))
+        return answers.verbose(text, seconds, segments, about, takes, words)
 
     async def _words(self, windows: Windows, takes: list[Take], language: str) -> list[dict[str, Any]]:
         """When each word was said."""
@@ -173,10 +183,12 @@ def samples_of(place: tuple[float, float], rate: int) -> int:
     return round((place[1] - place[0]) * rate)
 
 
-async def _stream(request: web.Request, job: Job, seconds: float, start: StreamProgress) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, job: Job, writer: TranscriptWriter, start: StreamProgress
+) -> web.StreamResponse:
     if not (start.on_wire and start.begun):
         await asyncio.shield(job.started)
-    stream = OrderedStream(request, job, TranscriptWriter(job, seconds), start)
+    stream = OrderedStream(request, job, writer, start)
     try:
         response = await stream.begin()
         await stream.end(response)

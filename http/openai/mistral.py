@@ -1,18 +1,33 @@
-"""What Mistral's clients write otherwise than OpenAI's: to all that follows it is a chat as any other."""
+"""What Mistral's clients write and read otherwise than OpenAI's: to all that follows it is a request as any other."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 import msgspec
 
-from actorserve.actors.protocol.request import INT64
+from actorserve.actors.protocol.request import CLASSIFY, INT64
 
 from ..errors import bad_request
 from ..generation.fields.decoding import decode
-from .schemas import ChatRequest
+from ..generation.infill import can_infill
+from ..settings import Settings
+from .schemas import ChatRequest, TokensRequest
 from .thinking import THINKING_SWITCHES
 
 PREFIX = b'"prefix"'
 USER_AGENT = "mistral-client-"  # behind which stand the language and the client's version
+
+
+class FimRequest(TokensRequest, kw_only=True):
+    """POST /v1/fim/completions: what stands between `prompt` and `suffix`, told as a chat's message."""
+
+    prompt: str
+    random_seed: Annotated[int | None, INT64] = None  # `seed`
+    session_params: Any = None  # refused, as all in NOT_OF_FIM
+
+
+NOT_OF_FIM = ("echo", "best_of", "prompt_embeds", "session_params", "use_beam_search")
 
 
 class LastTurn(msgspec.Struct):
@@ -39,11 +54,52 @@ def as_openai(body: ChatRequest) -> ChatRequest:
     return msgspec.structs.replace(body, **changes) if changes else body
 
 
-def takes_whole_calls(user_agent: str) -> bool:
+def is_mistrals(user_agent: str) -> bool:
     """Is it Mistral's own client? It reads a streamed call in one part, as Mistral's API sends it: each part has to
-    have a name, which clients of OpenAI's read once. Nothing in the body tells the two apart.
+    have a name, which clients of OpenAI's read once; and a model or a transcript with fields that theirs lack. Nothing
+    in a body tells the two apart.
     """
     return user_agent.startswith(USER_AGENT)
+
+
+def fim_completion(body: FimRequest) -> FimRequest:
+    """The completion that is asked for. ApiError names what cannot be."""
+    for name in NOT_OF_FIM:
+        if getattr(body, name):
+            raise bad_request(f"{name} is not supported here: see /v1/completions.", name)
+    if body.random_seed is None:
+        return body
+    if not INT64.holds(body.random_seed):
+        raise bad_request(f"random_seed must be {INT64.missed_by(body.random_seed)}.", "random_seed")
+    if body.seed not in (None, body.random_seed):
+        raise bad_request("random_seed: seed asks for another one; give either.", "random_seed")
+    return msgspec.structs.replace(body, seed=body.random_seed)
+
+
+def model_fields(settings: Settings) -> dict[str, Any]:
+    """What its clients read of a model, beside what OpenAI's do."""
+    media = () if settings.media is None else settings.media.most
+    chats = settings.generates and bool(settings.tokenizer_info.get("chat_template"))
+    can = {
+        "completion_chat": chats,
+        "completion_fim": settings.generates and can_infill(settings.special_tokens()),
+        "function_calling": chats and settings.tool_parser is not None,
+        "reasoning": settings.reasoning_parser is not None,
+        "vision": "image" in media,
+        "audio": "audio" in media,
+        "audio_transcription": settings.hears,
+        "audio_transcription_realtime": settings.hears,
+        "classification": settings.pooling is not None and CLASSIFY in settings.pooling.tasks,
+        **dict.fromkeys(("fine_tuning", "ocr", "moderation", "audio_speech"), False),
+    }
+    return {
+        "type": "base",
+        "capabilities": can,
+        "max_context_length": settings.max_model_len,
+        "default_model_temperature": settings.sampling_defaults.get("temperature"),
+        "aliases": [],
+        "deprecation": None,
+    }
 
 
 def _has_prefix(raw: msgspec.Raw) -> bool:

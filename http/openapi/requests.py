@@ -28,7 +28,7 @@ from ..generation.fields.ranges import (
     TOKEN,
 )
 from ..generation.fields.sampling import COMPLETION_MAX_TOKENS
-from ..generation.fields.unsupported import NOT_BUILT, OF_COMPLETIONS, OF_MESSAGES
+from ..generation.fields.unsupported import NOT_BUILT, OF_COMPLETIONS, OF_MESSAGES, OF_RESPONSES
 from ..generation.prompts import MAX_MESSAGES, MAX_TOOLS, TEXT_PARTS, THINKING, TOOL_NAME
 from ..generation.structured_output import FORMATS, OPTIONS, OUTPUTS
 from ..openai.responses.schemas import ResponsesRequest
@@ -102,6 +102,7 @@ def _narrow(kind: type, fields: dict[str, Schema], limits: dict[str, dict[str, S
         built = (
             (name in OF_COMPLETIONS and kind is CompletionRequest)
             or (name in OF_MESSAGES and issubclass(kind, CountRequest))
+            or (name in OF_RESPONSES and kind is ResponsesRequest)
             or (name in FUNCTIONS and issubclass(kind, ChatRequest))
         )
         if name in NOT_BUILT and not built:

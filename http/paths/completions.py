@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..generation.trail import GoOnRequest
+from ..openai.mistral import FimRequest
 from ..openai.rendering import DerenderChatRequest, DerenderCompletionRequest
 from ..openai.schemas import (
     ChatBatchRequest,
@@ -66,6 +67,18 @@ COMPLETIONS: tuple[Route, ...] = (
         statuses=ASKS,
         repeatable=True,
         movable=True,
+    ),
+    Route(
+        "post",
+        "/v1/fim/completions",
+        "mistral.fim",
+        "Write what stands between two texts, as Mistral has it",
+        answers.ChatCompletion,
+        FimRequest,
+        answers.ChatCompletionChunk,
+        generates=TEXT,
+        statuses=ASKS,
+        repeatable=True,
     ),
     Route(
         "post",

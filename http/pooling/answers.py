@@ -18,6 +18,8 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import Answer
 
+BITS = ("binary", "ubinary")  # types of vectors with one bit a number
+ALL_BITS = 128  # what separates a signed byte from an unsigned one
 COHERE_UNIT = 100  # documents, as Cohere counts what a ranking costs
 
 
@@ -52,18 +54,34 @@ def numbers(choice: Choice) -> list[float]:
     return found.tolist()
 
 
-def embeddings(answer: Answer, job: Job, encoding: str | None) -> dict[str, Any]:
+def embeddings(answer: Answer, job: Job, encoding: str | None, dtype: str | None = None) -> dict[str, Any]:
     """POST /v1/embeddings."""
     data = [
-        {"index": choice.index, "object": "embedding", "embedding": _vector(choice, encoding)} for choice in job.choices
+        {"index": choice.index, "object": "embedding", "embedding": _vector(choice, encoding, dtype)}
+        for choice in job.choices
     ]
     return {**head(answer, "embd"), "data": data, "usage": usage(job)}
 
 
-def _vector(choice: Choice, encoding: str | None) -> list[float] | str:
+def _vector(choice: Choice, encoding: str | None, dtype: str | None = None) -> list[float] | list[int] | str:
+    if dtype in BITS:
+        made = bits(choice, dtype)
+        return base64.b64encode(made.tobytes()).decode() if encoding == "base64" else made.tolist()
     if encoding == "base64":
         return base64.b64encode(matrix(choice)[2]).decode()
     return numbers(choice)
+
+
+def bits(choice: Choice, dtype: str) -> array[int]:
+    """One bit a number: is it above 0? The first is the highest of its byte; the last byte is filled up with zeros.
+    The bytes are signed, 128 less, where the type is binary.
+    """
+    values = numbers(choice)
+    packed = array("B", bytes((len(values) + 7) // 8))
+    for index, value in enumerate(values):
+        if value > 0:
+            packed[index // 8] |= 1 << 7 - index % 8
+    return packed if dtype == "ubinary" else array("b", (byte - ALL_BITS for byte in packed))
 
 
 def poolings(answer: Answer, job: Job, encoding: str | None, task: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ..generation.fields.ranges import check_ranges, check_salt
 from ..generation.prompts import chat_prompt, check_template, check_tokens
 from ..openai.schemas import ChatRequest
 from ..settings import Settings
-from .schemas import MAX_INPUTS, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest
+from .schemas import MAX_INPUTS, UNMADE, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest
 
 SERVED = {EMBED: "embeddings", CLASSIFY: "labels' scores"}
 SAME = {  # names of clients for kinds of inputs, by those that sentence-transformers' prompts have
@@ -134,16 +134,27 @@ def work(
 def embedding(body: EmbeddingRequest, spec: PoolingSpec, task: str = EMBED) -> Pooling:
     """What is asked of each text: a vector, or one for each token."""
     width = spec.width if task == EMBED else spec.dense[-1].outputs if spec.dense else spec.hidden
-    wanted = body.dimensions or spec.dimensions
-    if body.dimensions is not None and not spec.may_cut:
-        raise bad_request("dimensions: this model's vectors cannot be cut (is_matryoshka is false).", "dimensions")
+    field = "dimensions" if body.output_dimension is None else "output_dimension"
+    asked = body.dimensions if body.output_dimension is None else body.output_dimension
+    if body.dimensions not in (None, asked):
+        raise bad_request("output_dimension: dimensions asks for another number; give either.", field)
+    wanted = asked or spec.dimensions
+    if asked is not None and not spec.may_cut:
+        raise bad_request(f"{field}: this model's vectors cannot be cut (is_matryoshka is false).", field)
     if wanted > width:
-        raise bad_request(
-            f"dimensions: {wanted} is more than the {width} numbers of this model's vectors.", "dimensions"
-        )
+        raise bad_request(f"{field}: {wanted} is more than the {width} numbers of this model's vectors.", field)
+    _check_dtype(body)
     given = _switch(body)
     normal = spec.normalize if given is None else given
     return Pooling(task, 0 if wanted == width else wanted, NORMALIZE if normal else "", _is_whole(spec, task))
+
+
+def _check_dtype(body: EmbeddingRequest) -> None:
+    if body.output_dtype in UNMADE:
+        text = f"output_dtype: {body.output_dtype} is not supported: take float, binary or ubinary."
+        raise bad_request(text, "output_dtype")
+    if isinstance(body, PoolingRequest) and body.output_dtype not in (None, "float"):
+        raise bad_request("output_dtype: numbers are floats here; /v1/embeddings has bits.", "output_dtype")
 
 
 def classification(body: PoolingFields, spec: PoolingSpec, task: str = CLASSIFY, score: bool = False) -> Pooling:

@@ -13,6 +13,7 @@ from ..openai.schemas import Object, Priority
 Texts = str | list[str | int | list[int]]
 Strings = str | list[str]
 MAX_INPUTS = 2048  # of one request, as OpenAI has it
+UNMADE = ("int8", "uint8")  # types of vectors' numbers: how their ranges are found is not told
 
 
 class PoolingFields(msgspec.Struct, kw_only=True):
@@ -50,6 +51,8 @@ class EmbeddingRequest(InputFields, kw_only=True):
 
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int | None, Range(1)] = None
+    output_dimension: Annotated[int | None, Range(1)] = None  # the same, and what follows: Mistral's and Voyage's
+    output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = None
     normalize: bool | None = None
     embed_dtype: Literal["float32"] | None = None
     endianness: Literal["native", "little"] | None = None

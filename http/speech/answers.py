@@ -52,6 +52,17 @@ def verbose(
     return {**head, **whole(text, seconds), **spoken, "segments": told}
 
 
+def as_mistrals(answer: dict[str, Any], model: str, language: str | None) -> dict[str, Any]:
+    """The same as Mistral's clients read it, with segments where there are any. No tokens are counted."""
+    segments = [
+        {"type": "transcription_segment", **{name: one[name] for name in ("text", "start", "end")}}
+        for one in answer.get("segments", ())
+    ]
+    counts = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
+    usage_ = {**counts, "prompt_audio_seconds": answer["usage"]["seconds"]}
+    return {"model": model, "text": answer["text"], "language": language, "segments": segments, "usage": usage_}
+
+
 def srt(segments: Sequence[Spoken]) -> str:
     """Numbered blocks, times with a comma."""
     blocks = (

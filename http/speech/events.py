@@ -9,7 +9,7 @@ from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import EVENTS, encode
 from ..output.events import Content
-from .answers import usage
+from .answers import as_mistrals, usage, whole
 from .transcript import plain
 
 
@@ -34,17 +34,42 @@ class TranscriptWriter:
         self._texts[choice.index] += before + new
         if leading:
             new = new.lstrip()
-        return _event({"type": "transcript.text.delta", "delta": new}) if new else b""
+        return self._delta(new) if new else b""
+
+    def _delta(self, text: str) -> bytes:
+        return _event({"type": "transcript.text.delta", "delta": text})
 
     def state(self, choice: Choice) -> int:
         return choice.state
 
     def closing(self) -> bytes:
-        text = "".join(self._texts).strip()
+        return self._done("".join(self._texts).strip())
+
+    def _done(self, text: str) -> bytes:
         return _event({"type": "transcript.text.done", "text": text, "usage": usage(self._seconds)})
 
     def failed(self, error: ApiError) -> bytes:
         return _event({"type": "error", **error.body()})
+
+
+class MistralTranscriptWriter(TranscriptWriter):
+    """The same for Mistral's clients."""
+
+    def __init__(self, job: Job, seconds: float, model: str, language: str | None) -> None:
+        super().__init__(job, seconds)
+        self._model, self._language = model, language
+
+    def _delta(self, text: str) -> bytes:
+        return _named({"type": "transcription.text.delta", "text": text})
+
+    def _done(self, text: str) -> bytes:
+        told = as_mistrals(whole(text, self._seconds), self._model, self._language)
+        return _named({"type": "transcription.done", **told})
+
+
+def _named(body: dict[str, Any]) -> bytes:
+    """An event whose type stands before it, too."""
+    return b"event: %s\n%s" % (body["type"].encode(), _event(body))
 
 
 def _event(body: dict[str, Any]) -> bytes:

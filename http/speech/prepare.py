@@ -26,7 +26,7 @@ MOST_HELD = 256 << 20  # bytes of sounds, of one frontend
 LEAST_HELD = 4  # of the longest sounds
 LEAST_STEP = 0.05  # from one temperature to the next
 MAX_PROMPT = 16 << 10  # characters
-LISTS = ("timestamp_granularities", "include")
+LISTS = ("timestamp_granularities", "include", "context_bias")
 NUMBERS = (
     "temperature top_p top_k min_p repetition_penalty frequency_penalty presence_penalty"  # of Sampling, by its names
 ).split()
@@ -35,6 +35,9 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # by field: the values that change
     "include": (None, []),
     "to_language": (None, "", "en"),
     "hotwords": (None, ""),
+    "context_bias": (None, []),
+    "diarize": (None, False),
+    **dict.fromkeys(("file_id", "file_url", "speaker_references"), (None, "")),
 }
 
 
@@ -88,6 +91,8 @@ def read_form(fields: Mapping[str, list[Any]]) -> SpeechRequest:
                 given[plain] = values[-1].decode()
             except UnicodeDecodeError:
                 raise bad_request(f"{plain} is not UTF-8.", plain) from None
+    if other := next((name for name in ("file_id", "file_url") if given.get(name)), None):
+        raise bad_request(f"{other} is not supported: the form's field `file` is the sound.", other)
     if "file" not in given:
         raise bad_request("file is missing: the form's field of that name is the sound.", "file")
     body = decode_query(SpeechRequest, given)

@@ -39,6 +39,11 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
     include: list[str] | None = None
     to_language: str | None = None
     hotwords: str | None = None
+    context_bias: list[str] | None = None  # this and what follows are Mistral's
+    diarize: bool | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    speaker_references: str | None = None
 
     def __post_init__(self) -> None:
         if self.language is not None:  # EN, en-US and en_US are English

@@ -46,6 +46,22 @@ def test_what_the_client_has_does_not_come_again(cut: int, torn: bytes) -> None:
     assert text_of(passed) == "It is late." and passed.endswith(DONE) and transcript.closed
 
 
+def named(kind: str, text: str) -> bytes:
+    """An event of Mistral's."""
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), json.dumps({"type": kind, "text": text}).encode())
+
+
+def test_mistrals_events_are_gone_on_with_likewise() -> None:
+    kind, done = "transcription.text.delta", named("transcription.done", "It is late.")
+    transcript = Transcript()
+    assert transcript.feed(named(kind, "It is"))[0] == named(kind, "It is")
+    transcript.drop_rest()
+    passed = transcript.feed(named(kind, "It") + named(kind, " is la") + named(kind, "te.") + done)[0]
+    events = [event.split(b"\ndata: ") for event in passed.split(b"\n\n") if event]
+    assert [name for name, _ in events] == [b"event: " + one.encode() for one in (kind, kind, "transcription.done")]
+    assert [json.loads(data)["text"] for _, data in events] == [" la", "te.", "It is late."] and transcript.closed
+
+
 @pytest.mark.parametrize("other", [[delta("It was")], [delta("I"), DONE]])
 def test_the_end_of_another_text_is_not_put_behind_it(other: list[bytes]) -> None:
     transcript = Transcript()

@@ -15,7 +15,8 @@ import msgspec
 from .trail import MOST_HELD, TrailError
 
 PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
-DELTA, DONE, ERROR = "transcript.text.delta", "transcript.text.done", "error"
+DELTAS = {"transcript.text.delta": "delta", "transcription.text.delta": "text"}  # OpenAI's, Mistral's: the text's field
+DONE, ERROR = ("transcript.text.done", "transcription.done"), "error"
 ENDING = "server_ending"  # the code of an error that another server does not have
 MODEL = re.compile(rb'name="model"[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]{1,512})\r\n--')
 encode = msgspec.json.Encoder().encode
@@ -32,6 +33,7 @@ class Event(msgspec.Struct):
 
     type: str
     delta: str = ""
+    text: str = ""
     error: ErrorOf = ErrorOf()
 
 
@@ -79,23 +81,26 @@ class Transcript:
         return b"".join(passed), len(events)
 
     def _passed(self, written: bytes) -> bytes:
-        if not written.startswith(b"data: "):
+        name, found, data = written.partition(b"data: ")
+        if not found or (name and not name.startswith(b"event: ")):
             return written + b"\n\n"
         try:
-            event = decode(written[6:])
+            event = decode(data)
         except msgspec.MsgspecError:
             raise TrailError("an event of a transcript cannot be read") from None
         if event.type == ERROR and event.error.code == ENDING:
             raise TrailError("its server ends")
-        if event.type == DELTA:
-            return self._new(event.delta, written)
-        if self._behind and event.type == DONE:
+        if event.type in DELTAS:
+            return self._new(event, name, written)
+        if self._behind and event.type in DONE:
             self._differs()
-        self.closed = event.type in (DONE, ERROR)
+        self.closed = event.type in (*DONE, ERROR)
         return written + b"\n\n"
 
-    def _new(self, text: str, written: bytes) -> bytes:
+    def _new(self, event: Event, name: bytes, written: bytes) -> bytes:
         """Of a piece of text, what the client has not got."""
+        field = DELTAS[event.type]
+        text: str = getattr(event, field)
         known = min(len(text), len(self._behind))
         if text[:known] != self._behind[:known]:
             self._differs()
@@ -103,7 +108,8 @@ class Transcript:
         self._text += text[known:]
         if not known:
             return written + b"\n\n"
-        return b"data: %s\n\n" % encode({"type": DELTA, "delta": text[known:]}) if text[known:] else b""
+        rest = text[known:]
+        return b"%sdata: %s\n\n" % (name, encode({"type": event.type, field: rest})) if rest else b""
 
     def _differs(self) -> None:
         self.is_over = True

@@ -10,7 +10,7 @@ import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation
-from actorserve.actors.protocol.topics.prompts import ChatPrompt
+from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.output.events import Arguments, CallStart, JoinedCalls
 from actorserve.http.output.parsers.registry import make_parser
@@ -123,3 +123,63 @@ def test_whoever_goes_on_tells_what_was_not_whole(cut: int) -> None:
     told = parser.feed(CALLS[:cut]) + parser.feed(CALLS[cut:]) + parser.finish()
     calls = [piece for piece in told if isinstance(piece, CallStart | Arguments)]
     assert calls == [piece for piece in text if isinstance(piece, CallStart | Arguments)] and len(calls) == 4
+
+
+# --- what stands between two texts -----------------------------------------------------------------------------------
+
+FIM = "/v1/fim/completions"
+INFILLS = {"special_tokens": lambda: {"[PREFIX]": 3, "[SUFFIX]": 4}, "vocab_size": 100}
+
+
+async def test_a_text_between_two_is_told_as_a_message() -> None:
+    async with serving(**INFILLS) as served:
+        client = await served.client()
+        client.send("POST", FIM, {"prompt": "def a():", "suffix": "a()", "random_seed": 7})
+        job = await served.job()
+        (prompt,) = job.prompts
+        assert isinstance(prompt, TextPrompt) and prompt.text == "[SUFFIX]a()[PREFIX]def a():"
+        assert msgspec.msgpack.decode(job.params[0], type=Generation).sampling.seed == 7
+        assert job.rendering["max_tokens"] is None, "up to the model's length"
+        finish_all(job)
+        body = (await client.answer()).json
+    assert (body["object"], body["choices"][0]["message"]["content"]) == ("chat.completion", "yes0")
+    assert body["id"].startswith("chatcmpl-") and body["choices"][0]["message"]["role"] == "assistant"
+
+
+async def test_its_stream_is_that_of_a_chat(served: Served) -> None:
+    client = await served.client()
+    client.send("POST", FIM, {"prompt": "def a():", "stream": True, "max_tokens": 9})
+    job = await served.job()
+    assert job.rendering["max_tokens"] == 9
+    finish_all(job)
+    events = (await client.answer()).events
+    assert {event["object"] for event in events} == {"chat.completion.chunk"}
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == "yes0"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"suffix": "b"}, "suffix"),
+        ({"echo": True}, "echo"),
+        ({"random_seed": 1, "seed": 2}, "random_seed"),
+        ({"random_seed": 1 << 70}, "random_seed"),
+    ],
+)
+async def test_of_it_what_cannot_be_is_refused_by_its_name(served: Served, fields: dict[str, Any], param: str) -> None:
+    answer = await served.ask("POST", FIM, {"prompt": "a", **fields})
+    assert (answer.status, answer.error["param"]) == (400, param), answer.body
+
+
+async def test_mistrals_clients_are_told_what_a_model_can() -> None:
+    about = {"chat_template": "x"}
+    async with serving(tool_parser="hermes", tokenizer_info=about, **INFILLS) as served:
+        plain = (await served.ask("GET", "/v1/models/tiny")).json
+        assert plain["type"] == "model" and plain["capabilities"] is None
+        told = (await served.ask("GET", "/v1/models/tiny", User_Agent=AGENTS[0])).json
+        (card, _) = (await served.ask("GET", "/v1/models", User_Agent=AGENTS[0])).json["data"]
+    assert card == told and (told["type"], told["max_context_length"]) == ("base", 64)
+    can = {name for name, there in told["capabilities"].items() if there}
+    assert can == {"completion_chat", "completion_fim", "function_calling"}

@@ -16,6 +16,8 @@ from actorserve.http.generation.job import Job
 from actorserve.http.openapi import pooling as said
 from actorserve.http.output.answer import Answer
 from actorserve.http.pooling import answers
+from actorserve.http.pooling.prepare import embedding
+from actorserve.http.pooling.schemas import EmbeddingRequest, PoolingRequest
 
 ANSWER = Answer("tiny", False, 7, 1_700_000_000)
 EMBEDS = PoolingSpec(tasks=["embed"], base="", methods=[MEAN], normalize=True, hidden=2, width=2)
@@ -44,6 +46,42 @@ async def test_vectors() -> None:
     assert [one.embedding for one in whole.data] == [[1, 2], [3, 4]] and whole.usage.total_tokens == 6
     packed = checked(answers.embeddings(ANSWER, job([1, 2]), "base64"), said.EmbeddingList)
     assert base64.b64decode(packed.data[0].embedding) == array("f", [1, 2]).tobytes()
+
+
+async def test_vectors_of_bits() -> None:
+    """A bit for each number above 0, the first the highest."""
+    given = job([1, -1, 0, 2, 3, 4, 5, 6, -7, 8])
+    whole = checked(answers.embeddings(ANSWER, given, None, "ubinary"), said.EmbeddingList)
+    assert whole.data[0].embedding == [0b10011111, 0b01000000]
+    signed = checked(answers.embeddings(ANSWER, given, None, "binary"), said.EmbeddingList)
+    assert signed.data[0].embedding == [0b10011111 - 128, 0b01000000 - 128]
+    packed = checked(answers.embeddings(ANSWER, given, "base64", "binary"), said.EmbeddingList)
+    assert base64.b64decode(packed.data[0].embedding) == array("b", [31, -64]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"output_dimension": 1, "dimensions": 2}, "output_dimension"),
+        ({"output_dimension": 3}, "output_dimension"),
+        ({"dimensions": 3}, "dimensions"),
+        ({"output_dtype": "int8"}, "output_dtype"),
+    ],
+)
+def test_vectors_that_cannot_be_had(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as raised:
+        embedding(EmbeddingRequest(**fields), EMBEDS)
+    assert (raised.value.status, raised.value.param) == (400, param)
+
+
+def test_a_vectors_length_by_either_name() -> None:
+    assert embedding(EmbeddingRequest(output_dimension=1), EMBEDS).dimensions == 1
+    assert embedding(EmbeddingRequest(output_dimension=1, dimensions=1), EMBEDS).dimensions == 1
+
+
+def test_bits_are_of_embeddings_alone() -> None:
+    with pytest.raises(ApiError, match="output_dtype"):
+        embedding(PoolingRequest(output_dtype="binary"), EMBEDS)
 
 
 async def test_a_row_for_each_token() -> None:
