@@ -230,10 +230,14 @@ class RequestTable(TableLayout):
         return self.segment.map[place : place + HASH_BYTES * count]
 
     def rendition(self, ref: int) -> bytes:
-        """What the renderer made of the request's parameters; nothing before the prompt is there."""
+        """What the renderer made of the request's parameters; nothing before the prompt is there, or if the slot has a
+        newer use, whose renderer may have begun to write it.
+        """
         size = self._get(ref, RENDITION) or 0 if self.prompt_length(ref) is not None else 0
         place = self.rendition_start(ref & LOW32)
-        return self.segment.map[place : place + size]
+        rendition = self.segment.map[place : place + size]
+        load_fence()
+        return rendition if self.is_current(ref) else b""
 
     # --- the engine's, whose scheduler owns the slot -------------------------------------------------------------
 

@@ -64,6 +64,29 @@ def test_a_new_use_starts_with_nothing() -> None:
         assert read(new) == 0, read
 
 
+def test_a_rendition_that_the_next_use_is_writing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sequence that has ended, for a worker who reads it late."""
+    table = new_table()
+    seen = other_view(table)
+    old = table.open_slot(0, b"", 1)
+    table.write_prompt(old, [1], b"", 5, b"an old one")
+    assert seen.rendition(old) == b"an old one"
+    memory = seen.segment.map
+
+    class Overwritten:
+        """Its slot is taken anew by the time that the bytes are read."""
+
+        def __getitem__(self, place: slice) -> bytes:
+            new = table.open_slot(0, b"", 2)
+            table.write_prompt(new, [1], b"", 5, b"a new")
+            return memory[place]
+
+    monkeypatch.setattr(seen.segment, "map", Overwritten())
+    assert seen.rendition(old) == b""
+    monkeypatch.undo()
+    assert seen.rendition(make_ref(generation_of(old) + 1, 0)) == b"a new"
+
+
 def test_slots_do_not_touch_each_other() -> None:
     table = new_table()
     refs = [table.open_slot(slot, bytes([slot]) * PARAMS, slot) for slot in range(SLOTS)]
