@@ -78,6 +78,7 @@ def _limits(context: Context) -> Limits:
         # between two tokens of a row others' steps go through each stage of a pipeline
         target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1e3 / stages,
         stages=stages,
+        members=config.tensor_parallel_size,
     )
 
 

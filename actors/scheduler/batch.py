@@ -40,6 +40,7 @@ class RunningBatch:
         self.num_generated_tokens: Ints = self.progress[:, GENERATED]
         self.num_in_flight_tokens: Ints = self.progress[:, IN_FLIGHT]  # tokens being sampled
         self.num_prompt_tokens, self.max_num_tokens = zeros(), zeros()
+        self.num_logged_tokens = zeros()  # that its log had when it took the row: the worker reads them there
         self.num_block_tokens = zeros()  # tokens that its blocks hold
         self.num_offered_blocks = (
             zeros()
@@ -94,6 +95,7 @@ class RunningBatch:
             sequence.max_num_tokens,
         )
         self.num_in_flight_tokens[row] = 0
+        self.num_logged_tokens[row] = sequence.num_tokens
         self.num_block_tokens[row], self.num_offered_blocks[row] = capacity, registered
         self.ignore_eos[row], self.has_stop_ids[row] = sequence.ignore_eos, bool(sequence.stop_ids)
         self.may_be_drafted[row] = sequence.sampling.is_plain()
@@ -112,10 +114,15 @@ class RunningBatch:
             int(self.num_generated_tokens[row]),
             int(self.num_in_flight_tokens[row]),
         )
+        sequence.is_read = self.is_read(row)
         sequence.row = None
         self.sequences[row] = None
         self.ticket[row] = 0
         self._free.append(row)
+
+    def is_read(self, row: int) -> bool:
+        """Whether steps that are under way may read the slot of what is in this row."""
+        return bool(self.num_confirmed_tokens[row] < self.num_logged_tokens[row])
 
     def span(self, rows: Ints) -> Ints | slice:
         """What takes these rows out of an array at the least cost; they rise."""

@@ -14,6 +14,7 @@ from actorserve.shm.table.table import RequestTable
 
 from ..protocol.messages import Finish
 from ..protocol.request import Generation, Rendition
+from .deferred_ends import DeferredEnds
 from .limits import Limits
 from .metrics.request_stats import RequestStats
 from .policy.pictures import Items, read_pictures
@@ -47,6 +48,11 @@ class Lifecycle:
         self.moved: dict[int, None] = {}
         self.ended: list[int] = []
         self.recovers = False  # what is admitted now was a predecessor's
+        self.deferred = DeferredEnds()
+        self.read_until: Callable[[Sequence], int | None] = lambda sequence: (
+            None
+        )  # the last step that may read its slot
+        self.inherits = False  # a group of workers may have steps of a predecessor
         self.arrivals = self.prompted = self.rejected = self.finished = 0
         self._table, self._stats, self._let_go = table, stats, let_go
         self._whole = limits.whole_prompts
@@ -61,12 +67,12 @@ class Lifecycle:
         """Take up a sequence whose prompt is in the table, where its log stands. Known and finished ones are left."""
         table = self._table
         prompt_tokens = table.prompt_length(ref)
-        if ref in self.sequences or prompt_tokens is None or table.finish(ref):
+        if ref in self.sequences or prompt_tokens is None or table.finish(ref) or ref in self.deferred:
             return
         if table.is_cancelled(ref):
-            self._end_with(ref, Finish.ABORT)
+            self._end_found(ref, Finish.ABORT)
         elif table.stop(ref):
-            self._end_with(ref, Finish.STOP_STRING)
+            self._end_found(ref, Finish.STOP_STRING)
         elif self._is_full(prompt_tokens) and not (table.generated(ref) or table.moves(ref)[0]):
             self.rejected += 1
             self._end_with(ref, Finish.REJECTED)
@@ -106,6 +112,7 @@ class Lifecycle:
             sequence.constrained = bool(self._renditions.decode(rendition).grammar)
         if (given := self.embeds(ref)) is not None:
             sequence.pictures = sequence.pictures._replace(given=given)
+        sequence.is_read = self.recovers
         self.sequences[ref] = sequence
         if self._stats.admitted(ref, self.recovers):
             self.prompted += prompt_tokens
@@ -131,7 +138,11 @@ class Lifecycle:
 
     def _finish(self, sequence: Sequence, code: Finish) -> None:
         """Free row and blocks at once: steps in flight run before any step that is given the blocks anew."""
-        self._end_with(sequence.ref, code)
+        step = self.read_until(sequence)
+        if step is None:
+            self._end_with(sequence.ref, code)
+        else:
+            self.deferred.add(step, sequence.ref, code)
         if sequence.ref in self.waiting:
             self.waiting.remove(sequence.ref)
         self._let_go(sequence)
@@ -145,6 +156,19 @@ class Lifecycle:
             self.waiting.remove(sequence.ref)
         self._let_go(sequence)
         del self.sequences[sequence.ref]
+
+    def _end_found(self, ref: int, code: Finish) -> None:
+        """It was to end when it was admitted. Of a predecessor's a step may be under way."""
+        if self.recovers and self.inherits:
+            self.deferred.add(0, ref, code)
+        else:
+            self._end_with(ref, code)
+
+    def end_deferred(self, step: int | None = None) -> None:
+        """This step has come back; None: no step is under way any more."""
+        self.inherits = self.inherits and step is not None
+        for ref, code in self.deferred.take(step):
+            self._end_with(ref, code)
 
     def _end_with(self, ref: int, code: Finish) -> None:
         self._table.set_finish(ref, code)

@@ -26,4 +26,5 @@ class Limits:
     target_itl_s: float | None = None  # between two tokens of a stream
     vision: VisionSpec | None = None  # of a model that sees pictures
     stages: int = 1  # of the workers' pipeline
+    members: int = 1  # of a stage, who compute each step together
     max_num_encoder_input_tokens: int | None = None  # whose embeddings one step may make; None: as many as a step has

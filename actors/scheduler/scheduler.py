@@ -79,6 +79,7 @@ class Scheduler:
         self.stats = stats or RequestStats(table)
         self.limits = limits
         self.lifecycle = Lifecycle(table, limits, end_tokens, self.stats, self._let_go, items)
+        self.lifecycle.read_until = self._read_until
         if adapters is not None:
             self.lifecycle.knows_adapter = adapters.knows
         self.suspects = Suspects()
@@ -160,6 +161,7 @@ class Scheduler:
             sequence.num_in_flight_tokens = 0  # those tokens are lost, and will be sampled again alike
         self.epoch = epoch
         self._start_engine(0)
+        self.lifecycle.end_deferred()
 
     def take_over(
         self, epoch: int, num_blocks: int, worker: int, layout: KVLayout | None = None, since: int = 0
@@ -184,6 +186,7 @@ class Scheduler:
             self.prefix.snapshots.pool.adopt([], found.saved)
         for holding in found.holdings:
             self.planner.adopted.adopt(holding.sequence, holding.blocks, holding.computed)
+        self.lifecycle.end_deferred()  # what was under way is behind the worker's word that it is there
         batch, rows = self.batch, np.flatnonzero(self.batch.ticket)
         self.kv.confirm(batch.slot[rows], batch.generation[rows], batch.num_confirmed_tokens[rows])
         return found
@@ -204,6 +207,13 @@ class Scheduler:
             self.batch.remove(sequence)
             self.planner.memory.release(sequence)
         self.suspects.forget(sequence.ref)
+
+    def _read_until(self, sequence: Sequence) -> int | None:
+        """The last step by which a member of the worker's group may read its slot; None: there is none."""
+        if self.limits.members == 1 or not (self.in_flight or self.lifecycle.inherits):
+            return None
+        is_read = sequence.is_read if sequence.row is None else self.batch.is_read(sequence.row)
+        return self.step if is_read else None
 
     def leave(self, sequence: Sequence) -> None:
         """It lets go of its row and blocks, and is not planned any more; what is under way still comes back."""
@@ -235,6 +245,7 @@ class Scheduler:
         those that are its own, if others have some, too.
         """
         admit, self.lifecycle.recovers = admit or self.admit, True
+        self.lifecycle.inherits = self.limits.members > 1
         if refs is None:
             refs = self.table.current_refs(0, self.table.slots)
         for ref in sorted(refs, key=self.table.arrival_ns):
@@ -309,6 +320,8 @@ class Scheduler:
             return
         self._brief = done.seconds < JOINED_S
         self.results.apply(self.planner, self.in_flight.popleft(), done)
+        if self.lifecycle.deferred:
+            self.lifecycle.end_deferred(done.step)
         for ref in self.suspects.clear_computed(self.sequences, self.batch) if self.suspects else ():
             if self.table.moves(ref)[1]:  # a successor, or another engine, would find it suspect
                 self.table.clear_deaths(ref)

@@ -25,7 +25,7 @@ class Sequence:
 
     __slots__ = (
         "adapter", "arrival", "blocks", "cache_salt", "cacheable", "constrained", "encoded", "ends", "has_run",
-        "hashes", "ignore_eos", "kv_peer", "looked",
+        "hashes", "ignore_eos", "is_read", "kv_peer", "looked",
         "max_tokens", "num_generated_tokens", "num_in_flight_tokens", "num_prompt_tokens", "pictures",
         "pools", "priority", "ref", "row", "sampling", "slot", "stop_ids", "whole",
         "window_blocks", "window_first",
@@ -61,6 +61,7 @@ class Sequence:
         self.looked = 0  # placeholders of the next picture whose embeddings have been made, likewise
         self.encoded = 0  # up to which position its pictures have been encoded, as far as plans go
         self.row: int | None = None
+        self.is_read = False  # without a row: steps from before it lost one, or was taken up, may read its slot
         self.has_run = False  # it ran once: its cached prompt tokens are told
 
     @property

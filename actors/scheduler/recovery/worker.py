@@ -125,6 +125,7 @@ class EngineWorker:
     def forget_memory(self) -> None:
         """The KV memory is given back, or is about to be: nobody is to be told that something is cached there."""
         self._scheduler.kv.begin(0, 0)
+        self._scheduler.lifecycle.end_deferred()
 
     def _next_epoch(self) -> int:
         """A number that no other epoch of this server has: this actor's incarnation, then a count."""

@@ -1,0 +1,44 @@
+"""Ends that wait for steps: with its finish word a slot is its frontend's again, and may be another request's at once.
+
+Members of a tensor-parallel group read a slot each for itself, when its row begins in a step and while a step computes
+tokens that were in its log then. What they read decides how much a row computes (drafts, tokens that a grammar leaves
+no choice of), and members that do not compute the same cannot add up what they have. So while a step is under way that
+may read the slot, there is written to it by
+    frontend     the cancel word; another use only behind the finish word
+    detokenizer  the stop word
+    scheduler    tokens of the log behind those that the step was told of; the finish word when the step has come back
+    renderer     nothing: prompt, rendition and hashes are written once for each use
+A step comes back by one member for all, when each has given its part of the first sum, which it does behind all that it
+reads. What a dead scheduler had sent has been run when the worker is met, or is gone with it: until then no end is told
+of what that one may have had in a step. One process alone may read the next use: its row is nobody's any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..protocol.messages import Finish
+
+
+class DeferredEnds:
+    """In the order of the steps that they wait for."""
+
+    def __init__(self) -> None:
+        self._pending: deque[tuple[int, int, Finish]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def __contains__(self, ref: int) -> bool:
+        return any(ref == pending for _, pending, _ in self._pending)
+
+    def add(self, step: int, ref: int, code: Finish) -> None:
+        """This one has ended, and steps up to `step` may read its slot."""
+        self._pending.append((step, ref, code))
+
+    def take(self, step: int | None) -> list[tuple[int, Finish]]:
+        """Those that wait for none behind `step`, which has come back; None: no step is under way."""
+        taken = []
+        while self._pending and (step is None or self._pending[0][0] <= step):
+            taken.append(self._pending.popleft()[1:])
+        return taken
