@@ -114,6 +114,7 @@ class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     router: LinearSpec
     exact_router: bool = False  # a checkpoint that is quantised has it in floats, and does not say so
+    float32_scores: bool = False  # the router's results are not rounded to the type that is computed in
     correction: str | None = None  # the tensor of what is added to an expert's score where it is chosen
     gate_up: tuple[LinearSpec, ...]
     down: LinearSpec

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from actorserve.actors.model.families.family import Family
@@ -14,6 +15,8 @@ from actorserve.actors.model.layers import Axis
 from tests.support.models.checkpoints import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
+MODEL_TYPES = {architecture: kind for kind, architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
+WITH_EXPERTS = [family for family in FAMILIES if family.layer.moe and family.architectures[0] in MODEL_TYPES]
 
 
 def test_each_architecture_is_compared_with_transformers() -> None:
@@ -41,3 +44,13 @@ def test_products_are_in_the_order_that_executors_take(family: Family) -> None:
     for product in (layer.qkv, layer.gate_up):
         assert len({linear.bias for linear in product}) == bool(product)
     assert (layer.q_norm is None) == (layer.k_norm is None)
+
+
+@pytest.mark.parametrize("family", WITH_EXPERTS, ids=lambda family: family.architectures[0])
+def test_scores_of_routers_are_of_the_type_that_transformers_has(family: Family) -> None:
+    """Where they are rounded, or are not, others are chosen."""
+    (package,) = transformers.__path__
+    name = MODEL_TYPES[family.architectures[0]].removesuffix("_text")
+    source = (Path(package) / "models" / name / f"modeling_{name}.py").read_text()
+    assert family.layer.moe is not None
+    assert family.layer.moe.float32_scores == bool(re.search(r"router_logits = F\.linear\(\w+\.(type|float)", source))

@@ -36,6 +36,7 @@ OF_LATENT = LatentSpec(
 SHARED: MoeSpec = msgspec.structs.replace(
     EXPERTS,
     exact_router=True,
+    float32_scores=True,
     shared_gate_up=(
         LinearSpec("mlp.shared_experts.gate_proj", (Axis.SHARED_INTERMEDIATE,), Axis.HIDDEN),
         LinearSpec("mlp.shared_experts.up_proj", (Axis.SHARED_INTERMEDIATE,), Axis.HIDDEN),

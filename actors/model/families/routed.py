@@ -83,11 +83,12 @@ def _bailing_experts(given: Values, layers: int) -> MoeShape | None:
     return v3_experts(named, layers)
 
 
+ROUNDED = msgspec.structs.replace(SHARED, float32_scores=False)  # as the older router has its scores
 SCORED, CORRECTED_LING = (
-    _bailing_layer(SHARED),
+    _bailing_layer(ROUNDED),
     _bailing_layer(msgspec.structs.replace(SHARED, correction="mlp.gate.expert_bias")),
 )
-SCORED_APART = msgspec.structs.replace(llama_layer(qkv_bias="use_qkv_bias"), moe=SHARED)
+SCORED_APART = msgspec.structs.replace(llama_layer(qkv_bias="use_qkv_bias"), moe=ROUNDED)
 NAMES = (("model.word_embeddings.", f"{EMBEDDINGS}."),)
 BAILING = Family(
     architectures=("BailingMoeForCausalLM",),

@@ -130,10 +130,10 @@ class CpuBuilder:
         parts = [self.grouped(linear.name) for linear in linears]
         return join_grouped(parts, lambda number, rows: join(list(self._arranged([linears[number]], [rows])), None))
 
-    def router(self, linear: LinearSpec) -> CpuLinear:
-        """A product that is never quantised: it has few rows, and all hangs on it."""
-        joined = partial(self._joined, [linear])
-        tensors = LinearTensors(joined, self.dtype, bool(linear.bias), batch_invariant=self.batch_invariant)
+    def router(self, linear: LinearSpec, float32: bool = False) -> CpuLinear:
+        """A product that is never quantised: it has few rows, and all hangs on it. `float32`: it is of such rows."""
+        joined, dtype = partial(self._joined, [linear]), torch.float32 if float32 else self.dtype
+        tensors = LinearTensors(joined, dtype, bool(linear.bias), batch_invariant=self.batch_invariant)
         return implementation_of(NONE).cpu_linear(tensors)
 
     def qk_norm(self, q_norm: str | None, k_norm: str | None) -> Callable[[Tensor], None] | None:

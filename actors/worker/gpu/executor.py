@@ -37,7 +37,7 @@ from ..models.rope import cosines_and_sines
 from ..models.sharding import Get
 from ..models.tensors import join
 from ..quantization.base import GpuLinear, LinearTensors
-from ..quantization.none import BatchInvariantGpuLinear, CublasLinear, gpu_linear
+from ..quantization.none import BatchInvariantGpuLinear, CublasLinear, Float32Linear, gpu_linear
 from ..tensor_parallel import TensorParallelGroup, embed
 from .layers.fused import FUSED, FusedLayers
 from .layers.moe import GpuMoe, join_experts, join_mxfp4, join_rounded
@@ -128,6 +128,12 @@ class GpuBuilder:
             if made is not None:
                 return made
         return gpu_linear(tensors)
+
+    def router(self, linear: LinearSpec, float32: bool) -> GpuLinear:
+        """What chooses experts; `float32`: by scores that are not rounded to the model's type."""
+        if not float32:
+            return self.plain_linear(linear)
+        return Float32Linear(self._joined([linear], "weight", self.dtype), self.batch_invariant)
 
     def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights:
         """The linears of each expert as one, and those of all in one tensor; what is in MXFP4 stays so, and of what

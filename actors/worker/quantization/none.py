@@ -38,6 +38,22 @@ class BatchInvariantGpuLinear(NamedTuple):
         return fixed_linear(x, self.weight, self.bias)
 
 
+class Float32Linear(NamedTuple):
+    """y = x Wᵀ on a GPU, in float32 also where x and W are narrower, whose products are exact in it."""
+
+    weight: Tensor
+    batch_invariant: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.batch_invariant:
+            from actorserve.kernels.triton.linear.fixed_linear import fixed_linear
+
+            return fixed_linear(x, self.weight, wide=True)
+        if x.is_cuda and x.dtype != torch.float32:  # without a copy of the weight; torch has it for CUDA alone
+            return torch.mm(x, self.weight.t(), out_dtype=torch.float32)
+        return F.linear(x.float(), self.weight.float())
+
+
 def cpu_linear(tensors: LinearTensors) -> CpuLinear:
     """In oneDNN's order where that is quicker, or has to be."""
     library = current()

@@ -68,15 +68,16 @@ def fixed_linear_kernel(
     tl.store(place, total.to(out.dtype.element_ty), mask=given[:, None] & wanted[None, :])
 
 
-def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[rows, outputs] of x [rows, inputs] and weight [outputs, inputs], floats of one type; rows may lie apart."""
+def fixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, wide: bool = False) -> Tensor:
+    """[rows, outputs] of x [rows, inputs] and weight [outputs, inputs], floats of one type; rows may lie apart. `wide`:
+    sums stay float32."""
     if x.dim() != 2 or x.dtype not in DTYPES or not x.shape[1] or x.stride(1) != 1:
         raise ValueError(f"x {x.dtype}{list(x.shape)} must be floats [rows, inputs], the numbers of a row side by side")
     if weight.dim() != 2 or weight.shape[1] != x.shape[1] or weight.dtype != x.dtype or weight.stride(1) != 1:
         raise ValueError(f"weight {weight.dtype}{list(weight.shape)} does not fit x {x.dtype}{list(x.shape)}")
     if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype not in DTYPES or bias.stride(0) != 1):
         raise ValueError(f"bias {bias.dtype}{list(bias.shape)} does not fit weight {list(weight.shape)}")
-    out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
+    out = torch.empty(len(x), len(weight), dtype=torch.float32 if wide else x.dtype, device=x.device)
     return _launch(x[:, None], weight[None], bias, out[:, None])[:, 0]
 
 

@@ -82,6 +82,7 @@ def launch_linear_fixed_linear(module: Any, every: bool) -> None:
             x, weight = torch.empty(2, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
             module.fixed_linear(x, weight)
             module.fixed_linear(x, weight, torch.empty(outputs, dtype=dtype))
+        module.fixed_linear(x, torch.empty(256, x.shape[1], dtype=dtype), wide=True)  # a router
         if every:  # of latents
             heads = torch.empty(2, 128, 192, dtype=dtype)[..., :128]
             module.fixed_products(heads, torch.empty(128, 512, 128, dtype=dtype), torch.empty(2, 128, 512, dtype=dtype))
@@ -165,7 +166,7 @@ def launch_moe_routing(module: Any, every: bool) -> None:
                 routing = module.Routing(experts, choices, sigmoid=True, first=experts // 2, here=experts // 2)
                 module.route(scores.float(), routing, 64, slots, torch.empty(experts))
     for tokens in (1, 40):  # DeepSeek V3's, and V2's
-        scores, slots = torch.empty(tokens, 256, dtype=torch.bfloat16), torch.empty(tokens, dtype=torch.int64)
+        scores, slots = torch.empty(tokens, 256), torch.empty(tokens, dtype=torch.int64)
         routing = module.Routing(256, 8, sigmoid=True, normalised=True, groups=8, kept=4, best=2)
         module.route(scores, routing, 16, slots, torch.empty(256))
         if every:

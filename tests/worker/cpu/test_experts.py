@@ -26,6 +26,7 @@ from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import open_checkpoint
 from actorserve.actors.worker.quantization.int8 import Int8Linear
 from actorserve.actors.worker.start.expert_balance import attach
+from tests.support.models.greedy import reference
 
 Folders = Callable[..., Path]
 HIDDEN, INNER, EXPERTS, CHOICES = 24, 16, 7, 3
@@ -240,3 +241,24 @@ def test_values_that_cannot_be_are_named(checkpoints: Folders, field: str, value
     values.setdefault("num_experts", 8)
     with pytest.raises(ConfigError, match=field):
         read_architecture(values)
+
+
+def test_a_router_of_float32_chooses_as_transformers_does(checkpoints: Folders) -> None:
+    """In bfloat16 scores would be rounded, and often alike: others would be chosen."""
+
+    def as_stored(tensor: Tensor) -> Tensor:
+        return tensor.bfloat16() if tensor.dim() == 2 else tensor  # a correction stays float32
+
+    folder = checkpoints("deepseek_v2_groups")
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    moe = CpuModel(shape, lambda name: as_stored(read(name, slice(None), None)), torch.bfloat16, 32).layers[1].moe
+    assert moe is not None
+    seen: list[Tensor] = []
+    inner = moe.experts
+    moe.experts = lambda x, chosen, shares: seen.append(chosen) or inner(x, chosen, shares)  # type: ignore[assignment, func-returns-value]
+    x = torch.randn(400, shape.hidden_size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    with torch.inference_mode():
+        moe(x)
+        wanted = reference(folder, dtype=torch.bfloat16).model.layers[1].mlp.gate(x)[2]
+    assert torch.equal(seen[0].sort(1).values, wanted.sort(1).values)

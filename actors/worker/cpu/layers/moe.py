@@ -33,7 +33,7 @@ class Builder(Protocol):
 
     def linear(self, *linears: LinearSpec, few_rows: bool = False) -> CpuLinear: ...
 
-    def router(self, linear: LinearSpec) -> CpuLinear: ...
+    def router(self, linear: LinearSpec, float32: bool = False) -> CpuLinear: ...
 
 
 class CpuMoe:
@@ -43,7 +43,8 @@ class CpuMoe:
         assert build.shape.moe is not None
         self.moe = build.shape.moe
         self.act = act
-        self.router = build.router(spec.router)
+        self.float32_scores = spec.float32_scores
+        self.router = build.router(spec.router, spec.float32_scores)
         self.correction = None if spec.correction is None else build.get(spec.correction).float()
         pairs = [spec.expert(index) for index in range(spec.experts)]
         experts = [Expert(build.linear(*up, few_rows=True), build.linear(down, few_rows=True)) for up, down in pairs]
@@ -56,7 +57,7 @@ class CpuMoe:
 
     def __call__(self, x: Tensor) -> Tensor:
         """What all chosen experts make of each token; of a group's member its part of the sum."""
-        scores = self.router(x).float()
+        scores = self.router(x.float() if self.float32_scores else x).float()
         scores = scores.softmax(-1) if self.moe.scoring is Scoring.SOFTMAX else exact_sigmoid(scores)
         if self.moe.groups is None and self.correction is None:
             shares, chosen = scores.topk(self.moe.per_token, -1)

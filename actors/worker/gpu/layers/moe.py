@@ -41,6 +41,8 @@ class Builder(Protocol):
 
     def plain_linear(self, *linears: LinearSpec) -> GpuLinear: ...
 
+    def router(self, linear: LinearSpec, float32: bool) -> GpuLinear: ...
+
     def experts(self, experts: Sequence[Sequence[LinearSpec]]) -> ExpertWeights: ...
 
     def exact(self, name: str) -> Tensor: ...
@@ -59,7 +61,7 @@ class GpuMoe:
         self.gate = EXPERT_GATES[build.shape.activation] if own is None else Gate(False, own.alpha, own.limit, 1.0)
         self.correction = None if spec.correction is None else build.exact(spec.correction)
         self.act: Callable[[Tensor], Tensor] = GATES[build.shape.activation]
-        self.router = build.plain_linear(spec.router)
+        self.router = build.router(spec.router, spec.float32_scores)
         pairs = [spec.expert(index) for index in range(spec.experts)]
         self.up = build.experts([up for up, _ in pairs])
         self.down = build.experts([[down] for _, down in pairs])

@@ -32,6 +32,9 @@ def test_a_product(dtype: torch.dtype, rows: int, outputs: int, inputs: int, bia
     found = fixed_linear(x, weight, bias)
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    exact = fixed_linear(x, weight, bias, wide=True)
+    assert exact.dtype == torch.float32
+    torch.testing.assert_close(exact.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_products_of_heads() -> None:

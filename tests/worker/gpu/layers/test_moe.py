@@ -23,9 +23,12 @@ from actorserve.actors.model.sharding import shard_shape  # noqa: E402
 from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker.cpu.executor import CpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuBuilder  # noqa: E402
+from actorserve.actors.worker.gpu.layers import moe  # noqa: E402
 from actorserve.actors.worker.gpu.layers.moe import GpuMoe, check_experts  # noqa: E402
-from actorserve.actors.worker.models.sharding import shard  # noqa: E402
+from actorserve.actors.worker.models.sharding import Alone, shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
+from actorserve.kernels.triton.moe.routing import route  # noqa: E402
+from tests.support.models.greedy import reference  # noqa: E402
 
 from ...test_stacked_experts import in_mxfp4  # noqa: E402
 
@@ -92,6 +95,29 @@ def test_experts_in_mxfp4_stay_so(checkpoints: Folders, tmp_path: Path) -> None:
             assert (made.up.format, made.down.format) == ("mxfp4", form)
             total += made(x.to(DEVICE), torch.zeros(4, dtype=torch.int64, device=DEVICE)).cpu()
         torch.testing.assert_close(total, wanted(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_router_of_float32_chooses_as_transformers_does(
+    deterministic: bool, checkpoints: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 scores would be rounded, and often alike: others would be chosen."""
+    folder = checkpoints("deepseek_v2_groups")
+    shape = read_architecture(read_json(folder / "config.json"))
+    read = open_checkpoint(folder, shape)
+    seen: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        moe, "route", lambda scores, *rest: seen.append(route(scores, *rest).chosen) or route(scores, *rest)
+    )
+    build = GpuBuilder(shape, shard(read, shape, Alone(), False), torch.bfloat16, DEVICE, batch_invariant=deterministic)
+    spec = build.layer(1).moe
+    assert spec is not None
+    x = torch.randn(400, shape.hidden_size, generator=torch.Generator().manual_seed(1)).bfloat16()
+    with torch.inference_mode():
+        gate = reference(folder, dtype=torch.bfloat16).model.layers[1].mlp.gate
+        GpuMoe(build, spec)(x.to(DEVICE), torch.zeros(len(x), dtype=torch.int64, device=DEVICE))
+        wanted = gate(x)[2]
+    assert torch.equal(seen[0].cpu().sort(1).values, wanted.int().sort(1).values)
 
 
 @pytest.mark.parametrize(
