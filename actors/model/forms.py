@@ -5,8 +5,10 @@ Such a folder is made of a GGUF file, of params.json in Mistral's own form, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..options.config import Config, ConfigError
 from .cached import file_state, linked_folder, merged
@@ -17,7 +19,10 @@ from .memory.machine import may_have_gpu
 from .mistral.folder import form_of, hub_folder
 from .quantization import AUTO, GGUF
 from .values import read_json
-from .weights.weight_files import tensor_names
+from .weights.places import files_there
+from .weights.weight_files import float_type, tensor_names
+
+UNSAID = "float32"  # what is read of a config.json that names no type
 
 
 def without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
@@ -43,9 +48,18 @@ def as_read(config: Config, folder: Path) -> Path:
     if not (folder / "config.json").exists():
         return folder
     before = read_json(folder / "config.json")
-    elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder))
+    elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder)) | _type_of_weights(config, folder, before)
     if not changes and not elsewhere:
         return folder
     sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}
     whole = merged(before, elsewhere)
     return linked_folder("overridden", [folder], sources, lambda: {"config.json": overridden(whole, changes)})
+
+
+def _type_of_weights(config: Config, folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
+    """`dtype` of a config.json that says none, as gpt-oss' does: that of the weights, as transformers has it."""
+    parts = [part for part in (values, values.get("text_config")) if isinstance(part, dict)]
+    if config.load_format == "dummy" or any(part.get(name) for part in parts for name in ("dtype", "torch_dtype")):
+        return {}
+    found = float_type(files_there(folder))
+    return {} if found in (None, UNSAID) else {"dtype": found}

@@ -101,6 +101,15 @@ def float_on_cpu(config: Config, stored: str) -> str:
     return "bfloat16" if native else "float32"
 
 
+def float_on_gpu(config: Config, stored: str) -> str:
+    """The same on a GPU; `auto` is the type that they are stored in, but bfloat16 for float32, which takes twice the
+    memory and many times as long, and is for checks.
+    """
+    if config.dtype != "auto":
+        return config.dtype
+    return "bfloat16" if stored == "float32" else stored
+
+
 def kv_type_on_cpu(config: Config, computed: str, quantised: bool) -> KVType:
     """--kv-cache-dtype on a CPU; `auto` is the type that a model computes in, but float16 where its weights were
     rounded to fewer bits: that adds next to nothing to what is lost already.

@@ -6,8 +6,6 @@ what their names and rows depend on (names.py).
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +13,7 @@ from ...options.config import Config, ConfigError
 from ..cached import file_state, linked_folder
 from ..values import Values, read_json
 from ..weights.places import OF_MISTRAL
-from ..weights.weight_files import read_files
+from ..weights.weight_files import float_type
 from .config import make_config, make_processors, make_turning
 from .names import MARK
 
@@ -23,7 +21,6 @@ PARAMS = "params.json"
 CONFIG = "config.json"
 ASKING = {"--config-format": "config_format", "--load-format": "load_format"}  # either asks for a form
 FORMS = {"hf": "hf", "safetensors": "hf", "mistral": "mistral"}  # by their values
-DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 VERSION = 1  # of what is made of it
 IN_TEXTS = "language_model."  # what names begin with beside a tower
 
@@ -61,7 +58,7 @@ def hub_folder(folder: Path, form: Form | None) -> Path:
     if (folder / MARK).is_file() or not is_wanted(folder, form):
         return folder
     files = [file_state(folder / name) for name in (PARAMS, CONFIG) if (folder / name).is_file()]
-    dtype = _dtype(folder)
+    dtype = float_type(sorted(folder.glob(f"{OF_MISTRAL}*.safetensors"))) or "bfloat16"
     sources = {"version": VERSION, "of": str(folder), "files": files, "dtype": dtype}
     return linked_folder("mistral", [folder], sources, lambda: _make(folder, dtype))
 
@@ -72,12 +69,3 @@ def _make(folder: Path, dtype: str) -> dict[str, Any]:
     config = make_config(given, dtype, beside)
     prefix = IN_TEXTS if "text_config" in config else ""
     return {CONFIG: config, MARK: {"prefix": prefix, "turning": make_turning(given)}, **make_processors(given)}
-
-
-def _dtype(folder: Path) -> str:
-    """That of most numbers of the files, as far as they are there."""
-    counts: Counter[str] = Counter()
-    for tensor in read_files(sorted(folder.glob(f"{OF_MISTRAL}*.safetensors"))).values():
-        if tensor.dtype in DTYPES:
-            counts[tensor.dtype] += math.prod(tensor.shape)
-    return DTYPES[counts.most_common(1)[0][0]] if counts else "bfloat16"

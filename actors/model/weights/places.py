@@ -68,6 +68,16 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def files_there(folder: Path) -> list[Path]:
+    """The files of safetensors, as far as they are there yet."""
+    index, own = index_of(folder), weight_names(folder)
+    if index is not None and index.name == own.listing:
+        names = index_files(index)
+    else:
+        names = [own.single] if (folder / own.single).exists() else parts_of(folder)
+    return [folder / name for name in names if (folder / name).is_file()]
+
+
 def parts_of(folder: Path) -> list[str]:
     """Files that are together one, by their names; none, where one is missing or several are meant."""
     own = weight_names(folder) is MISTRAL

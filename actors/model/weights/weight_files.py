@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ POINTER = b"version "  # what begins so is no length
 LONGEST_HEADER = 100_000_000  # bytes, as the format has it
 PREFIX = "model."  # of what belongs to the bare model, in a checkpoint that is more than that
 HEADS = (f"{SCORES}.", "v_head.", f"{HEAD}.")
+
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as config.json names them
 
 Homes = dict[str, tuple[Path, str]]
 
@@ -84,6 +87,17 @@ def _hub_names(folder: Path, names: Iterable[str]) -> set[str]:
 def read_files(paths: Iterable[Path]) -> dict[str, StoredTensor]:
     """The same of some files."""
     return {name: tensor for path in paths for name, tensor in _read_header(path)}
+
+
+def float_type(paths: Iterable[Path]) -> str | None:
+    """The type of most floats in some files, as config.json names it; None: there are none. Scales of other numbers do
+    not count, which may be of another type than what is computed in.
+    """
+    counts: Counter[str] = Counter()
+    for name, tensor in read_files(paths).items():
+        if tensor.dtype in FLOATS and "scale" not in name.rpartition(".")[2]:
+            counts[FLOATS[tensor.dtype]] += math.prod(tensor.shape)
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def is_pickled(path: Path) -> bool:

@@ -24,7 +24,13 @@ from .pictures import MediaOptions
 class ModelOptions(MediaOptions, frozen=True, kw_only=True):
     """Which files the model is, and what is made of it."""
 
-    dtype: Annotated[DType, Meta(description="of weights and KV memory; auto is float32 on a CPU")] = "auto"
+    dtype: Annotated[
+        DType,
+        Meta(
+            description="of weights and KV memory; auto is float32 on a CPU, on a GPU that of the model's files, but "
+            "bfloat16 for float32"
+        ),
+    ] = "auto"
     quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "auto"
     model_impl: Annotated[
         ModelImpl,

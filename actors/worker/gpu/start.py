@@ -33,7 +33,7 @@ from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..kept_memory.device import needed
-from ..models.weights import DTYPES, open_head, open_weights
+from ..models.weights import dtype_on_gpu, open_head, open_weights
 from ..start.shared import engines_beside, join_group, request_readers, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
@@ -181,12 +181,9 @@ def check_shape(config: Config, shape: Architecture) -> None:
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
-    """--dtype; `auto` is the type in which the model is stored."""
+    """That in which the model is computed; ConfigError if its weights cannot be kept as options want them."""
     check_quantization(config, shape, on_gpu=True)
-    name = shape.stored_dtype if config.dtype == "auto" else config.dtype
-    if name not in DTYPES:
-        raise ConfigError(f"--dtype auto: the model is stored in {name}; name one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    return dtype_on_gpu(config, shape.stored_dtype)
 
 
 def _load(

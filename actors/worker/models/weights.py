@@ -20,7 +20,7 @@ from ...model.gguf.folder import gguf_tensors
 from ...model.heads.checkpoints import Head
 from ...model.info import ModelInfo, read_json
 from ...model.layers import EMBEDDINGS, HEAD, Kind
-from ...model.memory.machine import dtype_on_cpu
+from ...model.memory.machine import dtype_on_cpu, float_on_gpu
 from ...model.mistral.names import read_mark, turning_of
 from ...model.pipeline.stages import worker_shapes
 from ...model.rope import long_texts
@@ -129,6 +129,16 @@ def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:
     if config.dtype == "auto" and shape.stored_dtype == "bfloat16" and shape.quantization.computes_in is None:
         reason = "multiplies it natively" if name == "bfloat16" else "has no instructions for it (avx512_bf16 or amx)"
         log.info("--dtype auto: %s; the model is bfloat16, and this CPU %s", name, reason)
+    return DTYPES[name]
+
+
+def dtype_on_gpu(config: Config, stored: str) -> torch.dtype:
+    """The same of weights that are stored in this type, on a GPU."""
+    name = float_on_gpu(config, stored)
+    if name not in DTYPES:
+        raise ConfigError(f"--dtype auto: the model is stored in {name}; name one of {', '.join(DTYPES)}")
+    if name != stored and config.dtype == "auto":
+        log.info("--dtype auto: %s; the model is stored in %s, in which --dtype %s computes", name, stored, stored)
     return DTYPES[name]
 
 

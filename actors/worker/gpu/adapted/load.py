@@ -27,7 +27,7 @@ from ...adapter.hooks import Unfit
 from ...adapter.load import Adapted, WeightTypes, describe_adapted, read_model, stored_dtype
 from ...adapter.probe import Traits
 from ...adapter.rotations import settle
-from ...models.weights import DTYPES
+from ...models.weights import dtype_on_gpu
 from ..memory import device_memory
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape
@@ -77,16 +77,12 @@ def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> De
 
 
 def _types(config: Config, info: ModelInfo, found: Adapted) -> WeightTypes:
-    """All weights become floats: of the type that they are stored in, or that --dtype names."""
-    name: str = config.dtype
-    if name == "auto":
-        stored = stored_dtype(found.config)
-        name = "float32" if stored == "None" else stored
-    if name not in DTYPES:
-        raise ConfigError(f"--dtype auto: the model is stored in {name}; name one of {', '.join(DTYPES)}")
+    """All weights become floats."""
+    stored = stored_dtype(found.config)
+    dtype = dtype_on_gpu(config, "float32" if stored == "None" else stored)
     path = Path(info.folder) / "config.json"
     _, kept = weights_method(Values(path, read_json(path)), config.quantization)
-    return WeightTypes(DTYPES[name], NONE, kept, mixed=False)
+    return WeightTypes(dtype, NONE, kept, mixed=False)
 
 
 def _count(shell: nn.Module) -> int:

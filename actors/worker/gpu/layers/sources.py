@@ -14,6 +14,7 @@ from actorserve.kernels.triton.quantised_kv import supported
 
 from ....model.architecture import Architecture
 from ....model.info import ModelInfo
+from ....model.memory.machine import float_on_gpu
 from ....model.quantization import METHODS, NONE
 from ....options.config import Config, ConfigError
 from ....options.objects.speculative import count_drafts
@@ -47,7 +48,7 @@ def few_bits(
         )
     if stored is not None:
         kind = shape.quantization.name if not stays else "gguf" if shape.stored is None else shape.stored.name
-        log.info("%s: %s", kind, stored.words(shape.stored_dtype if config.dtype == "auto" else config.dtype))
+        log.info("%s: %s", kind, stored.words(float_on_gpu(config, shape.stored_dtype)))
 
 
 def check_rounded_inputs(config: Config, dtype: torch.dtype, device: torch.device) -> None:

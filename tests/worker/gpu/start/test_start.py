@@ -190,6 +190,9 @@ def test_memory_that_is_still_being_freed(
 def test_types() -> None:
     assert choose_dtype(make_config({}), SHAPE) is torch.bfloat16
     assert choose_dtype(make_config({"dtype": "float32"}), SHAPE) is torch.float32
+    exact = msgspec.structs.replace(SHAPE, stored_dtype="float32")
+    assert choose_dtype(make_config({}), exact) is torch.bfloat16, "float32 is for checks"
+    assert choose_dtype(make_config({"dtype": "float32"}), exact) is torch.float32
     with pytest.raises(ConfigError, match="float64"):
         choose_dtype(make_config({}), msgspec.structs.replace(SHAPE, stored_dtype="float64"))
     device = torch.device("cpu")
