@@ -1,7 +1,8 @@
 """Sounds to write down: decoded, cut into windows, made features of, and the tokens with which the decoder begins.
 
 The last file is kept decoded: it is asked for twice, first how many windows it has and then for these. Who is begun
-anew in between decodes it again, to the same windows.
+anew in between decodes it again, to the same windows. Of more files it is known where their windows lie: the successor
+of a frontend asks again, and nobody takes the slots of an hour of sound back before it has the answer.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from .templates.escaping import longest_of
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+MOST_MEASURED = 64  # files
+
 
 class Hearer:
     """Of one model that listens."""
@@ -44,10 +47,10 @@ class Hearer:
         self._beat = beat
         self._mel: LogMel | None = None
         self._last: tuple[bytes, np.ndarray, list[tuple[int, int]]] | None = None
+        self._measured: dict[bytes, tuple[float, list[tuple[float, float]]]] = {}  # the one used last at the end
 
-    def _heard(self, data: bytes) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    def _heard(self, data: bytes, name: bytes) -> tuple[np.ndarray, list[tuple[int, int]]]:
         """Samples and windows of a file. SoundError says why there are none."""
-        name = blake2b(data, digest_size=16).digest()
         if self._last is None or self._last[0] != name:
             self._last = None
             samples = decode(data, self._speech.rate, self._beat)
@@ -56,16 +59,22 @@ class Hearer:
 
     def measure(self, data: bytes) -> tuple[float, list[tuple[float, float]]]:
         """(seconds, begin and end of each window in seconds)."""
-        samples, windows = self._heard(data)
-        rate = self._speech.rate
-        return len(samples) / rate, [(start / rate, end / rate) for start, end in windows]
+        name, rate = _name_of(data), self._speech.rate
+        found = self._measured.pop(name, None)
+        if found is None:
+            samples, windows = self._heard(data, name)
+            found = len(samples) / rate, [(start / rate, end / rate) for start, end in windows]
+        self._measured[name] = found
+        if len(self._measured) > MOST_MEASURED:
+            del self._measured[next(iter(self._measured))]
+        return found
 
     def features(self, data: bytes, windows: Sequence[int]) -> list[np.ndarray]:
         """Of these windows."""
         speech = self._speech
         if self._mel is None:
             self._mel = LogMel(speech.mels, speech.n_fft, speech.hop, speech.rate, speech.samples)
-        samples, places = self._heard(data)
+        samples, places = self._heard(data, _name_of(data))
         return [self._of_window(self._mel, samples[slice(*places[window])]) for window in windows]
 
     def _of_window(self, mel: LogMel, samples: np.ndarray) -> np.ndarray:
@@ -109,3 +118,7 @@ class Hearer:
         added = self._tokenizer.get_added_tokens_decoder().items()
         names = {token.content for number, token in added if number >= self._speech.end and len(token.content) > 1}
         return re.compile(f"(?={longest_of(names) or '(?!)'})")
+
+
+def _name_of(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()

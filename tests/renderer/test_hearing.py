@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -13,6 +14,7 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Rendition
 from actorserve.actors.protocol.topics.prompts import SoundPrompt
+from actorserve.actors.renderer import hearing as module
 from actorserve.actors.renderer.hearing import Hearer
 from tests.support.models.sounds.whispers import SPECIAL, TIMES, write_whisper
 
@@ -62,3 +64,23 @@ def test_whoever_goes_on_can_read_which_language_was_asked_for(bench: Bench, lan
 def test_other_text_has_the_tokens_that_it_always_has(bench: Bench) -> None:
     text = "the quick brown fox"
     assert bench.begun(text)[0] == bench.tokenizer.encode(f" {text}", add_special_tokens=False).ids
+
+
+def test_who_asks_again_about_a_sound_waits_for_no_decoding(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a frontend's successor does, when others were heard meanwhile; of old ones nothing is known any more."""
+    decoded: list[bytes] = []
+
+    def decode(data: bytes, rate: int, beat: object) -> np.ndarray:
+        decoded.append(data)
+        return np.zeros(rate * int(data), np.float32)
+
+    monkeypatch.setattr(module, "decode", decode)
+    monkeypatch.setattr(module, "MOST_MEASURED", 2)
+    hearer = Hearer(bench.tokenizer, bench.encoder, bench.spec, 8)
+    first = hearer.measure(b"3")
+    assert first[0] == 3 and hearer.measure(b"5")[0] == 5
+    assert hearer.measure(b"3") == first and decoded == [b"3", b"5"]
+    assert len(hearer.features(b"3", [0])) == 1 and decoded == [b"3", b"5", b"3"]
+    hearer.measure(b"7")
+    hearer.measure(b"5")
+    assert decoded[3:] == [b"7", b"5"]
