@@ -16,7 +16,8 @@ from typing import Any
 from ...options.choices import TokenizerMode
 from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
-from ..tokenizers.tokenizer_files import SPECIAL_NAMES, read_template, template_files
+from ..mistral.chat_template import make_template
+from ..tokenizers.tokenizer_files import SPECIAL_NAMES, TEMPLATE, read_template, template_files, templates_in
 from ..values import read_json
 from .byte_ranks import from_tekken, from_tiktoken, looks_like_tiktoken, tekken_names
 from .numbered import Source, from_numbered, numbering_of
@@ -35,9 +36,10 @@ NUMBERED = (  # SentencePiece's of classes that number pieces in ways of their o
 )
 FORMS = (
     f"{FAST}, {MODEL}, spiece.model, sentencepiece.bpe.model, spm.model, source.spm with vocab.json, *.tiktoken, "
-    f"tiktoken.model, vocab.json with merges.txt, vocab.txt, {TEKKEN}"
+    f"tiktoken.model, vocab.json with merges.txt, vocab.txt, {TEKKEN}, {MODEL}.v…"
 )
-VERSION = 3  # of what is made
+NUMBERED_NAME = re.compile(rf"{re.escape(MODEL)}\.(v\d+)(?:m\d+)?")  # of Mistral's; m: it sees, too
+VERSION = 4  # of what is made
 LARGEST = 64 << 20  # bytes of a file
 Made = tuple[dict[str, Any], dict[str, str]]  # tokenizer.json; bos_token and others
 
@@ -82,7 +84,19 @@ def make(files: list[Path]) -> dict[str, str]:
         FAST: json.dumps({"version": "1.0", "truncation": None, "padding": None} | made, ensure_ascii=False),
         "tokenizer_config.json": json.dumps(config, ensure_ascii=False),
     }
-    return texts | {str(path.relative_to(folder)): read_template(path) for path in template_files(folder)}
+    texts |= {str(path.relative_to(folder)): read_template(path) for path in template_files(folder)}
+    if (template := _template(files[0], made)) is not None and not templates_in(folder, sees=True):
+        texts[TEMPLATE] = template
+    return texts
+
+
+def _template(file: Path, made: dict[str, Any]) -> str | None:
+    """That of Mistral's own vocabularies, for which its library writes prompts."""
+    numbered = NUMBERED_NAME.fullmatch(file.name)
+    if file.name != TEKKEN and numbered is None:
+        return None
+    version = read_json(file)["config"].get("version") if numbered is None else numbered[1]
+    return make_template(version, {token["content"] for token in made["added_tokens"]})
 
 
 def _source(folder: Path, mode: TokenizerMode) -> list[Path]:
@@ -91,14 +105,15 @@ def _source(folder: Path, mode: TokenizerMode) -> list[Path]:
     def there(*names: str) -> list[Path]:
         return [folder / name for name in names] if all((folder / name).exists() for name in names) else []
 
+    numbers = sorted(folder.glob(f"{MODEL}.v*"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+    of_mistral = there(TEKKEN) or numbers[-1:]
     if mode == "mistral":
-        numbered = sorted(folder.glob(f"{MODEL}.v*"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
-        return there(TEKKEN) or numbered[-1:] or there(MODEL)
+        return of_mistral or there(MODEL)
     fast = there(FAST) if mode != "slow" else []
     ranks = sorted(folder.glob("*.tiktoken"))[:1] or there("tiktoken.model")
     words = there("vocab.json", "merges.txt") or there("vocab.txt")
     numbered = next(filter(None, (there(*names) for names in NUMBERED)), [])
-    return fast or there(MODEL) or numbered or ranks or words or (there(TEKKEN) if mode == "auto" else [])
+    return fast or there(MODEL) or numbered or ranks or words or (of_mistral if mode == "auto" else [])
 
 
 def _made_apart(files: list[Path]) -> dict[str, str]:

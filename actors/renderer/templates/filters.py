@@ -59,6 +59,15 @@ def tojson(
 
 
 @pass_context
+def fromjson(context: Context, value: str) -> Any:
+    """What a text is as JSON, or the text: Mistral's library writes results of tools so. No larger than the text."""
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+@pass_context
 def join(context: Context, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> Any:
     if attribute is not None:
         value = map(make_attrgetter(context.environment, attribute), value)
@@ -122,6 +131,7 @@ BOUNDED: dict[str, Filter] = {
     "batch": batch,
     "center": center,
     "format": format_filter,
+    "fromjson": fromjson,
     "indent": indent,
     "join": join,
     "replace": replace,
