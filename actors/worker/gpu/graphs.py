@@ -27,7 +27,8 @@ from tqdm import tqdm
 # since each takes memory, and above the largest a step takes so long that Python is not what it waits for.
 USUAL = (1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 513, 32))
 TOKENS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-# Rows that are none are programs that leave at once, a few µs a layer for all of 256: so there are two classes.
+# Rows that are none are programs that leave at once, a few µs a layer for all of 256, and several times as many where
+# keys of chunks are divided: so there are classes of few and of many.
 FEW_DECODING, FEW_CHUNKS, MOST_CHUNKS = 32, 8, 64
 MEASURED = 4  # graphs of which a mean is taken
 
@@ -60,8 +61,8 @@ def mixed_sizes(rows: int, tokens: int, drafts: bool = False) -> list[StepSize]:
     """The sizes of graphs for steps with prompts, ascending, where a step has so many rows and tokens at most, and all
     rows may have `drafts`, and so several tokens."""
     largest = min(tokens, TOKENS[-1])
-    classes = [(min(FEW_DECODING, rows), min(FEW_CHUNKS, rows)), (rows, min(MOST_CHUNKS, rows))]
-    classes += [(rows, rows)] if drafts else []
+    few, many = min(FEW_CHUNKS, rows), min(MOST_CHUNKS, rows)
+    classes = [(min(FEW_DECODING, rows), few), (rows, few), (rows, many), *([(rows, rows)] if drafts else [])]
     counts = {count for count in TOKENS if count < largest} | {largest}
     return sorted({StepSize(count, min(one, count), min(other, count)) for count in counts for one, other in classes})
 

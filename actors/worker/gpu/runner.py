@@ -271,7 +271,7 @@ class GpuRunner:
         """What a step of this size is, whose inputs are made; `keys`: such as are read."""
         n = size.rows
         begins = self._at.starts[size.decoding : n + 1].int() if size.chunks else None
-        beside = None if begins is None else scratch.of_chunks(size.tokens, keys)
+        beside = None if begins is None else scratch.of_chunks(size.tokens, size.chunks, keys)
         own = scratch.of(max(1, size.decoding))
         return GpuBatch(self._inputs.part(n, size.tokens), size.decoding, begins, own, beside)
 

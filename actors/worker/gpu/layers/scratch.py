@@ -17,10 +17,10 @@ from actorserve.kernels.triton.attention.tiles import Scratch
 
 from ....model.architecture import Architecture
 from ....model.memory.kv import LayerAttention
-from ..graphs import size_for
+from ..graphs import FEW_CHUNKS, size_for
 
 PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
-FEW_ROWS = 2  # that a step with prompts is taken to have when their keys are divided
+FEW_ROWS = 2  # that a step with room for FEW_CHUNKS is taken to have when their keys are divided
 
 
 def processors_of(device: torch.device) -> int:
@@ -63,8 +63,8 @@ class SplitScratch:
         partial = self._partial[: count * width].view(rows, heads, splits, width)
         return Scratch(partial, self._sums[:count].view(rows, heads, splits))
 
-    def of_chunks(self, tokens: int, keys: Tensor) -> Scratch | None:
-        """For chunks of so many tokens, if their keys, such as lie in `keys`, are to be divided."""
-        heads = self._layer.heads
-        splits = paged_prefill.split_count(tokens, FEW_ROWS, heads, keys, self._longest, self.processors)
+    def of_chunks(self, tokens: int, chunks: int, keys: Tensor) -> Scratch | None:
+        """For so many chunks of so many tokens, if their keys, such as lie in `keys`, are to be divided."""
+        heads, rows = self._layer.heads, FEW_ROWS if chunks <= FEW_CHUNKS else chunks
+        splits = paged_prefill.split_count(tokens, rows, heads, keys, self._longest, self.processors)
         return Scratch.of(tokens, heads, self._layer.value_dim, splits, self._device) if splits > 1 else None

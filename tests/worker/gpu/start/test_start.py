@@ -17,6 +17,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
 
 from actorserve.actors.model.architecture import Architecture
+from actorserve.actors.model.checks import device as checked
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.model.shapes import MoeShape
 from actorserve.actors.options.config import ConfigError, make_config
@@ -79,17 +80,17 @@ def test_a_step_takes_the_next_larger_graph() -> None:
 
 def test_sizes_of_graphs_for_prompts() -> None:
     sizes = mixed_sizes(256, 8192)
-    assert len(sizes) <= 24 and sizes == sorted(sizes), "their number is bounded, whatever the options are"
+    assert len(sizes) <= 36 and sizes == sorted(sizes), "their number is bounded, whatever the options are"
     assert {size.tokens for size in sizes} == {16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048}
     assert all(size.decoding <= size.tokens and size.chunks <= 64 for size in sizes), "rows are within the tokens"
     assert max(size.tokens for size in mixed_sizes(256, 700)) == 700
     assert mixed_sizes(3, 12) == [(12, 3, 3)], "one class where all rows are few"
     assert smallest(sizes, StepSize(17, 1, 1)) == (32, 32, 8)
-    assert smallest(sizes, StepSize(600, 33, 1)) == (768, 256, 64), "more rows that decode"
+    assert smallest(sizes, StepSize(600, 33, 1)) == (768, 256, 8), "more rows that decode"
     assert smallest(sizes, StepSize(600, 1, 9)) == (768, 256, 64), "more chunks"
     assert smallest(sizes, StepSize(2048, 256, 64)) == (2048, 256, 64)
     assert smallest(sizes, StepSize(2049, 1, 1)) is smallest(sizes, StepSize(500, 1, 65)) is None
-    assert len(mixed_sizes(4096, 1 << 20)) <= 24
+    assert len(mixed_sizes(4096, 1 << 20)) <= 36 and len(mixed_sizes(4096, 1 << 20, True)) <= 48
 
 
 @pytest.mark.parametrize(
@@ -254,6 +255,22 @@ def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
         uses_gpu(make_config({"device": "cuda"}))
 
 
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_driver_of_whose_gpus_torch_finds_none(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """A worker that begins again behind an error of its GPU is no CPU's of a sudden."""
+
+    def init() -> None:
+        raise RuntimeError("No CUDA GPUs are available\nand more")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    monkeypatch.setattr(checked, "may_have_gpu", lambda: True)
+    words = rf"^--device {device}: .*torch finds no GPU \(No CUDA GPUs are available\);.*--device cpu computes on the CPU$"
+    with pytest.raises(ConfigError, match=words):
+        uses_gpu(make_config({"device": device}))
+    assert not uses_gpu(make_config({"device": "cpu"}))
+
+
 @pytest.mark.parametrize(("capability", "hip", "said"), [((7, 5), None, "7.5"), ((9, 0), "6.4", "ROCm")])
 def test_gpus_that_kernels_do_not_run_on(
     capability: tuple[int, int], hip: str | None, said: str, monkeypatch: pytest.MonkeyPatch
@@ -272,6 +289,7 @@ def test_gpus_that_kernels_do_not_run_on(
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5) if index else (8, 0))
     assert uses_gpu(make_config({})), "the other one is not used"
+    assert uses_gpu(make_config({}), first=0) and not uses_gpu(make_config({}), first=1), "that of another model"
 
 
 @pytest.mark.parametrize(("cores", "engines", "threads"), [(16, 1, 4), (16, 2, 2), (3, 1, 1)])

@@ -1,0 +1,60 @@
+"""How many programs attention is, in graphs that have room for more rows than a step has."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before kernels are imported
+
+from actorserve.actors.model.architecture import Architecture
+from actorserve.actors.model.rope import Rope
+from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes, smallest
+from actorserve.actors.worker.gpu.layers import scratch
+from actorserve.actors.worker.gpu.layers.scratch import SplitScratch
+from actorserve.kernels.pages import Scoring
+from actorserve.kernels.triton.attention.paged_prefill import configuration
+
+CPU = torch.device("cpu")
+SHAPE = Architecture(  # of 8 billion weights
+    vocab_size=128256,
+    hidden_size=4096,
+    intermediate_size=14336,
+    heads=32,
+    kv_heads=8,
+    head_dim=128,
+    norm_eps=1e-6,
+    windows=(None,),
+    rope=Rope(),
+)
+PROCESSORS = 132
+
+
+@pytest.mark.parametrize(("decoding", "tokens", "chunks"), [(40, 20, 1), (100, 28, 2), (200, 300, 3), (60, 64, 20)])
+def test_chunks_beside_many_rows_are_few_programs(
+    decoding: int, tokens: int, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that find nothing to do are not a multiple of what runs at a time."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    size = smallest(mixed_sizes(256, 8192), StepSize(decoding + tokens, decoding, chunks))
+    assert size is not None
+    keys = torch.empty(1, SHAPE.kv_heads, 16, SHAPE.head_dim, dtype=torch.bfloat16)
+    divided = SplitScratch(SHAPE, 32768, [256], CPU).of_chunks(size.tokens, size.chunks, keys)
+    splits = 1 if divided is None else divided.partial.shape[2]
+    options, _ = configuration(keys.dtype, keys, SHAPE.heads, Scoring(1.0))
+    programs = (size.tokens // options["TOKENS"] + size.chunks + 1) * SHAPE.kv_heads * options["PARTS"] * splits
+    assert programs < 5 * PROCESSORS, (size, splits)
+
+
+def test_the_next_turn_of_a_chat_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few tokens behind a long context, beside however many rows."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    keys = torch.empty(1, SHAPE.kv_heads, 16, SHAPE.head_dim, dtype=torch.bfloat16)
+    for decoding in (3, 40, 200):
+        size = smallest(mixed_sizes(256, 8192), StepSize(decoding + 20, decoding, 1))
+        assert size is not None and size.chunks == 8
+        made = SplitScratch(SHAPE, 32768, [256], CPU).of_chunks(size.tokens, size.chunks, keys)
+        assert (made is None) == (decoding == 200)
