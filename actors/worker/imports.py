@@ -36,6 +36,8 @@ def import_late(config: Config) -> None:
     if config.worker != "model":
         return
     import_early()
-    on_gpu = ("gpu.start", "gpu.runner", "gpu.actor") if uses_gpu(config) else ()
+    import torch
+
+    on_gpu = ("gpu.start", "gpu.runner", "gpu.actor") if torch.cuda.is_available() and uses_gpu(config) else ()
     for name in ("pooling.start", "encoder_decoder.start", *on_gpu):
         importlib.import_module(f".{name}", __package__)

@@ -30,7 +30,8 @@ def load(context: Context) -> WorkerActor:
         from ..encoder_decoder import start as reading_start
 
         return reading_start.start(context)
-    on_gpu = uses_gpu(context.config)
+    first = context.system.first_device(context.served.engines[0])
+    on_gpu = uses_gpu(context.config, first)
     own = None if on_gpu else make_worker(context.config, context.spec.index)
     check_options(context.config, on_gpu)
     if on_gpu and len(context.system.models) > 1:
@@ -41,7 +42,7 @@ def load(context: Context) -> WorkerActor:
     if not on_gpu:
         from . import cpu
 
-        if (reason := why_no_gpu(context.config)) and speaks_for_all(context):
+        if (reason := why_no_gpu(context.config, first)) and speaks_for_all(context):
             context.log.warning("computing on the CPU: %s", reason)
 
         return cpu.start(context, own)
@@ -51,23 +52,39 @@ def load(context: Context) -> WorkerActor:
     return gpu_start.start(context)
 
 
-def uses_gpu(config: Config) -> bool:
-    """--device; ConfigError if it wants what is not there."""
+def uses_gpu(config: Config, first: int = 0) -> bool:
+    """--device; ConfigError if it wants what is not there, or there is a driver, of whose GPUs torch finds none: a
+    worker that begins again would go on with other numbers, and more slowly than anybody expects. `first` of the GPUs
+    is this model's.
+    """
     import torch
 
-    if config.device == "cuda":
-        check_gpu(config)
+    may_be = check_gpu(config)
     if config.device == "cpu" or not torch.cuda.is_available():
-        if config.device == "cuda":
-            raise ConfigError("--device cuda: torch finds no GPU here (nvidia-smi and torch.version.cuda may say why)")
+        if may_be:
+            raise ConfigError(
+                f"--device {config.device}: there is a driver here, and torch finds no GPU ({_why_not_found()}); "
+                "nvidia-smi and CUDA_VISIBLE_DEVICES may say more; --device cpu computes on the CPU"
+            )
         return False
-    reason = why_no_gpu(config)
+    reason = why_no_gpu(config, first)
     if reason and config.device == "cuda":
         raise ConfigError(f"--device cuda: {reason}")
     return not reason
 
 
-def why_no_gpu(config: Config) -> str:
+def _why_not_found() -> str:
+    """In torch's words, or CUDA's."""
+    import torch
+
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return str(error).partition("\n")[0]
+    return f"made for CUDA {torch.version.cuda}"
+
+
+def why_no_gpu(config: Config, first: int = 0) -> str:
     """What keeps the kernels from running on the GPUs that torch finds; nothing, if they can, or there is none."""
     import torch
 
@@ -75,7 +92,7 @@ def why_no_gpu(config: Config) -> str:
         return ""
     if torch.version.hip is not None:
         return "this torch is ROCm's, and the kernels are for CUDA"
-    for index in range(min(torch.cuda.device_count(), config.workers * config.local_engines)):
+    for index in range(first, min(torch.cuda.device_count(), first + config.workers * config.local_engines)):
         capability = torch.cuda.get_device_capability(index)
         if capability < OLDEST_GPU:
             name = f"{torch.cuda.get_device_name(index)} has compute capability {capability[0]}.{capability[1]}"
