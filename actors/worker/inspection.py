@@ -129,7 +129,7 @@ def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
     from .adapter.facts import weight_bytes as bytes_of
     from .encoder_decoder.load import describe_encoder_decoder, types_of
 
-    check_options(config, uses_gpu(config))
+    check_options(config, on_gpu=False)
     found, kv, shell = describe_encoder_decoder(config, model)
     dtype, method = types_of(config, model, found)
     name = str(dtype).removeprefix("torch.")

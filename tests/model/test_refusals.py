@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from actorserve.actors.model.checks import device
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
+from actorserve.actors.model.memory import machine
 from actorserve.actors.model.vision.refused import BY_NAME, END, PUBLISHED_AGAIN, REASONS, check_kind
 from actorserve.actors.model.vision.texts import KINDS, TEXTS_ALONE
 from actorserve.actors.options.config import Config, ConfigError, make_config
@@ -98,6 +100,16 @@ def test_it_is_said_at_once_and_code_beside_weights_may_serve_it(changed: Callab
         check_kind({"architectures": ["Janus" + END], "auto_map": {}}, trust_remote_code=False)
 
 
+@pytest.mark.parametrize("values", [ENCODER, BERT])
+def test_what_a_cpu_computes_is_served_whatever_gpu_there_is(
+    values: dict[str, Any], changed: Callable[[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = changed(values)
+    for module in (device, machine):
+        monkeypatch.setattr(module, "may_have_gpu", lambda: True)
+    assert find_model(config_of(folder, device="auto"))
+
+
 @pytest.mark.parametrize(
     ("values", "options", "said", "instead"),
     [
@@ -112,6 +124,7 @@ def test_it_is_said_at_once_and_code_beside_weights_may_serve_it(changed: Callab
         (BERT | {"quantization_config": {"quant_method": "fp8"}}, {}, "quantised weights", "in floats is"),
         (ENCODER, {"tensor_parallel_size": 2}, "--tensor-parallel-size: not with an encoder", "leave the option out"),
         (ENCODER, {"deterministic": True}, "--deterministic: not with an encoder", "leave the option out"),
+        (ENCODER, {"device": "cuda"}, "--device cuda: not with an encoder", "on a CPU; leave the option out"),
     ],
 )
 def test_an_option_that_a_model_cannot_have(

@@ -96,8 +96,6 @@ def _check_adapted_on_gpu(config: Config, model: ModelInfo) -> None:
     They compute in floats, as they are: what replaces their products is the CPU's.
     """
     name = model.architecture
-    if model.encoder is not None:
-        raise ConfigError(f"model: {name} reads and writes, which is computed on a CPU only (--device cpu)")
     if model.vision is not None:
         raise vision_on_gpu(model)
     given = read_speculative(config)

@@ -71,7 +71,7 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
         check_pooling(config, model, model.pooling)
         return
     if model.encoder is not None:
-        check_adapted(config, model)
+        check_adapted(config, model, on_gpu=False)
         if model.encoder.speech is not None and not can_decode():
             raise ConfigError(f"model: {model.architecture} listens: {MISSING}")
         return
