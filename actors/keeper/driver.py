@@ -111,7 +111,12 @@ class Driver:
             self._call("cuMemAddressFree", pointer, SIZE(size))
             raise
         access = Access(Location(ON_DEVICE, device), READ_WRITE)
-        self._call("cuMemSetAccess", pointer, SIZE(size), ctypes.byref(access), SIZE(1))
+        try:
+            self._call("cuMemSetAccess", pointer, SIZE(size), ctypes.byref(access), SIZE(1))
+        except DriverError:
+            self._call("cuMemUnmap", pointer, SIZE(size))
+            self._call("cuMemAddressFree", pointer, SIZE(size))
+            raise
         return pointer.value
 
     def release(self, handle: int) -> None:

@@ -73,5 +73,9 @@ int cuMemSetAccess(uint64_t at, size_t size, const access_desc *wish, size_t cou
     if (count != 1 || wish->place.type != 1 || wish->flags != 3) return INVALID;
     return mprotect((void *)at, size, PROT_READ | PROT_WRITE) ? INVALID : OK;
 }
+int cuMemUnmap(uint64_t at, size_t size) {
+    void *place = mmap((void *)at, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return place == MAP_FAILED ? INVALID : OK;
+}
 int cuMemAddressFree(uint64_t at, size_t size) { return munmap((void *)at, size) ? INVALID : OK; }
 int cuMemRelease(unsigned long long handle) { return close((int)handle) ? INVALID : OK; }

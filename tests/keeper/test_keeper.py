@@ -243,6 +243,33 @@ def test_a_life_says_since_when_its_memory_is_the_same(keeper: Keeper, file: int
     assert not found.since
 
 
+@pytest.mark.parametrize("found", [False, True])
+@pytest.mark.parametrize("call", ["cuMemMap", "cuMemSetAccess"])
+def test_memory_that_cannot_be_mapped_is_free_for_torch(
+    keeper: Keeper, file: int, monkeypatch: pytest.MonkeyPatch, call: str, found: bool
+) -> None:
+    """Be it new, or an earlier life's; nothing of it stays mapped here."""
+    pytest.importorskip("triton")
+    from actorserve.actors.worker.gpu.kept import KeptOnDevice
+
+    if found:
+        assert KeptOnDevice(context_of(keeper, file, 3), DEVICE, True, "what").begin(7, SIZE)
+    context, real, undone = context_of(keeper, file, 4), Driver._call, list[str]()
+
+    def fails(driver: Driver, name: str, *given: object) -> None:
+        if name == call:
+            raise DriverError(f"{name}: error 1")
+        undone.extend([name] if name in ("cuMemUnmap", "cuMemAddressFree") else [])
+        real(driver, name, *given)
+
+    monkeypatch.setattr(Driver, "_call", fails)
+    kept = KeptOnDevice(context, DEVICE, True, "what")
+    assert not kept.found(None) and not keeper.memories.bytes
+    assert kept.begin(7, SIZE) is None and not context.kept_since
+    assert not keeper.memories.bytes, "the keeper has let go of it"
+    assert undone == (["cuMemUnmap"] if call == "cuMemSetAccess" else []) + ["cuMemAddressFree"]
+
+
 def test_without_a_keeper_memory_goes_with_its_process(
     keeper: Keeper, file: int, caplog: pytest.LogCaptureFixture
 ) -> None:

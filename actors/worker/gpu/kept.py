@@ -9,7 +9,7 @@ import torch
 from ...model.memory.kv_memory import KVMemory
 from ...protocol.sockets.keeper_wire import KEEPER, Weigh, ask
 from ...runtime.process import Context
-from ..kept_memory.device import DeviceMemory, DriverError
+from ..kept_memory.device import DeviceMemory, DriverError, drop
 from ..kept_memory.file import KeptMemory, digest_of
 from ..start.shared import speaks_for_all
 from ..tensor_parallel import TensorParallelGroup
@@ -39,8 +39,10 @@ class KeptOnDevice:
             self._cannot(error)
 
     def _cannot(self, error: Exception) -> None:
-        self._memory = None
-        self._context.log.error("--keep-kv: KV memory is not kept: %s", error)
+        """What the keeper has made is free again, since torch's memory is to be where it was."""
+        context, self._memory = self._context, None
+        context.log.error("--keep-kv: KV memory is not kept: %s", error)
+        drop(context.files[KEEPER], context.spec.name, context.log)
 
     def found(self, group: TensorParallelGroup | None) -> int:
         """How many blocks an earlier life has left, to all of the group; 0: none, and nothing is kept from here on."""
