@@ -16,6 +16,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 NAMES = (  # of the hub, and of this form
+    (r"vision_tower\.", "vision_encoder."),
+    (r"attention\.([qkvo])_proj", r"attention.w\1"),
+    (r"feed_forward\.gate_proj", "feed_forward.w1"),
+    (r"feed_forward\.down_proj", "feed_forward.w2"),
+    (r"feed_forward\.up_proj", "feed_forward.w3"),
+    (r"multi_modal_projector\.linear_1", "vision_language_adapter.w_in"),
+    (r"multi_modal_projector\.linear_2", "vision_language_adapter.w_out"),
+    (r"multi_modal_projector\.patch_merger\.", "patch_merger."),
+    (r"multi_modal_projector\.norm", "pre_mm_projector_norm"),
+    (r"^language_model\.", ""),
     (r"model\.layers\.", "layers."),
     (r"model\.embed_tokens\.", "tok_embeddings."),
     (r"model\.norm\.", "norm."),
@@ -44,7 +54,9 @@ def convert(folder: Path, into: Path, parts: int = 1, tokenizer: bool = True, **
 
 
 def params_of(config: dict[str, Any]) -> dict[str, Any]:
-    """params.json of a config.json of texts."""
+    """params.json of a config.json."""
+    if "text_config" in config:
+        return params_of(config["text_config"]) | {"vision_encoder": _seeing(config)}
     rope, heads = config.get("rope_parameters") or {}, config["num_attention_heads"]
     found: dict[str, Any] = {
         "dim": config["hidden_size"],
@@ -70,16 +82,31 @@ def params_of(config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _seeing(config: dict[str, Any]) -> dict[str, Any]:
+    """What a model sees by."""
+    vision, merge = config["vision_config"], config.get("spatial_merge_size")
+    names = "hidden_size num_channels image_size patch_size intermediate_size num_hidden_layers num_attention_heads"
+    found = {name: vision[name] for name in names.split()}
+    found |= {"rope_theta": vision["rope_parameters"]["rope_theta"], "image_token_id": config["image_token_index"]}
+    found |= {"adapter_bias": config["multimodal_projector_bias"]}
+    merged = {"mm_projector_id": "patch_merge", "spatial_merge_size": merge, "add_pre_mm_projector_layer_norm": True}
+    return found | (merged if merge else {})
+
+
 def tensors_of(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
     """All of a checkpoint, with this form's names and rows."""
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    text = config.get("text_config", config)
+    heads = {"layers": text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]}
+    if (vision := config.get("vision_config")) is not None:
+        heads["vision_encoder"] = vision["hidden_size"] // vision["num_attention_heads"]
     found = {}
     for file in folder.glob("*.safetensors"):
         for hub, tensor in load_file(file).items():
             name = hub
             for pattern, own in NAMES:
                 name = re.sub(pattern, own, name)
-            found[name] = paired(tensor, head) if re.search(r"attention\.w[qk]\.", name) else tensor
+            turns = re.search(r"attention\.w[qk]\.", name)
+            found[name] = paired(tensor, heads[name.partition(".")[0]]) if turns else tensor
     return found
 
 
