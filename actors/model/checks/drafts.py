@@ -42,6 +42,8 @@ def find_draft_model(config: Config, model: ModelInfo) -> tuple[Config, ModelInf
         model=given.model,
         revision=None,
         tokenizer=None,
+        config_format="auto",
+        load_format="dummy" if config.load_format == "dummy" else "auto",
         max_model_len=None,
         deterministic=False,  # no draft changes a token, whatever its bits
         enable_expert_parallel=False,

@@ -78,6 +78,11 @@ def test_a_form_that_is_not_there_is_refused(own: Path, folder: Path) -> None:
     assert both.startswith("--config-format mistral: --load-format safetensors asks for another form")
 
 
+def test_a_draft_model_is_of_the_form_that_it_has(own: Path) -> None:
+    drafts = {"method": "draft_model", "model": str(DEMO_FOLDER), "num_speculative_tokens": 2}
+    assert find(own, config_format="mistral", load_format="mistral", speculative_config=json.dumps(drafts))
+
+
 def test_weights_that_are_missing(own: Path) -> None:
     (own / WEIGHTS).unlink()
     assert "has neither consolidated.safetensors nor consolidated.safetensors.index.json" in refusal(own)
