@@ -225,7 +225,13 @@ def test_two_servers(server: Server, another: Callable[[], Server]) -> None:
         ([(1, 10)], 7, r"process id 7; there are port 1 \(pid 10\)"),
     ],
 )
-def test_which_server(servers: list[tuple[int, int]], wanted: int | None, chosen: tuple[int, int] | str) -> None:
+def test_which_server(
+    servers: list[tuple[int, int]],
+    wanted: int | None,
+    chosen: tuple[int, int] | str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "find_servers", lambda uid=None: [])  # of other users
     there = [RunningServer(port, pid, 0) for port, pid in servers]
     if isinstance(chosen, str):
         with pytest.raises(AttachError, match=chosen):

@@ -83,16 +83,21 @@ def threads(entries: list[Entry]) -> dict[str, int]:
     return {entry["args"]["name"]: entry["tid"] for entry in entries if entry["name"] == "thread_name"}
 
 
+SCRIPTED = ("--worker", "scripted", "--scripted-step-ms", "2", "--no-warm-up", "--hang-timeout", "300")
+
+
 @pytest.fixture(scope="module")
 def own() -> Iterator[Server]:
     """Whose actors may be killed."""
-    with Server("--worker", "scripted", "--scripted-step-ms", "2", "--no-warm-up", "--hang-timeout", "300") as made:
+    with Server(*SCRIPTED) as made:
         yield made
 
 
-def test_the_way_of_one_request(own: Server) -> None:
-    assert ask(own, "traced", max_tokens=20).status_code == 200
-    entries = traced(own)
+def test_the_way_of_one_request() -> None:
+    """Of a server that has had no other."""
+    with Server(*SCRIPTED) as server:
+        assert ask(server, "traced", max_tokens=20).status_code == 200
+        entries = traced(server)
     named = threads(entries)
     assert sorted(named) == sorted(ACTORS)
     kinds = Counter((entry["cat"], entry["tid"]) for entry in entries if entry["ph"] == "X")
