@@ -90,7 +90,7 @@ AUTO = "auto"
 METHODS = {method.name: method for method in (NONE, INT8, INT4, FP8, W8A8_FP8, GGUF)}
 CHECKPOINTS = (  # what config.json may say of weights: the same as auto, where it says so; fp8 of floats makes them
     *("auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "metal", "mlx"),
-    *("modelopt", "modelopt_fp4", "mxfp4", "mxfp8", "torchao"),
+    *("modelopt", "modelopt_fp4", "mxfp4", "mxfp8", "quark", "torchao"),
 )
 SAME = {
     "intel/auto-round": "auto-round",

@@ -90,7 +90,8 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     | {"gptq_v2": "gptq", "inc": "auto-round", "auto_round": "auto-round", "ct": "compressed-tensors"}
     | {"auto_awq": "awq", "cpu_awq": "awq", "auto_gptq": "gptq", "gpt_oss_mxfp4": "mxfp4", "moe_wna16": "auto"}
     | {"modelopt_mixed": "modelopt", "modelopt_mxfp8": "modelopt", "intel/auto_round": "auto-round"}
-    | {"fp8_per_channel": "fp8", "int8_per_channel_weight_only": "int8"},
+    | {"int8_per_channel_weight_only": "int8"}
+    | dict.fromkeys(("fp8_per_tensor", "fp8_per_channel", "fp8_per_block", "ptpc_fp8"), "fp8"),
     "model_impl": {"vllm": "native", "sglang": "native"},
     "tokenizer_mode": {"fast": "hf"},
     "log_level": {"warn": "warning", "critical": "error"},

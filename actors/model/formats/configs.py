@@ -14,6 +14,7 @@ from ..quantization import SAME
 from ..values import Values
 from .compressed_tensors import read_compressed_tensors
 from .modelopt import read_modelopt
+from .quark import read_quark
 from .rules import INPUT_SCALES, KV_SCALES, SCALAR, as_part, compiled, group_of, listed, one_of
 from .stored import (
     BNB_STORAGE,
@@ -251,4 +252,5 @@ READERS: dict[str, Callable[[Values], StoredWeights]] = {
     "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes,
     "torchao": read_torchao,
+    "quark": read_quark,
 }

@@ -95,7 +95,7 @@ def read_stored(
 
 def _check(name: str, tensor: Tensor, spec: StoredSpec, used: bool) -> None:
     if spec.zero and not used and tensor.any():
-        raise ConfigError(f"model: {name} is not 0, and by config.json the layer has no bias")
+        raise ConfigError(f"model: {name} is not 0, and by config.json the layer has none")
 
 
 def _check_whole(form: WeightFormat, prefix: str, stored: dict[str, Tensor], size: tuple[int, int]) -> None:

@@ -99,6 +99,34 @@ def mlx_config(bits: int) -> dict[str, Any]:
     return {"quant_method": "mlx", "bits": bits, "group_size": MLX_GROUP, "mode": "affine", **floats}
 
 
+def quark_config(**weight: Any) -> dict[str, Any]:
+    spec = {"is_dynamic": False, "symmetric": True, "observer_cls": "PerTensorMinMaxObserver", "ch_axis": None}
+    layer = {"weight": spec | weight, "input_tensors": None, "output_tensors": None, "bias": None}
+    values = {"layer_type_quant_config": {}, "layer_quant_config": {}, "algo_config": None, "quant_mode": "eager_mode"}
+    export = {"weight_format": "real_quantized", "pack_method": "reorder", "kv_cache_group": []}
+    excluded = {"exclude": ["lm_head", f"{MLP}.*"]}
+    return {"quant_method": "quark", "global_quant_config": layer, "export": export} | excluded | values
+
+
+def int8_by_row(weight: np.ndarray) -> Packed:
+    scales = (np.abs(weight).max(1) / 127).astype(np.float32)
+    numbers = np.round(weight / scales[:, None]).astype(np.int8)
+    found = {"weight": torch.from_numpy(numbers), "weight_scale": torch.from_numpy(scales)}
+    return found | {"weight_zero_point": torch.zeros(len(weight), dtype=torch.int32)}, numbers * scales[:, None].astype(
+        np.float64
+    )
+
+
+def renamed(pack: Pack, **names: str) -> Pack:
+    """The same tensors by other names."""
+
+    def packed(weight: np.ndarray) -> Packed:
+        found, exact = pack(weight)
+        return {names.get(name, name): tensor for name, tensor in found.items()}, exact
+
+    return packed
+
+
 def in_type(pack: Pack, dtype: torch.dtype) -> Pack:
     """The same bytes as numbers of another type, as FSDP wants them."""
 

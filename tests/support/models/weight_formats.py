@@ -293,6 +293,13 @@ FORMATS: dict[str, Format] = {
     "torchao_groups": Format(other.torchao_config(32), other.torchao(32)),
     "mlx": Format(other.mlx_config(4), other.mlx(4)),
     "mlx_3": Format(other.mlx_config(3), other.mlx(3)),
+    "quark_fp8": Format(other.quark_config(dtype="fp8_e4m3", qscheme="per_tensor"), other.by_one),
+    "quark_fp8_rows": Format(other.quark_config(dtype="fp8_e4m3", qscheme="per_channel", ch_axis=0), other.by_row),
+    "quark_int8": Format(other.quark_config(dtype="int8", qscheme="per_channel", ch_axis=0), other.int8_by_row),
+    "quark_mxfp4": Format(
+        other.quark_config(dtype="fp4", qscheme="per_group", ch_axis=-1, group_size=32, scale_format="e8m0"),
+        other.renamed(four_bits({}, "mx").pack, weight_packed="weight"),
+    ),
     "bnb_nf4": nf4(nested=False),
     "bnb_nf4_bf16": nf4(nested=False, storage="bfloat16"),
     "bnb_nf4_nested": nf4(nested=True),

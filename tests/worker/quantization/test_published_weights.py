@@ -16,7 +16,8 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.formats.configs import read_stored_weights
-from actorserve.actors.model.formats.stored import GptqWeight
+from actorserve.actors.model.formats.quark import BESIDE
+from actorserve.actors.model.formats.stored import WHOLE, Float4Weight, GptqWeight, ScaledWeight
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.memory.machine import architecture_on_gpu, check_quantization, weight_bytes
 from actorserve.actors.model.quantization import NONE
@@ -197,6 +198,35 @@ def weights_with(**values: object) -> Values:
     return COMPRESSED | {"config_groups": {"group_0": group | {"weights": group["weights"] | values}}}
 
 
+def quark_with(**weight: object) -> Values:
+    """Quark's FP8 by tensor, with other numbers."""
+    known = FORMATS["quark_fp8"].config
+    layer = known["global_quant_config"]
+    return known | {"global_quant_config": layer | {"weight": layer["weight"] | weight}}
+
+
+def test_layers_of_quark_are_named_by_patterns() -> None:
+    """The first that names a layer counts, then what is said of linears, then what is said of all."""
+    four = FORMATS["quark_mxfp4"].config["global_quant_config"]
+    rules = {
+        "layer_quant_config": {"*k_proj": four, "re:.*layers\\.2\\..*": {"weight": None}, "*.2.mlp.up_proj": four},
+        "layer_type_quant_config": {"Linear": quark_with(qscheme="per_channel")["global_quant_config"]},
+    }
+    of = read_stored_weights(FileValues("config.json", FORMATS["quark_fp8"].config | rules)).of
+    by_row = ScaledWeight(type="F8_E4M3", block=(1, WHOLE), others=BESIDE)
+    assert of("model.layers.0.self_attn.q_proj") == by_row and of("model.layers.0.mlp.up_proj") == by_row
+    assert isinstance(of("model.layers.2.self_attn.k_proj"), Float4Weight) and of("model.layers.2.mlp.up_proj") is None
+    assert of("model.layers.1.mlp.up_proj") is None and of("lm_head") is None
+    assert of("model.layers.1.mlp_norm.proj") == by_row
+    attention = "model.layers.0.self_attn"
+    scales = ("k_proj.output_scale", "q_proj.output_scale", "prob_output_scale", "k_scale")
+    needless = read_stored_weights(FileValues("config.json", quark_with())).needless
+    assert needless is not None and all(needless.fullmatch(f"{attention}.{scale}") for scale in scales)
+    assert not needless.fullmatch(f"{attention}.k_proj.weight_scale")
+    seen = read_stored_weights(FileValues("config.json", quark_with() | {"exclude": ["language_model.lm_head"]})).of
+    assert seen("lm_head") is None and seen("model.layers.1.mlp.up_proj") is not None
+
+
 def test_a_group_that_names_a_layer_goes_before_one_of_all() -> None:
     """As compressed-tensors has it: names, then patterns, then classes, of whichever group."""
     weights = {bits: weights_with(num_bits=bits)["config_groups"]["group_0"] | {"targets": []} for bits in (2, 4, 8)}
@@ -233,6 +263,18 @@ def test_a_group_that_names_a_layer_goes_before_one_of_all() -> None:
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo = 'W4A8_AWQ'; FP8 or FP8_PER"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "quantized_layers = None; an object with the"),
         ({"quant_method": "mlx", "bits": 4, "mode": "mxfp4"}, "mode = 'mxfp4'; affine"),
+        (quark_with(dtype="fp6_e3m2"), "dtype = 'fp6_e3m2'; fp8_e4m3 or int8 or fp4 is needed"),
+        (quark_with(qscheme="per_group"), "qscheme = 'per_group'; per_tensor or per_channel is needed"),
+        (quark_with(dtype="fp4", qscheme="per_group", group_size=32), "scale_format = None; e8m0 is needed"),
+        (quark_with(dtype="int8", symmetric=False), "symmetric = False; true is needed"),
+        (quark_with(is_dynamic=True), "is_dynamic = True; false is needed"),
+        (quark_with() | {"export": {"weight_format": "fake_quantized"}}, "weight_format = 'fake_quantized'; real_qu"),
+        (quark_with() | {"layer_quant_config": {"*v_proj": {"weight": [{}, {}]}}}, "weight = [{}, {}]; an object"),
+        (quark_with() | {"layer_type_quant_config": {"Embedding": {}}}, "Embedding': {}}; Linear alone is needed"),
+        (
+            quark_with() | {"algo_config": [{"name": "rotation", "r1": True, "r4": True}]},
+            "nothing that rotates inputs is needed",
+        ),
     ],
 )
 def test_what_config_json_may_not_say(values: Values, said: str, source: Path) -> None:
@@ -262,7 +304,12 @@ def with_(part: str, tensor: Tensor) -> Callable[[dict[str, Tensor]], object]:
         ("gptq", with_("qweight", torch.zeros(16, 32).int()), rf"{AT}qweight \[16, 32\] in place of \[8, 32\]"),
         ("gptq", with_("scales", torch.zeros(2, 32).int()), f"{AT}scales is stored as I32; supported are F32, F16"),
         ("gptq", with_("g_idx", torch.full((64,), 2).int()), f"{AT}g_idx has groups from 2 to 2; there are 2"),
-        ("gptq", with_("bias", torch.ones(32)), f"{AT}bias is not 0, and by config.json the layer has no bias"),
+        ("gptq", with_("bias", torch.ones(32)), f"{AT}bias is not 0, and by config.json the layer has none"),
+        (
+            "quark_int8",
+            with_("weight_zero_point", torch.ones(32).int()),
+            f"{AT}weight_zero_point is not 0, and by config.json the layer has none",
+        ),
         ("gptq", with_("scales", torch.full((2, 32), torch.nan)), f"{AT}weight has numbers that are not finite"),
         ("w4a16", with_("weight_shape", torch.tensor([64, 32])), rf"{AT}weight_shape is \[64, 32\], .* \[32, 64\]"),
         ("w4a16_zero_points", without("weight_zero_point"), f"it lacks {AT}weight_zero_point"),
