@@ -41,6 +41,7 @@ from .dialects.mistral import MistralApi
 from .dialects.ollama import OllamaApi
 from .dialects.rendering import DialectRendering
 from .dialects.sglang import SglangApi
+from .dialects.tei import TeiApi
 from .dialects.tgi import TgiApi
 from .generate import Generator
 from .openapi import Described
@@ -89,7 +90,8 @@ class Api:
         self.cohere = CohereApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
-        self.tgi = TgiApi(self._generator, self._body, self.sglang.generate)
+        self.tei = TeiApi(self._generator, self.pooling, self._body, self.tokenize)
+        self.tgi = TgiApi(self._generator, self._body, self.sglang.generate, self.tei.root)
         self.mistral = MistralApi(self._generator, self._body_to_generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)
         conversations = (self.responses, self.cohere)

@@ -71,12 +71,20 @@ class PoolingApi:
         answer, job = await self.vectors(request, body)
         return json_response(answers.embeddings(answer, job, body.encoding_format, body.output_dtype))
 
-    async def vectors(self, request: web.Request, body: EmbeddingRequest) -> tuple[Answer, Job]:
-        """A vector of each input, whatever the API that asks for them."""
+    async def vectors(self, request: web.Request, body: EmbeddingRequest, task: str = EMBED) -> tuple[Answer, Job]:
+        """A vector of each input, or of each token of it, whatever the API that asks for them."""
         spec = pooling_of(self._settings)
-        check_task(spec, EMBED)
+        check_task(spec, task)
         prompts, field = inputs(body, self._settings, spec)
-        return await self._answer(request, body, prompts, embedding(body, spec), field)
+        return await self._answer(request, body, prompts, embedding(body, spec, task), field)
+
+    async def labels(
+        self, request: web.Request, body: ClassifyRequest, prompts: list[Prompt], field: str
+    ) -> tuple[Answer, Job]:
+        """The scores of a text's labels, or a pair's, whatever the API that asks for them."""
+        spec = pooling_of(self._settings)
+        check_task(spec, CLASSIFY)
+        return await self._answer(request, body, prompts, classification(body, spec), field)
 
     async def pool(self, request: web.Request) -> web.Response:
         """POST /pooling."""
@@ -105,8 +113,7 @@ class PoolingApi:
         body = await self._read(ClassifyRequest, request)
         spec = pooling_of(self._settings)
         check_task(spec, CLASSIFY)
-        prompts, field = inputs(body, self._settings, spec)
-        answer, job = await self._answer(request, body, prompts, classification(body, spec), field)
+        answer, job = await self.labels(request, body, *inputs(body, self._settings, spec))
         return json_response(answers.classes(answer, job, spec))
 
     async def score(self, request: web.Request) -> web.Response:

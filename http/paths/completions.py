@@ -16,7 +16,7 @@ from ..openai.schemas import (
     TokenizeRequest,
 )
 from ..openai.sessions import CloseSessionRequest, OpenSessionRequest
-from ..openapi import answers, dialects
+from ..openapi import answers, dialects, tei
 from ..route import ASKS, CHAT, MODEL, TAKES_BODY, TEXT, Route
 
 COMPLETIONS: tuple[Route, ...] = (
@@ -171,11 +171,12 @@ COMPLETIONS: tuple[Route, ...] = (
     Route(
         "post",
         "/tokenize",
-        "tokenize",
-        "The tokens of a text or a conversation",
+        "tei.tokenize",
+        "The tokens of a text or a conversation; bodies of Text Embeddings Inference are taken, too",
         answers.TokenizeAnswer,
         TokenizeRequest,
         statuses=ASKS,
+        lists=list[tei.TeiToken],
     ),
     Route(
         "post",

@@ -155,10 +155,11 @@ def pair_scores(job: Job, pairs: Sequence[tuple[str, str]], spec: PoolingSpec) -
         return [numbers(choice)[0] for choice in job.choices]
     texts = dict.fromkeys(text for pair in pairs for text in pair)
     vectors = dict(zip(texts, map(numbers, job.choices), strict=True))
-    return [_cosine(vectors[first], vectors[second]) for first, second in pairs]
+    return [cosine(vectors[first], vectors[second]) for first, second in pairs]
 
 
-def _cosine(one: list[float], other: list[float]) -> float:
+def cosine(one: list[float], other: list[float]) -> float:
+    """Of two vectors; 0 where one has no length."""
     length = math.sqrt(_product(one, one) * _product(other, other))
     return _product(one, other) / length if length else 0.0
 

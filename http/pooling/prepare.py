@@ -205,7 +205,7 @@ def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[li
     raw = bytes(body.messages)
     if (raw not in (b"", b"null")) == (body.input is not None):
         raise bad_request("Either input or messages must be given.", "input")
-    text_before = before(body, spec)
+    text_before = prompt_named(body, spec)
     if body.input is None:
         chat = ChatRequest(
             messages=body.messages,
@@ -238,7 +238,7 @@ def inputs(body: InputFields, settings: Settings, spec: PoolingSpec) -> tuple[li
     raise bad_request("input must be a string, a list of strings, token ids, or a list of lists of them.", "input")
 
 
-def before(body: InputFields, spec: PoolingSpec) -> str:
+def prompt_named(body: InputFields, spec: PoolingSpec) -> str:
     """The prompt that stands before each text."""
     if body.prompt_name is not None:
         if body.prompt_name not in spec.prompts:

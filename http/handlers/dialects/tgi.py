@@ -18,6 +18,7 @@ from ...middleware.context import BODY, CLIENT, ERRORS, name_request
 from ...openapi.tgi import TgiError
 from ...output.answer import Answer
 from ...pooling.prepare import check_generates
+from ...tei.answers import info as tei_info
 from ...tgi.answers import TgiAnswer
 from ...tgi.requests import completion_of, is_tgi, parameters_of, renamed
 from ...tgi.schemas import TgiRequest
@@ -32,11 +33,15 @@ class TgiApi:
     """Its handlers, by the names that the table of routes has for them."""
 
     def __init__(
-        self, generator: Generator, read_body: Callable[[web.Request], Awaitable[bytes]], of_sglang: Handler
+        self,
+        generator: Generator,
+        read_body: Callable[[web.Request], Awaitable[bytes]],
+        of_sglang: Handler,
+        of_tei: Handler,
     ) -> None:
-        """`of_sglang` answers /generate for SGLang's bodies."""
+        """`of_sglang` answers /generate for SGLang's bodies, `of_tei` / for a model that pools."""
         self._generator, self._settings = generator, generator.settings
-        self._read_body, self._of_sglang = read_body, of_sglang
+        self._read_body, self._of_sglang, self._of_tei = read_body, of_sglang, of_tei
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """POST /generate: whole."""
@@ -53,6 +58,8 @@ class TgiApi:
 
     async def either(self, request: web.Request) -> web.StreamResponse:
         """POST /: a stream, or the whole answer in a list."""
+        if self._settings.pooling is not None:
+            return await self._of_tei(request)
         raw = await self._read_body(request)
         body = self._body(raw)
         return await self._answer(request, raw, body, stream=bool(body.stream), listed=True)
@@ -84,6 +91,8 @@ class TgiApi:
     async def info(self, request: web.Request) -> web.Response:
         """GET /info: what the model is, and how much it takes."""
         name, settings = self._generator.told_model(request), self._settings
+        if settings.pooling is not None:
+            return json_response(tei_info(name, settings, settings.pooling))
         return json_response(
             {
                 "model_id": name,
