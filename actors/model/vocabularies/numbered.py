@@ -34,6 +34,7 @@ OF_ALBERT = OF_ENCODERS | dict.fromkeys(("bos_token", "cls_token"), "[CLS]")
 OF_ALBERT |= dict.fromkeys(("eos_token", "sep_token"), "[SEP]") | {"mask_token": "[MASK]"}
 OF_DEBERTA = OF_ALBERT | {"unk_token": "[UNK]", "pad_token": "[PAD]"}
 QUOTES = [{"type": "Replace", "pattern": {"String": two}, "content": '"'} for two in ("``", "''")]
+SIGNS_APART = {"type": "Punctuation", "behavior": "Isolated"}
 HIDDEN = "\U0010ffff"  # no text has it: a word behind it is found in no prompt, and shown in answers without it
 SHOWN = {"type": "Replace", "pattern": {"String": HIDDEN}, "content": ""}
 UNKNOWN_CHARACTER = SHOWN | {"content": "\ufffd"}
@@ -66,6 +67,7 @@ class Numbering(NamedTuple):
     language: str = "en_XX"
     names: dict[str, str] = NAMES
     first: Callable[[About], list[dict[str, Any]]] = lambda about: []  # what becomes of a text before all else
+    apart: Callable[[About], bool] = lambda about: False  # is each sign of punctuation a word?
 
 
 def numbering_of(about: About) -> Numbering | None:
@@ -83,8 +85,11 @@ def from_numbered(kind: Numbering, source: Source) -> dict[str, Any]:
     check_pieces(model)
     words = kind.words(source)
     added = _added(kind, model, about, words)
-    steps, cut = normal_form(model.characters, model.fewer_spaces, model.dummy_prefix, True)
+    apart = kind.apart(about)
+    steps, cut = normal_form(model.characters, model.fewer_spaces, model.dummy_prefix, legacy=not apart)
     steps = [*kind.first(about), *steps]
+    if apart:
+        cut = in_turn("pretokenizers", [SIGNS_APART, *([] if cut is None else [cut | {"prepend_scheme": "always"}])])
     decoder = pieces_decoder(ALL if model.fewer_spaces else int(model.dummy_prefix))
     if any(text.startswith(HIDDEN) for text, _ in words):
         steps.insert(0, UNKNOWN_CHARACTER)
@@ -199,9 +204,11 @@ def _deberta(source: Source) -> list[Word]:
 
 
 def _prepare_deberta(about: About) -> list[dict[str, Any]]:
-    if about.config.flag("split_by_punct"):
-        raise about.config.wrong("split_by_punct", "false")
     return [{"type": "Lowercase"}] if about.config.flag("do_lower_case") else []
+
+
+def _is_apart(about: About) -> bool:
+    return about.config.flag("split_by_punct")
 
 
 def _numbered(source: Source) -> list[Word]:
@@ -238,7 +245,7 @@ KINDS = {
     "XLMRoberta": Numbering(_fairseq(), before=("<s>",), between=("</s>", "</s>"), names=OF_ENCODERS),
     "Camembert": Numbering(_camembert, before=("<s>",), between=("</s>", "</s>"), names=OF_ENCODERS),
     "Albert": Numbering(_albert, **MARKED, names=OF_ALBERT, first=_prepare_albert),
-    "DebertaV2": Numbering(_deberta, **MARKED, names=OF_DEBERTA, first=_prepare_deberta),
+    "DebertaV2": Numbering(_deberta, **MARKED, names=OF_DEBERTA, first=_prepare_deberta, apart=_is_apart),
     "Nllb": Numbering(_fairseq(*NLLB), before=("{}",), language="eng_Latn", names=OF_ENCODERS),
     "MBart": Numbering(_fairseq(*MBART), behind=("</s>", "{}"), names=OF_ENCODERS),
     "MBart50": Numbering(_fairseq(*MBART, *MBART50), before=("{}",), names=OF_ENCODERS),

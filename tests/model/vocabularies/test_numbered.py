@@ -115,6 +115,18 @@ def test_texts_of_encoders_are_as_transformers_has_them(name: str, lower: bool |
         assert (mine.ids, mine.type_ids) == (wanted.ids, wanted.type_ids), text
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_signs_of_debertas_are_words_where_its_folder_says_so(lower: bool, tmp_path: Path) -> None:
+    """Each has the space before it that words have."""
+    says = {"do_lower_case": lower, "split_by_punct": True}
+    ours, whole = tokenizer_of("DebertaV2", tmp_path / "a", **says), tokenizer_of("DebertaV2", tmp_path / "b")
+    theirs: Any = transformers.DebertaV2Tokenizer(vocab=words_of("DebertaV2"), **says).backend_tokenizer
+    for text in ("the fox", "the fox, hello!", "The FOX (says) 'hello' - 9,5 ... ", "fox ,hello", "(fox)"):
+        assert ours.encode(text).tokens == theirs.encode(text).tokens, text
+        assert ours.encode("the fox", text).ids == theirs.encode("the fox", text).ids, text
+    assert ours.encode("fox,hello").ids != whole.encode("fox,hello").ids
+
+
 def test_a_digit_is_no_piece_with_its_comma(tmp_path: Path) -> None:
     assert "9," not in tokenizer_of("Albert", tmp_path).encode("9,5").tokens
 
@@ -192,7 +204,7 @@ def test_such_files_are_found(tmp_path: Path, names: list[str], config: dict[str
     [
         ({}, "no class says how its pieces are numbered (tokenizer_class of tokenizer_config.json)"),
         ({"tokenizer_class": "XLNetTokenizer"}, "the class XLNetTokenizer does not number pieces as its file does"),
-        ({"tokenizer_class": "DebertaV2Tokenizer", "split_by_punct": True}, "split_by_punct = True; false"),
+        ({"tokenizer_class": "DebertaV2Tokenizer", "split_by_punct": 1}, "split_by_punct = 1; true or false"),
         ({"tokenizer_class": "M2M100Tokenizer"}, "there is no vocab.json with the numbers of its pieces beside it"),
         ({"tokenizer_class": "T5Tokenizer", "extra_ids": -1}, "extra_ids = -1; a whole number from 0 to 1024"),
         ({"tokenizer_class": "MBartTokenizer", "src_lang": "en"}, "src_lang = 'en'; a language of the model"),
