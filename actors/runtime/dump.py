@@ -168,5 +168,5 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, str]]:
     for name, value in list(frame.f_locals.items())[:VARIABLES]:
         if isinstance(value, bool | int | float):
             yield name, f"{value!r:.80}"
-        elif (shape := _shape_of(value)) is not None and hasattr(value, "dtype"):
+        elif isinstance(shape := _shape_of(value), tuple) and hasattr(value, "dtype"):  # a model has others
             yield name, f"{str(getattr(value, 'dtype', '')).removeprefix('torch.')}{list(shape)}"[:80]
