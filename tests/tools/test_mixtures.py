@@ -113,6 +113,16 @@ def test_where_two_answers_differ_is_told() -> None:
     assert said_of.difference([1], [1, 2]) == "it is [1], was [1, 2]"
 
 
+def test_only_a_worker_whose_fellow_was_killed_may_fail_by_itself() -> None:
+    assert not checks.is_bad("worker-0      | [rank0]: Traceback (most recent call last):")
+    ended = "supervisor    | worker-0 ended (pid 7, exit status 1, up 8.9 s): [rank0]: "
+    assert not checks.is_bad(
+        f"{ended}RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection"
+    )
+    assert checks.is_bad(f"{ended}TypeError: 'Architecture' object is not iterable")
+    assert checks.is_bad("renderer      | Traceback (most recent call last):")
+
+
 def test_a_prompt_is_counted_by_what_it_has() -> None:
     body = {"messages": [], "tools": [], "max_tokens": 3}
     of = asked_of.Asked("chat", "/v1/chat/completions", body, True)

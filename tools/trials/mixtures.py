@@ -255,7 +255,7 @@ def _settled(run: Run, before: dict[str, int]) -> None:
             run.found[f"seed {run.seed}: afterwards {left}"] += 1
             break
         time.sleep(0.1)  # between two looks
-    if bad := [line for line in run.launched.lines if "Traceback" in line or "exit status" in line]:
+    if bad := [line for line in run.launched.lines if checks.is_bad(line)]:
         run.found[f"seed {run.seed}: the log has {bad[0][:200]}"] += len(bad)
     if run.server.rough:  # what a dead frontend has kept for an Idempotency-Key has its slot for a while
         return

@@ -20,12 +20,20 @@ STEERS = {  # with these the token that is drawn is not the model's likeliest at
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "watermarking_config", "repeat_penalty"),
 }
 LITTLE = 1e-4
+OF_GROUP, FELLOW_GONE = "[rank", "gloo/transport"  # in what a worker of a group says, of a sum that one did not come to
 END = re.compile(r"<\|\w+\|>\Z")
 
 
 def wrong(asked: Asked, said: Said, room: int) -> list[str]:
     """What is not right, `room`: the model's length."""
     return [*said.wrong, *_finishes(asked, said, room), *_texts(asked, said), *_calls(asked, said), *_told(asked, said)]
+
+
+def is_bad(line: str) -> bool:
+    """Does the log tell of an actor that has failed by itself? A worker does so where its fellow was killed."""
+    if OF_GROUP in line:
+        return "exit status" in line and FELLOW_GONE not in line
+    return "Traceback" in line or "exit status" in line
 
 
 def _finishes(asked: Asked, said: Said, room: int) -> Iterator[str]:
