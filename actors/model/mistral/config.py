@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...options.config import ConfigError
 from ..formats.rules import one_of
 from ..values import Values
-from .names import TEXTS, VISION
+from .audio import audio_of, extractor, hearing, sines
+from .names import POSITIONS, TEXTS, VISION
 
 LARGEST = 1 << 24
 LENGTH = 128_000  # of texts, where nobody says it
@@ -39,13 +39,18 @@ def make_config(given: Values, dtype: str, beside: Values) -> dict[str, Any]:
     _check_kind(given)
     text = _text(given, beside) | {"dtype": dtype}
     quantised = _quantised(given)
-    vision = _vision(given)
+    vision, audio = _vision(given), audio_of(given)
+    if vision is not None and audio is not None:
+        raise given.wrong("multimodal", "whisper_model_args, or what the model sees by, and not both")
     whole = text if vision is None else _seeing(text, vision)
+    whole = whole if audio is None else _around(text, hearing(_inner(text), audio))
     return whole if quantised is None else {**whole, "quantization_config": quantised}
 
 
 def make_processors(given: Values) -> dict[str, Any]:
-    """The files of what makes numbers of pictures, by name; none of a model without eyes."""
+    """The files of what makes numbers of pictures or sounds, by name; none of a model of texts alone."""
+    if (audio := audio_of(given)) is not None:
+        return {"preprocessor_config.json": extractor(audio), POSITIONS: sines(audio)}
     vision = _vision(given)
     if vision is None:
         return {}
@@ -77,16 +82,10 @@ def _check_kind(given: Values) -> None:
         raise given.wrong("model_type", f"transformer (for {kind} take what its publisher has for transformers)")
     if latent := next((name for name in LATENT if given[name]), None):
         raise given.wrong(
-            latent, "none: latent attention in Mistral's form is not read, and its checkpoint for transformers"
+            latent, "none (latent attention is not read in this form; --config-format hf reads the other)"
         )
     if found := next((name for name in UNKNOWN if given[name]), None):
         raise given.wrong(found, f"none ({UNKNOWN[found]} in Mistral's form are not read)")
-    media = given.object("multimodal")
-    if media is not None and media["whisper_model_args"]:
-        raise ConfigError(
-            f"model: {given.file} says multimodal.whisper_model_args: models that hear are not read in Mistral's form; "
-            "take what its publisher has for transformers"
-        )
 
 
 def _text(given: Values, beside: Values) -> dict[str, Any]:
@@ -200,24 +199,33 @@ def _seeing(text: dict[str, Any], vision: Values) -> dict[str, Any]:
     theta = vision.real("rope_theta", 0, 1e15, above=True) or 10_000.0
     tower = {"model_type": "pixtral", "hidden_act": "silu", **sizes, "rope_theta": theta}
     name = "Mistral3" if merged else "Llava"
-    inner = {key: value for key, value in text.items() if key not in ("architectures", "tie_word_embeddings", *ENDS)}
-    return {
-        "architectures": [f"{name}ForConditionalGeneration"],
-        "model_type": name.lower(),
-        "text_config": inner,
-        "vision_config": tower,
-        "image_token_index": vision.whole("image_token_id", 0, LARGEST) or IMAGE_TOKEN,
-        "multimodal_projector_bias": vision.flag("adapter_bias", absent=True),
-        "vision_feature_layer": -1,
-        "tie_word_embeddings": text["tie_word_embeddings"],
-        "dtype": text["dtype"],
-        **ENDS,
-        **(
-            {"spatial_merge_size": _merge(vision)}
-            if merged
-            else {"vision_feature_select_strategy": "full", "image_seq_length": 1}
-        ),
-    }
+    return _around(
+        text,
+        {
+            "architectures": [f"{name}ForConditionalGeneration"],
+            "model_type": name.lower(),
+            "text_config": _inner(text),
+            "vision_config": tower,
+            "image_token_index": vision.whole("image_token_id", 0, LARGEST) or IMAGE_TOKEN,
+            "multimodal_projector_bias": vision.flag("adapter_bias", absent=True),
+            "vision_feature_layer": -1,
+            **(
+                {"spatial_merge_size": _merge(vision)}
+                if merged
+                else {"vision_feature_select_strategy": "full", "image_seq_length": 1}
+            ),
+        },
+    )
+
+
+def _inner(text: dict[str, Any]) -> dict[str, Any]:
+    """text_config of a model with more parts."""
+    return {key: value for key, value in text.items() if key not in ("architectures", "tie_word_embeddings", *ENDS)}
+
+
+def _around(text: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """config.json of such a model: what stands outside is of all parts."""
+    return {**found, "tie_word_embeddings": text["tie_word_embeddings"], "dtype": text["dtype"], **ENDS}
 
 
 def _quantised(given: Values) -> dict[str, Any] | None:

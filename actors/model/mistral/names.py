@@ -13,9 +13,15 @@ from ..layers import EMBEDDINGS, FINAL_NORM, HEAD
 from ..values import read_json
 
 MARK = "mistral.json"
+POSITIONS = "positions.safetensors"  # beside it, with the hub's names: what Mistral's files leave out
 TEXTS = "layers"  # what names of the text's layers begin with
 VISION = "vision_encoder"  # and those of the tower
-OUTSIDE = {"tok_embeddings": EMBEDDINGS, "norm": FINAL_NORM, "output": HEAD}
+OUTSIDE = {
+    "tok_embeddings": EMBEDDINGS,
+    "mm_whisper_embeddings.tok_embeddings": EMBEDDINGS,
+    "norm": FINAL_NORM,
+    "output": HEAD,
+}
 INSIDE = {
     "attention_norm": "input_layernorm",
     "attention.wq": "self_attn.q_proj",
@@ -29,7 +35,7 @@ INSIDE = {
 }
 ROUTER = "block_sparse_moe.gate"  # of Mixtral
 EXPERT = "block_sparse_moe.experts.{expert}.{part}"
-SEEING = {  # parts of the tower's layers
+SEEING = {  # parts of towers' layers
     "attention.wq": "attention.q_proj",
     "attention.wk": "attention.k_proj",
     "attention.wv": "attention.v_proj",
@@ -38,7 +44,29 @@ SEEING = {  # parts of the tower's layers
     "feed_forward.w2": "feed_forward.down_proj",
     "feed_forward.w3": "feed_forward.up_proj",
 }
-BESIDE = {  # what stands between the tower and the text
+HEARING = {
+    "attention_norm": "self_attn_layer_norm",
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.out_proj",
+    "ffn_norm": "final_layer_norm",
+    "feed_forward.w1": "fc1",
+    "feed_forward.w2": "fc2",
+}
+WHISPER = "mm_whisper_embeddings"
+TOWERS = {  # what stands before `layers`, the same at the hub, and its parts
+    f"{VISION}.transformer": ("vision_tower.transformer", SEEING),
+    f"{WHISPER}.whisper_encoder.transformer": ("audio_tower", HEARING),
+}
+BESIDE = {  # what stands outside of a tower's layers, and between towers and the text
+    f"{VISION}.ln_pre": "vision_tower.ln_pre",
+    f"{VISION}.patch_conv": "vision_tower.patch_conv",
+    f"{WHISPER}.whisper_encoder.conv_layers.0": "audio_tower.conv1",
+    f"{WHISPER}.whisper_encoder.conv_layers.1": "audio_tower.conv2",
+    f"{WHISPER}.whisper_encoder.transformer.norm": "audio_tower.layer_norm",
+    f"{WHISPER}.audio_language_projection.0": "multi_modal_projector.linear_1",
+    f"{WHISPER}.audio_language_projection.2": "multi_modal_projector.linear_2",
     "vision_language_adapter.w_in": "multi_modal_projector.linear_1",
     "vision_language_adapter.w_out": "multi_modal_projector.linear_2",
     "patch_merger.merging_layer": "multi_modal_projector.patch_merger.merging_layer",
@@ -78,10 +106,11 @@ def hub_name(name: str, prefix: str) -> str:
     if stem in BESIDE:
         return f"{BESIDE[stem]}.{end}"
     if (match := IN_LAYER.fullmatch(name)) is None:
-        return f"vision_tower.{stem.removeprefix(f'{VISION}.')}.{end}" if stem.startswith(f"{VISION}.") else name
+        return name
     before, layer, part, _ = match.groups()
-    if before == f"{VISION}.transformer":
-        return f"vision_tower.transformer.layers.{layer}.{SEEING.get(part, part)}.{end}"
+    if before in TOWERS:
+        tower, parts = TOWERS[before]
+        return f"{tower}.layers.{layer}.{parts.get(part, part)}.{end}"
     own = None if before else _inside(part)
     if own is None:
         return name

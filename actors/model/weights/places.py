@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...options.config import ConfigError
-from ..mistral.names import is_of_mistral
+from ..mistral.names import POSITIONS, is_of_mistral
 from ..values import read_json
 
 INDEX = "model.safetensors.index.json"
@@ -52,6 +52,11 @@ def index_of(folder: Path) -> Path | None:
 
 def weight_files(folder: Path) -> list[Path]:
     """The one file, or those that the index names; without one all parts of a file."""
+    beside = [folder / POSITIONS] if is_of_mistral(folder) and (folder / POSITIONS).exists() else []
+    return [*_stored_files(folder), *beside]
+
+
+def _stored_files(folder: Path) -> list[Path]:
     index, own = index_of(folder), weight_names(folder)
     if index is None:
         for names in ([own.single], parts_of(folder), [PICKLED] if own is HUB else []):

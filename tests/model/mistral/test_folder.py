@@ -111,7 +111,19 @@ def test_overrides_are_of_what_was_made(own: Path) -> None:
         ({"model_type": "mamba"}, "says model_type = 'mamba'; transformer"),
         ({"q_lora_rank": 4}, "says q_lora_rank = 4; none"),
         ({"use_biases": True}, "says use_biases = True; none"),
-        ({"multimodal": {"whisper_model_args": {"a": 1}}}, "says multimodal.whisper_model_args: models that hear"),
+        ({"multimodal": {"whisper_model_args": {"a": 1}}}, "whisper_model_args says encoder_args = None; an object"),
+        (
+            {"multimodal": {"whisper_model_args": {"a": 1}}, "vision_encoder": VISION},
+            "multimodal = {'whisper_model_args",
+        ),
+        (
+            {
+                "multimodal": {
+                    "whisper_model_args": {"encoder_args": {"causal": True, "audio_encoding_args": {"num_mel_bins": 8}}}
+                }
+            },
+            "encoder_args says causal = True; false (Voxtral Realtime",
+        ),
         ({"quantization": {"qformat_weight": "int3"}}, "quantization says qformat_weight = 'int3'; fp8_e4m3 is needed"),
         ({"quantization": {"qformat_weight": "fp8_e4m3", "qscheme_act": "ROW"}}, "says qscheme_act = 'ROW'; TENSOR or"),
         ({"sliding_window": [8, 9]}, "says sliding_window = [8, 9]; a number, or a list of null and one number"),

@@ -1,4 +1,4 @@
-"""Pixtral and Mistral 3 in Mistral's own form: logits are those of transformers' whole model."""
+"""Pixtral, Mistral 3 and Voxtral in Mistral's own form: logits are those of transformers' whole model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
+from transformers.models.whisper.modeling_whisper import sinusoids
 
 from actorserve.actors.media.processors import load_image_processor
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.values import read_json
-from tests.support.models.mistral.files import TOKENIZER, convert
+from tests.support.models.mistral.files import SINES, TOKENIZER, convert
+from tests.support.models.sounds.listeners import Listening, listener
 from tests.support.models.vision.families import checkpoint
 from tests.support.models.vision.reference import Reference
 from tests.worker.driver import config_for
 from tests.worker.vision.test_pictures import run
+from tests.worker.vision.test_sounds import compare
 
 
 @pytest.fixture(params=["pixtral", "mistral3", "ministral3"])
@@ -46,3 +50,16 @@ def test_pictures_become_what_transformers_form_makes_of_them(both: tuple[str, P
     options = [read_json(place / "processor_config.json") for place in (folder, home)]
     assert all(options[0].get(mark, 1) == options[1].get(mark, 1) for mark in marks)
     assert {path.name for path in own.iterdir()} == {*TOKENIZER, "params.json", "consolidated.safetensors"}
+
+
+def test_logits_of_sounds_are_those_of_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    folder = listener("voxtral", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors[SINES] = sinusoids(*tensors[SINES].shape)  # as published ones have; those of tests are random
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    theirs, own = Listening("voxtral", folder), convert(folder, tmp_path / "own")
+    compare("voxtral", theirs, own, hf_overrides={"audio_token_id": theirs.token})
+    home = Path(resolve_model(config_for(own)).folder)
+    hub, found = (read_json(place / "preprocessor_config.json") for place in (folder, home))
+    assert {name: hub.get(name) for name in found} == found

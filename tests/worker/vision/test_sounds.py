@@ -19,7 +19,11 @@ from .test_pictures import ANSWER, TEXT, Seeing
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_the_whole_model_wherever_sounds_are_cut(kind: str, tmp_path: Path) -> None:
     folder = listener(kind, tmp_path)
-    theirs = Listening(kind, folder)
+    compare(kind, Listening(kind, folder), folder)
+
+
+def compare(kind: str, theirs: Listening, folder: Path, **options: object) -> None:
+    """Two sounds in a prompt, beside a text alone."""
     sounds = [sound(1.3, 1), sound(0.8, 2) if kind == "qwen2_audio" else sound(3.1, 2)]
     inputs = theirs.inputs(*sounds)
     source = Source()
@@ -32,7 +36,9 @@ def test_logits_are_those_of_the_whole_model_wherever_sounds_are_cut(kind: str, 
         items.append(MediaItem(AUDIO, bytes([number]) * 16, len(ids), count, tensors))
         ids = ids + [theirs.token] * count + TEXT[3:8]
     source.of_slot[0] = items
-    driver = Seeing(make_runner(config_for(folder, device="cpu"), source=source), budget=9, preempt=0.2, seed=2)
+    driver = Seeing(
+        make_runner(config_for(folder, device="cpu", **options), source=source), budget=9, preempt=0.2, seed=2
+    )
     sequence = Sequence(ids, ANSWER)
     driver.spans[id(sequence.prompt)] = [(item.start, item.start + item.length) for item in items]
     tokens, _ = driver.run([sequence, Sequence(TEXT * 2, ANSWER)])

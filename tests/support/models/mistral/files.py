@@ -39,6 +39,21 @@ NAMES = (  # of the hub, and of this form
     (r"(block_sparse_moe|mlp)\.experts\.", "feed_forward.experts."),
     (r"(block_sparse_moe|mlp)\.gate\.", "feed_forward.gate."),
 )
+WHISPER = "mm_whisper_embeddings.whisper_encoder."
+OF_SOUNDS = (
+    (r"multi_modal_projector\.linear_1", "mm_whisper_embeddings.audio_language_projection.0"),
+    (r"multi_modal_projector\.linear_2", "mm_whisper_embeddings.audio_language_projection.2"),
+    (r"audio_tower\.conv1", f"{WHISPER}conv_layers.0"),
+    (r"audio_tower\.conv2", f"{WHISPER}conv_layers.1"),
+    (r"audio_tower\.layer_norm", f"{WHISPER}transformer.norm"),
+    (r"audio_tower\.layers\.", f"{WHISPER}transformer.layers."),
+    (r"self_attn\.out_proj", "attention.wo"),
+    (r"self_attn_layer_norm", "attention_norm"),
+    (r"final_layer_norm", "ffn_norm"),
+    (r"\.fc([12])\.", r".feed_forward.w\1."),
+    (r"language_model\.model\.embed_tokens", "mm_whisper_embeddings.tok_embeddings"),
+)
+SINES = "audio_tower.embed_positions.weight"  # which this form leaves out
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
@@ -56,7 +71,8 @@ def convert(folder: Path, into: Path, parts: int = 1, tokenizer: bool = True, **
 def params_of(config: dict[str, Any]) -> dict[str, Any]:
     """params.json of a config.json."""
     if "text_config" in config:
-        return params_of(config["text_config"]) | {"vision_encoder": _seeing(config)}
+        part = {"vision_encoder": _seeing(config)} if "vision_config" in config else {"multimodal": _hearing(config)}
+        return params_of(config["text_config"]) | part
     rope, heads = config.get("rope_parameters") or {}, config["num_attention_heads"]
     found: dict[str, Any] = {
         "dim": config["hidden_size"],
@@ -93,6 +109,19 @@ def _seeing(config: dict[str, Any]) -> dict[str, Any]:
     return found | (merged if merge else {})
 
 
+def _hearing(config: dict[str, Any]) -> dict[str, Any]:
+    """What a model hears by."""
+    audio = config["audio_config"]
+    spectrum = {"sampling_rate": 16_000, "hop_length": 160, "window_size": 400, "num_mel_bins": audio["num_mel_bins"]}
+    encoder = {
+        **{"dim": audio["hidden_size"], "n_layers": audio["num_hidden_layers"], "vocab_size": audio["vocab_size"]},
+        **{"hidden_dim": audio["intermediate_size"], "n_heads": audio["num_attention_heads"]},
+        **{"max_source_positions": audio["max_source_positions"], "audio_encoding_args": spectrum},
+    }
+    factor = audio["intermediate_size"] // audio["hidden_size"]
+    return {"whisper_model_args": {"encoder_args": encoder, "downsample_args": {"downsample_factor": factor}}}
+
+
 def tensors_of(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
     """All of a checkpoint, with this form's names and rows."""
     text = config.get("text_config", config)
@@ -103,10 +132,11 @@ def tensors_of(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
     for file in folder.glob("*.safetensors"):
         for hub, tensor in load_file(file).items():
             name = hub
-            for pattern, own in NAMES:
+            for pattern, own in (*(OF_SOUNDS if "audio_config" in config else ()), *NAMES):
                 name = re.sub(pattern, own, name)
-            turns = re.search(r"attention\.w[qk]\.", name)
-            found[name] = paired(tensor, heads[name.partition(".")[0]]) if turns else tensor
+            turns = re.search(r"attention\.w[qk]\.", name) and name.partition(".")[0] in heads
+            if hub != SINES:
+                found[name] = paired(tensor, heads[name.partition(".")[0]]) if turns else tensor
     return found
 
 
