@@ -15,11 +15,11 @@ from actorserve.http.pooling.pairs import instruction_of, pair_prompts, pairs
 from actorserve.http.pooling.plugin import PLUGIN
 from actorserve.http.pooling.prepare import (
     PoolingWork,
-    before,
     check_task,
     classification,
     embedding,
     pooling_of,
+    prompt_named,
     score_of,
     work,
 )
@@ -213,7 +213,7 @@ class PooledPrompts:
             wanted = _wanted(body, spec, task)
             prompt = given.prompt
             if isinstance(prompt, TextPrompt):
-                prompt = msgspec.structs.replace(prompt, text=before(body, spec) + prompt.text)
+                prompt = msgspec.structs.replace(prompt, text=prompt_named(body, spec) + prompt.text)
             return self._prompt([prompt], body, wanted, "prompt", make(task))
         except ApiError as error:
             raise ValueError(f"prompt {index}: {error.message}") from None
