@@ -18,7 +18,7 @@ from ...options.config import ConfigError
 from ..cached import cached_folder, file_state
 from ..mistral.chat_template import make_template
 from ..tokenizers.tokenizer_files import SPECIAL_NAMES, TEMPLATE, read_template, template_files, templates_in
-from ..values import read_json
+from ..values import Values, read_json
 from .byte_ranks import from_tekken, from_tiktoken, looks_like_tiktoken, tekken_names
 from .numbered import Source, from_numbered, numbering_of
 from .proto import looks_like_sentencepiece, read_sentencepiece
@@ -39,7 +39,7 @@ FORMS = (
     f"tiktoken.model, vocab.json with merges.txt, vocab.txt, {TEKKEN}, {MODEL}.v…"
 )
 NUMBERED_NAME = re.compile(rf"{re.escape(MODEL)}\.(v\d+)(?:m\d+)?")  # of Mistral's; m: it sees, too
-VERSION = 4  # of what is made
+VERSION = 5  # of what is made
 LARGEST = 64 << 20  # bytes of a file
 Made = tuple[dict[str, Any], dict[str, str]]  # tokenizer.json; bos_token and others
 
@@ -95,8 +95,10 @@ def _template(file: Path, made: dict[str, Any]) -> str | None:
     numbered = NUMBERED_NAME.fullmatch(file.name)
     if file.name != TEKKEN and numbered is None:
         return None
-    version = read_json(file)["config"].get("version") if numbered is None else numbered[1]
-    return make_template(version, {token["content"] for token in made["added_tokens"]})
+    given = Values(file, read_json(file) if numbered is None else {})
+    version = given["config"].get("version") if numbered is None else numbered[1]
+    settings = given.object("model_settings_builder") or Values(file, {})
+    return make_template(version, {token["content"] for token in made["added_tokens"]}, settings)
 
 
 def _source(folder: Path, mode: TokenizerMode) -> list[Path]:

@@ -51,7 +51,8 @@ def test_prompts_are_those_of_mistrals_library(version: str, tmp_path: Path) -> 
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert len(EXPECTED[version]) >= 7
     for asked in EXPECTED[version]:
-        text = template.render(asked["messages"], asked["tools"])
+        effort = {name: asked[name] for name in ("reasoning_effort",) if name in asked}
+        text = template.render(asked["messages"], asked["tools"], variables=effort)
         assert tokenizer.encode(text, add_special_tokens=False).ids == asked["ids"], text
 
 
@@ -114,6 +115,12 @@ def test_an_answer_goes_on(tmp_path: Path) -> None:
     template = template_of(tmp_path, "v7", [])
     said = template.render(messages, add_generation_prompt=False, continue_final_message=True)
     assert said.rstrip() == "<s>[INST]q[/INST]so"
+
+
+def test_an_effort_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    template = template_of(tmp_path, "v15", VERSIONS["v15"])
+    with pytest.raises(ValueError, match="reasoning_effort is one of none, high"):
+        template.render([{"role": "user", "content": "q"}], variables={"reasoning_effort": "medium"})
 
 
 @pytest.mark.parametrize("version", ["v1", "v99", None])

@@ -70,6 +70,7 @@ CHATS: list[tuple[list[dict[str, Any]], bool]] = [  # with tools?
     ([user("w?"), says("Let me see. ", weather='{"city": "a"}'), result(FIRST, "[1, 2")], True),
     ([user("t"), says([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Done. "}]), user("o")], False),
 ]
+THINKING = [(CHATS[4][0], True, "high"), (CHATS[2][0], False, "high")]  # how hard, too
 
 
 def main() -> None:
@@ -77,8 +78,10 @@ def main() -> None:
     for version, special in VERSIONS.items():
         with tempfile.TemporaryDirectory() as folder:
             known = MistralTokenizer.from_file(str(write_tekken(Path(folder), version, special)))
-        for messages, with_tools in CHATS:
+        for messages, with_tools, *effort in [*CHATS, *(THINKING if version == "v15" else ())]:
             asked = {"messages": messages, "tools": TOOLS if with_tools else None}
+            if effort:
+                asked["reasoning_effort"] = effort[0]
             try:
                 ids = known.encode_chat_completion(ChatCompletionRequest.from_openai(**asked)).tokens
             except MistralCommonException as error:  # what a version refuses is left out

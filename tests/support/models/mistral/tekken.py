@@ -14,7 +14,12 @@ SPECIAL = (
 NAMED = ["[CALL_ID]", "[ARGS]"]
 THINKING = ["[THINK]", "[/THINK]"]
 SOUNDS = ["[AUDIO]", "[BEGIN_AUDIO]"]
-VERSIONS = {"v3": [], "v7": [], "v11": NAMED, "v13": [*NAMED, *THINKING]}  # and what is special beside SPECIAL
+SETTINGS = ["[MODEL_SETTINGS]", "[/MODEL_SETTINGS]"]
+VERSIONS = {  # and what is special beside SPECIAL
+    **{"v3": [], "v7": [], "v11": NAMED, "v13": [*NAMED, *THINKING]},
+    "v15": [*NAMED, *THINKING, *SETTINGS],
+}
+EFFORT = {"type": "enum", "values": ["none", "high"], "accepts_none": True, "default": "none"}
 COUNT = 40  # of special tokens
 WORDS = ["\n\n", "He", "ll", "Hell", "Hello", " b", " be", "it", ' "', '":', '": ', "[]", "{}", "e?", ". ", "th", " th"]
 PATTERN = (
@@ -35,5 +40,8 @@ def write_tekken(folder: Path, version: str, more: list[str]) -> Path:
     ]
     special = [{"rank": rank, "token_str": text, "is_control": True} for rank, text in enumerate([*SPECIAL, *more])]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocab, "special_tokens": special}))
+    values = {"config": config, "vocab": vocab, "special_tokens": special}
+    if version == "v15":
+        values["model_settings_builder"] = {"reasoning_effort": EFFORT}
+    (folder / "tekken.json").write_text(json.dumps(values))
     return folder / "tekken.json"
