@@ -32,6 +32,7 @@ def make_app(engine: ServerEngine, settings: Settings, more: Sequence[Middleware
     edge = Middlewares(settings)
     app = web.Application(middlewares=[_errors_as_json, *more, edge.answer_preflight, edge.check_key])
     app.on_response_prepare.append(edge.add_headers)
+    app.on_response_prepare.append(api.administration.add_report)
     app[ROOT] = settings.root_path
     app[GO_ON] = api.responses.going_on()
     app[DRAIN] = apis.drain

@@ -55,3 +55,11 @@ class SglangServer(msgspec.Struct):
     context_length: int
     max_running_requests: int
     internal_states: list[Object]
+
+
+class SglangLoads(msgspec.Struct):
+    timestamp: str
+    version: str
+    accelerator: None
+    num_accelerators: int
+    loads: list[Object]

@@ -40,6 +40,14 @@ class ServerInfoOptions(msgspec.Struct):
     config_format: Literal["text", "json"] = "text"
 
 
+class LoadsQuery(msgspec.Struct):
+    """The query of /v1/loads, as SGLang has it. `include`: sections, with commas between them."""
+
+    dp_rank: int | None = None
+    include: str | None = None
+    format: Literal["json", "prometheus"] = "json"
+
+
 class WorldSizeOptions(msgspec.Struct):
     """The query of /get_world_size, as vLLM has it."""
 

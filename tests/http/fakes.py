@@ -18,6 +18,7 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Heard, Job
 from actorserve.http.generation.times import JobTimes
+from actorserve.http.loads import EngineLoad
 from actorserve.http.output.events import Content, Piece
 
 
@@ -29,6 +30,7 @@ class FakeAdministration:
         self.woken: list[list[str]] = []
         self.profiled = 0.0
         self.updates: list[tuple[str, str, int]] = []
+        self.loads: list[EngineLoad] = []
 
     async def sleep(self, level: int, mode: str, refuses: bool, wait_s: int) -> None:
         self.sleeps.append((level, mode, refuses, wait_s))
@@ -60,8 +62,8 @@ class FakeAdministration:
     def server_info(self, config_format: str) -> dict[str, Any]:
         return {"config_format": config_format}
 
-    def engine_loads(self) -> list[dict[str, float]]:
-        return []
+    def engine_loads(self) -> list[EngineLoad]:
+        return self.loads
 
 
 class FakeScaling:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from actorserve.http.errors import ApiError, bad_request
+from actorserve.http.loads import EngineLoad
 from actorserve.shm.kv_map.sleep import Part
 
 from ...model.weights.replacement import find_weights
@@ -133,7 +134,7 @@ class Administration:
         """Versions, options, the model and all actors."""
         return self._info.look(config_format)
 
-    def engine_loads(self) -> list[dict[str, float]]:
+    def engine_loads(self) -> list[EngineLoad]:
         """Requests and tokens of each engine."""
         return self._info.loads()
 

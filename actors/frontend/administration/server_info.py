@@ -1,5 +1,5 @@
 """What `/server_info` says: versions, options, the model, what operators have asked for, and all actors; and what
-`/get_load` does.
+`/v1/loads` does.
 
 Everything lies in shared memory and /proc, so that it is answered whoever hangs.
 """
@@ -7,16 +7,17 @@ Everything lies in shared memory and /proc, so that it is answered whoever hangs
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import msgspec
 
 import actorserve
+from actorserve.http.loads import EngineLoad
 from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.kv_map.sleep import SleepWord
 from actorserve.shm.weights import WeightsRecord
 
+from ...options.config import Config
 from ...protocol.served import ServedModel
 from ...runtime.process import Context
 from ...telemetry.discovery import without_secrets
@@ -50,24 +51,30 @@ class ServerInfo:
             "actors": [_shown(actor) for actor in self._snapshots.look().actors],
         }
 
-    def loads(self) -> list[dict[str, float]]:
-        """Of each engine, by SGLang's names: requests, and tokens that are kept of them or that wait for a row."""
+    def loads(self) -> list[EngineLoad]:
+        """Of each engine."""
         system, first = self._context.system, self._context.config.first_engine
         return [
-            self._load(first + actor.engine, actor.position, system.model_of(actor.engine).config.block_size)
+            self._load(first + actor.engine, actor.position, system.model_of(actor.engine).config)
             for actor in system.of_kind("scheduler")
         ]
 
-    def _load(self, rank: int, position: int, block_size: int) -> dict[str, float]:
+    def _load(self, rank: int, position: int, config: Config) -> EngineLoad:
         gauges = self._context.board.gauges(position)
-        held = gauges[Gauge.BLOCKS_TOTAL] - gauges[Gauge.BLOCKS_FREE]
-        return {
-            "dp_rank": rank,
-            "num_reqs": gauges[Gauge.RUNNING] + gauges[Gauge.WAITING],
-            "num_waiting_reqs": gauges[Gauge.WAITING],
-            "num_tokens": held * block_size + gauges[Gauge.WAITING_TOKENS],
-            "ts_tic": time.perf_counter(),
-        }
+        return EngineLoad(
+            rank=rank,
+            running=gauges[Gauge.RUNNING],
+            waiting=gauges[Gauge.WAITING],
+            waiting_tokens=gauges[Gauge.WAITING_TOKENS],
+            held_tokens=(gauges[Gauge.BLOCKS_TOTAL] - gauges[Gauge.BLOCKS_FREE]) * config.block_size,
+            most_tokens=gauges[Gauge.BLOCKS_TOTAL] * config.block_size,
+            most_running=config.max_num_seqs,
+            prefix_queries=gauges[Gauge.PREFIX_QUERIES],
+            prefix_hits=gauges[Gauge.PREFIX_HITS],
+            drafts=gauges[Gauge.DRAFTS],
+            draft_tokens=gauges[Gauge.DRAFT_TOKENS],
+            accepted_tokens=gauges[Gauge.ACCEPTED_TOKENS],
+        )
 
     def _engine(self, engine: int, offset: int) -> dict[str, Any]:
         memory = self._context.segment.map

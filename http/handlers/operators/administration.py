@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -10,8 +11,10 @@ from aiohttp import web
 from ...errors import ApiError, bad_request
 from ...generation.fields.decoding import decode_query
 from ...generation.fields.unsupported import read
+from ...loads import LOAD_FORMAT, LOAD_HEADER, SECTIONS, EngineLoad, as_json, as_text, older, report, told
 from ...paths.administration import (
     CollectiveRpcRequest,
+    LoadsQuery,
     ProfileOptions,
     ServerInfoOptions,
     SleepOptions,
@@ -19,9 +22,11 @@ from ...paths.administration import (
     WakeOptions,
     WorldSizeOptions,
 )
+from ...routes import GENERATING
 from ...transport.json_response import json_response
 
 PARTS = ("weights", "kv_cache")
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Administered(Protocol):
@@ -56,8 +61,8 @@ class Administered(Protocol):
     def server_info(self, config_format: str) -> dict[str, Any]:
         """Versions, options, the model and all actors."""
 
-    def engine_loads(self) -> list[dict[str, float]]:
-        """Requests and tokens of each engine, by SGLang's names."""
+    def engine_loads(self) -> list[EngineLoad]:
+        """Requests and tokens of each engine."""
 
 
 class HasAdministration(Protocol):
@@ -79,7 +84,32 @@ class Administration:
         return json_response(self._engine.administration.server_info(options.config_format))
 
     async def engine_loads(self, request: web.Request) -> web.Response:
-        return json_response(self._engine.administration.engine_loads())
+        """GET /get_load."""
+        return json_response([older(load, time.perf_counter()) for load in self._engine.administration.engine_loads()])
+
+    async def loads(self, request: web.Request) -> web.Response:
+        """GET /v1/loads."""
+        query = decode_query(LoadsQuery, request.query)
+        sections = [part.strip() for part in (query.include or "all").split(",")]
+        if unknown := next((part for part in sections if part not in SECTIONS), None):
+            raise bad_request(f"include must be among {', '.join(SECTIONS)}, not {unknown:.64}.", "include")
+        found = self._engine.administration.engine_loads()
+        if query.dp_rank is not None:
+            found = [load for load in found if load.rank == query.dp_rank]
+            if not found:
+                raise bad_request(f"dp_rank: there is no engine {query.dp_rank}.", "dp_rank")
+        shown = [told(load, sections) for load in found]
+        if query.format == "prometheus":
+            return web.Response(text=as_text(shown), headers={"Content-Type": PROMETHEUS})
+        return json_response(as_json(shown, self._engine.administration.world_size(False)))
+
+    async def add_report(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Of the load, to an answer whose client asks for it: a balancer that sends each request by it."""
+        wanted = request.headers.get(LOAD_FORMAT)
+        if wanted is None or request.path not in GENERATING or response.status != 200:
+            return
+        if (made := report(self._engine.administration.engine_loads(), wanted)) is not None:
+            response.headers[LOAD_HEADER] = made
 
     async def start_profile(self, request: web.Request) -> web.Response:
         await self._engine.administration.start_profile(decode_query(ProfileOptions, request.query).seconds)

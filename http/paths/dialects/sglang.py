@@ -6,7 +6,7 @@ from ...openai.schemas import ModelQuery
 from ...openapi import operations, sglang
 from ...route import ASKS, MODEL, TAKES_BODY, TEXT, Route
 from ...sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
-from ..administration import AbortRequests, ResetOptions
+from ..administration import AbortRequests, LoadsQuery, ResetOptions
 
 SGLANG: tuple[Route, ...] = (
     Route(
@@ -50,6 +50,15 @@ SGLANG: tuple[Route, ...] = (
         statuses=MODEL,
     ),
     Route("get", "/get_load", "administration.engine_loads", "Requests and tokens of each engine", list),
+    Route(
+        "get",
+        "/v1/loads",
+        "administration.loads",
+        "The same with more, and for Prometheus",
+        sglang.SglangLoads,
+        query=LoadsQuery,
+        statuses=(400,),
+    ),
     Route(
         "get",
         "/health_generate",

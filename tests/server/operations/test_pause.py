@@ -52,6 +52,10 @@ async def test_what_was_kept_goes_on_where_it_stood(server: Server, clear: str) 
         async with session.get("/get_load", headers=ADMIN) as answer:
             (load,) = await answer.json()
         assert (load["dp_rank"], load["num_reqs"]) == (0, 2) and load["num_tokens"] > load["num_waiting_reqs"] > 0
+        async with session.get("/v1/loads?include=core", headers=ADMIN) as answer:
+            (more,) = (await answer.json())["loads"]
+        assert more["num_running_reqs"] + more["num_waiting_reqs"] == 2
+        assert 0 < more["num_total_tokens"] < more["max_total_num_tokens"] and more["max_running_requests"] > 1
         assert (await ask(session, "post", "/resume"))["status"] == "resumed"
         await asyncio.wait_for(stream.task, PATIENCE_S)
         assert (stream.text, stream.finish_reason) == (text, "length")
