@@ -32,8 +32,10 @@ def without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
     """
     if found.is_dir():
         return found
-    if (asked := form_of(config)) is not None:
-        raise ConfigError(f"{asked.option}: {found} is a GGUF file; auto reads it")
+    asked, safetensors = form_of(config), config.load_format == "safetensors"
+    if asked is not None or safetensors:
+        option = "--load-format safetensors" if asked is None else asked.option
+        raise ConfigError(f"{option}: {found} is a GGUF file; auto reads it")
     on_gpu = config.device != "cpu" and may_have_gpu()
     keep = config.quantization == GGUF.name or (config.quantization == AUTO and config.dtype == "auto" and not on_gpu)
     return model_folder(found, keep, with_tokenizer)

@@ -20,7 +20,7 @@ from .names import MARK
 PARAMS = "params.json"
 CONFIG = "config.json"
 ASKING = {"--config-format": "config_format", "--load-format": "load_format"}  # either asks for a form
-FORMS = {"hf": "hf", "safetensors": "hf", "mistral": "mistral"}  # by their values
+FORMS = ("hf", "mistral")  # safetensors may be of either
 VERSION = 1  # of what is made of it
 IN_TEXTS = "language_model."  # what names begin with beside a tower
 
@@ -35,7 +35,7 @@ class Form(NamedTuple):
 def form_of(config: Config) -> Form | None:
     """What the options ask for; ConfigError if it is both."""
     asked = [(name, getattr(config, field)) for name, field in ASKING.items()]
-    forms = [Form(FORMS[value], f"{name} {value}") for name, value in asked if value in FORMS]
+    forms = [Form(value, f"{name} {value}") for name, value in asked if value in FORMS]
     if len({form.name for form in forms}) > 1:
         raise ConfigError(f"{forms[0].option}: {forms[1].option} asks for another form; they must be of one")
     return forms[0] if forms else None

@@ -72,8 +72,8 @@ class ModelOptions(MediaOptions, frozen=True, kw_only=True):
     load_format: Annotated[
         LoadFormat,
         Meta(
-            description="which weights are read: hf or safetensors, or those of --config-format mistral; dummy fills "
-            "them with random numbers"
+            description="hf or mistral say the same; safetensors reads no GGUF file; dummy fills the weights with "
+            "random numbers"
         ),
     ] = "auto"
     seed: Annotated[int, Meta(ge=0, description="of dummy weights")] = 0

@@ -60,6 +60,7 @@ def test_a_folder_in_that_form_alone_needs_no_option(own: Path) -> None:
         ({"load_format": "safetensors"}, "Llama"),
         ({"config_format": "mistral"}, "Mistral"),
         ({"load_format": "mistral"}, "Mistral"),
+        ({"config_format": "mistral", "load_format": "safetensors"}, "Mistral"),
         ({"config_format": "mistral", "load_format": "mistral", "tokenizer_mode": "hf"}, "Mistral"),
         ({"config_format": "mistral", "load_format": "dummy"}, "Mistral"),
     ],
@@ -74,8 +75,9 @@ def test_a_form_that_is_not_there_is_refused(own: Path, folder: Path) -> None:
         name = f"--{option.replace('_', '-')}"
         assert refusal(folder, **{option: "mistral"}).startswith(f"{name} mistral: {folder} has no params.json")
         assert refusal(own, **{option: "hf"}).startswith(f"{name} hf: {own} has no config.json, but params.json")
-    both = refusal(own, config_format="mistral", load_format="safetensors")
-    assert both.startswith("--config-format mistral: --load-format safetensors asks for another form")
+    both = refusal(own, config_format="mistral", load_format="hf")
+    assert both.startswith("--config-format mistral: --load-format hf asks for another form")
+    assert find(own, load_format="safetensors").architecture == "MistralForCausalLM"
 
 
 def test_a_draft_model_is_of_the_form_that_it_has(own: Path) -> None:
