@@ -128,7 +128,7 @@ def test_whoever_goes_on_tells_what_was_not_whole(cut: int) -> None:
 # --- what stands between two texts -----------------------------------------------------------------------------------
 
 FIM = "/v1/fim/completions"
-INFILLS = {"special_tokens": lambda: {"[PREFIX]": 3, "[SUFFIX]": 4}, "vocab_size": 100}
+INFILLS: dict[str, Any] = {"special_tokens": lambda: {"[PREFIX]": 3, "[SUFFIX]": 4}, "vocab_size": 100}
 
 
 async def test_a_text_between_two_is_told_as_a_message() -> None:
