@@ -14,8 +14,8 @@ from actorserve.shm.table.table import RequestTable
 
 from ..protocol.messages import Finish
 from ..protocol.request import Generation, Rendition
-from .deferred_ends import DeferredEnds
 from .limits import Limits
+from .memory.deferred_ends import DeferredEnds
 from .metrics.request_stats import RequestStats
 from .policy.pictures import Items, read_pictures
 from .sequence import Sequence

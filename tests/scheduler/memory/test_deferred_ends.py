@@ -10,7 +10,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.step import Step
 from actorserve.shm.table.table import slot_of
 
-from .engine_model import Bench, prompt_of
+from ..engine_model import Bench, prompt_of
 
 Read = Callable[[], list[int]]
 PROMPT = 40

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..protocol.messages import Finish
+from ...protocol.messages import Finish
 
 
 class DeferredEnds:
