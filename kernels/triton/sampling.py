@@ -6,13 +6,15 @@ where a number falls within rounding of the border between two words. A weight c
 integers are exact, whatever order they are made in.
 
 A row's vocabulary is cut into slices of neighbouring words, each the work of a program, so that one row alone fills the
-device. Three kernels, one after the other:
+device. Four kernels, one after the other:
 1. peaks    the largest logit of each slice and the first word that has it, and the largest of each of its lanes; where
             top-nσ wants the deviation, the sums for it;
-2. gather   the weight of each slice; and, where a filter wants them, its words that weigh no less than about the
-            fourth part of all lanes' maxima, in their order: some 1,400 candidates of 150,000 words, among which all
-            that the filters keep nearly always are. Each slice has memory of its own for them, so that nobody waits;
-3. sample   one program a row: a greedy row's word is known by now; without filters the slice in which the cumulated
+2. edges    one program a row: the smallest logit that top-nσ keeps; and, where a filter wants candidates, the weight
+            that about the fourth part of all lanes' maxima have;
+3. gather   the weight of each slice, and its words from that weight on, in their order: some 1,400 candidates of
+            150,000 words, among which all that the filters keep nearly always are. Each slice has memory of its own for
+            them, so that nobody waits;
+4. sample   one program a row: a greedy row's word is known by now; without filters the slice in which the cumulated
             weight passes u(seed, position) of the whole is, and the word is sought there; else among the candidates.
 The smallest weights that top-k and top-p keep, and the word that is drawn in descending order, are found by bisection
 on the bits of floats, which are ordered as the floats: 30 turns over the candidates, or, where these do not hold all
@@ -44,8 +46,9 @@ from .sampler.draw import (
     lists_words,
     uniform_number,
 )
+from .sampler.edges import edges_kernel
 from .sampler.typical import moments_of
-from .sampler.weight_search import fetch, lane_edge, sigma_edge, weigh
+from .sampler.weight_search import fetch, weigh
 from .sampler.workspace import DEFAULT, check_workspace
 from .sampler.workspace import Tiling as Tiling  # for those who call `sample`
 from .sampler.workspace import Workspace as Workspace
@@ -102,11 +105,9 @@ def peaks_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["rows"])
 def gather_kernel(
-    logits, logits_row, rows, temperatures, top_k, top_p, min_p, top_n_sigma, typical_p,
-    peaks, bests, numbers, sums, squares, totals, counts, found, masses, moments, leasts, edges,
-    slice_logits, slice_words,
-    WORDS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr,
-    SEGMENT: tl.constexpr,
+    logits, logits_row, rows, temperatures, top_k, top_p, min_p, typical_p,
+    bests, totals, counts, found, masses, moments, leasts, edges, slice_logits, slice_words,
+    WORDS: tl.constexpr, WIDTH: tl.constexpr, SLICES: tl.constexpr, PADDED: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
     """One slice of one row: what its words weigh, and its candidates."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -115,22 +116,14 @@ def gather_kernel(
         return
     temperature = tl.load(temperatures + state)
     parts = tl.arange(0, PADDED)
-    slots, there = row * SLICES + parts, parts < SLICES
-    best = tl.max(tl.load(bests + slots, mask=there, other=float("-inf")), 0)
+    best = tl.max(tl.load(bests + row * SLICES + parts, mask=parts < SLICES, other=float("-inf")), 0)
     if not drawn_at_all(temperature, best):
         return
     filtered = lists_words(tl.load(top_k + state), tl.load(top_p + state))
     typical = tl.load(typical_p + state) < 1
     floor = floor_of(tl.load(min_p + state))
     at = part * WIDTH + tl.arange(0, WIDTH)
-    least, sigmas = best * 0 + float("-inf"), tl.load(top_n_sigma + state)
-    if sigmas > 0:
-        number = tl.load(numbers + slots, mask=there, other=0)
-        total = tl.load(sums + slots, mask=there, other=0.0)
-        least = sigma_edge(number, total, tl.load(squares + slots, mask=there, other=0.0), best, sigmas)
-    if part == 0:
-        tl.store(leasts + row, least)
-    values = fetch(logits + row * logits_row, at, WORDS, least)
+    values = fetch(logits + row * logits_row, at, WORDS, tl.load(leasts + row))
     bits, weights = weigh(values, best, temperature)
     slot = row * SLICES + part
     tl.store(totals + slot, tl.sum(tl.where(bits >= tl.where(filtered, 0, floor), weights, 0), 0))
@@ -139,13 +132,7 @@ def gather_kernel(
         moment = moments_of(values, tl.where(bits >= floor, weights, 0), best, temperature)
         tl.store(moments + slot, tl.sum(moment, 0))
     if filtered | typical:
-        lane = tl.arange(0, PADDED * LANES)
-        peak = tl.load(peaks + row * SLICES * LANES + lane, mask=lane < SLICES * LANES, other=float("-inf"))
-        peak = tl.where(peak >= least, peak, float("-inf"))
-        edge = lane_edge(peak, best, temperature, SLICES * LANES // 4)
-        if part == 0:
-            tl.store(edges + row, edge)
-        hit = bits >= edge
+        hit = bits >= tl.load(edges + row)
         tl.store(found + slot, tl.sum(hit.to(tl.int32), 0))
         tl.store(masses + slot, tl.sum(tl.where(hit, weights, 0), 0))
         place = tl.cumsum(hit.to(tl.int32), 0) - 1
@@ -263,10 +250,13 @@ def sample(
         *source, parameters.temperature, parameters.top_n_sigma, peaks, bests, firsts, *parts[:3],
         **shape, LANES=tiling.lanes, num_warps=tiling.slice_warps,
     )  # fmt: skip
+    edges_kernel[grid[:1]](
+        rows, *parameters[:3], *parameters[4:6], peaks, bests, *parts[:3], *parts[-2:],
+        LANES=tiling.lanes, SLICES=slices, PADDED=wide["PADDED"], num_warps=tiling.row_warps,
+    )  # fmt: skip
     gather_kernel[grid](
-        *source, *parameters[:6], peaks, bests, *parts, *candidates[:2],
-        **shape, **wide, LANES=tiling.lanes, num_warps=tiling.slice_warps,
-        maxnreg=255,  # one program of a multiprocessor either way; as below
+        *source, *parameters[:4], parameters.typical_p, bests, *parts[3:], *candidates[:2],
+        **shape, **wide, num_warps=tiling.slice_warps,
     )  # fmt: skip
     sample_kernel[grid[:1]](
         *source, *parameters, bests, firsts, *parts[3:], *candidates,

@@ -15,7 +15,6 @@ import triton.language as tl
 UNIT = tl.constexpr(float(1 << 40))  # a weight of 1
 HEAVIEST = tl.constexpr(0x3F800000)  # the bits of 1.0, the largest weight
 TURNS = tl.constexpr(30)  # of a bisection: there are fewer than 2^30 weights
-ROUGHLY = tl.constexpr(12)  # turns after which weights are known to 3 %
 ORDERED = tl.constexpr(80)  # sampling.CANDIDATES: up to so many words are drawn from in descending order there
 PADDING = tl.constexpr(64)  # sampling.BLOCK
 
@@ -88,29 +87,6 @@ def search(
         reaching, mass = tl.where(enough, number, reaching), tl.where(enough, weight, mass)
         above, heavier = tl.where(behind, number, above), tl.where(behind, weight, heavier)
     return low, reaching, mass, above, heavier
-
-
-@triton.jit
-def sigma_edge(numbers, sums, squares, best, sigmas):
-    """The smallest logit that is within so many standard deviations of the largest; by parts' sums of finite logits."""
-    number = tl.sum(numbers, 0)
-    mean = tl.sum(sums, 0) / number
-    variance = tl.maximum(tl.sum(squares, 0) / number - mean * mean, 0.0)
-    return best - sigmas * tl.sqrt(variance).to(tl.float32)
-
-
-@triton.jit
-def lane_edge(peak, best, temperature, goal):
-    """About the bits of the goal-th largest of the lanes' maxima: at least as many are there, and it is at least 1."""
-    bits, _ = weigh(peak, best, temperature)
-    low = tl.min(bits, 0) * 0
-    high = low + HEAVIEST + 1
-    for _ in range(ROUGHLY):
-        middle = (low + high) // 2
-        enough = tl.sum((bits >= middle).to(tl.int32), 0) >= goal
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle)
-    return tl.maximum(low, 1)
 
 
 @triton.jit

@@ -18,9 +18,11 @@ import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 from actorserve.kernels.cpu import sampling  # noqa: E402
+from actorserve.kernels.triton import sampling as gpu_sampling  # noqa: E402
 from actorserve.kernels.triton.sampler.draw import uniform_number  # noqa: E402
 from actorserve.kernels.triton.sampling import RowParameters, Tiling, Workspace, sample  # noqa: E402
 from tests.kernels.reference.sampling import reference_kept, reference_order  # noqa: E402
+from tests.kernels.triton.capture import captured  # noqa: E402
 
 TILING = Tiling(width=512, lanes=128, segment=256, candidates=512)  # so that small vocabularies take several slices
 NO_RESERVE = 0x4000  # of Linux' mmap; Python names it from 3.13 on
@@ -339,6 +341,15 @@ def test_no_rows_and_no_report() -> None:
     workspace = Workspace.make(3, 70, DEVICE)
     out = sample(logits, rows, values, workspace, torch.zeros(3, dtype=torch.int64, device=DEVICE))
     assert out.tolist() == sampling.sample(logits.cpu(), parameters(3)).tolist()
+
+
+def test_what_concerns_a_row_is_one_programs_work() -> None:
+    """And not that of each slice: from where on its words count, and are candidates."""
+    values, rows = on_device(parameters(3, top_p=0.9)), torch.arange(3, device=DEVICE)
+    workspace = Workspace.make(3, 5000, DEVICE)
+    with captured(gpu_sampling) as launches:
+        sample(torch.zeros(3, 5000, device=DEVICE), rows, values, workspace, rows.clone())
+    assert [launch.grid for launch in launches] == [(3, 2), (3,), (3, 2), (3,)]
 
 
 def test_misfits_are_refused() -> None:
