@@ -79,6 +79,10 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+class CaptureError(RuntimeError):
+    """A step that could not be captured; its cause says why."""
+
+
 class Graphs(Generic[Size]):
     """Runs one kind of step: by the graph of its size, where there is one, or as it is."""
 
@@ -115,7 +119,10 @@ class Graphs(Generic[Size]):
             ncols=80,
         )
         for size in bar:
-            self._graphs[size] = self._captured(size, pool)
+            try:
+                self._graphs[size] = self._captured(size, pool)
+            except RuntimeError as error:
+                raise CaptureError(f"CUDA graphs, {name} of {size}: {error}") from error
         torch.cuda.synchronize(self._device)
         return len(self._graphs)
 

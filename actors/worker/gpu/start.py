@@ -52,7 +52,7 @@ from .drafts.medusa import MedusaDraftingRunner, MedusaHead, load_heads
 from .drafts.recurrent import RecurrentDraftingRunner, RecurrentHead
 from .drafts.speculation import DraftingRunner
 from .executor import GpuModel
-from .graphs import capture_sizes, mixed_sizes
+from .graphs import CaptureError, capture_sizes, mixed_sizes
 from .kept import KeptOnDevice, held_bytes, is_plain
 from .layers.fused import FUSED
 from .layers.moe import check_experts
@@ -152,7 +152,14 @@ def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | N
 
 def _capture(context: Context, runner: GpuRunner) -> None:
     begun = time.perf_counter()
-    count = runner.capture()
+    try:
+        count = runner.capture()
+    except CaptureError as error:
+        if is_out_of_memory(error):
+            raise
+        context.log.error("a step could not be captured", exc_info=error)
+        reason = str(error).splitlines()[0].removesuffix(".")
+        raise ConfigError(f"{reason}. --enforce-eager serves without graphs, with slower steps") from None
     context.phase_ends(StartPhase.GRAPHS)
     context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
 

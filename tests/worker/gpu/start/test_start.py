@@ -94,6 +94,33 @@ def test_sizes_of_graphs_for_prompts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("why", "kind", "said"),
+    [
+        (
+            "operation not permitted when stream is capturing\nHint: …",
+            ConfigError,
+            r"prompts of .*16, .*--enforce-eager",
+        ),
+        ("CUDA out of memory. Tried to allocate 2 MiB", RuntimeError, "prompts of .*out of memory"),
+    ],
+)
+def test_a_step_that_cannot_be_captured_is_named(
+    why: str, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the way out; memory has advice of its own."""
+    graphs = Graphs(mixed_sizes(3, 16), print, torch.device("cpu"))
+
+    def captured(size: StepSize, pool: object) -> object:
+        raise RuntimeError(why)
+
+    monkeypatch.setattr(graphs, "_captured", captured)
+    context: Any = SimpleNamespace(log=logging.getLogger("worker"))
+    with pytest.raises(kind, match=said) as error:
+        gpu_start._capture(context, cast(Any, SimpleNamespace(capture=lambda: graphs.capture(None, "prompts"))))
+    assert is_out_of_memory(error.value) == (kind is RuntimeError) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     ("taken", "each"),
     [
         ([30] * 8, 30),
@@ -265,7 +292,9 @@ def test_a_driver_of_whose_gpus_torch_finds_none(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", init)
     monkeypatch.setattr(checked, "may_have_gpu", lambda: True)
-    words = rf"^--device {device}: .*torch finds no GPU \(No CUDA GPUs are available\);.*--device cpu computes on the CPU$"
+    words = (
+        rf"^--device {device}: .*torch finds no GPU \(No CUDA GPUs are available\);.*--device cpu computes on the CPU$"
+    )
     with pytest.raises(ConfigError, match=words):
         uses_gpu(make_config({"device": device}))
     assert not uses_gpu(make_config({"device": "cpu"}))
