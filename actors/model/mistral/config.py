@@ -167,8 +167,11 @@ def _rope(given: Values) -> dict[str, Any]:
             found["attention_factor"] = 1.0
     else:
         found["rope_type"] = "default"
-    for one in filter(None, (growth, yarn)):
-        found["original_max_position_embeddings"] = one.needed("original_max_position_embeddings", LARGEST)
+    lengths = {one.needed("original_max_position_embeddings", LARGEST) for one in (growth, yarn) if one is not None}
+    if len(lengths) > 1:
+        raise given.wrong("llama_4_scaling", "an object with yarn's original_max_position_embeddings")
+    if lengths:
+        found["original_max_position_embeddings"] = lengths.pop()
     if growth is not None:
         found["llama_4_scaling_beta"] = growth.real("beta", 0, 1e15) or 0.0
     return {"rope_parameters": found}

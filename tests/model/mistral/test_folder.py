@@ -130,6 +130,13 @@ def test_overrides_are_of_what_was_made(own: Path) -> None:
         ({"quantization": {"qformat_weight": "fp8_e4m3", "qscheme_act": "ROW"}}, "says qscheme_act = 'ROW'; TENSOR or"),
         ({"sliding_window": [8, 9]}, "says sliding_window = [8, 9]; a number, or a list of null and one number"),
         ({"llama_4_scaling": {"beta": 0.1}}, "llama_4_scaling says original_max_position_embeddings = None"),
+        (
+            {
+                "yarn": {"original_max_position_embeddings": 64, "factor": 4},
+                "llama_4_scaling": {"original_max_position_embeddings": 32, "beta": 0.1},
+            },
+            "an object with yarn's original_max_position_embeddings is needed",
+        ),
         ({"vision_encoder": {**VISION, "patch_size": None}}, "vision_encoder says patch_size = None"),
         (
             {"vision_encoder": {**VISION, "mm_projector_id": "patch_merge"}},
