@@ -102,7 +102,7 @@ def mlx_config(bits: int) -> dict[str, Any]:
 def quark_config(**weight: Any) -> dict[str, Any]:
     spec = {"is_dynamic": False, "symmetric": True, "observer_cls": "PerTensorMinMaxObserver", "ch_axis": None}
     layer = {"weight": spec | weight, "input_tensors": None, "output_tensors": None, "bias": None}
-    values = {"layer_type_quant_config": {}, "layer_quant_config": {}, "algo_config": None, "quant_mode": "eager_mode"}
+    values: dict[str, Any] = {"layer_type_quant_config": {}, "layer_quant_config": {}, "algo_config": None}
     export = {"weight_format": "real_quantized", "pack_method": "reorder", "kv_cache_group": []}
     excluded = {"exclude": ["lm_head", f"{MLP}.*"]}
     return {"quant_method": "quark", "global_quant_config": layer, "export": export} | excluded | values
