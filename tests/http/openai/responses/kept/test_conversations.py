@@ -16,6 +16,7 @@ from actorserve.http.generation.job import Job
 from actorserve.http.openai.responses.conversations import MOST, ConversationStore, StoredConversation
 from actorserve.http.openai.responses.stored import StoredResponse
 from tests.http.fakes import FakeEngine, finish_all, rendered, say
+from tests.http.openai.responses.test_runs import TOOL, Noted
 from tests.http.serving import Answer, Served, serving
 
 PATH = "/v1/conversations"
@@ -129,6 +130,31 @@ async def test_one_in_the_background_adds_to_it(served: Served) -> None:
     await served.release()
     assert await texts(served, path) == [("user", "hi"), ("assistant", "yes0")]
     assert (await served.ask("GET", f"/v1/responses/{answer['id']}")).json["status"] == "completed"
+
+
+async def test_one_with_tools_of_servers_adds_to_it() -> None:
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        path = await made(served)
+        answer = (await respond(served, path, tools=[TOOL])).json
+        items = (await served.ask("GET", f"{path}/items?order=asc")).json["data"]
+        assert [item["type"] for item in items] == ["message", "mcp_list_tools", "message"]
+        assert items[1:] == answer["output"]
+
+
+@pytest.mark.parametrize("tools", [[], [TOOL]])
+async def test_it_stays_with_its_frontend_whatever_its_idempotency_key(tools: list[Any]) -> None:
+    """Which names another frontend for some: that one would give it back."""
+    async with serving(tools=Noted(), tool_parser="hermes", idempotency=True) as served:
+        served.engine.frontends = 2
+        path = await made(served)
+        for number in range(6):
+            client = await served.client()
+            body = {"input": "hi", "conversation": path.rpartition("/")[2], "tools": tools}
+            client.send("POST", "/v1/responses", body, Idempotency_Key=f"key-{number}")
+            finish_all(await served.job())
+            assert (await client.answer()).status == 200
+        items = (await served.ask("GET", f"{path}/items?limit=100")).json["data"]
+        assert len(items) == 6 * 2 + (1 if tools else 0), "the server's tools are listed once"
 
 
 async def test_what_was_ended_adds_nothing(served: Served) -> None:
