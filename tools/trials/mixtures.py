@@ -187,8 +187,8 @@ def _looked_at(run: Run, number: int, asked: Asked, answer: Answer) -> list[str]
         run.keep(number, asked, vectors(answer.json), 0)
         return checks.wrong_vectors(asked, answer.json)
     said = answers.said(asked, answer)
-    if "Idempotency-Key" in asked.headers and not _is_replayed(run, asked, said):
-        said.wrong.append("its Idempotency-Key finds another answer")
+    if "Idempotency-Key" in asked.headers and (other := _replayed(run, asked, said)):
+        said.wrong.append(f"its Idempotency-Key finds another answer: {other}")
     if asked.door == "responses" and not _is_kept(run, asked, answer, said):
         said.wrong.append("it is not kept as it was told, or though it was not to be")
     if number % 3 == 0 and (wrong := _miscounted(run, asked, said)):
@@ -227,9 +227,13 @@ def _is_kept(run: Run, asked: Asked, answer: Answer, said: Said) -> bool:
     return bool(on.json["usage"]["input_tokens"] > (said.prompt or 0))
 
 
-def _is_replayed(run: Run, asked: Asked, said: Said) -> bool:
+def _replayed(run: Run, asked: Asked, said: Said) -> str:
     again = _ask(run, asked)
-    return "idempotent-replayed" in again.headers and answers.said(asked, again).same() == said.same()
+    if again.status != 200:
+        return f"{again.status} {again.body[:200]!r}"
+    if "idempotent-replayed" not in again.headers:
+        return "it was answered anew"
+    return difference(answers.said(asked, again).same(), said.same())
 
 
 # --- afterwards ------------------------------------------------------------------------------------------------------

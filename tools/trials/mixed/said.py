@@ -52,11 +52,13 @@ class Said:
 
 
 def difference(here: Any, there: Any, path: str = "it") -> str:
-    """Where the first two parts stand that are not the same, and what they are."""
+    """Where the first two parts stand that are not the same, and what they are; nothing if all are."""
+    if here == there:
+        return ""
     if isinstance(here, dict) and isinstance(there, dict) and here.keys() == there.keys():
         parts: list[tuple[object, Any, Any]] = [(name, here[name], there[name]) for name in here]
     elif isinstance(here, (list, tuple)) and isinstance(there, (list, tuple)) and len(here) == len(there):
         parts = list(zip(range(len(here)), here, there, strict=True))
     else:
         return f"{path} is {here!r:.400}, was {there!r:.400}"
-    return next((difference(one, other, f"{path}[{at!r}]") for at, one, other in parts if one != other), "")
+    return next(difference(one, other, f"{path}[{at!r}]") for at, one, other in parts if one != other)
