@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 import pytest
-from tokenizers import Tokenizer
 
 from tools.gpu import requirements
 
@@ -110,6 +109,33 @@ def test_the_table_is_told_part_by_part(
     assert check["check"](parts, options(out=file), dict(os.environ)) == 1
     told = capsys.readouterr().out
     assert told.strip() == file.read_text().strip() and told.count("| a | 1 |") == 3, "twice itself, and once read"
+    assert [line for line in told.splitlines() if line.startswith("- ")][1].endswith("ended with 1; 0 rows say no")
+
+
+def test_all_that_parts_say_is_in_a_log(check: dict[str, Any], tmp_path: Path) -> None:
+    """Of a part that is well, too, and of no earlier check."""
+    file, long = tmp_path / "table.md", "print('\\n'.join(f'line {number}' for number in range(100)))"
+    (tmp_path / "table.log").write_text("of another day")
+    parts = [("first", ["-c", long], 60.0), ("second", ["-c", f"{long}; raise SystemExit('it broke')"], 60.0)]
+    assert check["check"](parts, options(out=file), dict(os.environ)) == 1
+    log = (tmp_path / "table.log").read_text()
+    assert log.count("line 0\n") == log.count("line 99\n") == 2 and "it broke" in log and "another day" not in log
+    assert "line 0\n" not in file.read_text()
+
+
+def test_the_summary_has_what_is_wrong_as_far_as_there_is_room(check: dict[str, Any]) -> None:
+    row = {"value": 1, "unit": "", "goal": "no error"}
+    bad = [check["row"]({**row, "what": f"row {number} {'x' * 300}", "ok": False}) for number in range(100)]
+    good = check["row"]({**row, "what": "well", "ok": True})
+    bad[0] = check["row"]({**row, "what": "row 0", "ok": False})
+    lines = check["summary"](
+        [("first", [good, "", "3 s, ended with 0.", ""]), ("second", [*bad, "4 s, ended with 1."])]
+    )
+    text = "\n".join(lines)
+    assert lines[2:4] == ["- first: 3 s, ended with 0; 0 rows say no", "- second: 4 s, ended with 1; 100 rows say no"]
+    assert len(text) <= 10_000 and bad[0] in lines and "well" not in text
+    told = sum(line.startswith("| row ") for line in lines)
+    assert 40 < told < 100 and f"{100 - told} more rows say no" in lines
 
 
 def test_kernels_are_compiled_beside_what_times_nothing(
@@ -127,22 +153,6 @@ def test_kernels_are_compiled_beside_what_times_nothing(
     assert check["check"]([(names["BESIDE"], ["-c", part], 60.0)], options(tiny=False), dict(os.environ)) == 0
     assert not psutil.pid_exists(int(told.read_text()))
     assert names["BESIDE"] in [name for name, _, _ in check["PARTS"]]
-
-
-def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> None:
-    """And nothing of it is left."""
-    program = (
-        "from tools.gpu import ceilings, report\n"
-        "done = []\n"
-        "took = [ceilings.seconds_each([lambda number=number: done.append(number)]) for number in range(5)]\n"
-        "report.say('a finding', 1)\n"
-        "print(done, took[0])"
-    )
-    environment = dict(os.environ) | {"GPU_CHECK_COMPILED": "1/2", "PYTHONPATH": str(CHECK.parent.parent)}
-    environment["TMPDIR"] = str(tmp_path)
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.stdout == "[1, 3] 1.0\n", done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_missing_or_older_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,57 +223,6 @@ def test_what_fails_within_a_part_is_a_finding(check: dict[str, Any]) -> None:
 def test_the_list_of_parts() -> None:
     done = subprocess.run([sys.executable, CHECK, "--list", "--only", "kernels"], capture_output=True, text=True)
     assert done.returncode == 0 and "kernels' times" in done.stdout and "the server" not in done.stdout
-
-
-def test_each_token_of_a_shape_has_a_text(tmp_path: Path) -> None:
-    """Of one without a text a stream says nothing, and what is measured of streams would be measured of none."""
-    program = (
-        "import sys; from pathlib import Path; from tools.gpu.shapes import SHAPES, write_folder\n"
-        "write_folder('Qwen3-0.6B', Path(sys.argv[1]))\n"
-        "print(SHAPES['Qwen3-0.6B']['vocab_size'], SHAPES['tiny-words']['vocab_size'])"
-    )
-    folder = tmp_path / "shape"
-    done = subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    own, of_toy = map(int, done.stdout.split())
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    demo = Tokenizer.from_file(str(ROOT / "actors" / "model" / "demo" / "tokenizer.json")).get_vocab_size()
-    assert tokenizer.get_vocab_size() == own > of_toy > demo, "a toy has such tokens, too"
-    assert all(tokenizer.decode([token]).strip() for token in range(demo, own))
-
-
-def test_what_decoding_should_be_launched_as_is_told_also_in_the_middle() -> None:
-    """A part that is cut says what it has found."""
-    program = (
-        "import os, signal\n"
-        "from types import SimpleNamespace\n"
-        "from tools.gpu.kernels import decode_variants as own\n"
-        "queries, seen = SimpleNamespace(dtype=own.torch.bfloat16), []\n"
-        "own.Case = lambda *given: SimpleNamespace(queries=queries)\n"
-        "def compare(case, entry, scores):\n"
-        "    seen.append(scores.add('3 stages', 0.5))\n"
-        "    if len(seen) == 2:\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "own.compare = compare\n"
-        "own.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    (finding,) = map(json.loads, done.stdout.splitlines())
-    assert "over 2 shapes: the entry that should win is 3 stages" in finding["what"] and finding["value"] == 0.5
-    assert done.returncode == 1 and done.stderr == "stopped\n"
-
-
-@pytest.mark.slow  # Triton's compiler takes 20 s of CPU
-def test_a_start_that_finds_no_kernels() -> None:
-    """Without a GPU it is compiled for one, and loaded nowhere."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(CHECK.parent.parent)}
-    command = [sys.executable, "-m", "tools.gpu.cold", "--threads", "1"]
-    done = subprocess.run(command, env=environment, cwd=CHECK.parent.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = {(one := json.loads(line))["what"]: one["value"] for line in done.stdout.splitlines()}
-    (count,) = (int(what.split()[1]) for what in found if "kernels compiled by 1 threads" in what)
-    each = [value for what, value in found.items() if "of the longest" in what]
-    assert len(each) <= count <= 22 and 0 < max(each) <= found["CPU time of all kernels together"]
 
 
 @pytest.mark.slow  # the interpreter takes minutes for the steps of a toy

@@ -15,7 +15,7 @@ import torch
 
 from .profile import profiled
 from .report import TINY, at_most, say, surviving
-from .shapes import Bench, compile_kernels
+from .shapes import Bench, capture_graphs, compile_kernels
 
 NAME, RANK = ("tiny", 4) if TINY else ("Qwen3-0.6B", 16)
 ROWS, ADAPTERS, SLOTS = (2, (1, 2), 3) if TINY else (8, (1, 4, 8), 9)
@@ -86,10 +86,7 @@ def main() -> None:
     with torch.inference_mode():
         bench = Bench(NAME, ROWS, 2 * CONTEXT, CHUNK, adapters=SLOTS, rank=RANK)
         compile_kernels(bench.runner, f"{NAME}, with adapters")
-        if torch.cuda.is_available():
-            begun = time.perf_counter()
-            count = bench.runner.capture()
-            say(f"{NAME}, {count} graphs, with adapters and without, captured in", time.perf_counter() - begun, "s")
+        capture_graphs(bench.runner, f"{NAME}, with adapters and without")
         with surviving("steps with adapters"):
             times(bench)
         with surviving("steps while adapters are loaded"):

@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from actorserve.actors.worker.gpu.graphs import no_collection  # isort: skip
 FILE = FOLDER / "ceilings.json"
 CALLS = itertools.count()
 COLD_BYTES = 256 << 20  # more than any device's L2 holds: who has read so much finds nothing of what was before
+AS_IT_IS = "as it is"  # the way to launch that is taken
 Call = Callable[[], object]
 Made = TypeVar("Made")
 
@@ -58,6 +59,20 @@ def seconds_each(calls: Sequence[Call], repeat: int = 20) -> float:
         for call in calls:
             call()
     return seconds(graph.replay, repeat) / len(calls)
+
+
+def compared(label: str, variants: Mapping[str, Sequence[Call]]) -> dict[str, float]:
+    """The time of each way to launch the same, the quickest first. One that fails is told, and only that which is taken
+    is wrong then: others may want too much shared memory of this device.
+    """
+    times = {}
+    for name, calls in variants.items():
+        try:
+            times[name] = seconds_each(calls, 10)
+        except Exception as error:
+            what = f"{label}, {name}: {type(error).__name__}: {str(error)[:80]}"
+            say(what, "not run", "", "", False if name == AS_IT_IS else None)
+    return dict(sorted(times.items(), key=lambda one: one[1]))
 
 
 def compiled(call: Call) -> float:

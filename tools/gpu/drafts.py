@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from .report import TINY, at_most, say, surviving
-from .shapes import DTYPES, SHAPES, Bench, compile_kernels, read_shape
+from .shapes import DTYPES, SHAPES, Bench, capture_graphs, compile_kernels, read_shape
 
 from actorserve.actors.model.architecture import Architecture  # isort: skip
 from actorserve.actors.model.heads.formats import (  # isort: skip
@@ -156,13 +156,9 @@ def texts(bench: Bench, rows: int, tokens: int) -> tuple[list[list[int]], float]
 def captured(bench: Bench) -> None:
     label = f"{bench.name}, {type(bench.runner).__name__}"
     compile_kernels(bench.runner, label)
+    capture_graphs(bench.runner, label)
     if torch.cuda.is_available():
-        begun = time.perf_counter()
-        count = bench.runner.capture()
         kept.append(bench)
-        say(
-            f"{bench.name}, {type(bench.runner).__name__}: {count} graphs captured in", time.perf_counter() - begun, "s"
-        )
 
 
 def costs() -> None:

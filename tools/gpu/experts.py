@@ -80,7 +80,7 @@ def weights(form: str, outputs: int, inputs: int) -> ExpertWeights:
 
 def variants(own: ExpertsLaunch, form: str) -> Iterator[tuple[str, ExpertsLaunch]]:
     """The entry that is taken, and others, by what is changed."""
-    yield "as it is", own
+    yield ceilings.AS_IT_IS, own
     yield "half as wide", own._replace(tile_n=own.tile_n // 2)
     yield "twice as wide", own._replace(tile_n=2 * own.tile_n)
     yield "another stage", own._replace(stages=own.stages + 1)
@@ -95,20 +95,16 @@ def timed(layer: Layer, form: str, tokens: int, limits: dict[str, float]) -> Non
     hit = sum(torch.unique(layer.route(x, own).chosen).numel() for x in inputs) / TURNS
     products = 2 * tokens * ROUTING.choices * 3 * HIDDEN * INNER
     floor = max(hit * layer.bytes_of_expert() / limits["bytes"], products / limits["flops"])
-    times: dict[str, float] = {}
-    wanted = [*variants(own, form)]
-    for name, launch in wanted[: 2 if TINY else len(wanted)]:
-        if launch.tile_n < 16 or launch.tile_k < 16:
-            continue
-        try:
-            times[name] = ceilings.seconds_each([partial(layer, x, launch) for x in inputs], 10)
-        except Exception as error:  # too much shared memory for this device: others are timed still
-            say(f"{NAME}, {form}, {tokens} tokens, {name}: {type(error).__name__}: {str(error)[:80]}", "not run")
-    took = times["as it is"]
     label = f"{NAME}, a layer's experts, {form}, {tokens} tokens, {hit:g} experts hit"
+    wanted = [(name, one) for name, one in variants(own, form) if one.tile_n >= 16 and one.tile_k >= 16]
+    calls = {name: [partial(layer, x, one) for x in inputs] for name, one in wanted[: 2 if TINY else len(wanted)]}
+    times = ceilings.compared(label, calls)
+    told = ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in times.items())
+    if (took := times.get(ceilings.AS_IT_IS)) is None:
+        say(f"{label}, others (us)", told)
+        return
     goal = None if form != "floats" else PREFILL if tokens == PROMPT else GOALS.get(tokens)
     at_least(f"{label} ({took * 1e6:.0f} us): share of the roofline", floor / took, "", goal)
-    told = ", ".join(f"{name} {seconds * 1e6:.0f}" for name, seconds in sorted(times.items(), key=lambda one: one[1]))
     say(f"{label}, quickest of (us: {told}): times as long as it is", min(times.values()) / took)
 
 
@@ -119,7 +115,8 @@ def main() -> None:
             with surviving(f"experts, {form}"):
                 layer = Layer.make(form)
                 for tokens in (*BATCHES, PROMPT):
-                    timed(layer, form, tokens, limits)
+                    with surviving(f"experts, {form}, {tokens} tokens"):
+                        timed(layer, form, tokens, limits)
                 del layer
 
 

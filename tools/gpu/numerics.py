@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from .report import TINY, at_most, say, surviving
-from .shapes import GREEDY, compile_kernels
+from .shapes import GREEDY, capture_graphs, compile_kernels
 
 from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
 from actorserve.actors.model.info import read_json  # isort: skip
@@ -76,7 +76,7 @@ def make_runner(
     compile_kernels(runner, f"{folder.name}, {dtype}", THREADS)
     if graphs and torch.cuda.is_available():
         gc.collect()  # graphs of another runner, which are not to go while these are used
-        runner.capture()
+        capture_graphs(runner, f"{folder.name}, {dtype}")
     return runner
 
 

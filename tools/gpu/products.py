@@ -38,7 +38,6 @@ from actorserve.kernels.triton.linear.gemv import (
 BATCHES = (1,) if TINY else (1, 8, 32, 128, 256)
 NAMES = ("tiny",) if TINY else ("Llama-3.1-8B", "Qwen3-0.6B")
 CONTEXT = 64 if TINY else 1024
-AS_IT_IS = "as it is"
 
 
 def sizes_of(name: str) -> dict[str, tuple[int, int]]:
@@ -64,36 +63,38 @@ def products(name: str, limits: dict[str, float]) -> None:
         make = partial(random, (rows, columns), dtype)
         weights = ceilings.cold(make, rows * columns * dtype.itemsize, 128)
         for batch in BATCHES:
-            x = torch.randn(batch, columns, device=ceilings.device()).to(dtype)
-            out = torch.empty(batch, rows, dtype=dtype, device=ceilings.device())
-            calls = [partial(torch.mm, x, weight.T, out=out) for weight in weights]
-            took = ceilings.seconds_each(calls, 10)
-            moved = (rows * columns + batch * (rows + columns)) * dtype.itemsize
-            floor = max(moved / limits["bytes"], 2 * batch * rows * columns / limits["flops"])
-            label = f"{name}, {product} {rows} x {columns}, batch {batch}"
-            say(f"{label} ({took * 1e6:.1f} us): share", floor / took)
-            if batch <= MOST_ROWS:
-                own_products(label, product, x, weights, took, floor)
+            with surviving(f"{name}, {product} {rows} x {columns}, batch {batch}") as label:
+                timed(label, product, batch, weights, limits)
         del weights
+
+
+def timed(label: str, product: str, batch: int, weights: list[Tensor], limits: dict[str, float]) -> None:
+    (rows, columns), dtype = weights[0].shape, weights[0].dtype
+    x = torch.randn(batch, columns, device=ceilings.device()).to(dtype)
+    out = torch.empty(batch, rows, dtype=dtype, device=ceilings.device())
+    took = ceilings.seconds_each([partial(torch.mm, x, weight.T, out=out) for weight in weights], 10)
+    moved = (rows * columns + batch * (rows + columns)) * dtype.itemsize
+    floor = max(moved / limits["bytes"], 2 * batch * rows * columns / limits["flops"])
+    say(f"{label} ({took * 1e6:.1f} us): share", floor / took)
+    if batch <= MOST_ROWS:
+        own_products(label, product, x, weights, took, floor)
 
 
 def own_products(label: str, product: str, x: Tensor, weights: list[Tensor], cublas: float, floor: float) -> None:
     """The same by kernels/triton/linear/gemv.py; cuBLAS' time has no norm, gate and addition in it, and these have."""
-    times = {}
-    for name, launch, pdl in gemv_variants(x.dtype):
-        try:
-            times[name] = ceilings.seconds_each(gemv_calls(product, x, weights, launch, pdl), 10)
-        except Exception as error:  # too much shared memory for this device: others are timed still
-            say(f"{label}, own, {name}: {type(error).__name__}: {str(error)[:80]}", "not run")
-    best = min(times, key=lambda name: times[name])
-    told = ", ".join(f"{name} {seconds * 1e6:.1f}" for name, seconds in sorted(times.items(), key=lambda one: one[1]))
-    say(f"{label}, own (us: {told}): share of the quickest, {best}", floor / times[best])
-    say(f"{label}, own: times cuBLAS' time, as it is launched", times[AS_IT_IS] / cublas)
+    variants = {name: gemv_calls(product, x, weights, launch, pdl) for name, launch, pdl in gemv_variants(x.dtype)}
+    times = ceilings.compared(f"{label}, own", variants)
+    if times:
+        told = ", ".join(f"{name} {seconds * 1e6:.1f}" for name, seconds in times.items())
+        best, seconds = next(iter(times.items()))
+        say(f"{label}, own (us: {told}): share of the quickest, {best}", floor / seconds)
+    if ceilings.AS_IT_IS in times:
+        say(f"{label}, own: times cuBLAS' time, as it is launched", times[ceilings.AS_IT_IS] / cublas)
 
 
 def gemv_variants(dtype: torch.dtype) -> Iterator[tuple[str, GemvLaunch, bool]]:
     usual = TABLE[dtype]
-    yield AS_IT_IS, usual, False
+    yield ceilings.AS_IT_IS, usual, False
     if programmatic_launch(ceilings.device()):
         yield "pdl", usual, True
     yield "tile_n 16", usual._replace(tile_n=16), False
@@ -165,10 +166,11 @@ def main() -> None:
         for name in NAMES:
             with surviving(f"{name}, products"):
                 products(name, limits)
-        stored_products(NAMES[0], *sizes_of(NAMES[0])["gate_up"], DTYPES[SHAPES[NAMES[0]]["dtype"]], limits)
+        with surviving(f"{NAMES[0]}, products of stored weights"):
+            stored_products(NAMES[0], *sizes_of(NAMES[0])["gate_up"], DTYPES[SHAPES[NAMES[0]]["dtype"]], limits)
         for rows in (1, 4) if TINY else (1, 32):
-            took = ceilings.seconds_each([TorchStep(NAMES[-1], rows)], 10)
-            say(f"{NAMES[-1]}, a decode step of torch alone, batch {rows}, {CONTEXT} of context", took * 1e3, "ms")
+            with surviving(f"{NAMES[-1]}, a decode step of torch alone, batch {rows}, {CONTEXT} of context") as label:
+                say(label, ceilings.seconds_each([TorchStep(NAMES[-1], rows)], 10) * 1e3, "ms")
 
 
 if __name__ == "__main__":

@@ -47,4 +47,4 @@ def surviving(what: str) -> Iterator[str]:
         yield what
     except Exception as error:
         traceback.print_exc()
-        say(what, f"{type(error).__name__}: {str(error)[:120]}", "", "no error", False)
+        say(what, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", "", "no error", False)

@@ -36,6 +36,7 @@ PROMPT, ANSWER = (24, 8) if TINY else (512, 128)
 BATCHES = (2,) if TINY else (1, 32, 128, 256)
 AGAINST = {2: 0.0} if TINY else {32: 5.0, 128: 10.0}  # how many times transformers' tokens a second
 START_S = 240.0
+EAGER = "--enforce-eager"
 BACK_S = 20.0  # from kill -9 of the worker until it answers again
 ARRIVALS = (2.0, 2.0) if TINY else (40.0, 10.0)  # (requests a second, seconds)
 STREAMS, LONG = (4, 64) if TINY else (64, 512)  # that run when the worker is killed, and their tokens
@@ -132,78 +133,93 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def started(folder: Path) -> Server:
-    """The server on this model, before it is ready."""
+def started(folder: Path, *more: str) -> Server:
+    """The server on this model with these options, too, before it is ready."""
     length = str(PROMPT + max(ANSWER, LONG) + 64)
     options = ("--load-format", "dummy", "--max-num-seqs", str(max(*BATCHES, STREAMS)), "--max-model-len", length)
     command = [*LAUNCH[:-1], "launch", str(folder)]
-    return Server(*options, "--max-num-batched-tokens", "8192", command=command, wait=False)
+    return Server(*options, "--max-num-batched-tokens", "8192", *more, command=command, wait=False)
 
 
 def serve(folder: Path) -> None:
-    begun = time.perf_counter()
-    with started(folder) as server:
+    """Where it does not start, once more without CUDA graphs: what is measured then says so."""
+    if not measured(folder, NAME):
+        measured(folder, f"{NAME}, {EAGER}", EAGER)
+
+
+def measured(folder: Path, label: str, *options: str) -> bool:
+    """Whether the server was ready."""
+    begun, ready = time.perf_counter(), False
+    with surviving(f"{label}: the server, from start to end"), started(folder, *options) as server:
         server.wait_ready(START_S)
-        say(f"{NAME}: server ready after", time.perf_counter() - begun, "s")
+        ready = True
+        say(f"{label}: server ready after", time.perf_counter() - begun, "s")
         for line in server.lines:
             if any(words in line for words in ("KV memory", "kernels compiled", "graphs captured")):
                 say("the server says", line.strip())
         for part in (bursts, steady, beside_grammar, compiled_late):
-            with surviving(f"{NAME}, {part.__name__}"):
-                part(server.base_url)
-        with surviving("the death of the worker"):
-            death(server)
+            with surviving(f"{label}, {part.__name__}"):
+                part(server.base_url, label)
+        with surviving(f"{label}, the death of the worker"):
+            death(server, label)
+    return ready
 
 
-def bursts(base: str) -> None:
+def bursts(base: str, name: str) -> None:
     rates: dict[int, float] = {}
     for count in BATCHES:
         for seed in (1000 + count, count):  # the first time is thrown away
             answers, rates[count] = asyncio.run(burst(base, prompts(count, seed)))
-        label = f"{NAME}, {count} clients at once, {PROMPT} + {ANSWER} tokens"
+        label = f"{name}, {count} clients at once, {PROMPT} + {ANSWER} tokens"
         say(f"{label}: output", rates[count], "tokens/s")
         say(f"{label}: median time to first token", statistics.median(one.first for one in answers) * 1e3, "ms")
         events = sum(1 + len(one.gaps) for one in answers)
         say(f"{label}: events a token", events / sum(len(one.ids) for one in answers))
-    RATES.write_text(json.dumps(rates))
+    RATES.write_text(json.dumps({"of": name, "rates": rates}))
 
 
-def compiled_late(base: str) -> None:
+def compiled_late(base: str, name: str) -> None:
     if not TINY:  # the interpreter compiles nothing
-        at_most("kernels compiled after ready", metric(base, COMPILED), "", 0)
+        at_most(f"{name}: kernels compiled after ready", metric(base, COMPILED), "", 0)
 
 
-def steady(base: str) -> None:
+def steady(base: str, name: str) -> None:
     answers = asyncio.run(arrivals(base))
     gaps = [gap for one in answers for gap in one.gaps]
-    label = f"{NAME}, {ARRIVALS[0]:g} requests a second"
+    label = f"{name}, {ARRIVALS[0]:g} requests a second"
     for share in (0.5, 0.99):
         say(f"{label}: time between tokens, p{share * 100:g}", quantile(gaps, share) * 1e3, "ms")
         say(f"{label}: time to first token, p{share * 100:g}", quantile([o.first for o in answers], share) * 1e3, "ms")
 
 
-def beside_grammar(base: str) -> None:
+def beside_grammar(base: str, name: str) -> None:
     """Does a row with a grammar cost the others anything?"""
     count = min(32, max(BATCHES))
     medians = []
     for asking in (0, 1):
         answers, _ = asyncio.run(burst(base, prompts(count, 500 + asking), asking, **GRAMMAR))
         medians.append(statistics.median(gap for one in answers[1:] for gap in one.gaps))
-    label = f"{NAME}, {count} clients, of which one asks for a grammar: time between the others' tokens"
+    label = f"{name}, {count} clients, of which one asks for a grammar: time between the others' tokens"
     at_most(label, medians[1] / medians[0], "times that without", 1.1)
 
 
-def death(server: Server) -> None:
+def death(server: Server, name: str) -> None:
     """The worker is killed while requests run: each answer is what it was without."""
     some = prompts(STREAMS, 77)
     before, _ = asyncio.run(burst(server.base_url, some, STREAMS, max_tokens=LONG))
     after, still, back = asyncio.run(_killed(server, some))
     whole = sum(len(one.ids) == LONG for one in after)
     same = sum(mine.ids == other.ids for mine, other in zip(after, before, strict=True))
-    say(f"streams of {STREAMS} that were open when the worker was killed", still, "", "above 0", still > 0)
-    say(f"worker killed with -9 under {STREAMS} streams: whole answers", whole, "", str(STREAMS), whole == STREAMS)
-    say("answers equal to those without a death (products of other batches round otherwise)", same)
-    at_most("from kill -9 of the worker until it is up", back, "s", BACK_S)
+    say(f"{name}: of {STREAMS} streams open when the worker was killed", still, "", "above 0", still > 0)
+    say(
+        f"{name}: worker killed with -9 under {STREAMS} streams: whole answers",
+        whole,
+        "",
+        str(STREAMS),
+        whole == STREAMS,
+    )
+    say(f"{name}: answers equal to those without a death (products of other batches round otherwise)", same)
+    at_most(f"{name}: from kill -9 of the worker until it is up", back, "s", BACK_S)
 
 
 async def _killed(server: Server, some: list[list[int]]) -> tuple[list[Answer], int, float]:
@@ -235,8 +251,8 @@ def beside_transformers(folder: Path) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-    told = RATES.read_text() if RATES.exists() else "{}"  # the server was not measured
-    rates = {int(count): rate for count, rate in json.loads(told).items()}
+    told = RATES.read_text() if RATES.exists() else '{"of": "no server", "rates": {}}'  # it was not measured
+    of, rates = (json.loads(told)[name] for name in ("of", "rates"))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.float32 if TINY else torch.bfloat16
     with torch.device(device):
@@ -255,8 +271,8 @@ def beside_transformers(folder: Path) -> None:
         theirs = sum(len(one.generated_tokens) for one in out.values()) / took
         label = f"transformers' continuous batching (SDPA, its own graphs where it takes them), {count} sequences"
         say(f"{label}: output", theirs, "tokens/s")
-        with surviving(f"this server's, {count} sequences"):
-            at_least(f"this server's, {count} sequences: times as many", rates[count] / theirs, "", times)
+        with surviving(f"this server's ({of}), {count} sequences"):
+            at_least(f"this server's ({of}), {count} sequences: times as many", rates[str(count)] / theirs, "", times)
 
 
 PARTS = {"server": serve, "transformers": beside_transformers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import make_ref
 
-from .report import ROOT, surviving
+from .report import ROOT, at_most, surviving
 
 DEMO = ROOT / "actors" / "model" / "demo"
 QWEN3 = {
@@ -165,6 +166,16 @@ def compile_kernels(runner: GpuRunner, label: str, threads: int | None = None) -
     """All that it launches, side by side, as a worker has it; else each is compiled where it is launched first."""
     with surviving(f"{label}: kernels compiled side by side"):
         compile_ahead(runner.device, runner.profile_steps, runner.try_graphs, threads=threads)
+
+
+def capture_graphs(runner: GpuRunner, label: str, goal: float | None = None) -> None:
+    """Where there is a GPU; the steps of those that cannot be had are started kernel by kernel, and timed so."""
+    if not torch.cuda.is_available():
+        return
+    with surviving(f"{label}: graphs captured"):
+        begun = time.perf_counter()
+        count = runner.capture()
+        at_most(f"{label}: {count} graphs captured in", time.perf_counter() - begun, "s", goal)
 
 
 class Bench:

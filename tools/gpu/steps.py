@@ -21,7 +21,7 @@ import torch
 from . import ceilings
 from .profile import profiled
 from .report import TINY, at_least, at_most, say, surviving
-from .shapes import ASKING, Bench, compile_kernels, flops_a_token, kv_bytes, weight_bytes
+from .shapes import ASKING, Bench, capture_graphs, compile_kernels, flops_a_token, kv_bytes, weight_bytes
 
 from actorserve.actors.worker.gpu.graphs import size_for  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
@@ -55,6 +55,7 @@ PLANS = {
 OVERHEAD_US = 40.0  # a layer, beyond the bytes' own time, at batch sizes of 1 and 8
 BUSY = {"decode": 0.97, "mixed": 0.9}
 HOST_MS = {"decode": 0.05, "mixed": 0.5}
+CAPTURED_S = 10  # all graphs
 PREFILL = 0.6  # of the product's rate
 
 
@@ -191,10 +192,7 @@ def prefill(bench: Bench, name: str, tokens: int, limits: dict[str, float]) -> N
 def captured(bench: Bench, name: str) -> None:
     if torch.cuda.is_available():
         compile_kernels(bench.runner, name)
-        begun = time.perf_counter()
-        count = bench.runner.capture()
-        took = time.perf_counter() - begun
-        at_most(f"{name}: {count} graphs captured in", took, "s", 10)
+        capture_graphs(bench.runner, name, CAPTURED_S)
 
 
 def free() -> None:
@@ -237,7 +235,8 @@ def quantised(name: str, plan: Plan, limits: dict[str, float]) -> None:
     bench = Bench(name, max(plan.quantised), MOST, TOKENS, **kind)
     captured(bench, f"{name}, 8-bit KV")
     for batch in plan.quantised:
-        decode(bench, f"{name}, 8-bit KV", batch, limits, None, batch == max(plan.quantised))
+        with surviving(f"{name}, 8-bit KV, decode, batch {batch}"):
+            decode(bench, f"{name}, 8-bit KV", batch, limits, None, batch == max(plan.quantised))
 
 
 def fused(name: str, plan: Plan, limits: dict[str, float]) -> None:
@@ -247,13 +246,15 @@ def fused(name: str, plan: Plan, limits: dict[str, float]) -> None:
     assert bench.runner.model.fused is not None
     captured(bench, f"{name}, fused")
     for batch in batches:
-        decode(bench, f"{name}, fused", batch, limits, plan.roofline.get(batch), batch == 1)
+        with surviving(f"{name}, fused, decode, batch {batch}"):
+            decode(bench, f"{name}, fused", batch, limits, plan.roofline.get(batch), batch == 1)
 
 
 def prompts(name: str, plan: Plan, limits: dict[str, float]) -> None:
     bench = Bench(name, 1, max(plan.chunks) + 64, max(plan.chunks))
     for chunk in plan.chunks:
-        prefill(bench, name, chunk, limits)
+        with surviving(f"{name}, prefill of {chunk}"):
+            prefill(bench, name, chunk, limits)
 
 
 def main(name: str) -> None:

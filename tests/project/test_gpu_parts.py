@@ -1,0 +1,136 @@
+"""Parts of tools/gpu_check by themselves, without a GPU: what they find where something fails, or is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def said_by(program: str) -> list[dict[str, Any]]:
+    """The findings of a part."""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_of_ways_to_launch_only_the_one_that_is_taken_is_wrong_when_it_fails() -> None:
+    program = (
+        "from tools.gpu import ceilings\n"
+        "def fails():\n    raise ValueError('too much shared memory')\n"
+        "assert list(ceilings.compared('all', {'as it is': [fails], 'wide': [fails], 'narrow': [int]})) == ['narrow']"
+    )
+    assert [(one["what"][:13], one["ok"]) for one in said_by(program)] == [
+        ("all, as it is", False),
+        ("all, wide: Va", None),
+    ]
+
+
+def test_graphs_that_cannot_be_had_leave_the_rest_to_be_timed() -> None:
+    program = (
+        "from tools.gpu import shapes\n"
+        "shapes.torch.cuda.is_available = lambda: True\n"
+        "class Runner:\n    def capture(self):\n        raise RuntimeError('an operation that is not permitted')\n"
+        "shapes.capture_graphs(Runner(), 'a runner')"
+    )
+    (finding,) = said_by(program)
+    assert finding["ok"] is False and "not permitted" in finding["value"]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_server_that_does_not_start_is_measured_without_graphs(starts: bool) -> None:
+    program = (
+        "import contextlib\n"
+        "from types import SimpleNamespace\n"
+        "from tools.gpu import serving\n"
+        "def wait(options):\n"
+        f"    assert {starts} or serving.EAGER in options, 'no graphs'\n"
+        "@contextlib.contextmanager\n"
+        "def started(folder, *more):\n"
+        "    yield SimpleNamespace(wait_ready=lambda timeout: wait(more), lines=[], base_url='')\n"
+        "serving.started = started\n"
+        "serving.bursts = serving.steady = serving.death = lambda server, name: serving.say(name, 1)\n"
+        "serving.beside_grammar = serving.compiled_late = serving.death\n"
+        "for name in ('bursts', 'steady', 'beside_grammar', 'compiled_late'):\n"
+        "    getattr(serving, name).__name__ = name\n"
+        "serving.serve(None)"
+    )
+    findings = said_by(program)
+    labels = {one["what"] for one in findings if one["value"] == 1}
+    assert labels == {"Qwen3-0.6B" if starts else "Qwen3-0.6B, --enforce-eager"}
+    assert [one["ok"] for one in findings if "from start to end" in one["what"]] == ([] if starts else [False])
+
+
+def test_a_part_of_what_is_timed_is_compiled_by_each_process(tmp_path: Path) -> None:
+    """And nothing of it is left."""
+    program = (
+        "from tools.gpu import ceilings, report\n"
+        "done = []\n"
+        "took = [ceilings.seconds_each([lambda number=number: done.append(number)]) for number in range(5)]\n"
+        "report.say('a finding', 1)\n"
+        "print(done, took[0])"
+    )
+    environment = dict(os.environ) | {"GPU_CHECK_COMPILED": "1/2", "PYTHONPATH": str(ROOT)}
+    environment["TMPDIR"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.stdout == "[1, 3] 1.0\n", done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_token_of_a_shape_has_a_text(tmp_path: Path) -> None:
+    """Of one without a text a stream says nothing, and what is measured of streams would be measured of none."""
+    program = (
+        "import sys; from pathlib import Path; from tools.gpu.shapes import SHAPES, write_folder\n"
+        "write_folder('Qwen3-0.6B', Path(sys.argv[1]))\n"
+        "print(SHAPES['Qwen3-0.6B']['vocab_size'], SHAPES['tiny-words']['vocab_size'])"
+    )
+    folder = tmp_path / "shape"
+    done = subprocess.run([sys.executable, "-c", program, folder], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    own, of_toy = map(int, done.stdout.split())
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    demo = Tokenizer.from_file(str(ROOT / "actors" / "model" / "demo" / "tokenizer.json")).get_vocab_size()
+    assert tokenizer.get_vocab_size() == own > of_toy > demo, "a toy has such tokens, too"
+    assert all(tokenizer.decode([token]).strip() for token in range(demo, own))
+
+
+def test_what_decoding_should_be_launched_as_is_told_also_in_the_middle() -> None:
+    """A part that is cut says what it has found."""
+    program = (
+        "import os, signal\n"
+        "from types import SimpleNamespace\n"
+        "from tools.gpu.kernels import decode_variants as own\n"
+        "queries, seen = SimpleNamespace(dtype=own.torch.bfloat16), []\n"
+        "own.Case = lambda *given: SimpleNamespace(queries=queries)\n"
+        "def compare(case, entry, scores):\n"
+        "    seen.append(scores.add('3 stages', 0.5))\n"
+        "    if len(seen) == 2:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "own.compare = compare\n"
+        "own.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    (finding,) = map(json.loads, done.stdout.splitlines())
+    assert "over 2 shapes: the entry that should win is 3 stages" in finding["what"] and finding["value"] == 0.5
+    assert done.returncode == 1 and done.stderr == "stopped\n"
+
+
+@pytest.mark.slow  # Triton's compiler takes 20 s of CPU
+def test_a_start_that_finds_no_kernels() -> None:
+    """Without a GPU it is compiled for one, and loaded nowhere."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tools.gpu.cold", "--threads", "1"]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = {(one := json.loads(line))["what"]: one["value"] for line in done.stdout.splitlines()}
+    (count,) = (int(what.split()[1]) for what in found if "kernels compiled by 1 threads" in what)
+    each = [value for what, value in found.items() if "of the longest" in what]
+    assert len(each) <= count <= 22 and 0 < max(each) <= found["CPU time of all kernels together"]
