@@ -17,8 +17,10 @@ from actorserve.kernels.triton.linear.stored_weights import StoredWeight
 
 from ...model.architecture import Architecture
 from ...model.formats.stored import (
+    EXPERT_GROUP,
     WHOLE,
     AwqWeight,
+    ExpertFloat4Weight,
     Float4Weight,
     GptqWeight,
     PackedWeight,
@@ -27,13 +29,16 @@ from ...model.formats.stored import (
 )
 from ...model.layers import LinearSpec
 from ...model.weights.weight_files import check_weights
+from ...options.config import ConfigError
 from ..models.sharding import Place, Read, cutter
 from .decoding import read_stored
 from .floats import halves
 from .integers import Affine, awq_parts, gptq_parts, packed_parts, scale_numbers
-from .parts import Parts, can_divide, cut, short, together
+from .parts import Parts, can_divide, cut, own_rows, short, together
+from .stacking import unstacked
 
 NOT_A_NUMBER = 127  # of the lower 7 bits of a float of 8
+NO_POWER = 255  # of the bits of a scale that is a power of 2
 SIGN = 128  # what numbers with a sign have more than they are
 
 
@@ -50,7 +55,9 @@ class CheckpointBits:
     ) -> None:
         """`shape` is the whole model's; `read_parts` opens tensors by their homes."""
         homes = {name: stored.home(name) for name, stored in check_weights(folder, shape).items()}
-        self._read, self._there, self._shape = read_parts(homes), homes.keys(), shape
+        parts = shape.stacked(homes)
+        self._read, self._shape = unstacked(read_parts(homes), parts, shape.stored_shapes()), shape
+        self._there = homes.keys() | {name for name, part in parts.items() if part.name in homes}
         self._specs, self._place = shape.specs(), place
         self._cut = cutter(shape, place, expert_parallel)
 
@@ -62,6 +69,29 @@ class CheckpointBits:
         """Whether the checkpoint has no floats of it."""
         return self._shape.format_of(linear.name) is not None
 
+    def groups(self, linears: Sequence[LinearSpec]) -> Tensor | None:
+        """Linears of one expert in MXFP4, one behind the other: bytes [rows, groups, 17], of which the last is a
+        group's scale; None where one is in another form, or columns are cut within a group."""
+        found = [self._groups(linear) for linear in linears]
+        there = [part for part in found if part is not None]
+        return torch.cat(there) if len(there) == len(found) else None
+
+    def _groups(self, linear: LinearSpec) -> Tensor | None:
+        form, (columns, _) = self._shape.format_of(linear.name), self._cut(linear.columns)
+        if not isinstance(form, ExpertFloat4Weight) or columns.start % EXPERT_GROUP or columns.stop % EXPERT_GROUP:
+            return None
+        given = self._given(linear, form)
+        scales = given["scales"].view(torch.uint8)
+        if (scales == NO_POWER).any():
+            raise ConfigError(f"model: {linear.name}.scales has bytes of {NO_POWER}, which are no number")
+        some = slice(columns.start // EXPERT_GROUP, columns.stop // EXPERT_GROUP)
+        whole = torch.cat([given["blocks"], scales[..., None]], 2)
+        return torch.cat([whole[rows, some] for rows in own_rows(linear, self._cut)])
+
+    def _given(self, linear: LinearSpec, form: WeightFormat) -> dict[str, Tensor]:
+        rows, columns = self._shape.tensor_shape(self._specs[f"{linear.name}.weight"])
+        return read_stored(self._read, self._there, form, f"{linear.name}.", (rows, columns), self._specs.keys())
+
     def _part(self, linear: LinearSpec) -> Parts | None:
         form = self._shape.format_of(linear.name)
         if form is None or not form.stays or self._shape.grouped_qkv:
@@ -69,7 +99,7 @@ class CheckpointBits:
         if not can_divide(linear, self._place):
             return None
         rows, columns = self._shape.tensor_shape(self._specs[f"{linear.name}.weight"])
-        given = read_stored(self._read, self._there, form, f"{linear.name}.", (rows, columns), self._specs.keys())
+        given = self._given(linear, form)
         parts = READERS[type(form)](form, given, rows, columns)
         return None if parts is None else cut(parts, linear, self._cut)
 

@@ -52,11 +52,7 @@ def cut(parts: Parts, linear: LinearSpec, cut_axis: Cut) -> Parts | None:
             return None
         groups = slice(columns.start // parts.group, -(-columns.stop // parts.group))
         above = slice(columns.start // step, -(-columns.stop // step))
-    slices, first = [], 0
-    for axis in linear.rows:
-        rows, count = cut_axis(axis)
-        slices.append(slice(first + rows.start, first + rows.stop))
-        first += count
+    slices = own_rows(linear, cut_axis)
 
     def own(tensor: Tensor, some: slice | None) -> Tensor:
         return torch.cat([tensor[rows] if some is None else tensor[rows, some] for rows in slices])
@@ -73,6 +69,16 @@ def cut(parts: Parts, linear: LinearSpec, cut_axis: Cut) -> Parts | None:
         minima=own_if(parts.minima, groups),
         above=own_if(parts.above, above),
     )
+
+
+def own_rows(linear: LinearSpec, cut_axis: Cut) -> list[slice]:
+    """The rows of a member of a group, of each axis that a linear has."""
+    slices, first = [], 0
+    for axis in linear.rows:
+        rows, count = cut_axis(axis)
+        slices.append(slice(first + rows.start, first + rows.stop))
+        first += count
+    return slices
 
 
 def together(parts: Iterable[Parts | None]) -> list[StoredWeight]:

@@ -140,7 +140,10 @@ class GpuBuilder:
         --quantization asks for there are experts of 8 and of 4 bits."""
         forms = [self.shape.format_of(linear.name) for linears in experts for linear in linears]
         if all(isinstance(form, ExpertFloat4Weight) for form in forms):  # what is read is exact in any case
-            return join_mxfp4(experts, lambda linears, kind: self._joined(linears, kind, torch.float32), self.dtype)
+            exact = lambda linears, kind: self._joined(linears, kind, torch.float32)  # noqa: E731
+            stored = self.stored
+            groups = lambda linears: None if stored is None else stored.groups(linears, self.device)  # noqa: E731
+            return join_mxfp4(experts, exact, self.dtype, groups)
         read = lambda linears, kind: self._joined(linears, kind, self.dtype)  # noqa: E731
         make = EXPERTS.get(self.shape.quantization.name)
         return join_experts(experts, read) if make is None else join_rounded(experts, read, make)

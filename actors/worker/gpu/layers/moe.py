@@ -16,7 +16,7 @@ from torch import Tensor
 
 from actorserve.kernels.triton.moe.experts import SILU, Gate, add_up, launch_of, run_experts
 from actorserve.kernels.triton.moe.routing import MOST_CHOICES, MOST_EXPERTS, Routing, route
-from actorserve.kernels.triton.moe.weights import GROUP, ExpertWeights, as_mxfp4
+from actorserve.kernels.triton.moe.weights import GROUP, ExpertWeights, as_mxfp4, mxfp4_weights
 from actorserve.kernels.triton.silu_mul import GATES
 
 from ....model.architecture import Architecture
@@ -119,18 +119,35 @@ def join_experts(experts: Sequence[Sequence[LinearSpec]], read: Reader) -> Exper
     return ExpertWeights(weight, weight.shape[2], bias=_biases(experts, read))
 
 
-def join_mxfp4(experts: Sequence[Sequence[LinearSpec]], read: Reader, dtype: torch.dtype) -> ExpertWeights:
+def join_mxfp4(
+    experts: Sequence[Sequence[LinearSpec]],
+    read: Reader,
+    dtype: torch.dtype,
+    read_groups: Callable[[Sequence[LinearSpec]], Tensor | None],
+) -> ExpertWeights:
     """The same of numbers that a checkpoint has in MXFP4, one expert after the other: nothing is rounded.
 
-    But where a group of workers cuts columns within what shares a scale: there they become floats.
+    But where a group of workers cuts columns within what shares a scale: there they become floats. `read_groups` reads
+    the bytes [rows, groups, 17] of the linears of an expert, a scale behind its numbers, where these can be had.
     """
     bias = _biases(experts, read)
     bias = None if bias is None else bias.to(dtype)
+    if read_groups(experts[0]) is not None:
+        return _rounded(experts, lambda linears, kind: _there(read_groups(linears)), _of_groups)._replace(bias=bias)
     first = read(experts[0], "weight")
     if first.shape[1] % GROUP:
         weight = _stacked(len(experts), (read(linears, "weight").to(dtype) for linears in experts))
         return ExpertWeights(weight, weight.shape[2], bias=bias)
     return _rounded(experts, read, as_mxfp4)._replace(bias=bias)
+
+
+def _of_groups(groups: Tensor) -> ExpertWeights:
+    return mxfp4_weights(groups[..., :-1], groups[..., -1])
+
+
+def _there(groups: Tensor | None) -> Tensor:
+    assert groups is not None, "all experts are cut alike"
+    return groups
 
 
 def join_rounded(

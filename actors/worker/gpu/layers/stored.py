@@ -18,6 +18,7 @@ from actorserve.kernels.triton.linear.stored_linear import MOST_ROWS, stored_lin
 from actorserve.kernels.triton.linear.stored_weights import StoredWeight, decoded
 
 from ....model.layers import Axis, LinearSpec
+from ...formats.as_stored import CheckpointBits
 from ...quantization.base import LinearTensors
 
 
@@ -59,6 +60,11 @@ class StoredLinears:
             floats = (one.outputs * one.inputs for one, own in zip(weights, made.scaled, strict=True) if own is None)
             self._reserve(max(floats, default=0), tensors.dtype, device)
         return made
+
+    def groups(self, linears: Sequence[LinearSpec], device: torch.device) -> Tensor | None:
+        """Linears of one expert in MXFP4, as CheckpointBits has them."""
+        found = self._bits.groups(linears) if isinstance(self._bits, CheckpointBits) else None
+        return None if found is None else found.to(device)
 
     def _reserve(self, numbers: int, dtype: torch.dtype, device: torch.device) -> None:
         """At load, since graphs hold where it is; the smaller one goes first."""

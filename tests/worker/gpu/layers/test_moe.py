@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
@@ -22,17 +23,20 @@ from actorserve.actors.model.shapes import ClampedGate, Groups, MoeShape, Scorin
 from actorserve.actors.model.sharding import shard_shape  # noqa: E402
 from actorserve.actors.options.config import ConfigError  # noqa: E402
 from actorserve.actors.worker.cpu.executor import CpuModel  # noqa: E402
+from actorserve.actors.worker.formats.as_stored import CheckpointBits  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuBuilder  # noqa: E402
 from actorserve.actors.worker.gpu.layers import moe  # noqa: E402
 from actorserve.actors.worker.gpu.layers.moe import GpuMoe, check_experts  # noqa: E402
-from actorserve.actors.worker.models.sharding import Alone, shard  # noqa: E402
-from actorserve.actors.worker.models.weights import open_checkpoint  # noqa: E402
+from actorserve.actors.worker.gpu.layers.stored import StoredLinears  # noqa: E402
+from actorserve.actors.worker.models.sharding import Alone, Get, shard  # noqa: E402
+from actorserve.actors.worker.models.weights import open_checkpoint, read_parts  # noqa: E402
 from actorserve.kernels.triton.moe.routing import route  # noqa: E402
 from tests.support.models.greedy import reference  # noqa: E402
 
 from ...test_stacked_experts import in_mxfp4  # noqa: E402
 
 Folders = Callable[..., Path]
+PROJECTIONS = {"gate_proj", "up_proj", "down_proj"}
 SHARED = ("qwen2_moe", "deepseek_v3", "llama4")  # whose first layer has no experts
 
 
@@ -75,8 +79,10 @@ def test_members_of_a_group_add_up_to_what_a_cpu_makes(
         torch.testing.assert_close(total[live], whole[live], rtol=1e-4, atol=1e-5)
 
 
-def test_experts_in_mxfp4_stay_so(checkpoints: Folders, tmp_path: Path) -> None:
-    """gpt-oss' own format: nothing is rounded, whole or in parts of 32 numbers; parts of others become floats."""
+@pytest.mark.parametrize("as_stored", [False, True])
+def test_experts_in_mxfp4_stay_so(as_stored: bool, checkpoints: Folders, tmp_path: Path) -> None:
+    """gpt-oss' own format: nothing is rounded, whole or in parts of 32 numbers; parts of others become floats. No
+    floats are made where the checkpoint's bytes can be had."""
     folder = in_mxfp4(checkpoints("gpt_oss"), tmp_path / "packed")
     shape = read_architecture(read_json(folder / "config.json"), quantization="none")
     read = open_checkpoint(folder, shape)
@@ -88,13 +94,42 @@ def test_experts_in_mxfp4_stay_so(checkpoints: Folders, tmp_path: Path) -> None:
         for rank in range(size):
             place: Any = SimpleNamespace(rank=rank, size=size)
             own = shard_shape(shape, size, divided)
-            build = GpuBuilder(own, shard(read, shape, place, divided), torch.float32, DEVICE, place)
+            get, asked = noted(shard(read, shape, place, divided))
+            bits = CheckpointBits(folder, shape, place, divided, read_parts)
+            stored = StoredLinears(bits) if as_stored else None
+            build = GpuBuilder(own, get, torch.float32, DEVICE, place, stored=stored)
             spec = build.layer(0).moe
             assert spec is not None
             made = GpuMoe(build, spec)
+            floats = {name.split(".")[-2] for name in asked if ".experts." in name and name.endswith(".weight")}
+            assert floats == (({"down_proj"} if form == "floats" else set()) if as_stored else PROJECTIONS)
             assert (made.up.format, made.down.format) == ("mxfp4", form)
             total += made(x.to(DEVICE), torch.zeros(4, dtype=torch.int64, device=DEVICE)).cpu()
         torch.testing.assert_close(total, wanted(x), rtol=1e-4, atol=1e-5)
+
+
+def noted(get: Get) -> tuple[Get, list[str]]:
+    """With the names that were asked for."""
+    asked: list[str] = []
+
+    def ask(name: str) -> torch.Tensor:
+        asked.append(name)
+        return get(name)
+
+    return ask, asked
+
+
+def test_a_scale_that_is_no_number_is_named(checkpoints: Folders, tmp_path: Path) -> None:
+    folder = in_mxfp4(checkpoints("gpt_oss"), tmp_path / "packed")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.mlp.experts.gate_up_proj_scales"][2, 5, 1] = 255
+    save_file(tensors, folder / "model.safetensors")
+    shape = read_architecture(read_json(folder / "config.json"), quantization="none")
+    bits = CheckpointBits(folder, shape, Alone(), False, read_parts)
+    moe = shape.layer_at(0).moe
+    assert moe is not None and bits.groups(moe.expert(1)[0]) is not None
+    with pytest.raises(ConfigError, match=r"experts.2.up_proj.scales has bytes of 255"):
+        bits.groups(moe.expert(2)[0])
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
