@@ -83,6 +83,7 @@ async def test_other_weights_take_the_place_of_the_models(server: Server, folder
     async with session_of(server) as session:
         before = await complete(session, **TEXT)
         assert (await complete(session, **TEXT))["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        (first,) = (await ask(session, "post", "/collective_rpc", {"method": "model"}))["results"]
         kept = Stream(session, **LONG)
         await kept.moved()
         asked = {"path": str(folders / "others" / "new"), "mode": "keep"}
@@ -97,7 +98,7 @@ async def test_other_weights_take_the_place_of_the_models(server: Server, folder
             again = await complete(session, **TEXT)
             assert again["choices"][0]["text"] == after["choices"][0]["text"], "whoever starts loads the same"
         (model,) = (await ask(session, "post", "/collective_rpc", {"method": "model"}))["results"]
-        assert (model["generation"], model["folder"]) == (1, str(folders / "others" / "new"))
+        assert (model["generation"], model["folder"]) == (first["generation"] + 1, str(folders / "others" / "new"))
         assert (await ask(session, "post", "/update_weights", {}))["success"] is True
         back = await complete(session, **TEXT)
         assert back["choices"][0]["text"] == before["choices"][0]["text"]
@@ -109,10 +110,12 @@ async def test_a_folder_that_has_changed_is_loaded_again(server: Server, folders
         before = (await complete(session, **TEXT))["choices"][0]["text"]
         (file,) = (folders / "model").glob("*.safetensors")
         (new,) = (folders / "others" / "new").glob("*.safetensors")
-        shutil.copy(new, folders / "beside")
-        os.replace(folders / "beside", file)
-        assert (await ask(session, "post", "/update_weights_from_disk", {"mode": "wait"}))["success"] is True
-        assert (await complete(session, **TEXT))["choices"][0]["text"] != before
+        shutil.copy(file, folders / "first")
+        for source in (new, folders / "first"):
+            shutil.copy(source, folders / "beside")
+            os.replace(folders / "beside", file)
+            assert (await ask(session, "post", "/update_weights_from_disk", {"mode": "wait"}))["success"] is True
+            assert ((await complete(session, **TEXT))["choices"][0]["text"] == before) == (source != new)
 
 
 async def test_what_cannot_take_its_place_changes_nothing(server: Server, folders: Path) -> None:
@@ -235,6 +238,7 @@ def names_of(path: str, actor: str) -> set[str]:
 
 
 async def test_what_all_actors_did_is_one_trace(server: Server, folders: Path) -> None:
+    before = {*(folders / "profiles").glob("*")}
     async with session_of(server) as session:
         assert (await ask(session, "post", "/stop_profile"))["status_code"] == 400
         begun = await ask(session, "post", "/start_profile?seconds=100")
@@ -248,7 +252,7 @@ async def test_what_all_actors_did_is_one_trace(server: Server, folders: Path) -
             assert "Inbox.wait" in names_of(found["path"], actor) or "run" in names_of(found["path"], actor), actor
         assert {"run", "CpuRunner.run"} & names_of(found["path"], "worker")
         assert any(name.startswith("aten::") for name in names_of(found["path"], "worker")), "torch's own"
-        assert [path.suffix for path in (folders / "profiles").iterdir()] == [".json"]
+        assert [path.suffix for path in {*(folders / "profiles").glob("*")} - before] == [".json"]
 
 
 async def test_who_is_killed_leaves_out_its_part(server: Server) -> None:
