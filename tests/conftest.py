@@ -31,6 +31,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # copies of this proce
 os.environ[AUTHORITIES] = str(Path(__file__).parent)
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ.setdefault(SAME_SUMS, "AUTO,STRICT")  # on some CPUs MKL's sums are others where numbers lie elsewhere
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+for name in (*PROXIES, *map(str.upper, PROXIES), "FORCE_COLOR"):  # clients reach servers here, and outputs are as ever
+    os.environ.pop(name, None)
 OUTPUT_LINES = 60  # lines of a server's output that a failing test shows
 MANY_TESTS = 1000  # a run that forks its process often enough for a second of copying to be worth it
 MANY_DESCRIPTORS, MORE, MOST_DESCRIPTORS = 300, 100, 800  # of the 1,024 that some machines allow
