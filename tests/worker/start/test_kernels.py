@@ -131,6 +131,8 @@ def test_who_cannot_have_the_same_waits_and_says_why(
 ) -> None:
     server = machine(deterministic=True)
     first = server.life()
+    if works and first[0] == "plain":
+        pytest.skip("this processor runs no other kernels")
     server.forbid_memory()
     assert server.life() == first, "the cache is there still"
     server.can_load(works, "plain")
