@@ -31,30 +31,26 @@ class SymmetricSum:
     @classmethod
     def make(cls, rank: int, size: int, device: torch.device) -> SymmetricSum | None:
         """For all members, whose devices follow one another, or for none: each says whether it can, and the others
-        hear it."""
-        made, reason = cls._attempt(rank, size, device)
-        can = torch.tensor([made is not None])
-        dist.all_reduce(can, op=dist.ReduceOp.MIN)
-        if not can:
-            log.info("sums of the group are NCCL's: %s", reason or "another member has no memory that all see")
-            return None
-        return made
+        hear it, before any of them waits for the others' memory, and behind that.
+        """
+        buffer, reason = _own_buffer(rank, size, device)
+        if _is_all_of_them(buffer is not None):
+            assert buffer is not None
+            made, reason = cls._meet(buffer)
+            if _is_all_of_them(made is not None):
+                return made
+        log.info("sums of the group are NCCL's: %s", reason or "another member has no memory that all see")
+        return None
 
     @classmethod
-    def _attempt(cls, rank: int, size: int, device: torch.device) -> tuple[SymmetricSum | None, str]:
-        """(it, why there is none)."""
-        others = [device.index + other - rank for other in range(size) if other != rank]
-        if not all(torch.cuda.can_device_access_peer(device, other) for other in others):
-            return None, "the GPUs cannot read each other's memory"
+    def _meet(cls, buffer: Tensor) -> tuple[SymmetricSum | None, str]:
+        """(it, why there is none), once all have made theirs."""
         try:
             import torch.distributed._symmetric_memory as symmetric
 
-            world = dist.group.WORLD
-            assert world is not None
-            buffer = symmetric.empty(BUFFER, dtype=torch.uint8, device=device)
-            multicast = symmetric.rendezvous(buffer, world.group_name).multicast_ptr != 0
-            return cls(buffer, world.group_name, multicast), ""
-        except (ImportError, AttributeError, RuntimeError) as error:  # an older torch, or a driver without it
+            name = _world()
+            return cls(buffer, name, symmetric.rendezvous(buffer, name).multicast_ptr != 0), ""
+        except (AttributeError, RuntimeError) as error:  # a driver without it
             return None, str(error).splitlines()[0]
 
     def add_up(self, x: Tensor) -> bool:
@@ -71,3 +67,30 @@ class SymmetricSum:
             torch.ops.symm_mem.multimem_all_reduce_(own, "sum", self._name)
             x.copy_(own)
         return True
+
+
+def _own_buffer(rank: int, size: int, device: torch.device) -> tuple[Tensor | None, str]:
+    """(a member's memory that the others could see, why there is none)."""
+    others = [device.index + other - rank for other in range(size) if other != rank]
+    if not all(torch.cuda.can_device_access_peer(device, other) for other in others):
+        return None, "the GPUs cannot read each other's memory"
+    try:
+        import torch.distributed._symmetric_memory as symmetric
+
+        return symmetric.empty(BUFFER, dtype=torch.uint8, device=device), ""
+    except (ImportError, AttributeError, RuntimeError) as error:  # an older torch, or a driver without it
+        return None, str(error).splitlines()[0]
+
+
+def _is_all_of_them(can: bool) -> bool:
+    """Whether each member says so."""
+    said = torch.tensor([can])
+    dist.all_reduce(said, op=dist.ReduceOp.MIN)
+    return bool(said)
+
+
+def _world() -> str:
+    """The name of the group of all."""
+    world = dist.group.WORLD
+    assert world is not None
+    return str(world.group_name)

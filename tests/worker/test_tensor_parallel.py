@@ -207,3 +207,41 @@ def test_which_way_numbers_are_added_up(
     done = SymmetricSum(buffer, "world", multicast).add_up(x)
     assert done == (way is not None) and operators.called == ([f"{way}, sum, world"] if way else [])
     assert torch.equal(x, torch.full_like(x, 2.0 if way else 1.0))
+
+
+@pytest.mark.parametrize(
+    ("memory", "others", "met", "made"),
+    [
+        (True, [True, True], True, True),
+        (True, [False], False, False),  # nobody waits for memory that another has not
+        (False, [True], False, False),
+        (True, [True, False], True, False),
+    ],
+)
+def test_members_hear_of_each_others_memory_before_they_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, memory: bool, others: list[bool], met: bool, made: bool
+) -> None:
+    import torch.distributed._symmetric_memory as symmetric
+
+    left, waited = [*others], list[str]()
+
+    def all_reduce(said: torch.Tensor, op: object) -> None:
+        said &= left.pop(0)
+
+    def empty(*sizes: int, **options: object) -> torch.Tensor:
+        if not memory:
+            raise RuntimeError("no multicast here\nand more")
+        return torch.zeros(8, dtype=torch.uint8)
+
+    def rendezvous(buffer: torch.Tensor, name: str) -> SimpleNamespace:
+        waited.append(name)
+        return SimpleNamespace(multicast_ptr=0)
+
+    world = SimpleNamespace(WORLD=SimpleNamespace(group_name="world"))
+    stand_in = SimpleNamespace(all_reduce=all_reduce, group=world, ReduceOp=SimpleNamespace(MIN=0))
+    monkeypatch.setattr(symmetric_memory, "dist", stand_in)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *devices: True)
+    monkeypatch.setattr(symmetric, "empty", empty)
+    monkeypatch.setattr(symmetric, "rendezvous", rendezvous)
+    found = SymmetricSum.make(0, 2, torch.device("cuda", 0))
+    assert (found is not None, waited, left) == (made, ["world"] if met else [], [])
