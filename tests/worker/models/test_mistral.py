@@ -131,3 +131,14 @@ def test_what_the_model_has_no_use_for_is_told_by_its_own_name(checkpoints: Fold
     write_tensors(own, {**tensors, "layers.0.attention.sink": torch.zeros(4)})
     with pytest.raises(ConfigError, match=r"it has layers\.0\.attention\.sink, for which the model has no use"):
         make_runner(config_for(own))
+
+
+@pytest.mark.parametrize("kind", ["mistral", "mixtral"])
+def test_layers_of_transformers_read_the_same(kind: str, checkpoints: Folders, tmp_path: Path) -> None:
+    (prompt,) = prompts((40,))
+    options: dict[str, object] = {"block_size": 16, "model_impl": "transformers", "device": "cpu"}
+    answers = [
+        Driver(make_runner(config_for(folder, **options)), budget=64).run([Sequence(prompt, 8)])
+        for folder in both(kind, checkpoints, tmp_path)
+    ]
+    assert answers[0] == answers[1] and len({*answers[0][0]}) > 2
