@@ -93,7 +93,7 @@ def refusal(code: int, said: str) -> Answer:
 async def test_a_response_is_found_where_it_is_kept() -> None:
     async with routed() as made:
         made.replicas[0].answer = status(404)
-        for path in ("/v1/responses/resp_1", "/responses/resp_1"):
+        for path in ("/v1/responses/resp_1", "/responses/resp_1", "/v1/conversations/conv_1/items"):
             async with made.session.get(path) as answer:
                 assert await answer.json() == {"by": "b"}
         made.replicas[1].answer = status(404)

@@ -14,7 +14,7 @@ from ...generation.fields.unsupported import read
 from ...middleware.context import CLIENT
 from ...openai.responses.conversations import PREFIX, StoredConversation, page_of_all
 from ...openai.responses.messages import messages_of
-from ...openai.responses.requests import check_metadata, items_as_kept
+from ...openai.responses.requests import check_metadata
 from ...openai.responses.schemas import (
     ConversationChange,
     ConversationItems,
@@ -23,7 +23,7 @@ from ...openai.responses.schemas import (
     Object,
 )
 from ...openai.responses.store import response_id
-from ...openai.responses.stored import page_of
+from ...openai.responses.stored import items_as_kept, page_of
 from ...transport.json_response import json_response
 from .api import ResponsesApi
 

@@ -26,6 +26,7 @@ from .schemas import (
     ResponsesToolChoice,
     TextConfig,
 )
+from .stored import items_as_kept
 from .tools.custom import CUSTOM, as_function, forced, format_of, said_again
 from .tools.namespaces import INSIDE, flattened
 
@@ -90,20 +91,6 @@ def input_items(request: ResponsesRequest, key: str) -> list[Object]:
     """`input` as items that have types and ids, as they are kept. The ids derive from the answer's."""
     given = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input or []
     return items_as_kept(given, key)
-
-
-def items_as_kept(given: Iterable[Object], key: str) -> list[Object]:
-    """The same of items that are given; `key`: of which the ids are made that are missing."""
-    items = []
-    for index, item in enumerate(given):
-        kind = item.get("type") or "message"
-        content = item.get("content")
-        if isinstance(content, str):
-            part = "output_text" if item.get("role") == "assistant" else "input_text"
-            item = item | {"content": [{"type": part, "text": content}]}
-        own = item.get("id")  # nobody has looked at it
-        items.append(item | {"type": kind, "id": own if own and isinstance(own, str) else f"in_{key}{index:04x}"})
-    return items
 
 
 def wanted(request: ResponsesRequest) -> ResponseOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -81,6 +81,20 @@ def history(find: Callable[[str], StoredResponse | None], response_id: str) -> l
         following = found.previous
     items = [item for stored in reversed(chain) for item in (*stored.input, *stored.response["output"])]
     return [item for item in items if item.get("type") != TRIGGER]  # what it asked for stands behind it
+
+
+def items_as_kept(given: Iterable[Object], key: str) -> list[Object]:
+    """With types and ids. `key`: of which the ids are made that are missing."""
+    items = []
+    for index, item in enumerate(given):
+        kind = item.get("type") or "message"
+        content = item.get("content")
+        if isinstance(content, str):
+            part = "output_text" if item.get("role") == "assistant" else "input_text"
+            item = item | {"content": [{"type": part, "text": content}]}
+        own = item.get("id")  # nobody has looked at it
+        items.append(item | {"type": kind, "id": own if own and isinstance(own, str) else f"in_{key}{index:04x}"})
+    return items
 
 
 def page_of(items: list[Object], wanted: InputItemsQuery) -> Object:
