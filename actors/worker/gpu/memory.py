@@ -189,6 +189,16 @@ def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int
     return min(room // size, config.max_num_seqs * sequence)
 
 
+def check_given_bytes(config: Config, plan: KVMemory, blocks: int, free: int) -> None:
+    """ConfigError if --kv-cache-memory-bytes asks for more than is left beside weights and steps."""
+    taken, room = blocks * plan.block_bytes, max(0, free - RESERVE)
+    if config.kv_cache_memory_bytes is not None and taken > room:
+        raise ConfigError(
+            f"--kv-cache-memory-bytes: {taken:,} bytes are more than the {room:,} that weights and steps leave of the "
+            "GPU's memory; give less, or leave the option out"
+        )
+
+
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether the device had no room, whoever says so: torch has an error of its own for its allocator alone. One in
     the middle of a capture is the context of what the end of the capture says.

@@ -64,6 +64,7 @@ from .lora.start import make_sites, start_adapters
 from .memory import (
     await_freed_memory,
     blocks_in,
+    check_given_bytes,
     device_memory,
     graph_bytes,
     is_out_of_memory,
@@ -213,7 +214,7 @@ def _load(
     check_rounded_inputs(config, dtype, device)
     shape, stays = architecture_on_gpu(config, shape, is_gguf(info.folder))
     own, get = open_weights(config, info, shape, group, device)
-    with few_bits(config, info, shape, stays, group) as stored:
+    with few_bits(config, info, shape, stays, group, device) as stored:
         given = dtype, info.max_model_len, device, group, FUSED, config.deterministic, lora, stored
         return make_model(own, get, *given)
 
@@ -319,6 +320,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     total = device_memory(model.device)[1]
     room = room_for_blocks(config, total, used, peak + graphs)
     blocks = blocks_in(config, plan, length, room)
+    check_given_bytes(config, plan, blocks, total - used - peak - graphs)
     if group is not None:
         blocks = group.minimum(blocks)
     layers = model.shape.layers * pool_bytes(model.shape, blocks, config.block_size, kind)

@@ -29,6 +29,7 @@ from actorserve.actors.worker.gpu.memory import (
     RESERVE,
     await_freed_memory,
     blocks_in,
+    check_given_bytes,
     is_out_of_memory,
     kv_block_bytes,
     kv_kind,
@@ -171,6 +172,12 @@ def test_kv_memory_is_what_is_left() -> None:
     assert room_for_blocks(own, 80 * GIB, 16 * GIB, 4 * GIB) == 31 * size
     with pytest.raises(ConfigError, match="--kv-cache-memory-bytes"):
         blocks_in(own, plan, 1024, 31 * size)
+    large = make_config({"kv_cache_memory_bytes": 8 * GIB, "block_size": 32, "max_num_seqs": 4})
+    asked = blocks_in(large, plan, 1024, 8 * GIB)
+    check_given_bytes(large, plan, asked, 4 * 32 * size + RESERVE)
+    check_given_bytes(config, plan, asked, 0)
+    with pytest.raises(ConfigError, match=r"^--kv-cache-memory-bytes: .* more than the 1,000 that weights and steps"):
+        check_given_bytes(large, plan, asked, 1000 + RESERVE)
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, E4M3])
