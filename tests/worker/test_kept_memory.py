@@ -12,7 +12,7 @@ import torch
 
 from actorserve.actors.model.memory.kv import KV_TYPES, KVSpec, KVType, uniform
 from actorserve.actors.options.config import make_config
-from actorserve.actors.worker.kept_memory.file import KeptMemory, digest_of
+from actorserve.actors.worker.kept_memory.file import KeptMemory, code_stamps, digest_of
 from actorserve.actors.worker.memory import make_pools
 from actorserve.kernels.cpu.pool_memory import QuantisedPool
 from actorserve.shm.kv_tier.blocks import MAGIC
@@ -83,6 +83,12 @@ def test_each_input_of_the_digest_counts(tmp_path: Path) -> None:
         assert digest_of(make_config({"dtype": "float32"} | other), str(tmp_path), 1) != before
     os.utime(weights, ns=(1, 1))
     assert digest_of(given, str(tmp_path), 1) != before
+
+
+def test_code_of_each_device_counts() -> None:
+    """What writes KV memory, and what says how it lies there."""
+    names = {name for stamps in code_stamps() for name, _, _ in stamps}
+    assert {"file.py", "pool_memory.py", "rotary_kv.py", "quantised_kv.py", "pages.py"} <= names
 
 
 @pytest.mark.parametrize("kept", ["float32", "int8", "nvfp4", "turboquant_k3v4_nc"])

@@ -30,6 +30,7 @@ from ...options.config import Config
 NO_DIFFERENCE = ("log_level", "debug")  # options
 # Folders beside this package's, whose files say what the numbers mean:
 CODE = ("worker", "model", "media", "sound", "../kernels/cpu")
+OF_GPUS = ("../kernels/triton", "../kernels/pages.py")  # beside these, of KV memory that a GPU may have written
 
 
 class KeptMemory:
@@ -84,12 +85,12 @@ def digest_of(config: Config, folder: str, *more: object) -> bytes:
 def code_stamps() -> list[list[tuple[str, int, int]]]:
     """Of the code's files when it is imported (../imports.py)."""
     here = Path(__file__).resolve().parents[2]
-    return [_stamps(here / name) for name in CODE]
+    return [_stamps(here / name) for name in (*CODE, *OF_GPUS)]
 
 
-def _stamps(folder: Path, deep: bool = True) -> list[tuple[str, int, int]]:
-    """(name, bytes, ns of the last change) of all files there."""
-    files = folder.rglob("*") if deep else folder.iterdir()
+def _stamps(place: Path, deep: bool = True) -> list[tuple[str, int, int]]:
+    """(name, bytes, ns of the last change) of all files there, or of this one."""
+    files = [place] if place.is_file() else place.rglob("*") if deep else place.iterdir()
     found = [(path.name, path.stat()) for path in sorted(files) if path.is_file() and path.suffix != ".pyc"]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
 
