@@ -33,7 +33,7 @@ def packed_parts(form: PackedWeight, stored: Tensors, rows: int, columns: int) -
     numbers = unpacked(stored["weight_packed"], form.bits)[:, :columns].float()
     scales = stored["weight_scale"].view(rows, -1)
     if form.symmetric:
-        zeros = torch.full((1, scales.shape[1]), float(half)).expand(scales.shape)
+        zeros = scales.new_full((1, scales.shape[1]), half, dtype=torch.float32).expand(scales.shape)
     else:
         zeros = unpacked(stored["weight_zero_point"].t().contiguous(), form.bits)[:, :rows].t().float()
     return Affine(numbers, scales, zeros, form.group, stored.get("weight_g_idx"))
@@ -48,8 +48,9 @@ def gptq_parts(form: GptqWeight, stored: Tensors, rows: int, columns: int) -> Af
 
 def awq_parts(form: AwqWeight, stored: Tensors, rows: int, columns: int) -> Affine:
     """In each word of 8 numbers, they are shuffled."""
+    order = torch.tensor(AWQ_ORDER).to(stored["qweight"].device)
     numbers, zeros = (
-        unpacked(stored[name], 4).unflatten(1, (-1, 8))[:, :, list(AWQ_ORDER)].flatten(1)[:, :rows].t().float()
+        unpacked(stored[name], 4).unflatten(1, (-1, 8)).index_select(2, order).flatten(1)[:, :rows].t().float()
         for name in ("qweight", "qzeros")
     )
     return Affine(numbers, stored["scales"].t(), zeros, form.group, None)
@@ -94,7 +95,7 @@ def scaled(form: ScaledWeight, stored: Tensors, rows: int, columns: int) -> Tens
 def scale_numbers(stored: Tensor) -> Tensor:
     """Scales as float32, which may be stored as exponents of 2."""
     if stored.dtype in (torch.uint8, torch.float8_e8m0fnu):
-        return torch.ldexp(torch.ones(stored.shape), stored.view(torch.uint8).int() - BIAS)
+        return torch.ldexp(torch.ones(stored.shape, device=stored.device), stored.view(torch.uint8).int() - BIAS)
     return stored.float()
 
 
@@ -125,14 +126,14 @@ def unpacked(words: Tensor, bits: int) -> Tensor:
     Numbers of 3 bits go on from one word to the next.
     """
     if WORD % bits:
-        first = torch.arange(0, words.shape[1] * WORD // bits * bits, bits)
+        first = torch.arange(0, words.shape[1] * WORD // bits * bits, bits, device=words.device)
         low, shift = first // WORD, first % WORD
-        numbers = torch.empty(len(words), len(first), dtype=torch.int32)
+        numbers = torch.empty(len(words), len(first), dtype=torch.int32, device=words.device)
         step = max(1, AT_ONCE // max(1, len(first)))
         for some in (slice(at, at + step) for at in range(0, len(words), step)):
             wide = F.pad(words[some], (0, 1)).long().bitwise_and_((1 << WORD) - 1)
             both = (wide[:, low + 1] << WORD).bitwise_or_(wide[:, low])
             numbers[some] = (both >> shift).bitwise_and_((1 << bits) - 1)
         return numbers
-    shifts = torch.arange(0, WORD, bits, dtype=torch.int32)
+    shifts = torch.arange(0, WORD, bits, dtype=torch.int32, device=words.device)
     return (words[:, :, None] >> shifts).bitwise_and_((1 << bits) - 1).flatten(1)

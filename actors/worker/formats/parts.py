@@ -120,8 +120,7 @@ def _joined(parts: Sequence[Parts]) -> Parts:
     if any(part.zeros is not None for part in parts) or len({part.zero for part in parts}) > 1:
         zeros = torch.cat([_zeros_of(part) for part in parts])
     if any(part.factors is not None for part in parts):
-        ones = (torch.ones(len(part.numbers)) if part.factors is None else part.factors for part in parts)
-        factors = torch.cat([*ones])
+        factors = torch.cat([_factors_of(part) for part in parts])
     minima = [part.minima for part in parts if part.minima is not None]
     above = [part.above for part in parts if part.above is not None]
     return first._replace(
@@ -141,4 +140,12 @@ def _rows(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _zeros_of(part: Parts) -> Tensor:
-    return torch.full(part.scales.shape, part.zero, dtype=torch.uint8) if part.zeros is None else part.zeros
+    if part.zeros is not None:
+        return part.zeros
+    return part.scales.new_full(part.scales.shape, part.zero, dtype=torch.uint8)
+
+
+def _factors_of(part: Parts) -> Tensor:
+    if part.factors is not None:
+        return part.factors
+    return part.scales.new_ones(len(part.numbers), dtype=torch.float32)

@@ -142,7 +142,7 @@ class GpuBuilder:
         if all(isinstance(form, ExpertFloat4Weight) for form in forms):  # what is read is exact in any case
             exact = lambda linears, kind: self._joined(linears, kind, torch.float32)  # noqa: E731
             stored = self.stored
-            groups = lambda linears: None if stored is None else stored.groups(linears, self.device)  # noqa: E731
+            groups = lambda linears: None if stored is None else stored.groups(linears)  # noqa: E731
             return join_mxfp4(experts, exact, self.dtype, groups)
         read = lambda linears, kind: self._joined(linears, kind, self.dtype)  # noqa: E731
         make = EXPERTS.get(self.shape.quantization.name)

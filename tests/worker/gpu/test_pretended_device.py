@@ -14,11 +14,14 @@ import torch
 
 from .test_runner import ROWS, GpuDriver, make_gpu_runner, prompt  # isort: skip  # before kernels are imported
 
+from actorserve.actors.model.config_json import read_architecture
+from actorserve.actors.model.info import read_json
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.worker.adapter.hooks import register
 from actorserve.actors.worker.adapter.probe import probe
+from actorserve.actors.worker.formats.as_stored import CheckpointBits
 from actorserve.actors.worker.gpu import graphs, sampler
 from actorserve.actors.worker.gpu.adapted.model import AdaptedGpuModel
 from actorserve.actors.worker.gpu.adapted.trial import seen_shape, verify_on_device
@@ -27,6 +30,8 @@ from actorserve.actors.worker.gpu.layers.fused import FusedLayers
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.actors.worker.logprobs import CHUNK, LogprobsWriter, pack_records
+from actorserve.actors.worker.models.sharding import Alone
+from actorserve.actors.worker.models.weights import read_parts
 from actorserve.kernels.triton.quantised_kv import E4M3
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import make_ref
@@ -35,6 +40,7 @@ from tests.support.gpu.pretended_device import OnDevice, PretendedDevice, on_the
 from tests.support.models import heads
 from tests.support.models.census import write_tiny
 from tests.support.models.greedy import assert_greedy, reference
+from tests.support.models.weight_formats import write
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 from ..speculative.test_blocks import case
@@ -44,6 +50,7 @@ from .test_drafts import CIRCLE, LOOKUP
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
 
 Folders = Callable[..., Path]
+PACKED = ["awq", "gptq", "gptq_3", "w4a16", "w4a16_zero_points", "w8a8", "fp8", "mxfp4", "nvfp4"]
 ONE_LAYER = {"num_hidden_layers": 1}
 TWO_KINDS = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 SAMPLINGS = [
@@ -234,6 +241,27 @@ def test_steps_ahead(folders: Folders, device: PretendedDevice) -> None:
     started += [runner.launch(Step.make(1, 2 + n, [], [0], [1])) for n in range(3)]
     found = [int(runner.finish(pending)[0]) for pending in started]
     assert [found] == tokens_of_a_cpu(folder, [Sequence(ids, 4)])
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_weights_are_put_in_order_on_the_device(
+    name: str, folders: Folders, tmp_path: Path, device: PretendedDevice
+) -> None:
+    """As the checkpoint has them they go there; the same bits as on a CPU."""
+    with on_the_host():
+        packed, _ = write(folders("qwen3", initializer_range=0.1, num_hidden_layers=2), name, tmp_path)
+        shape = read_architecture(read_json(packed / "config.json"), quantization="none")
+        wanted = CheckpointBits(packed, shape, Alone(0, 2), False, read_parts)
+    bits = CheckpointBits(packed, shape, Alone(0, 2), False, read_parts, pretended_device.DEVICE)
+    layer = shape.layer_at(0)
+    for linears in (layer.qkv, layer.gate_up):
+        found = bits.of(linears, lambda: torch.empty(0))
+        with on_the_host():
+            own = wanted.of(linears, lambda: torch.empty(0))
+        assert len(found) == len(own) > 0
+        for one, other in zip(found, own, strict=True):
+            for part, same in zip(one, other, strict=True):
+                assert torch.equal(part.held, same) if isinstance(part, OnDevice) else part is same or part == same
 
 
 def test_what_is_found(device: PretendedDevice) -> None:

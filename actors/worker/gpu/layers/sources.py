@@ -32,13 +32,19 @@ log = logging.getLogger("worker")
 
 @contextmanager
 def few_bits(
-    config: Config, info: ModelInfo, shape: Architecture, stays: bool, group: TensorParallelGroup | None
+    config: Config,
+    info: ModelInfo,
+    shape: Architecture,
+    stays: bool,
+    group: TensorParallelGroup | None,
+    device: torch.device,
 ) -> Iterator[StoredLinears | None]:
     """Of the whole model's shape as a GPU computes it, whose weights are to stay as they are (`stays`) or not.
 
     None: all are floats. The model is made meanwhile; then the log says what became of them.
     """
-    bits, rounds_inputs = _find(config, info, shape, stays, group), METHODS.get(config.quantization, NONE).rounds_inputs
+    bits = _find(config, info, shape, stays, group, device)
+    rounds_inputs = METHODS.get(config.quantization, NONE).rounds_inputs
     draws = config.max_num_seqs * (1 + count_drafts(config))
     stored = None if bits is None else StoredLinears(bits, rounds_inputs, draws)
     yield stored
@@ -73,11 +79,16 @@ def check_rounded_inputs(config: Config, dtype: torch.dtype, device: torch.devic
 
 
 def _find(
-    config: Config, info: ModelInfo, shape: Architecture, stays: bool, group: TensorParallelGroup | None
+    config: Config,
+    info: ModelInfo,
+    shape: Architecture,
+    stays: bool,
+    group: TensorParallelGroup | None,
+    device: torch.device,
 ) -> Bits | None:
     if shape.quantization.bytes_per_weight is not None:
         return RoundedBits(shape)
     if not stays or config.load_format == "dummy":
         return None
     given = Path(info.folder), shape, group or Alone(), config.enable_expert_parallel
-    return GgufBits(*given) if shape.stored is None else CheckpointBits(*given, read_parts)
+    return GgufBits(*given) if shape.stored is None else CheckpointBits(*given, read_parts, device)

@@ -61,10 +61,9 @@ class StoredLinears:
             self._reserve(max(floats, default=0), tensors.dtype, device)
         return made
 
-    def groups(self, linears: Sequence[LinearSpec], device: torch.device) -> Tensor | None:
+    def groups(self, linears: Sequence[LinearSpec]) -> Tensor | None:
         """Linears of one expert in MXFP4, as CheckpointBits has them."""
-        found = self._bits.groups(linears) if isinstance(self._bits, CheckpointBits) else None
-        return None if found is None else found.to(device)
+        return self._bits.groups(linears) if isinstance(self._bits, CheckpointBits) else None
 
     def _reserve(self, numbers: int, dtype: torch.dtype, device: torch.device) -> None:
         """At load, since graphs hold where it is; the smaller one goes first."""

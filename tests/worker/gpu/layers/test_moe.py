@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from actorserve.actors.worker.gpu.layers.stored import StoredLinears  # noqa: E4
 from actorserve.actors.worker.models.sharding import Alone, Get, shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint, read_parts  # noqa: E402
 from actorserve.kernels.triton.moe.routing import route  # noqa: E402
+from actorserve.kernels.triton.moe.weights import ExpertWeights, int4_weights, int8_weights  # noqa: E402
 from tests.support.models.greedy import reference  # noqa: E402
 
 from ...test_stacked_experts import in_mxfp4  # noqa: E402
@@ -38,6 +40,27 @@ from ...test_stacked_experts import in_mxfp4  # noqa: E402
 Folders = Callable[..., Path]
 PROJECTIONS = {"gate_proj", "up_proj", "down_proj"}
 SHARED = ("qwen2_moe", "deepseek_v3", "llama4")  # whose first layer has no experts
+
+
+@pytest.mark.parametrize("make", [int8_weights, int4_weights])
+def test_rounded_experts_are_not_there_twice(make: Callable[[torch.Tensor], ExpertWeights]) -> None:
+    """But for two, while all go to their places."""
+    weights, left = torch.randn(6, 8, 64, device=DEVICE), list[weakref.ref[torch.Tensor]]()
+
+    def counted(weight: torch.Tensor) -> ExpertWeights:
+        assert sum(one() is not None for one in left) <= 2
+        left.append(weakref.ref((made := make(weight)).numbers))
+        return made
+
+    def read(linears: Any, kind: str) -> torch.Tensor:
+        return weights[linears[0].number]
+
+    experts: Any = [[SimpleNamespace(bias=False, number=number)] for number in range(len(weights))]
+    joined = moe.join_rounded(experts, read, counted)
+    whole = make(weights)
+    assert torch.equal(joined.numbers, whole.numbers) and joined.inputs == whole.inputs and len(left) == 6
+    for own, other in ((joined.scales, whole.scales), (joined.middles, whole.middles)):
+        assert (own is None and other is None) or (own is not None and other is not None and torch.equal(own, other))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +118,7 @@ def test_experts_in_mxfp4_stay_so(as_stored: bool, checkpoints: Folders, tmp_pat
             place: Any = SimpleNamespace(rank=rank, size=size)
             own = shard_shape(shape, size, divided)
             get, asked = noted(shard(read, shape, place, divided))
-            bits = CheckpointBits(folder, shape, place, divided, read_parts)
+            bits = CheckpointBits(folder, shape, place, divided, read_parts, DEVICE)
             stored = StoredLinears(bits) if as_stored else None
             build = GpuBuilder(own, get, torch.float32, DEVICE, place, stored=stored)
             spec = build.layer(0).moe
