@@ -160,11 +160,19 @@ def join_rounded(
 def _rounded(
     experts: Sequence[Sequence[LinearSpec]], read: Reader, make: Callable[[Tensor], ExpertWeights]
 ) -> ExpertWeights:
-    made = [make(read(linears, "weight")[None]) for linears in experts]
-    numbers = torch.cat([one.numbers for one in made])
-    scales = [one.scales for one in made if one.scales is not None]
-    middles = [one.middles for one in made if one.middles is not None]
-    return ExpertWeights(numbers, made[0].inputs, torch.cat(scales), torch.cat(middles) if middles else None)
+    """Each goes to its place in what all have together: nothing is there twice."""
+    made = (make(read(linears, "weight")[None]) for linears in experts)
+    first = next(made)
+    numbers, scales, middles = (
+        None if part is None else part.new_empty(len(experts), *part.shape[1:])
+        for part in (first.numbers, first.scales, first.middles)
+    )
+    assert numbers is not None
+    for index, one in enumerate(chain([first], made)):
+        for whole, part in ((numbers, one.numbers), (scales, one.scales), (middles, one.middles)):
+            if whole is not None and part is not None:
+                whole[index] = part[0]
+    return ExpertWeights(numbers, first.inputs, scales, middles)
 
 
 def _biases(experts: Sequence[Sequence[LinearSpec]], read: Reader) -> Tensor | None:
