@@ -34,7 +34,7 @@ from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
 from ..kept_memory.device import needed
 from ..models.weights import dtype_on_gpu, open_head, open_weights
-from ..start.shared import engines_beside, join_group, request_readers, warn_unused_memory
+from ..start.shared import engines_beside, join_group, request_readers, threads_of, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from .actor import GpuWorkerActor
 from .buffers import Sizes
@@ -123,6 +123,7 @@ def _load_all(
 ) -> tuple[GpuModel, Drafter | None]:
     """The model, and what makes drafts beside it."""
     begun = time.perf_counter()
+    torch.set_num_threads(threads_of(context))  # what a checkpoint has in few bits is put in order on the host
     model = _load(context.config, context.model, device, group, make_sites(context.config, device))
     draft = _load_draft(context, device) or _load_head(context, model)
     context.phase_ends(StartPhase.WEIGHTS)

@@ -40,6 +40,7 @@ from actorserve.actors.worker.gpu.memory import (
 )
 from actorserve.actors.worker.gpu.start import check_shape, choose_dtype
 from actorserve.actors.worker.start import model as start_model
+from actorserve.actors.worker.start import shared
 from actorserve.actors.worker.start.model import uses_gpu, why_no_gpu
 from actorserve.kernels.triton.quantised_kv import E4M3
 
@@ -347,6 +348,25 @@ def test_workers_share_cores_to_compile(
     group: Any = SimpleNamespace(wait_for_all=lambda: done.append("all are there"))
     gpu_start._compile(cast(Any, SimpleNamespace(config=config, log=log)), runner, group)
     assert done == ["all are there", threads]
+
+
+@pytest.mark.parametrize(("options", "threads"), [({}, 3), ({"tensor_parallel_size": 2}, 1), ({"threads": 5}, 5)])
+def test_workers_share_cores_to_load(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], threads: int) -> None:
+    done: list[int] = []
+
+    def load(*given: object) -> Any:
+        assert done == [threads], "before any weight is read"
+        return SimpleNamespace(dtype=torch.bfloat16)
+
+    monkeypatch.setattr(torch, "set_num_threads", done.append)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(shared, "usable_cores", lambda: 4)
+    monkeypatch.setattr(shared, "engines_beside", lambda context: 1)
+    monkeypatch.setattr(gpu_start, "_load", load)
+    context: Any = SimpleNamespace(config=make_config(options), log=logging.Logger("worker"))
+    context.model, context.phase_ends = SimpleNamespace(architecture="Some"), lambda phase: None
+    model, draft = gpu_start._load_all(context, torch.device("cpu"), None)
+    assert model.dtype == torch.bfloat16 and draft is None
 
 
 def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
