@@ -26,6 +26,7 @@ from actorserve.actors.worker.gpu import memory as gpu_memory
 from actorserve.actors.worker.gpu import start as gpu_start
 from actorserve.actors.worker.gpu.graphs import Graphs, StepSize, capture_sizes, mixed_sizes, size_for, smallest
 from actorserve.actors.worker.gpu.memory import (
+    OF_CAPTURE,
     RESERVE,
     await_freed_memory,
     blocks_in,
@@ -143,6 +144,14 @@ def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch, taken: lis
     monkeypatch.setattr(graphs, "_captured", captured)
     assert graphs.own_bytes(None, lambda: left[0]) == 3 * each and not still
     assert Graphs[int]([], print, torch.device("cpu")).own_bytes(None, lambda: 5) == 0
+
+
+def test_what_capturing_takes_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what is measured: where there are no graphs it goes to keys and values."""
+    monkeypatch.setattr(gpu_memory, "measure", lambda device, run: (300, 0))
+    runner: Any = SimpleNamespace(device=torch.device("cpu"), try_graphs=print, own_bytes=lambda free: 20)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    assert gpu_memory.graph_bytes(runner) == 320 + OF_CAPTURE
 
 
 def test_graphs_are_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
