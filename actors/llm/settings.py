@@ -12,7 +12,7 @@ from actorserve.http.settings import Settings, media_rules, plugins_of
 from ..model.checks.device import check_gpu
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
-from ..options.field_values import named_values
+from ..options.names.given import named_values
 
 
 def read_options(model: str, options: dict[str, Any]) -> Config:

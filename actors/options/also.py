@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from .config import Config, ConfigError
-from .field_values import named_values
 from .fields import default, flag, option_fields
 from .lora import read_modules
+from .names.given import named_values
 from .sources import value_of, warn
 
 OPTION = "--also"

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import inspect
 
 from .config import Config, ConfigError, make_config
-from .field_values import merged
 from .fields import LEFT_OUT, OBJECTS, default, description, flag, integer, is_left_out, option_fields, plain_type, unit
+from .names.given import merged
 from .other_servers import KEY_VARIABLES
 from .parser import Parser
 from .sources import CONFIG_VARIABLE, read_environment, read_yaml

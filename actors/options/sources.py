@@ -15,8 +15,8 @@ import msgspec
 from msgspec import inspect
 
 from .config import Config, ConfigError
-from .field_values import named_values
 from .fields import OBJECTS, canonical, flag, integer, is_left_out, option_fields, plain_type, trouble_with
+from .names.given import named_values
 from .other_servers import VARIABLES, meaning_of
 from .parser import nearest
 

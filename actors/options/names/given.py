@@ -1,6 +1,6 @@
 """Options that are given by name, ours or another server's, in a file, in an LLM or behind --also: as fields.
 
-Leaf module: what a name means stands in other_servers.py, and what a field may be in fields.py.
+What a name means stands in other_servers.py, and what a field may be in fields.py. It knows no files and no words typed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from .config import ConfigError
-from .fields import OBJECTS, flag, option_fields, unknown_option
-from .other_servers import Meaning, meaning_of
+from ..config import ConfigError
+from ..fields import OBJECTS, flag, option_fields, unknown_option
+from ..other_servers import Meaning, meaning_of
 
 
 def named_values(given: Mapping[str, object], where: str, warn: Callable[[str], None]) -> dict[str, object]:
@@ -85,7 +85,7 @@ def _compilation(
     key: str, value: object, meaning: Meaning, where: str, warn: Callable[[str], None], troubles: list[str]
 ) -> dict[str, object]:
     """What vLLM's compilation_config sets here."""
-    from .compilation import read_compilation  # which hardly anybody needs
+    from ..compilation import read_compilation  # which hardly anybody needs
 
     try:
         fields, passed_over = read_compilation(key, value)
