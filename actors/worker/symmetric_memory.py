@@ -48,8 +48,10 @@ class SymmetricSum:
         try:
             import torch.distributed._symmetric_memory as symmetric
 
-            name = _world()
-            return cls(buffer, name, symmetric.rendezvous(buffer, name).multicast_ptr != 0), ""
+            world = dist.group.WORLD
+            assert world is not None
+            multicast = symmetric.rendezvous(buffer, world.group_name).multicast_ptr != 0
+            return cls(buffer, world.group_name, multicast), ""
         except (AttributeError, RuntimeError) as error:  # a driver without it
             return None, str(error).splitlines()[0]
 
@@ -87,10 +89,3 @@ def _is_all_of_them(can: bool) -> bool:
     said = torch.tensor([can])
     dist.all_reduce(said, op=dist.ReduceOp.MIN)
     return bool(said)
-
-
-def _world() -> str:
-    """The name of the group of all."""
-    world = dist.group.WORLD
-    assert world is not None
-    return str(world.group_name)

@@ -79,8 +79,8 @@ def index_alone(folder: Path) -> None:
 def test_a_wrong_value_is_named_with_its_file(folder: Path, file: str, field: str, value: Any) -> None:
     if file == INDEX:
         index_alone(folder)
-    if field in ("rope_scaling", "torch_dtype"):
-        write(folder, file, rope_parameters=..., dtype=...)
+    if (newer := {"rope_scaling": "rope_parameters", "torch_dtype": "dtype"}.get(field)) is not None:
+        write(folder, file, **{newer: ...})
     write(folder, file, **{field: value})
     said = refusal(folder)
     assert f"{folder / file}" in said and field in said
