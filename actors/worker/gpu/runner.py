@@ -36,7 +36,7 @@ from ..speculative.verifier import DraftOutcome
 from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers, fill_up
 from .executor import GpuBatch, GpuModel, Hidden
 from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
-from .layers.scratch import SplitScratch
+from .layers.scratch import SplitScratch, is_uneven
 from .lora.slots import AdapterSlots
 from .lora.steps import AdaptedSteps
 from .rows import DeviceRows
@@ -99,6 +99,8 @@ class GpuRunner:
         self.sampler = self.sampler_type(model, sizes, self.rows, self._numbers, drawn, logprobs, make_matchers)
         counts = {*self.decoding.sizes, *(size.decoding for size in self.mixed.sizes), sizes.rows}
         self.scratch = SplitScratch(model.shape, sizes.length, counts, device)
+        uneven = [] if model.batch_invariant else [size for size in capture if self.scratch.divides(size)]
+        self.uneven = Graphs(uneven, self._decode_uneven, device)
 
     @property
     def pending(self) -> Sequence[PendingStep]:
@@ -193,7 +195,8 @@ class GpuRunner:
         numbers.firsts[:count] = work.sent
         buffers.send(self._numbers, 2 * draws, 3 * draws + size)
         adapted = self.adapted if self.adapted is not None and self.adapted.begin(buffers, size, work.rows) else None
-        (self.decoding if adapted is None else adapted.decoding).step(size)
+        plain = self.uneven if size in self.uneven.sizes and is_uneven(self.computed[work.rows]) else self.decoding
+        (plain if adapted is None else adapted.decoding).step(size)
         return size
 
     def _decode(self, size: int) -> None:
@@ -202,6 +205,11 @@ class GpuRunner:
         inputs = self._inputs.part(size, size)
         self._make_inputs(rows, starts, firsts, inputs, 1)
         self.sampler.keep(self._forward(GpuBatch(inputs, size, None, self.scratch.of(size))))
+
+    def _decode_uneven(self, size: int) -> None:
+        """The same, with long rows divided."""
+        with self.scratch.uneven():
+            self._decode(size)
 
     def _make_inputs(
         self,
@@ -327,6 +335,7 @@ class GpuRunner:
     def _graphs(self) -> dict[str, Graphs[Any]]:
         """Each kind that there is, those first that take most memory."""
         kinds: dict[str, Graphs[Any]] = {"prompts": self.mixed, "decoding": self.decoding}
+        kinds["decoding, some rows long"] = self.uneven
         if self.adapted is not None:
             kinds |= {"prompts, adapters": self.adapted.mixed, "decoding, adapters": self.adapted.decoding}
         sampler = self.sampler

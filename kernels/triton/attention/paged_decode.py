@@ -75,9 +75,9 @@ def paged_decode(
     given = queries.dtype, pages.keys, heads, scoring, pages.values, by_head, launch, is_narrow(queries.device)
     options, launched = configuration(*given)
     options["DIVIDED"] = splits > 1
-    least = launch.worth(rows)
+    least = launch.worth(rows) if scratch is None or scratch.least is None else scratch.least
     kv_heads = pages.keys.shape[1]
-    partial, sums = (out, out) if scratch is None or splits == 1 else scratch
+    partial, sums = (out, out) if scratch is None or splits == 1 else scratch[:2]
     _decode[splits, kv_heads * options["PARTS"], rows](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2], least,

@@ -90,7 +90,7 @@ def paged_prefill(
     launched: dict[str, Any] = launch | ({"enable_fp_fusion": False} if fixed else {})
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads * options["PARTS"]
     splits = 1 if scratch is None else scratch.splits(out)
-    partial, sums = (out, out) if scratch is None or splits == 1 else scratch
+    partial, sums = (out, out) if scratch is None or splits == 1 else scratch[:2]
     if splits > 1 and partial.numel() >= FURTHEST:
         raise ValueError(f"scratch {list(partial.shape)} is too large: it is for few tokens")
     _prefill[programs, splits](

@@ -28,6 +28,7 @@ class Scratch(NamedTuple):
 
     partial: Tensor  # float32 [rows, heads, splits, value_dim]
     sums: Tensor  # float32 [rows, heads, splits]: log-sum-exp, base 2
+    least: int | None = None  # positions worth a split of a row that decodes; None: as the launch has it
 
     @classmethod
     def make(cls, queries: Tensor, splits: int, value_dim: int | None = None) -> Scratch:
@@ -43,7 +44,7 @@ class Scratch(NamedTuple):
 
     def splits(self, out: Tensor) -> int:
         """Their number; ValueError if this is not for results like `out`."""
-        partial, sums = self
+        partial, sums, _ = self
         heads, head_dim = out.shape[1:]
         splits = partial.shape[2]
         fits = partial.shape == (len(partial), heads, splits, head_dim) and sums.shape == partial.shape[:3]

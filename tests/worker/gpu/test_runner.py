@@ -27,6 +27,7 @@ from actorserve.actors.worker.gpu.drafts.draft_model import ModelDraftingRunner 
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner  # noqa: E402
 from actorserve.actors.worker.gpu.executor import GpuModel  # noqa: E402
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes  # noqa: E402
+from actorserve.actors.worker.gpu.layers import scratch  # noqa: E402
 from actorserve.actors.worker.gpu.layers.fused import FusedLayers  # noqa: E402
 from actorserve.actors.worker.gpu.layers.varied_layers import make_model  # noqa: E402
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites  # noqa: E402
@@ -362,3 +363,30 @@ def test_a_token_has_the_same_bits_in_every_batch(
         return [tokens, *(area.read(0, position, 2 if position < 24 else 3) for position in range(1, 24 + 2))]
 
     assert told(2, budget=9, preempt=0.15, seed=3) == told(1, budget=1000)
+
+
+def test_a_long_row_beside_others_has_graphs_of_its_own(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which it is divided, and they are not; the same is drawn."""
+    monkeypatch.setattr(scratch, "LONG", 32)
+    config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
+
+    def sequences(longest: int) -> list[Sequence]:
+        return [Sequence(prompt(length, length), 8) for length in (longest, 6, 5, 4)]
+
+    runner = make_gpu_runner(config)
+    assert runner.uneven.sizes == [2, 4] and "decoding, some rows long" in runner._graphs()
+    steps: list[int] = []
+    run = runner.uneven.step
+
+    def step(size: int) -> None:
+        steps.append(size)
+        run(size)
+
+    monkeypatch.setattr(runner.uneven, "step", step)
+    for longest, used in ((90, True), (7, False)):
+        steps.clear()
+        assert GpuDriver(runner).run(sequences(longest)) == Driver(make_runner(config, rows=ROWS)).run(
+            sequences(longest)
+        )
+        assert bool(steps) == used
+    assert not make_gpu_runner(config, deterministic=True).uneven.sizes

@@ -1,12 +1,16 @@
 """In how many parts the keys of rows are divided among programs, and the memory in which these leave their results.
 
 It follows from numbers of rows and tokens alone, so that a graph holds it. Layers of a step share the memory.
+Many rows are divided for few programs or none, since together they fill the device; but where one of them is far longer
+than the others all wait for its programs. So there is a second way: long rows are divided, the others stay whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +24,8 @@ from ....model.memory.kv import LayerAttention
 from ..graphs import FEW_CHUNKS, size_for
 
 PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
+LONG = 8192  # positions that a program may have to go through beside many others
+MOST_PARTS, MOST_BYTES = 16, 32 << 20  # of a long row, and of what those of all rows leave
 FEW_ROWS = 2  # that a step with room for FEW_CHUNKS is taken to have when their keys are divided
 
 
@@ -42,6 +48,11 @@ def decode_splits(layer: LayerAttention, rows: int, longest: int, processors: in
     return split_count(rows, places, longest, processors, "latents" if latents else "16 bits")
 
 
+def is_uneven(lengths: np.ndarray) -> bool:
+    """Whether one of these rows is so much longer than the others that these would wait for it."""
+    return bool(lengths.max() > max(LONG, 2 * lengths.mean()))
+
+
 class SplitScratch:
     """For one model."""
 
@@ -50,9 +61,30 @@ class SplitScratch:
         processors, layer = processors_of(device), attention_of(shape)
         self._layer, self._longest, self._device, self.processors = layer, longest, device, processors
         self._splits = {count: decode_splits(layer, count, longest, processors) for count in sorted(counts)}
-        most = max(size * splits for size, splits in self._splits.items())
+        self._uneven, self._plain = {count: self._parts(count) for count in self._splits}, self._splits
+        both = self._plain | {count: max(self._plain[count], parts) for count, parts in self._uneven.items()}
+        most = max(size * splits for size, splits in both.items())
+        self._least: int | None = None
         self._partial = torch.empty(most * layer.heads * layer.value_dim, device=device)
         self._sums = torch.empty(most * layer.heads, device=device)
+
+    def _parts(self, rows: int) -> int:
+        """In how many parts long ones among so many rows are divided at most."""
+        of_row = self._layer.heads * self._layer.value_dim * 4
+        return min(MOST_PARTS, -(-self._longest // LONG), max(1, MOST_BYTES // (of_row * rows)))
+
+    def divides(self, rows: int) -> bool:
+        """Whether long ones among so many rows gain by the second way."""
+        return self._uneven[rows] >= 4 * self._plain[rows]
+
+    @contextmanager
+    def uneven(self) -> Iterator[None]:
+        """Meanwhile long rows alone are divided."""
+        self._splits, self._least = self._uneven, LONG
+        try:
+            yield
+        finally:
+            self._splits, self._least = self._plain, None
 
     def of(self, rows: int) -> Scratch:
         """For so many rows that decode."""
@@ -61,7 +93,7 @@ class SplitScratch:
         splits = self._splits[size_for(counts, rows) or counts[-1]]
         count = rows * heads * splits
         partial = self._partial[: count * width].view(rows, heads, splits, width)
-        return Scratch(partial, self._sums[:count].view(rows, heads, splits))
+        return Scratch(partial, self._sums[:count].view(rows, heads, splits), self._least)
 
     def of_chunks(self, tokens: int, chunks: int, keys: Tensor) -> Scratch | None:
         """For so many chunks of so many tokens, if their keys, such as lie in `keys`, are to be divided."""

@@ -179,7 +179,7 @@ def check_decode(case: Case, lengths: Sequence[int]) -> torch.Tensor:
     torch.manual_seed(0)
     pages, q = filled(case, lengths, [1] * len(lengths)), random_queries(case, len(lengths))
     by_head, scratch = case.by_head(), Scratch.make(q, case.splits, case.value_dim) if case.splits else None
-    for part in scratch or ():
+    for part in scratch[:2] if scratch else ():
         part.fill_(NAN)
     out = paged_decode(q, pages, case.scoring, scratch, by_head=by_head)
     compare(case, out, reference_attention(q, list(range(len(lengths) + 1)), clean(pages), case.scoring, by_head))
@@ -191,7 +191,7 @@ def check_prefill(case: Case, lengths: Sequence[int], counts: Sequence[int], tai
     starts = list(itertools.accumulate(counts, initial=0))
     pages, q = filled(case, lengths, counts), random_queries(case, starts[-1] + tail)
     by_head, scratch = case.by_head(), Scratch.make(q, case.splits, case.value_dim) if case.splits else None
-    for part in scratch or ():
+    for part in scratch[:2] if scratch else ():
         part.fill_(NAN)
     first_tokens = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
     out = paged_prefill(q, first_tokens, pages, case.scoring, None, scratch, by_head)

@@ -35,7 +35,7 @@ def test_scratch_is_shared_by_smaller_batches() -> None:
     torch.manual_seed(0)
     pages, q = filled(case, (300, 0, 129), (1, 1, 1)), random_queries(case, 3)
     scratch = Scratch.make(random_queries(case, 5), 4)
-    for part in scratch:
+    for part in scratch[:2]:
         part.fill_(NAN)
     wanted = reference_attention(q, [0, 1, 2, 3], clean(pages), case.scoring)
     compare(case, paged_decode(q, pages, case.scoring, scratch), wanted)

@@ -45,6 +45,22 @@ def test_decode(case: Case) -> None:
     check_decode(case, (0, 1, 137))
 
 
+@pytest.mark.parametrize("case", [Case(), Case(torch.bfloat16, window=33), Case(torch.float32, chunk=64)], ids=named)
+def test_long_rows_alone_are_divided(case: Case) -> None:
+    """Short ones are one program's, and leave nothing in the others' places."""
+    torch.manual_seed(0)
+    lengths = (300, 0, 1, 64, 65, 20)
+    pages, q = filled(case, lengths, [1] * len(lengths)), random_queries(case, len(lengths))
+    scratch = Scratch.make(q, 4)._replace(least=64)
+    for part in scratch[:2]:
+        part.fill_(NAN)
+    out = paged_decode(q, pages, case.scoring, scratch)
+    compare(case, out, reference_attention(q, list(range(len(lengths) + 1)), clean(pages), case.scoring))
+    used = (~scratch.sums.isnan()).all(1).sum(1).tolist()
+    assert used[1:4] == [0, 1, 1] and used[5] == 1
+    assert used[0] == (4 if case == Case() else 1)
+
+
 @pytest.mark.parametrize("case", pairwise(QUICK | UNDIVIDED), ids=named)
 def test_prefill(case: Case) -> None:
     check_prefill(case, (67, 1, 34), (5, 1, 1), tail=1)

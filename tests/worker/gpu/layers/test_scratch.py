@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes, smallest
 from actorserve.actors.worker.gpu.layers import scratch
-from actorserve.actors.worker.gpu.layers.scratch import SplitScratch
+from actorserve.actors.worker.gpu.layers.scratch import SplitScratch, is_uneven
 from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.attention.paged_prefill import configuration
 
@@ -58,3 +59,24 @@ def test_the_next_turn_of_a_chat_is_divided(monkeypatch: pytest.MonkeyPatch) -> 
         assert size is not None and size.chunks == 8
         made = SplitScratch(SHAPE, 32768, [256], CPU).of_chunks(size.tokens, size.chunks, keys)
         assert (made is None) == (decoding == 200)
+
+
+def test_long_rows_among_many_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And others are not; what their parts leave is bounded, whatever heads are."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    found = SplitScratch(SHAPE, 131072, [1, 8, 64, 256], CPU)
+    assert [found.divides(rows) for rows in (1, 8, 64, 256)] == [False, False, True, True]
+    assert found.of(64).partial.shape[2] == 1 and found.of(64).least is None
+    with found.uneven():
+        assert [found.of(rows).partial.shape[2] for rows in (64, 60, 256)] == [16, 16, 8]
+        assert found.of(64).least == 8192
+    assert found.of(64).partial.shape[2] == 1 and found.of(64).least is None
+    assert not SplitScratch(SHAPE, 8192, [64], CPU).divides(64), "none can be long"
+
+
+def test_when_rows_are_uneven() -> None:
+    lengths = np.full(64, 1000)
+    assert not is_uneven(lengths)
+    lengths[7] = 100_000
+    assert is_uneven(lengths)
+    assert not is_uneven(np.full(64, 100_000)), "all wait for all"
