@@ -261,7 +261,10 @@ def test_weights_are_put_in_order_on_the_device(
         assert len(found) == len(own) > 0
         for one, other in zip(found, own, strict=True):
             for part, same in zip(one, other, strict=True):
-                assert torch.equal(part.held, same) if isinstance(part, OnDevice) else part is same or part == same
+                if isinstance(same, torch.Tensor):
+                    assert isinstance(part, OnDevice) and torch.equal(part.held, same)
+                else:
+                    assert part == same
 
 
 def test_what_is_found(device: PretendedDevice) -> None:

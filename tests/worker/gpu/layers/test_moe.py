@@ -31,7 +31,7 @@ from actorserve.actors.worker.gpu.layers.moe import GpuMoe, check_experts  # noq
 from actorserve.actors.worker.gpu.layers.stored import StoredLinears  # noqa: E402
 from actorserve.actors.worker.models.sharding import Alone, Get, shard  # noqa: E402
 from actorserve.actors.worker.models.weights import open_checkpoint, read_parts  # noqa: E402
-from actorserve.kernels.triton.moe.routing import route  # noqa: E402
+from actorserve.kernels.triton.moe.routing import Routed, route  # noqa: E402
 from actorserve.kernels.triton.moe.weights import ExpertWeights, int4_weights, int8_weights  # noqa: E402
 from tests.support.models.greedy import reference  # noqa: E402
 
@@ -164,9 +164,13 @@ def test_a_router_of_float32_chooses_as_transformers_does(
     shape = read_architecture(read_json(folder / "config.json"))
     read = open_checkpoint(folder, shape)
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(
-        moe, "route", lambda scores, *rest: seen.append(route(scores, *rest).chosen) or route(scores, *rest)
-    )
+
+    def noting(scores: torch.Tensor, *rest: Any) -> Routed:
+        made = route(scores, *rest)
+        seen.append(made.chosen)
+        return made
+
+    monkeypatch.setattr(moe, "route", noting)
     build = GpuBuilder(shape, shard(read, shape, Alone(), False), torch.bfloat16, DEVICE, batch_invariant=deterministic)
     spec = build.layer(1).moe
     assert spec is not None
