@@ -1,6 +1,7 @@
 """From what a model's name leads to, to a folder in the one form that all others read: that of the hub.
 
-Such a folder is made of a GGUF file, of params.json in Mistral's own form, and where config.json is to be otherwise.
+Such a folder is made of a GGUF file, of a model in a folder inside, of params.json in Mistral's own form, and where
+config.json is to be otherwise.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from .formats.places import told_elsewhere
 from .gguf.folder import model_folder
 from .memory.machine import may_have_gpu
 from .mistral.folder import form_of, hub_folder
+from .pooling.sentence_folder import model_within
 from .quantization import AUTO, GGUF
 from .values import read_json
 from .weights.places import files_there
@@ -42,10 +44,11 @@ def without_gguf(config: Config, found: Path, with_tokenizer: bool) -> Path:
 
 
 def as_read(config: Config, folder: Path) -> Path:
-    """The same folder, or one of links to its files, but that config.json is made of params.json where weights are in
-    Mistral's own form, and says what stands elsewhere, and what --hf-overrides wants.
+    """The same folder, or one of links to its files, but that its model may lie in a folder inside, and config.json is
+    made of params.json where weights are in Mistral's own form, and says what stands elsewhere, and what --hf-overrides
+    wants.
     """
-    folder = hub_folder(folder, form_of(config))
+    folder = hub_folder(model_within(folder), form_of(config))
     changes = config.json_object("hf_overrides")
     if not (folder / "config.json").exists():
         return folder

@@ -21,7 +21,6 @@ from .mistral.folder import form_of
 from .names import CODE, check_folder, find_folder, use_cache
 from .pooling.choice import pools, read_pooling
 from .pooling.dual_encoder import text_part
-from .pooling.sentence_folder import model_within
 from .pooling.spec import PoolingSpec
 from .values import Values, read_json
 from .vision.refused import check_kind
@@ -80,13 +79,13 @@ def resolve_model(config: Config) -> ModelInfo:
         folder = find_folder(
             config.model,
             config.revision,
-            lambda found, complete: _look(config, as_read(config, model_within(found)), complete),
+            lambda found, complete: _look(config, as_read(config, found), complete),
             weights,
             peek=lambda header: check_header(header, own),
             more=(CODE,) if config.trust_remote_code else (),
             form=form_of(config),
         )
-    return _look(config, as_read(config, model_within(without_gguf(config, folder, own))), False)
+    return _look(config, as_read(config, without_gguf(config, folder, own)), False)
 
 
 def with_tokenizer(config: Config, info: ModelInfo) -> ModelInfo:

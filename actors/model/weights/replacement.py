@@ -13,9 +13,9 @@ import msgspec
 from ...options.config import Config, ConfigError
 from ..config_json import find_architecture, read_architecture
 from ..forms import as_read
+from ..gguf.folder import SOURCES
 from ..info import DEMO_FOLDER, ModelInfo, read_json, resolve_model
 from ..names import check_folder
-from ..pooling.sentence_folder import model_within
 from .weight_files import check_weights
 
 FREE = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "dtype"})  # of config.json: may be others
@@ -32,8 +32,9 @@ def find_weights(config: Config, model: ModelInfo, path: str) -> str:
         raise ConfigError("weights are loaded from the served model's folder, or from below a --weights-folder")
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
-    if folder == own and named.is_dir():  # what is read may be a folder of links to the files that it had
-        folder = own if as_read(config, model_within(named)).resolve() == own else named
+    is_of_gguf = (own / SOURCES).is_file()  # which is named by its folder, too, and says itself whether it has changed
+    if folder == own and named.is_dir() and not is_of_gguf:  # what is read may be links to the files that it had
+        folder = own if as_read(config, named).resolve() == own else named
     if config.load_format != "dummy":
         _check_files(config, model, folder)
     return "" if folder == own else str(folder)

@@ -18,6 +18,8 @@ from actorserve.actors.model.weights.replacement import find_weights
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.worker.parked import load_weights
 from actorserve.shm.weights import WeightsRecord
+from tests.support.models.dual_encoders import write_clip_modules, write_dual_encoder
+from tests.support.models.gguf.files import tiny_model
 
 EPSILON = 0.25
 
@@ -66,6 +68,31 @@ def test_files_with_other_names_in_the_models_own_folder_are_read(folders: Path)
     (own / "config.json").write_text(text.rstrip() + "\n\n")
     assert find_weights(config, model, "") == str(own), "links are made anew beside a new config.json"
     assert loaded(config, model, own) != Path(model.folder)
+
+
+@pytest.mark.parametrize("overrides", [None, "{}"])
+def test_a_gguf_file_that_its_folder_names(overrides: str | None, tmp_path: Path, cache: Path) -> None:
+    tiny_model(tmp_path)
+    config = make_config({"model": str(tmp_path), "hf_overrides": overrides, "device": "cpu"})
+    model = find_model(config)
+    assert Path(model.folder).is_relative_to(cache)
+    assert find_weights(config, model, "") == find_weights(config, model, str(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("name", ["modules.json", "0_CLIPModel/config.json"])
+def test_a_model_in_a_folder_inside(name: str, tmp_path: Path, cache: Path) -> None:
+    """As it is trained on, its small files are written again."""
+    own = tmp_path / "model"
+    write_dual_encoder("clip", own / "0_CLIPModel")
+    write_clip_modules(own, "Normalize")
+    config = make_config({"model": str(own), "hf_overrides": '{"initializer_factor": 2.0}', "device": "cpu"})
+    model = find_model(config)
+    text = (own / name).read_text()
+    (own / name).write_text(text.rstrip() + "\n\n")
+    assert find_weights(config, model, "") == str(own)
+    found = loaded(config, model, own)
+    assert found != Path(model.folder)
+    assert (found / "model.safetensors").resolve() == own / "0_CLIPModel" / "model.safetensors"
 
 
 def loaded(config: Config, model: ModelInfo, folder: Path) -> Path:
