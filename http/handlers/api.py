@@ -90,7 +90,7 @@ class Api:
         self.cohere = CohereApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
-        self.tei = TeiApi(self._generator, self.pooling, self._body, self.tokenize)
+        self.tei = TeiApi(self._generator, self.pooling, self._body, self._body_with_media, self.tokenize)
         self.tgi = TgiApi(self._generator, self._body, self.sglang.generate, self.tei.root)
         self.mistral = MistralApi(self._generator, self._body_to_generate)
         self.rendering = RenderingApi(self._generator, self._body_with_media)

@@ -49,6 +49,7 @@ from ..generate import Generator
 from ..pooling import PoolingApi
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+ReadBody = Callable[[web.Request], Awaitable[bytes]]
 
 
 class TeiApi:
@@ -58,13 +59,14 @@ class TeiApi:
         self,
         generator: Generator,
         pooling: PoolingApi,
-        read_body: Callable[[web.Request], Awaitable[bytes]],
+        read_body: ReadBody,
+        read_conversation: ReadBody,
         tokenize: Handler,
     ) -> None:
-        """`tokenize` answers /tokenize for bodies of other APIs."""
+        """`tokenize` answers /tokenize for bodies of other APIs, which `read_conversation` reads."""
         self._generator, self._pooling, self._settings = generator, pooling, generator.settings
         self._engine = generator.engine
-        self._read_body, self._tokenize = read_body, tokenize
+        self._read_body, self._read_conversation, self._tokenize = read_body, read_conversation, tokenize
 
     async def _read(self, request: web.Request) -> tuple[bytes, PoolingSpec]:
         """Its body, which is read before anything is refused: it would be left on the connection."""
@@ -126,9 +128,10 @@ class TeiApi:
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """POST /tokenize: a list of tokens for each text."""
-        request[BODY] = raw = await self._read_body(request)
+        request[BODY] = raw = await self._read_conversation(request)
         if not is_tei(raw):
             return await self._tokenize(request)
+        await self._read_body(request)  # which has a limit of its own
         request[ERRORS] = TgiError
         body = read(TeiTokenizeRequest, raw)
         self._check_model(request, body.model)
