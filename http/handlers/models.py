@@ -102,7 +102,7 @@ def index_of(settings: Settings, raw: bytes, route: Route | None = None) -> int:
         if route is not None and route.request is ClientSecretRequest:
             raw = msgspec.json.encode(msgspec.json.decode(raw, type=ClientSecretRequest).session or _Named())
         found = msgspec.json.decode(raw, type=_Named)
-    except msgspec.DecodeError:  # whoever decodes it whole says what is wrong
+    except (msgspec.DecodeError, UnicodeDecodeError):  # whoever decodes it whole says what is wrong
         return 0
     has_name = route is not None and "name" in _fields(route.request)
     return named(settings, found.model or (found.name if has_name else None), route)

@@ -115,13 +115,13 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
 
 
 class _Texts(msgspec.Struct):
-    content: Any = None
+    content: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 def has_content(raw: bytes) -> bool:
     """Is a body of /embeddings one of this API?"""
     try:
-        return msgspec.json.decode(raw, type=_Texts).content is not None
+        return bytes(msgspec.json.decode(raw, type=_Texts).content) not in (b"", b"null")
     except msgspec.DecodeError:  # whoever reads it whole says what is wrong
         return False
 

@@ -39,7 +39,7 @@ def is_compared(raw: bytes) -> bool:
 
 def is_pipeline(raw: bytes) -> bool:
     """Is it written as huggingface_hub asks a pipeline? It reads a list for each text, also where that is one."""
-    return _given(raw).parameters is not None
+    return bytes(_given(raw).parameters) not in (b"", b"null")
 
 
 def _given(raw: bytes) -> InputsOf:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -90,4 +90,4 @@ class InputsOf(msgspec.Struct):
     """What of a body tells that it is of this API, and for what."""
 
     inputs: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    parameters: Any = None
+    parameters: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)

@@ -163,6 +163,12 @@ def found(settings: Settings, path: str, body: dict[str, Any]) -> int:
     return index_of(settings, json.dumps(body).encode(), route)
 
 
+async def test_a_name_that_is_no_utf_8_is_refused() -> None:
+    async with served_both() as served:
+        answer = await served.ask("POST", "/v1/chat/completions", b'{"model": "\xff"}')
+    assert answer.status == 400 and "not UTF-8" in answer.error["message"]
+
+
 def test_one_model_costs_nothing() -> None:
     apis = ModelApis(FakeEngine(), SETTINGS)
     route = next(route for route in ROUTES if route.path == "/v1/chat/completions")

@@ -14,6 +14,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation, Pooling
 from actorserve.actors.protocol.topics.prompts import PairPrompt, TextPrompt
 from actorserve.http.generation.job import Job
+from actorserve.http.settings import MediaRules
 from tests.http.fakes import rendered, say
 from tests.http.serving import Served, serving
 
@@ -193,3 +194,28 @@ async def test_a_model_that_generates_makes_none(served: Served) -> None:
     for path in ("/embed", "/embed_all", "/predict", "/similarity"):
         answer = await served.ask("POST", path, {"inputs": "a"})
         assert answer.status == 400 and "generates text" in answer.json["error"]
+
+
+async def test_a_conversation_with_pictures_is_as_long_as_others_take_it() -> None:
+    """/tokenize is of several APIs: this one's texts keep to --max-body-bytes."""
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 3000}"}}]
+    rules = MediaRules({"image": 1}, 10_000, local_files=False)
+    async with serving(media=rules, max_body_bytes=1000) as served:
+        answer = await served.ask("POST", "/tokenize", {"messages": [{"role": "user", "content": parts}]})
+        assert answer.status == 200 and answer.json["tokens"] == [1, 2]
+        answer = await served.ask("POST", "/tokenize", {"inputs": "a" * 2000})
+        assert answer.status == 413 and "1000 bytes" in answer.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", b'{"prompt": "a", "parameters": "\xff"}'),
+        ("/", b'{"inputs": "a", "parameters": "\xff"}'),
+        ("/embeddings", b'{"content": "\xff"}'),
+    ],
+)
+async def test_a_body_that_is_no_utf_8_is_refused(path: str, body: bytes) -> None:
+    async with serving(pooling=EMBEDS) as served:
+        answer = await served.ask("POST", path, body)
+    assert answer.status == 400 and "not UTF-8" in answer.body.decode()
