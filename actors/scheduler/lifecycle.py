@@ -89,7 +89,7 @@ class Lifecycle:
 
     def refuse(self, ref: int) -> None:
         """This one cannot be taken up: schedulers have died of it."""
-        if ref not in self.sequences and not self._table.finish(ref):
+        if ref not in self.sequences and not self._table.finish(ref) and ref not in self.deferred:
             self._end_with(ref, Finish.ERROR)
 
     def _enqueue(self, ref: int, prompt_tokens: int) -> None:
@@ -139,7 +139,7 @@ class Lifecycle:
     def _finish(self, sequence: Sequence, code: Finish) -> None:
         """Free row and blocks at once: steps in flight run before any step that is given the blocks anew."""
         step = self.read_until(sequence)
-        if step is None:
+        if step is None or not self._says_end(sequence.ref):
             self._end_with(sequence.ref, code)
         else:
             self.deferred.add(step, sequence.ref, code)
@@ -149,6 +149,10 @@ class Lifecycle:
         del self.sequences[sequence.ref]
         self.finished += 1
         self._stats.ended(sequence)
+
+    def _says_end(self, ref: int) -> bool:
+        """Whether a successor, who knows of no end that waits, finds in the slot that it is to end."""
+        return self._table.is_cancelled(ref) or self._table.stop(ref) > 0
 
     def drop(self, sequence: Sequence) -> None:
         """It goes on elsewhere: what it holds here is free, and nothing is said of it."""

@@ -8,6 +8,9 @@ may read the slot, there is written to it by
     detokenizer  the stop word
     scheduler    tokens of the log behind those that the step was told of; the finish word when the step has come back
     renderer     nothing: prompt, rendition and hashes are written once for each use
+Only ends whose reason stands in the slot wait, the cancel or the stop word: a scheduler may die meanwhile, and its
+successor would know nothing of others and go on. Those, an operator's and an error's, are told at once.
+
 A step comes back by one member for all, when each has given its part of the first sum, which it does behind all that it
 reads. What a dead scheduler had sent has been run when the worker is met, or is gone with it: until then no end is told
 of what that one may have had in a step. One process alone may read the next use: its row is nobody's any more.

@@ -84,6 +84,24 @@ def test_who_has_lost_its_row_may_be_read_still() -> None:
     assert bench.work() and use_again(bench, ref)
 
 
+def test_an_end_whose_reason_is_not_in_the_slot_is_told_at_once() -> None:
+    """An operator's: the scheduler dies before the step is back, and its successor does not go on with the request."""
+    bench, ref, _ = begun(0, members=2)
+    bench.scheduler.end(ref, Finish.ABORT)
+    assert bench.table.finish(ref) == Finish.ABORT
+    bench.birth()
+    assert not bench.scheduler.sequences and bench.scheduler.lifecycle.ended == [ref]
+
+
+def test_an_end_that_waits_is_none_of_an_error() -> None:
+    """Schedulers have died of what is said of a sequence that has ended already."""
+    bench, ref, _ = begun(0, members=2)
+    stop(bench, ref, Finish.STOP_STRING)
+    bench.scheduler.lifecycle.refuse(ref)
+    assert not bench.table.finish(ref)
+    assert bench.work() and bench.table.finish(ref) == Finish.STOP_STRING
+
+
 def test_of_who_decodes_nothing_is_read_any_more() -> None:
     bench, ref, _ = begun(5, members=2)
     stop(bench, ref, Finish.ABORT)
