@@ -221,6 +221,7 @@ class SchedulerActor(Actor):
         done = 0 if self.handover is None or self.administration.is_parked else self.worker.give_away(self.handover)
         if self.handover is not None and (self.handover.hand_on() or self.handover.share()):
             self.gauges.write()
+        self.worker.tell_ends()
         if self.tiers is not None:
             done += self.tiers.turn(self._workers)
         if self.scheduler.in_flight or not self.scheduler.sequences:  # the worker waits for nothing: text goes first

@@ -37,7 +37,6 @@ from ...engines.ownership import Ownership
 from ...engines.refusals import Refusals
 from ...engines.routing import EngineRouter
 from ...protocol.messages import Admit, Message
-from ...runtime.in_flight import NO_REQUEST
 from ...runtime.process import Context
 from ..scheduler import Scheduler
 from ..sequence import Sequence
@@ -66,7 +65,6 @@ class Handover:
         self._engine = context.spec.engine
         self._peers = context.served.engines  # of the same model: slots of others are none of its business
         self._workers = [worker.position for worker in context.system.workers_of(self._engine)]
-        self._lives: list[int] = []  # of the workers that were met
         self._ownership, self._router, self._refusals = Ownership(context), EngineRouter(context), Refusals(context)
         self._share_at = self._part_at = self._gave_at = 0.0
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
@@ -89,11 +87,9 @@ class Handover:
 
     # --- when the worker is gone ---------------------------------------------------------------------------------
 
-    def met(self, first: int, keeps_memory: bool) -> None:
-        """The group whose first member is in this life computes; the next one may go on in its memory."""
+    def met(self, keeps_memory: bool) -> None:
+        """There is a worker; the next one may go on in its memory."""
         self._patience.met(keeps_memory)
-        board = self._context.board
-        self._lives = [first, *map(board.incarnation, self._workers[1:])]
 
     @property
     def leaves(self) -> bool:
@@ -104,21 +100,6 @@ class Handover:
     def is_parked(self) -> bool:
         """Is no worker wanted here?"""
         return any(map(self._context.board.is_parked, self._workers))
-
-    @property
-    def is_alone(self) -> bool:
-        """Is there no worker, or one that has not said yet that it is there?"""
-        board = self._context.board
-        if self._lives:
-            return any(map(int.__ne__, map(board.incarnation, self._workers), self._lives))
-        return not all(map(board.is_ready, self._workers))
-
-    def was_replaced(self) -> bool:
-        """The worker that was met has ended since it was told to, or killed by somebody: no request is to blame. Of a
-        group one that ends by itself takes the others along.
-        """
-        board = self._context.board
-        return all(board.is_parked(one) or board.ended(one) in NO_REQUEST for one in self._workers)
 
     def lost(self) -> None:
         """The worker is gone; who runs here is to go on at once, or when there is the next one."""

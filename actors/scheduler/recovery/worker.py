@@ -15,6 +15,7 @@ from ..metrics.gauges import GaugeWriter
 from ..scheduler import Scheduler
 from .handover import Handover
 from .takeover import Contradiction
+from .worker_group import WorkerGroup
 
 
 class EngineWorker:
@@ -32,6 +33,7 @@ class EngineWorker:
         """`has_none`: is the engine one more than are wanted?"""
         self._context, self._scheduler, self._gauges, self._handover = context, scheduler, gauges, handover
         self._tell, self._has_none = tell, has_none
+        self._group = WorkerGroup(context)
         self._epochs = 0
         self._greeted = False  # the worker was asked to say that it is there, or need not be
         self.incarnation = 0  # of the worker whose KV memory the plans speak of
@@ -50,6 +52,7 @@ class EngineWorker:
         is_news = self._scheduler.pool.count > 0  # that the one before is gone
         running = self._lose(message.replaced) if is_news else len(self._scheduler.sequences)
         before, self.incarnation = self.incarnation, message.incarnation
+        self._group.met(message.incarnation)
         if self._scheduler.pool.count:
             self._scheduler.end_epoch(self._next_epoch())
         if self._scheduler.limits.drafts_alone:
@@ -67,7 +70,7 @@ class EngineWorker:
         self._gauges.write()
         wake(self._context.eventfds["supervisor"])  # now requests can be served
         if self._handover is not None:
-            self._handover.met(message.incarnation, bool(message.kept_since))
+            self._handover.met(bool(message.kept_since))
             for scheduler in self._handover.others:  # one that has lost its worker may wait for somebody to give to
                 wake(self._context.eventfds[scheduler])
 
@@ -122,6 +125,12 @@ class EngineWorker:
         self.forget_memory()
         self._gauges.write()
 
+    def tell_ends(self) -> None:
+        """Those that wait for steps are told when nobody is left to compute these: the next worker may take minutes."""
+        lifecycle = self._scheduler.lifecycle
+        if lifecycle.deferred and self._group.is_gone:
+            lifecycle.end_deferred()
+
     def forget_memory(self) -> None:
         """The KV memory is given back, or is about to be: nobody is to be told that something is cached there."""
         self._scheduler.kv.begin(0, 0)
@@ -134,7 +143,7 @@ class EngineWorker:
 
     def give_away(self, handover: Handover) -> int:
         """While there is no worker, or it is about to end, others go on with what is here."""
-        alone = handover.is_alone
+        alone = self._group.is_gone
         if not alone and not handover.leaves:
             if self.leaves:  # who was given may come back: not to a step that is under way
                 self._let_go()
@@ -144,7 +153,7 @@ class EngineWorker:
             return 0
         if alone and self._scheduler.pool.count:
             handover.lost()
-            self._lose(handover.was_replaced())
+            self._lose(self._group.was_replaced())
         if not alone and self._scheduler.pool.count and self._scheduler.sequences:
             if not self.leaves:
                 handover.begins_to_leave()
