@@ -115,8 +115,8 @@ def test_all_are_compiled_side_by_side(counted: dict[str, dict[str, list[str]]],
 
 def test_few_kernels_are_compiled_at_the_start(counted: dict[str, dict[str, list[str]]]) -> None:
     """A fresh machine compiles all of them: none depends on how many rows or splits there are."""
-    assert len(counted["plain"]["before"]) <= 23, counted["plain"]["before"]
-    assert len(counted["windows"]["before"]) <= 23 + 6, "attention once for each kind of layer"
+    assert len(counted["plain"]["before"]) <= 25, counted["plain"]["before"]
+    assert len(counted["windows"]["before"]) <= 25 + 6, "attention once for each kind of layer"
 
 
 @pytest.mark.parametrize("setup", LAUNCHES)
