@@ -40,7 +40,7 @@ class Way(enum.Enum):
 class RowInput(NamedTuple):
     """What a row's encoder reads."""
 
-    length: int  # positions of its answer; the log's first
+    length: int  # positions of its answer; the log's first. 0: the slot is another's by now, and the row is nobody's
     features: Tensor | None = None  # of a sound [1, …]; None: it reads the log's first tokens. Of prompts alone
 
 
@@ -86,11 +86,15 @@ class EncoderDecoder:
     def compute(
         self, ids: Tensor, slots: Tensor, kv: RowsKV, spans: Sequence[Span], inputs: Sequence[RowInput]
     ) -> Tensor:
-        """Hidden states of the decoder's tokens, at their places in the flat batch; without meaning for others."""
+        """Hidden states of the decoder's tokens, at their places in the flat batch; without meaning for others, and
+        zeros for a row that is nobody's.
+        """
         out: Tensor | None = None
         decoding: list[tuple[Span, RowInput]] = []
         parts: list[tuple[Tensor, Tensor]] = []
         for span, row in zip(spans, inputs, strict=True):
+            if not row.length:
+                continue
             if span.position:
                 decoding.append((span, row))
             else:
@@ -103,8 +107,7 @@ class EncoderDecoder:
             if out is None:
                 out = hidden.new_zeros(len(ids), hidden.shape[-1])
             out[at] = hidden
-        assert out is not None
-        return out
+        return torch.zeros(len(ids), self.passes.width, dtype=self.dtype) if out is None else out
 
     @staticmethod
     def _place(kv: RowsKV, row: RowInput) -> int:
