@@ -85,7 +85,7 @@ class Answering:
     ) -> web.StreamResponse:
         """The answer to a checked request, streamed or whole. `owner`: the frontend that must make it."""
         key = await self.key(request, raw, owner)
-        model = check_model(body.model, *self.settings.names, self.goes_on(request) or self._is_kept(key))
+        model = check_model(body.model, *self.settings.names, self.goes_on(request) or self.is_kept(key))
         job = new_job(asked)
         job.seeds_differ = ANSWER_SEED in request or body.seed in NO_SEED
         answer = self._new_answer(request, body, model, asked.wants)
@@ -128,12 +128,12 @@ class Answering:
             await _has_started(job, start.on_wire, keep_alive_s)
 
     def goes_on(self, request: web.Request) -> bool:
-        """Is it answered from slots that a predecessor has begun?"""
+        """Is it answered from what a predecessor has begun?"""
         record = record_of(request)
         before = None if record is None else record.predecessor
-        return before is not None and (before.begun or self.engine.has(before.refs))
+        return before is not None and (before.begun or before.refs == [NO_SLOT] or self.engine.has(before.refs))
 
-    def _is_kept(self, key: Key | None) -> bool:
+    def is_kept(self, key: Key | None) -> bool:
         """Was it asked before, and is answered from the slots of then? Its adapter may be gone by now."""
         kept = self.engine.kept(key) if key is not None else None
         return kept is not None and key is not None and kept.digest == key.digest and self.engine.has(kept.refs)

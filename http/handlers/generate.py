@@ -117,7 +117,7 @@ class Generator(Answering):
         owner = self.sessions.owner(session_of(body))
         await self.give_to(request, owner)
         asked = ask_completion(body, self.settings, name_request(request, body.request_id), request[CLIENT])
-        begun = self.goes_on(request) or self._is_kept(await self.key(request, raw, owner))
+        begun = self.goes_on(request) or self.is_kept(await self.key(request, raw, owner))
         turn = await self.sessions.go_on(body, asked, request[CLIENT], self.settings.model, begun)
 
         def form(answer: Answer, job: Job, progress: StreamProgress | None) -> AnswerFormat:

@@ -23,9 +23,9 @@ from ...openai.responses.answers import answer_to
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
 from ...openai.responses.references import resolved
 from ...openai.responses.requests import can_move, input_items, renamed
-from ...openai.responses.schemas import InputItemsQuery, ResponsesRequest
+from ...openai.responses.schemas import InputItemsQuery, Object, ResponsesRequest
 from ...openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
-from ...openai.responses.stored import StoredResponse, not_found, page_of
+from ...openai.responses.stored import StoredResponse, not_found, page_of, without_own
 from ...openai.schemas import ChatRequest
 from ...output import answer as answers
 from ...output.formats import AnswerFormat, ResponsesFormat
@@ -73,15 +73,16 @@ class ResponsesApi:
         keeps = keeper == self.engine.index or (keeper < self.engine.frontends and not self.engine.alone)
         if keeps:
             await self.generator.give_to(request, keeper)
-        await self._give_to_conversation(request, body)
+        begun_before = await self._give_to_conversation(request, raw, body, bool(servers))
         body = resolved(body, self.keeping, request[CLIENT])
         await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
+        earlier = self.requests.earlier(body, request[CLIENT], begun=begun_before)
         if servers:
-            return await self._with_tools(request, raw, body, servers)
-        seeds = request if moves else None
-        chat, asked = self.requests.ask(body, name_request(request, body.request_id), request[CLIENT], seeds)
+            return await self._with_tools(request, raw, body, servers, earlier)
+        who, seeds = (name_request(request, body.request_id), request[CLIENT]), request if moves else None
+        chat, asked = self.requests.ask(body, *who, seeds, earlier)
         model = check_model(chat.model, *self.settings.names, True)  # who comes new is checked where it begins
         if body.background:
             check_model(chat.model, *self.settings.names)
@@ -102,20 +103,29 @@ class ResponsesApi:
         except ApiError as error:
             raise renamed(error) from None
 
-    async def _give_to_conversation(self, request: web.Request, body: ResponsesRequest) -> None:
-        """Its frontend adds to it what this response says, and nobody else."""
-        if (name := body.conversation_id) is not None:
-            conversations = self.keeping.conversations
-            await self.generator.give_to(request, conversations.owner(name, "conversation"))
-            if not self.generator.goes_on(request):
-                conversations.check_room(name, body, request[CLIENT])
+    async def _give_to_conversation(
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, has_servers: bool
+    ) -> bool:
+        """Its frontend adds to it what this response says, and nobody else. Is the response there from before? It is
+        told then, whatever the conversation is by now.
+        """
+        if (name := body.conversation_id) is None:
+            return False
+        conversations = self.keeping.conversations
+        await self.generator.give_to(request, conversations.owner(name, "conversation"))
+        key = await self.generator.key(request, raw, self.engine.index)
+        is_kept = self.tools.is_kept(key) if has_servers else self.generator.is_kept(key)
+        begun = is_kept or self.generator.goes_on(request)
+        if not begun:
+            conversations.check_room(name, body, request[CLIENT])
+        return begun
 
     async def _with_tools(
-        self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer]
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], earlier: list[Object]
     ) -> web.StreamResponse:
         """One whose model may call tools of these servers."""
         who = name_request(request, body.request_id), request[CLIENT]
-        asked = self.requests.with_tools(raw, body, servers, who)
+        asked = self.requests.with_tools(raw, body, servers, who, earlier=earlier)
         if not body.background:
             return await self.tools.create(request, asked)
         self.keeping.check_room()
@@ -201,7 +211,7 @@ class ResponsesApi:
         body = resolved(read(ResponsesRequest, left.raw), self.keeping, client)
         servers = mcp_servers(body, self.settings)
         key = response_id(self.engine.index, left.seed, left.created)
-        earlier = self.requests.earlier(body, client, key=key)
+        earlier = without_own(self.requests.earlier(body, client, begun=True), key)
         if servers:
             who = left.request_id, client
             return self.tools.again(self.requests.with_tools(left.raw, body, servers, who, earlier=earlier), left)

@@ -42,7 +42,7 @@ class ConversationsApi:
         check_metadata(body.metadata or {})
         name = PREFIX + self._new_key()
         made = StoredConversation(name, int(time.time()), body.metadata or {}, [], request[CLIENT])
-        made = made.with_items(self._items(made, body.items or []))
+        made = self._with(made, body.items or [])[0]
         self._store.put(made)
         return json_response(made.body())
 
@@ -70,8 +70,7 @@ class ConversationsApi:
         """POST /v1/conversations/{id}/items."""
         body = read(ConversationItems, await self._read_body(request))
         found = await self._own(request)
-        given = self._items(found, body.items)
-        longer = found.with_items(given)
+        longer, given = self._with(found, body.items)
         self._store.put(longer)
         return json_response(page_of_all([longer.item(item["id"]) for item in given]))
 
@@ -101,11 +100,14 @@ class ConversationsApi:
         await self._generator.give_to(request, self._store.owner(request.match_info["id"]))
         return self._found(request)
 
-    def _items(self, stored: StoredConversation, given: list[Object]) -> list[Object]:
-        """As they are kept; a 400 names what no response could go on from."""
+    def _with(self, stored: StoredConversation, given: list[Object]) -> tuple[StoredConversation, list[Object]]:
+        """It with these items, and they as they are kept; a 400 names what no response could go on from."""
         before = [("conversation", item) for item in stored.said()]
         messages_of([*before, *((f"items[{index}]", item) for index, item in enumerate(given))])
-        return items_as_kept(given, self._new_key())
+        key = self._new_key()
+        items = items_as_kept(given, key)
+        stored.check_ids(items, "items")
+        return stored.with_items(items, key), items
 
     def _new_key(self) -> str:
         return response_id(self._engine.index, secrets.randbits(64), int(time.time()))

@@ -49,16 +49,18 @@ class ResponseRequests:
         asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
         return chat, asked
 
-    def earlier(self, body: ResponsesRequest, client: str, kept: Finder | None = None, key: str = "") -> list[Object]:
-        """What stands before its input; `kept`: where else than in the store it is looked for; `key`: its own, where
-        it may have added to its conversation before.
+    def earlier(
+        self, body: ResponsesRequest, client: str, kept: Finder | None = None, begun: bool = False
+    ) -> list[Object]:
+        """What stands before its input; `kept`: where else than in the store it is looked for; `begun`: its answer is
+        there, though its conversation may be gone.
         """
         previous, found = body.previous_response_id, self._keeping if kept is None else kept
         if (name := body.conversation_id) is not None:
             if previous is not None:
                 text = "previous_response_id and conversation both say what stands before input: give either."
                 raise bad_request(text, "previous_response_id")
-            return self._keeping.conversations.get(name, client, "conversation").said(key)
+            return self._keeping.conversations.said(name, client, begun)
         return history(lambda name: found.find(name, client), previous) if previous is not None else []
 
     def with_tools(
@@ -76,7 +78,7 @@ class ResponseRequests:
         earlier = self.earlier(body, who[1]) if earlier is None else earlier
         return RequestFacts(
             *(body, raw, servers, earlier),
-            lambda turn: self.ask(turn, *who, earlier=earlier)[1],
+            lambda turn, before: self.ask(turn, *who, earlier=before)[1],
             keep or (lambda key, ended: self.keep(body, key, ended, who[1])),
         )
 

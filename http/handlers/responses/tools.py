@@ -38,6 +38,7 @@ from ...openai.responses.mcp.tools import McpServer
 from ...openai.responses.requests import renamed
 from ...openai.responses.schemas import Object, ResponsesRequest
 from ...openai.responses.store import response_id
+from ...openai.responses.stored import without_own
 from ...transport.json_response import json_response
 from ...transport.resume import Predecessor, record_of
 from ..answering import NO_SLOT, pin, stream_answer
@@ -75,7 +76,7 @@ class RequestFacts:
     raw: bytes
     servers: list[McpServer]
     earlier: list[Object]
-    ask: Callable[[ResponsesRequest], PreparedRequest]
+    ask: Callable[[ResponsesRequest, list[Object]], PreparedRequest]  # with what stands before its input
     keep: Callable[[str, dict[str, Any]], object]
 
 
@@ -130,12 +131,18 @@ class ToolResponses:
         key = response_id(self._engine.index, start.seed, start.created)
         model = check_model(asked.body.model, *self._settings.names, start.is_known)
         answer = answer_to(asked.body, key, model, start.created, self._settings.sampling_defaults)
+        earlier = without_own(asked.earlier, key)
         return ToolRun(
-            *(self._engine, self._settings.tools, asked.body, asked.servers, answer, asked.earlier, asked.ask),
+            *(self._engine, self._settings.tools, asked.body, asked.servers, answer, earlier),
+            lambda turn: asked.ask(turn, earlier),
             submit,
             self._settings.max_tool_calls,
             partial(asked.keep, key),
         )
+
+    def is_kept(self, key: Key | None) -> bool:
+        """Has a request with this Idempotency-Key begun one?"""
+        return key is not None and bool(self._engine.get(key.name))
 
     async def _start(self, request: web.Request, asked: RequestFacts) -> Start:
         name_request(request, asked.body.request_id)

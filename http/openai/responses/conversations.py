@@ -12,14 +12,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ...errors import ApiError
+from ...errors import ApiError, bad_request
 from ...generation.job import Engine
 from .compaction import TRIGGER
 from .requests import input_items
 from .schemas import Object, ResponsesRequest
-from .stored import StoredResponse, keeper_of, record_key
+from .stored import KEY_LENGTH, StoredResponse, keeper_of, record_key
 
 PREFIX = "conv_"
+NO_KEY = "0" * KEY_LENGTH  # stands for any where lengths alone count
 LEAST = 320  # bytes of a record: of shorter ones other frontends know nothing
 MOST = 1 << 20  # bytes up to which requests add to it: half of the longest record, so that there is room for an answer
 log = logging.getLogger("http")
@@ -43,16 +44,28 @@ class StoredConversation(msgspec.Struct, frozen=True):
         """For the store. JSON, since numbers in it may be of any size."""
         return msgspec.json.encode(self).ljust(LEAST)
 
-    def said(self, but: str = "") -> list[Object]:
-        """What a response goes on from. `but`: the key of one whose items are not among it."""
-        items = (item for item in self.items if item["type"] != TRIGGER)  # what it asked for stands behind it
-        return [item for item in items if not but or but not in item["id"]]
+    def said(self) -> list[Object]:
+        """What a response goes on from."""
+        return [item for item in self.items if item["type"] != TRIGGER]  # what it asked for stands behind it
 
-    def with_items(self, items: Iterable[Object]) -> StoredConversation:
-        """It, with those of the items that it has not."""
-        known = {item["id"] for item in self.items}
-        new = [_complete(item) for item in items if item["id"] not in known]
-        return msgspec.structs.replace(self, items=[*self.items, *new])
+    def with_items(self, items: Iterable[Object], key: str) -> StoredConversation:
+        """It, with those of the items that it has not. One whose id another item has gets one that is made of `key`, as
+        all that their client has not named (stored.items_as_kept).
+        """
+        known = {item["id"]: item for item in self.items}
+        for index, item in enumerate(map(_complete, items)):
+            other = known.get(item["id"], item)
+            new = item if key in item["id"] or other == item else item | {"id": f"in_{key}{index:04x}"}
+            known.setdefault(new["id"], new)
+        return msgspec.structs.replace(self, items=list(known.values()))
+
+    def check_ids(self, items: Iterable[Object], field: str) -> None:
+        """400 for an id that another item has."""
+        known = {item["id"]: item for item in self.items}
+        for index, item in enumerate(map(_complete, items)):
+            if known.setdefault(item["id"], item) != item:
+                path = f"{field}[{index}].id"
+                raise bad_request(f"{path}: the conversation has another item {item['id'][:64]!r}.", path)
 
     def item(self, name: str) -> Object:
         """404 if there is none of this id."""
@@ -88,9 +101,19 @@ class ConversationStore:
             raise _not_found(name, field)
         return found
 
+    def said(self, name: str, client: str, begun: bool) -> list[Object]:
+        """What a response goes on from. `begun`: with one that is there, nothing where it is gone."""
+        try:
+            return self.get(name, client, "conversation").said()
+        except ApiError:
+            if not begun:
+                raise
+            return []
+
     def put(self, stored: StoredConversation, field: str = "items") -> None:
-        """413 if it is longer than requests may make it."""
-        _check_size(stored, field)
+        """413 if it is longer than before, and than requests may make it."""
+        before = self._engine.get(_key(stored.id)) or b""
+        _check_size(stored, field, len(before))
         self._engine.put(_key(stored.id), stored.encode())
 
     def delete(self, name: str) -> None:
@@ -99,7 +122,8 @@ class ConversationStore:
 
     def check_room(self, name: str, body: ResponsesRequest, client: str) -> None:
         """413 where what this response would add has no room."""
-        _check_size(self.get(name, client, "conversation").with_items(input_items(body, "")), "input")
+        found = self.get(name, client, "conversation")
+        _check_size(found.with_items(input_items(body, NO_KEY), NO_KEY), "input", len(found.encode()))
 
     def add_response(self, stored: StoredResponse) -> None:
         """What a response was given and has said, once it has ended, if its conversation is still there."""
@@ -109,7 +133,8 @@ class ConversationStore:
             found = self.get(name, stored.client)
         except ApiError:  # deleted, or forgotten, meanwhile
             return
-        longer = found.with_items([*stored.input, *stored.response["output"]])
+        key = stored.id.removeprefix("resp_")
+        longer = found.with_items([*stored.input, *stored.response["output"]], key)
         if not self._engine.put(_key(name), longer.encode()):
             log.error("%s is not in its conversation: it would be too long to be kept", stored.id)
 
@@ -125,9 +150,10 @@ def _complete(item: Object) -> Object:
     return {"status": "completed", **item} if item["type"] == "message" else item
 
 
-def _check_size(stored: StoredConversation, field: str) -> None:
+def _check_size(stored: StoredConversation, field: str, before: int) -> None:
+    """`before`: bytes that it has."""
     size = len(stored.encode())
-    if size > MOST:
+    if size > max(MOST, before):
         text = f"{field}: the conversation would have {size} bytes, and at most {MOST} are kept of one."
         raise ApiError(413, text, field)
 

@@ -97,6 +97,11 @@ def items_as_kept(given: Iterable[Object], key: str) -> list[Object]:
     return items
 
 
+def without_own(items: Iterable[Object], key: str) -> list[Object]:
+    """What stands before the input of the response of this key, which may have ended before, and added to it."""
+    return [item for item in items if key not in item.get("id", "")]
+
+
 def page_of(items: list[Object], wanted: InputItemsQuery) -> Object:
     """These of the items, which are given oldest first, as a list of OpenAI's API."""
     ordered = items if wanted.order == "asc" else items[::-1]

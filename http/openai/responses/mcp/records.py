@@ -32,6 +32,7 @@ class ListsRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-lists")
 
     digest: bytes  # of the request
     lists: dict[str, list[Tool]]
+    told: list[str]  # labels of those that its client is told; the conversation had the others before
 
 
 class TurnRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-turn"):

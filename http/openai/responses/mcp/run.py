@@ -86,16 +86,13 @@ class ToolRun:
         record = self._records.get(ListsRecord)
         if record is None and going_on:
             raise ApiError(500, LOST)
-        before = listed_before(self._before)
         if record is None:
-            lists = dict(before)
-            for server in self._servers:
-                if server.address.label not in lists:
-                    lists[server.address.label] = await self._list(server)
-            record = ListsRecord(digest, lists)
+            before = listed_before(self._before)
+            new = {one.address.label: await self._list(one) for one in self._servers if one.address.label not in before}
+            record = ListsRecord(digest, before | new, list(new))
             if not self._records.put(record):
                 raise ApiError(424, "tools: the lists of these servers are too long to be kept.", "tools")
-        self._lists = {label: tools for label, tools in record.lists.items() if label not in before}
+        self._lists = {label: record.lists[label] for label in record.told}
         functions = [tool.name or "" for tool in self._body.tools or ()]
         self._calls.offered = offered([(one, record.lists[one.address.label]) for one in self._servers], functions)
         self._writer.output.mcp = {

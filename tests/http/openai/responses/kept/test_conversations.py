@@ -14,7 +14,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.responses.conversations import MOST, ConversationStore, StoredConversation
-from actorserve.http.openai.responses.stored import StoredResponse
+from actorserve.http.openai.responses.stored import StoredResponse, without_own
 from tests.http.fakes import FakeEngine, finish_all, rendered, say
 from tests.http.openai.responses.test_runs import TOOL, Noted
 from tests.http.serving import Answer, Served, serving
@@ -38,13 +38,22 @@ async def made(served: Served, **fields: Any) -> str:
     return f"{PATH}/{answer.json['id']}"
 
 
-async def respond(served: Served, path: str, given: Any = "hi", finish: int = Finish.STOP, **fields: Any) -> Answer:
-    """A response of this conversation, which says yes."""
+async def respond(
+    served: Served,
+    path: str,
+    given: Any = "hi",
+    finish: int = Finish.STOP,
+    text: str = "yes",
+    headers: dict[str, str] | None = None,
+    **fields: Any,
+) -> Answer:
+    """A response of this conversation, which says this."""
     client = await served.client()
-    client.send("POST", "/v1/responses", {"input": given, "conversation": path.rpartition("/")[2], **fields})
+    body = {"input": given, "conversation": path.rpartition("/")[2], **fields}
+    client.send("POST", "/v1/responses", body, **headers or {})
     job = await served.job()
     rendered(job)
-    say(job, 0, "yes", 3, finish)
+    say(job, 0, text, 3, finish)
     answer = await client.answer()
     client.leave()
     return answer
@@ -157,6 +166,60 @@ async def test_it_stays_with_its_frontend_whatever_its_idempotency_key(tools: li
         assert len(items) == 6 * 2 + (1 if tools else 0), "the server's tools are listed once"
 
 
+async def test_one_with_tools_of_servers_that_is_asked_again_adds_once() -> None:
+    async with serving(tools=Noted(), tool_parser="hermes", idempotency=True) as served:
+        path = await made(served)
+        client = await served.client()
+        body = {"input": "hi", "conversation": path.rpartition("/")[2], "tools": [TOOL]}
+        client.send("POST", "/v1/responses", body, Idempotency_Key="key")
+        finish_all(await served.job())
+        first = (await client.answer()).json
+        listed = (await served.ask("GET", f"{path}/items")).json
+        again = await served.ask("POST", "/v1/responses", body, Idempotency_Key="key")
+        assert again.json["output"] == first["output"]
+        assert (await served.ask("GET", f"{path}/items")).json == listed
+        await served.ask("DELETE", path)
+        again = await served.ask("POST", "/v1/responses", body, Idempotency_Key="key")
+        assert again.json["output"] == first["output"], "whatever has come of the conversation"
+
+
+async def test_an_answer_that_is_kept_is_told_whatever_has_come_of_its_conversation() -> None:
+    async with serving(idempotency=True) as served:
+        path = await made(served)
+        assert (await respond(served, path, headers={"Idempotency_Key": "key"})).status == 200
+        await served.ask("DELETE", path)
+        served.engine.has = lambda refs: True  # type: ignore[method-assign]
+        assert (await respond(served, path, headers={"Idempotency_Key": "key"})).status == 200
+        body = {"input": "hi", "conversation": path.rpartition("/")[2]}
+        answer = await served.ask("POST", "/v1/responses", body, Idempotency_Key="other")
+        assert (answer.status, answer.error["param"]) == (404, "conversation")
+
+
+async def test_an_item_whose_id_another_has(served: Served) -> None:
+    mine = {"type": "message", "id": "m1", **HELLO}
+    path = await made(served, items=[mine])
+    other = mine | {"content": "bye"}
+    answer = await served.ask("POST", f"{path}/items", {"items": [other]})
+    assert (answer.status, answer.error["param"]) == (400, "items[0].id")
+    answer = await served.ask("POST", PATH, {"items": [mine, other]})
+    assert (answer.status, answer.error["param"]) == (400, "items[1].id")
+    assert (await served.ask("POST", f"{path}/items", {"items": [mine]})).status == 200, "the same"
+    assert (await respond(served, path, [other])).status == 200
+    assert await texts(served, path) == [("user", "hello"), ("user", "bye"), ("assistant", "yes")]
+
+
+async def test_a_conversation_that_is_too_long_may_be_made_shorter(longest: Served) -> None:
+    path = await made(longest, items=[{"role": "user", "content": "a" * (MOST - 1000), "id": "mine"}])
+    assert (await respond(longest, path, text="b" * 1000)).status == 200
+    answer = await longest.ask("POST", path, {"metadata": {"a": "b"}})
+    assert (answer.status, answer.error["param"]) == (413, "metadata")
+    assert (await longest.ask("POST", path, {"metadata": {}})).status == 200
+    items = (await longest.ask("GET", f"{path}/items?order=asc")).json["data"]
+    for item in (items[1], items[0]):
+        assert (await longest.ask("DELETE", f"{path}/items/{item['id']}")).status == 200
+    assert (await longest.ask("POST", path, {"metadata": {"a": "b"}})).status == 200
+
+
 async def test_what_was_ended_adds_nothing(served: Served) -> None:
     path = await made(served)
     assert (await respond(served, path, finish=Finish.ABORT)).json["status"] == "cancelled"
@@ -234,7 +297,7 @@ def test_the_same_response_adds_once() -> None:
         store.add_response(ended)
     found = store.get(NAME, "")
     assert [item["id"] for item in found.items] == ["in_a0000", "msg_a0000"]
-    assert found.said("a0000") == []
+    assert without_own(found.said(), "a0000") == []
 
 
 def test_other_frontends_read_also_a_short_one() -> None:
