@@ -17,6 +17,7 @@ from ..options.checks import PLUGINS
 from ..options.command_line import POSITIONAL
 from ..options.fields import LEFT_OUT, SECRETS, flag, option_fields, plain_type
 from ..options.other_servers import meaning_of
+from ..options.serving.access import SOCKET
 from ..options.sources import CONFIG_VARIABLE, items_of, read_environment, read_yaml
 from .links import folder_for_elsewhere, what_it_needs
 
@@ -28,6 +29,7 @@ READ = (  # one path each, or several, where there is such a file or folder: it 
 ALONE = "allowed_local_media_path"  # of these: links that lead out of it are not followed
 PATTERN = "*.gguf"  # in the place of a file's name: the one model of a folder
 FILES = ("record", "uds")  # that the server makes
+HOST = "host"  # of whose addresses one may be such a file, too
 FOLDERS = ("profile_dir", "dump_dir", "download_dir")  # in which it makes files
 CODE = ("logits_processors", *PLUGINS)  # FILE.py:name
 LISTS = [name for name, field in option_fields().items() if isinstance(plain_type(field.type), inspect.ListType)]
@@ -52,6 +54,7 @@ class Paths:
             **dict.fromkeys(READ, self.there),
             ALONE: self._alone,
             **dict.fromkeys(CODE, self._code),
+            HOST: lambda text: ",".join(map(self._address, text.split(","))),
             "also": self._further_model,
             "tool_server": self._tool_servers,
             "lora_modules": self._adapter,
@@ -89,6 +92,10 @@ class Paths:
     def _made(self, name: str, text: str) -> str:
         self.written.append((name, Path(text).expanduser().absolute()))
         return str(self.written[-1][1])
+
+    def _address(self, text: str) -> str:
+        """One that clients come to."""
+        return self._made(HOST, text.strip()) if text.strip().endswith(SOCKET) else text
 
     def _code(self, text: str) -> str:
         """`FILE.py:name`, with whatever may stand behind it."""

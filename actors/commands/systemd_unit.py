@@ -16,7 +16,7 @@ from ..options.fields import SECRETS, flag
 from ..options.other_servers import KEY_VARIABLES
 from ..options.sources import SECRET_VARIABLE, variable, warn
 from .links import hops
-from .places import FILES, Paths, given_words, is_there
+from .places import FILES, HOST, Paths, given_words, is_there
 
 if TYPE_CHECKING:
     from .systemd.units import UnitOptions
@@ -111,7 +111,7 @@ def _written_folders(paths: Paths, arguments: argparse.Namespace) -> tuple[list[
     folders: list[Path] = []
     runtime: list[str] = []
     for name, path in paths.written:
-        folder = path.parent if name in FILES else path
+        folder = path.parent if name in (*FILES, HOST) else path
         if folder.parent.resolve() == RUN and (folder.name == arguments.name or not folder.exists()):
             runtime.append(folder.name)  # one that another service has would be removed with ours
             continue

@@ -70,6 +70,14 @@ def test_what_is_written_is_absolute_and_told(tmp_path: Path, monkeypatch: pytes
     assert paths.written == [(name, tmp_path / "new") for name in (*FILES, *FOLDERS, "kv_offload")]
 
 
+def test_a_socket_among_addresses_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = Paths()
+    assert paths.placed("host", "127.0.0.1, own.sock,::1") == f"127.0.0.1,{tmp_path}/own.sock,::1"
+    assert paths.written == [("host", tmp_path / "own.sock")]
+    assert Paths().placed("host", "0.0.0.0") == "0.0.0.0"
+
+
 def test_a_home_is_known_wherever_a_path_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for those whose readers know it themselves."""
     monkeypatch.setenv("HOME", "/home/me")

@@ -119,6 +119,7 @@ def test_a_folder_below_run_is_made_at_each_start(capsys: pytest.CaptureFixture[
         text = unit(capsys, "--uds", f"{folder}/http.sock")
         assert settings(text, "RuntimeDirectory") == [folder.rpartition("/")[2]]
         assert not settings(text, "ReadWritePaths") and f"--uds={folder}/http.sock" in text
+    assert settings(unit(capsys, "--host", "/run/actorserve/http.sock"), "RuntimeDirectory") == ["actorserve"]
     text = unit(capsys, "--uds", "/run/lock/http.sock")
     assert settings(text, "ReadWritePaths") == ["/run/lock"] and not settings(text, "RuntimeDirectory")
 
@@ -233,6 +234,7 @@ def test_users(capsys: pytest.CaptureFixture[str]) -> None:
         (["--record", "/none/a"], "--record: there is no folder /none"),
         (["--dump-dir", "/tmp/no such"], "--dump-dir: there is no folder /tmp/no such, and the service cannot make it"),
         (["--uds", "/tmp/a.sock"], "--uds: /tmp/a.sock: the service has a /tmp of its own"),
+        (["--host", "::1,/tmp/a.sock"], "--host: /tmp/a.sock: the service has a /tmp of its own"),
     ],
 )
 def test_what_is_refused(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
