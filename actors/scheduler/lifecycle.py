@@ -38,7 +38,9 @@ class Lifecycle:
         let_go: Callable[[Sequence], None],
         items: Items | None = None,
     ) -> None:
-        """`let_go` frees what a running sequence holds; its finish word is stored before. `items`: slots' pictures."""
+        """`let_go` frees what a running sequence holds; its finish word is stored before, or waits for a step. `items`:
+        slots' pictures.
+        """
         self._vision, self._items = limits.vision, items
         self.knows_adapter: Callable[[int], bool] = lambda adapter: True  # it is loaded
         self.embeds: Callable[[int], tuple[int, bytes] | None] = lambda ref: None  # of a prompt's first positions

@@ -12,8 +12,15 @@ Only ends whose reason stands in the slot wait, the cancel or the stop word: a s
 successor would know nothing of others and go on. Those, an operator's and an error's, are told at once.
 
 A step comes back by one member for all, when each has given its part of the first sum, which it does behind all that it
-reads. What a dead scheduler had sent has been run when the worker is met, or is gone with it: until then no end is told
-of what that one may have had in a step. One process alone may read the next use: its row is nobody's any more.
+reads. What a dead scheduler had sent was run when the worker is met, or is gone with it: until then no end is told of
+what that one may have had in a step. One process alone may read the next use: its row is nobody's any more.
+
+That is no promise. A late member may still find the next use
+    - where an end is told at once (above), and of a sequence that goes to another engine with a step under way
+    - where an epoch ends while steps run: one has failed, the engine sleeps, or the last that it had was given away
+    - on a GPU, whose worker says that it is there while another member reads for a step that was launched before
+and with --also that may hold ids which its own model has no word for. What comes of it ends as every mismatch between
+members does, in workers that are started anew and rows that are computed again.
 """
 
 from __future__ import annotations
