@@ -3,7 +3,8 @@
 qkv, out, gate_up, down, head    each as a step calls it, over weights that are in no cache, beside the copy's rate;
                                  of up to 8 rows the product of our own, too, with norm, gate or addition in it, as
                                  it is launched and in other ways
-gate_up                          with weights of 4 and 8 bits, too (kernels/stored_products.py)
+gate_up                          with weights of 4 and 8 bits, too (kernels/stored_products.py), and of e4m3 on both
+                                 sides by torch, whose sums are exact as in steps, or quick (use_fast_accum)
 a step of torch alone            the same products, with torch's own attention over gathered keys and values, as one
                                  graph: what the kernels of this project gain
 """
@@ -78,6 +79,28 @@ def timed(label: str, product: str, batch: int, weights: list[Tensor], limits: d
     say(f"{label} ({took * 1e6:.1f} us): share", floor / took)
     if batch <= MOST_ROWS:
         own_products(label, product, x, weights, took, floor)
+
+
+def scaled_products(name: str) -> None:
+    """What scaled_linear.py leaves to torch: how much the quicker sums, of fewer bits, would gain."""
+    rows, columns = sizes_of(name)["gate_up"]
+    weights = ceilings.cold(lambda: e4m3(rows, columns), rows * columns, 128)
+    for batch in BATCHES:
+        with surviving(f"{name}, gate_up {rows} x {columns} in e4m3, batch {batch}") as label:
+            x, scales = e4m3(batch, columns), torch.ones(batch + rows, device=ceilings.device())
+            given: dict[str, Any] = {
+                "scale_a": scales[:batch, None],
+                "scale_b": scales[None, batch:],
+                "out_dtype": torch.bfloat16,
+            }
+            for fast in (False, True):
+                calls = [partial(torch._scaled_mm, x, w.t(), **given, use_fast_accum=fast) for w in weights]
+                took = ceilings.seconds_each(calls, 10)
+                say(f"{label}, {'quick' if fast else 'exact'} sums", took * 1e6, "us")
+
+
+def e4m3(rows: int, columns: int) -> Tensor:
+    return random((rows, columns), torch.bfloat16).to(torch.float8_e4m3fn)
 
 
 def own_products(label: str, product: str, x: Tensor, weights: list[Tensor], cublas: float, floor: float) -> None:
@@ -168,6 +191,8 @@ def main() -> None:
                 products(name, limits)
         with surviving(f"{NAMES[0]}, products of stored weights"):
             stored_products(NAMES[0], *sizes_of(NAMES[0])["gate_up"], DTYPES[SHAPES[NAMES[0]]["dtype"]], limits)
+        with surviving(f"{NAMES[0]}, products of e4m3"):
+            scaled_products(NAMES[0])
         for rows in (1, 4) if TINY else (1, 32):
             with surviving(f"{NAMES[-1]}, a decode step of torch alone, batch {rows}, {CONTEXT} of context") as label:
                 say(label, ceilings.seconds_each([TorchStep(NAMES[-1], rows)], 10) * 1e3, "ms")
