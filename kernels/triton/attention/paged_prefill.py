@@ -43,18 +43,21 @@ from .tiles import PLAIN, Scratch, attend, constants, factors, fetch, heads_of, 
 TILE_BYTES = 16384  # of a tile of keys
 LEAST = 512  # positions worth a split of their own
 MOST_SPLITS = 16
+WAVES = 4  # programs a multiprocessor that are launched at most, where many find nothing to do
 
 
-def split_count(tokens: int, rows: int, heads: int, keys: Tensor, longest: int, processors: int) -> int:
+def split_count(tokens: int, rows: int, heads: int, keys: Tensor, longest: int, processors: int, room: int = 0) -> int:
     """In how many parts to divide the keys of `tokens` of `rows`, which see up to `longest` positions.
 
     A few tokens behind a long context, as the next turn of a chat has, are too few programs for the device; one is all
-    that a multiprocessor holds.
+    that a multiprocessor holds. `room`: rows for which programs are launched, of which most may be none.
     """
     kv_heads, head_dim = keys.shape[1], keys.shape[3]
     packed, group = 64 if head_dim > 128 else 128, heads // kv_heads
-    programs = (tokens // max(1, packed // group) + rows) * kv_heads * -(-group // packed)
-    return max(1, min(processors // programs, -(-longest // LEAST), MOST_SPLITS))
+    tiles, columns = tokens // max(1, packed // group), kv_heads * -(-group // packed)
+    wanted = processors // ((tiles + rows) * columns)
+    bound = WAVES * processors // ((tiles + room + 1) * columns)
+    return max(1, min(wanted, bound, -(-longest // LEAST), MOST_SPLITS))
 
 
 def paged_prefill(

@@ -26,7 +26,7 @@ from ..graphs import FEW_CHUNKS, size_for
 PROCESSORS = 16  # multiprocessors that there are taken to be where there is no GPU
 LONG = 8192  # positions that a program may have to go through beside many others
 MOST_PARTS, MOST_BYTES = 16, 32 << 20  # of a long row, and of what those of all rows leave
-FEW_ROWS = 2  # that a step with room for FEW_CHUNKS is taken to have when their keys are divided
+FEW_ROWS = 2  # that a step with room for FEW_CHUNKS is taken to have when their keys are divided; others have more
 
 
 def processors_of(device: torch.device) -> int:
@@ -97,6 +97,6 @@ class SplitScratch:
 
     def of_chunks(self, tokens: int, chunks: int, keys: Tensor) -> Scratch | None:
         """For so many chunks of so many tokens, if their keys, such as lie in `keys`, are to be divided."""
-        heads, rows = self._layer.heads, FEW_ROWS if chunks <= FEW_CHUNKS else chunks
-        splits = paged_prefill.split_count(tokens, rows, heads, keys, self._longest, self.processors)
+        heads, rows = self._layer.heads, FEW_ROWS if chunks <= FEW_CHUNKS else FEW_CHUNKS + 1
+        splits = paged_prefill.split_count(tokens, rows, heads, keys, self._longest, self.processors, chunks)
         return Scratch.of(tokens, heads, self._layer.value_dim, splits, self._device) if splits > 1 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -59,6 +60,17 @@ def test_the_next_turn_of_a_chat_is_divided(monkeypatch: pytest.MonkeyPatch) -> 
         assert size is not None and size.chunks == 8
         made = SplitScratch(SHAPE, 32768, [256], CPU).of_chunks(size.tokens, size.chunks, keys)
         assert (made is None) == (decoding == 200)
+
+
+def test_chunks_of_more_rows_are_divided_where_heads_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a group's member: nine rows with drafts behind long contexts are few programs."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    member = msgspec.structs.replace(SHAPE, heads=8, kv_heads=1)
+    keys = torch.empty(1, member.kv_heads, 16, member.head_dim, dtype=torch.bfloat16)
+    size = smallest(mixed_sizes(256, 8192, drafts=True), StepSize(9 * 6, 0, 9))
+    assert size is not None and size.chunks > 9
+    made = SplitScratch(member, 32768, [256], CPU).of_chunks(size.tokens, size.chunks, keys)
+    assert made is not None and made.partial.shape[2] >= 4
 
 
 def test_long_rows_among_many_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
