@@ -66,7 +66,7 @@ class Worker:
         ]
         with torch.inference_mode():
             step = Step.make(1, number, new if first else [], rows, lengths if first else [1] * len(rows), [])
-            return self.runner.run(step).tolist()
+            return list(map(int, self.runner.run(step)))
 
 
 @pytest.mark.parametrize(("name", "way"), [("bart", Way.FLAT), ("t5", Way.SINGLE)])
