@@ -36,7 +36,7 @@ from ..speculative.verifier import DraftOutcome
 from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers, fill_up
 from .executor import GpuBatch, GpuModel, Hidden
 from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
-from .layers.scratch import SplitScratch, is_uneven
+from .layers.scratch import SplitScratch
 from .lora.slots import AdapterSlots
 from .lora.steps import AdaptedSteps
 from .rows import DeviceRows
@@ -195,7 +195,8 @@ class GpuRunner:
         numbers.firsts[:count] = work.sent
         buffers.send(self._numbers, 2 * draws, 3 * draws + size)
         adapted = self.adapted if self.adapted is not None and self.adapted.begin(buffers, size, work.rows) else None
-        plain = self.uneven if size in self.uneven.sizes and is_uneven(self.computed[work.rows]) else self.decoding
+        uneven = size in self.uneven.sizes and self.scratch.is_uneven(size, self.computed[work.rows])
+        plain = self.uneven if uneven else self.decoding
         (plain if adapted is None else adapted.decoding).step(size)
         return size
 

@@ -367,7 +367,7 @@ def test_a_token_has_the_same_bits_in_every_batch(
 
 def test_a_long_row_beside_others_has_graphs_of_its_own(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     """In which it is divided, and they are not; the same is drawn."""
-    monkeypatch.setattr(scratch, "LONG", 32)
+    monkeypatch.setattr(scratch, "LONG", 16)
     config = config_for(checkpoints("qwen3", num_hidden_layers=1), block_size=16)
 
     def sequences(longest: int) -> list[Sequence]:

@@ -48,11 +48,6 @@ def decode_splits(layer: LayerAttention, rows: int, longest: int, processors: in
     return split_count(rows, places, longest, processors, "latents" if latents else "16 bits")
 
 
-def is_uneven(lengths: np.ndarray) -> bool:
-    """Whether one of these rows is so much longer than the others that these would wait for it."""
-    return bool(lengths.max() > max(LONG, 2 * lengths.mean()))
-
-
 class SplitScratch:
     """For one model."""
 
@@ -60,6 +55,7 @@ class SplitScratch:
         """`counts`: of rows that decode, for which there are graphs, and the most that there may be."""
         processors, layer = processors_of(device), attention_of(shape)
         self._layer, self._longest, self._device, self.processors = layer, longest, device, processors
+        self._seen = max(longest if own is None or own.window is None else own.window for own in shape.kv.layers)
         self._splits = {count: decode_splits(layer, count, longest, processors) for count in sorted(counts)}
         self._uneven, self._plain = {count: self._parts(count) for count in self._splits}, self._splits
         both = self._plain | {count: max(self._plain[count], parts) for count, parts in self._uneven.items()}
@@ -71,11 +67,16 @@ class SplitScratch:
     def _parts(self, rows: int) -> int:
         """In how many parts long ones among so many rows are divided at most."""
         of_row = self._layer.heads * self._layer.value_dim * 4
-        return min(MOST_PARTS, -(-self._longest // LONG), max(1, MOST_BYTES // (of_row * rows)))
+        return min(MOST_PARTS, -(-self._seen // LONG), max(1, MOST_BYTES // (of_row * rows)))
 
     def divides(self, rows: int) -> bool:
         """Whether long ones among so many rows gain by the second way."""
         return self._uneven[rows] >= 4 * self._plain[rows]
+
+    def is_uneven(self, rows: int, lengths: np.ndarray) -> bool:
+        """Whether one of these, in a step for so many rows, is so much longer than the others that these would wait for
+        it, and its programs shorter by the second way."""
+        return bool(lengths.max() > max(LONG * self._plain[rows], 2 * lengths.mean()))
 
     @contextmanager
     def uneven(self) -> Iterator[None]:

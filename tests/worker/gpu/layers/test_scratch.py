@@ -16,7 +16,7 @@ from actorserve.actors.model.architecture import Architecture
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.worker.gpu.graphs import StepSize, mixed_sizes, smallest
 from actorserve.actors.worker.gpu.layers import scratch
-from actorserve.actors.worker.gpu.layers.scratch import SplitScratch, is_uneven
+from actorserve.actors.worker.gpu.layers.scratch import SplitScratch
 from actorserve.kernels.pages import Scoring
 from actorserve.kernels.triton.attention.paged_prefill import configuration
 
@@ -86,9 +86,22 @@ def test_long_rows_among_many_are_divided(monkeypatch: pytest.MonkeyPatch) -> No
     assert not SplitScratch(SHAPE, 8192, [64], CPU).divides(64), "none can be long"
 
 
-def test_when_rows_are_uneven() -> None:
-    lengths = np.full(64, 1000)
-    assert not is_uneven(lengths)
-    lengths[7] = 100_000
-    assert is_uneven(lengths)
-    assert not is_uneven(np.full(64, 100_000)), "all wait for all"
+def test_windows_hold_no_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a layer sees all."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    for windows, divides in (((4096,), False), ((4096, None), True), ((32768,), True)):
+        shape = msgspec.structs.replace(SHAPE, windows=windows)
+        assert SplitScratch(shape, 131072, [64], CPU).divides(64) == divides
+
+
+def test_when_rows_are_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all rows are divided anyway, those that are long enough for longer programs than they have so."""
+    monkeypatch.setattr(scratch, "PROCESSORS", PROCESSORS)
+    found = SplitScratch(SHAPE, 131072, [16, 64], CPU)
+    assert found.divides(16) and found.of(16).partial.shape[2] == 4
+    for rows, longest, uneven in ((64, 9000, True), (16, 9000, False), (16, 32768, False), (16, 33000, True)):
+        lengths = np.full(rows, 1000)
+        assert not found.is_uneven(rows, lengths)
+        lengths[7] = longest
+        assert found.is_uneven(rows, lengths) == uneven, (rows, longest)
+    assert not found.is_uneven(64, np.full(64, 100_000)), "all wait for all"
