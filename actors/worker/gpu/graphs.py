@@ -80,7 +80,13 @@ def no_collection() -> Iterator[None]:
 
 
 class CaptureError(RuntimeError):
-    """A step that could not be captured; its cause says why."""
+    """A step that failed when its graph was made; its cause says why."""
+
+    @property
+    def of_capture(self) -> bool:
+        """Whether it fails because it is captured: the end of another worker, or an error of the GPU, comes up then,
+        too."""
+        return "captur" in str(self.__cause__)
 
 
 class Graphs(Generic[Size]):
@@ -119,26 +125,30 @@ class Graphs(Generic[Size]):
             ncols=80,
         )
         for size in bar:
-            try:
-                self._graphs[size] = self._captured(size, pool)
-            except RuntimeError as error:
-                raise CaptureError(f"CUDA graphs, {name} of {size}: {error}") from error
+            self._graphs[size] = self._named(size, pool, name)
         torch.cuda.synchronize(self._device)
         return len(self._graphs)
 
-    def own_bytes(self, pool: Any, free: Callable[[], int]) -> int:
+    def own_bytes(self, pool: Any, name: str, free: Callable[[], int]) -> int:
         """What the graphs will take, beside the memory in which they compute: as many times what one takes, which is a
         mean, since a driver takes memory in pieces that have room for several. Of two means the less: others may take
         memory of the device meanwhile, as a browser does.
         """
         if not self.sizes:
             return 0
-        kept = [self._captured(self.sizes[0], pool)]  # the first of all also sets things up
+        kept = [self._named(self.sizes[0], pool, name)]  # the first of all also sets things up
         left = [free()]
         for _ in range(2):
-            kept += [self._captured(self.sizes[0], pool) for _ in range(MEASURED)]
+            kept += [self._named(self.sizes[0], pool, name) for _ in range(MEASURED)]
             left.append(free())
         return max(0, min(left[0] - left[1], left[1] - left[2])) * len(self.sizes) // MEASURED
+
+    def _named(self, size: Size, pool: Any, name: str) -> torch.cuda.CUDAGraph:
+        """A graph; CaptureError says of which kind and size it cannot be had."""
+        try:
+            return self._captured(size, pool)
+        except RuntimeError as error:
+            raise CaptureError(f"CUDA graphs, {name} of {size}: {error}") from error
 
     def _captured(self, size: Size, pool: Any) -> torch.cuda.CUDAGraph:
         """It is run before, since what compiles or sets itself up cannot be captured."""

@@ -326,7 +326,8 @@ class GpuRunner:
 
         Each kind is tried in a pool of its own: when the graphs of one are gone, torch takes no others into its pool.
         """
-        return sum(graphs.own_bytes(torch.cuda.graph_pool_handle(), free) for graphs in self._graphs().values())
+        handle = torch.cuda.graph_pool_handle
+        return sum(graphs.own_bytes(handle(), name, free) for name, graphs in self._graphs().items())
 
     def capture(self) -> int:
         """Make the graphs, in the same memory, as one runs after the other; how many there are."""

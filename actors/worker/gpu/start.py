@@ -107,9 +107,9 @@ def start(context: Context) -> GpuWorkerActor:
             if not is_eager(context.config, model):
                 _capture(context, runner)
     except RuntimeError as error:
-        if not is_out_of_memory(error):
+        if (said := explained(context, error, with_weights=model is not None)) is None:
             raise
-        raise out_of_memory(error, with_weights=model is not None) from None
+        raise said from None
     adapters = start_adapters(context, runner, group)
     report_late_compilations(context)
     windows = plan.windows
@@ -154,16 +154,20 @@ def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | N
 
 def _capture(context: Context, runner: GpuRunner) -> None:
     begun = time.perf_counter()
-    try:
-        count = runner.capture()
-    except CaptureError as error:
-        if is_out_of_memory(error):
-            raise
-        context.log.error("a step could not be captured", exc_info=error)
-        reason = str(error).splitlines()[0].removesuffix(".")
-        raise ConfigError(f"{reason}. --enforce-eager serves without graphs, with slower steps") from None
+    count = runner.capture()
     context.phase_ends(StartPhase.GRAPHS)
     context.log.info("%d CUDA graphs captured in %.1f s", count, time.perf_counter() - begun)
+
+
+def explained(context: Context, error: RuntimeError, with_weights: bool) -> ConfigError | None:
+    """What to say of an error of the start, if options can help."""
+    if is_out_of_memory(error):
+        return out_of_memory(error, with_weights)
+    if not isinstance(error, CaptureError) or not error.of_capture:
+        return None
+    context.log.error("a step could not be captured", exc_info=error)
+    reason = str(error).splitlines()[0].removesuffix(".")
+    return ConfigError(f"{reason}. --enforce-eager serves without graphs, with slower steps")
 
 
 def is_eager(config: Config, model: GpuModel) -> bool:

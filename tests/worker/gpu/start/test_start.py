@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +25,15 @@ from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.worker.gpu import compilations
 from actorserve.actors.worker.gpu import memory as gpu_memory
 from actorserve.actors.worker.gpu import start as gpu_start
-from actorserve.actors.worker.gpu.graphs import Graphs, StepSize, capture_sizes, mixed_sizes, size_for, smallest
+from actorserve.actors.worker.gpu.graphs import (
+    CaptureError,
+    Graphs,
+    StepSize,
+    capture_sizes,
+    mixed_sizes,
+    size_for,
+    smallest,
+)
 from actorserve.actors.worker.gpu.memory import (
     OF_CAPTURE,
     RESERVE,
@@ -96,31 +105,43 @@ def test_sizes_of_graphs_for_prompts() -> None:
     assert len(mixed_sizes(4096, 1 << 20)) <= 36 and len(mixed_sizes(4096, 1 << 20, True)) <= 48
 
 
+@pytest.mark.parametrize("measured", [True, False])
 @pytest.mark.parametrize(
-    ("why", "kind", "said"),
+    ("why", "said"),
     [
         (
             "operation not permitted when stream is capturing\nHint: …",
-            ConfigError,
-            r"prompts of .*16, .*--enforce-eager",
+            r"^CUDA graphs, prompts of .*16, .*--enforce-eager",
         ),
-        ("CUDA out of memory. Tried to allocate 2 MiB", RuntimeError, "prompts of .*out of memory"),
+        (
+            "CUDA out of memory. Tried to allocate 2 MiB",
+            "^out of GPU memory at the start: .*prompts of .*out of memory",
+        ),
+        ("NCCL error: remote process exited", ""),
+        ("an illegal memory access was encountered", ""),
     ],
 )
 def test_a_step_that_cannot_be_captured_is_named(
-    why: str, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+    why: str, said: str, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the way out; memory has advice of its own."""
+    """With the way out, also where graphs are only measured; memory has advice of its own, and of what is no fault of
+    graphs there is none."""
     graphs = Graphs(mixed_sizes(3, 16), print, torch.device("cpu"))
 
     def captured(size: StepSize, pool: object) -> object:
         raise RuntimeError(why)
 
     monkeypatch.setattr(graphs, "_captured", captured)
+    monkeypatch.setattr(gpu_memory, "measure", lambda device, run: (300, 0))
     context: Any = SimpleNamespace(log=logging.getLogger("worker"))
-    with pytest.raises(kind, match=said) as error:
-        gpu_start._capture(context, cast(Any, SimpleNamespace(capture=lambda: graphs.capture(None, "prompts"))))
-    assert is_out_of_memory(error.value) == (kind is RuntimeError) and "\n" not in str(error.value)
+    runner: Any = SimpleNamespace(device=torch.device("cpu"), try_graphs=print)
+    runner.own_bytes = lambda free: graphs.own_bytes(None, "prompts", free)
+    runner.capture = lambda: graphs.capture(None, "prompts")
+    with pytest.raises(CaptureError, match=f"^CUDA graphs, prompts of .*16, .*{why[:20]}") as error:
+        gpu_memory.graph_bytes(runner) if measured else gpu_start._capture(context, runner)
+    found = gpu_start.explained(context, error.value, with_weights=True)
+    assert (found is None) == (not said)
+    assert found is None or (re.search(said, str(found)) and "\n" not in str(found))
 
 
 @pytest.mark.parametrize(
@@ -142,8 +163,8 @@ def test_what_graphs_take_themselves(monkeypatch: pytest.MonkeyPatch, taken: lis
         return object()
 
     monkeypatch.setattr(graphs, "_captured", captured)
-    assert graphs.own_bytes(None, lambda: left[0]) == 3 * each and not still
-    assert Graphs[int]([], print, torch.device("cpu")).own_bytes(None, lambda: 5) == 0
+    assert graphs.own_bytes(None, "decoding", lambda: left[0]) == 3 * each and not still
+    assert Graphs[int]([], print, torch.device("cpu")).own_bytes(None, "decoding", lambda: 5) == 0
 
 
 def test_what_capturing_takes_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
