@@ -3,7 +3,7 @@
 slots             which of the frontend's slots are in use, by whom            frontend/requests/slots.py
 renderers         which one has least to do                                    renderers.py
 calls             questions to renderers that need no slot                     rpc.py
-log               what is found again by a key                                 shm/journals/keyed_log.py
+records           what is found again by a key; conversations by themselves    frontend/requests/records.py
 retained          answers among that                                           frontend/requests/retained.py
 orphans           what a dead predecessor has left in its slots                frontend/requests/orphans.py
 adapters          which ones requests may name                                 frontend/administration/adapters.py
@@ -28,14 +28,14 @@ import msgspec
 
 from actorserve.http.dashboard.figures import PageFigures
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.idempotency_keys import Kept, Key
+from actorserve.http.generation.idempotency_keys import Kept, Key, Records
 from actorserve.http.generation.job import Engine, Heard, Job
 from actorserve.http.generation.times import JobTimes
-from actorserve.shm.journals.keyed_log import KeyedLog, OtherLog
 from actorserve.shm.kv_map.pause import PauseWord
 from actorserve.shm.table.stamps import Stamps
 
 from ..accounts.account import Account
+from ..protocol.file_sizes import CONVERSATIONS, KEPT
 from ..protocol.messages import ToFrontend
 from ..protocol.topics.administration import LISTEN
 from ..protocol.topics.calls import Measured
@@ -55,13 +55,12 @@ from .renderers import Renderers
 from .requests.jobs import Jobs, cannot_finish
 from .requests.lengths import post_measured
 from .requests.orphans import OrphanedSlots
+from .requests.records import FrontendRecords
 from .requests.retained import RetainedAnswers
 from .requests.slots import Slots
 from .rpc import Calls
 from .supervisor import SupervisorLink
 from .tools import ToolCalls
-
-LEAST_OF_OTHERS = 256  # bytes: a kept response is longer, and of the keys' records there may be a hundred thousand
 
 
 class FrontendEngine(Engine):
@@ -90,9 +89,9 @@ class FrontendEngine(Engine):
         self.administration = Administration(context, self._calls)
         self.tools = ToolCalls(context, self._calls)
         self.scaling = SupervisorLink(context)
-        self._log = KeyedLog(context.files["recent"], *system.files.recent, own)
-        self._other_logs: dict[int, OtherLog] = {}
-        self._retained = RetainedAnswers(self._log, table, count, context.config.idempotency_window)
+        self._records = FrontendRecords(context, KEPT)
+        self.conversations: Records = FrontendRecords(context, CONVERSATIONS)
+        self._retained = RetainedAnswers(self._records.log, table, count, context.config.idempotency_window)
         self._orphans = OrphanedSlots(context, self.slots, self._retained, self._calls.numbers, reserved)
         client_metrics = ClientMetrics(context)
         self._jobs = Jobs(context, self.slots, self.renderers, self._retained, self._orphans, client_metrics, quotas)
@@ -245,18 +244,13 @@ class FrontendEngine(Engine):
         self._jobs.abort(job)
 
     def put(self, key: bytes, payload: bytes) -> bool:
-        return self._log.put(key, payload)
+        return self._records.put(key, payload)
 
     def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
-        """See Engine; of another frontend what is long."""
-        if frontend is None or frontend == self.index:
-            return self._log.get(key)
-        if frontend not in self._other_logs:
-            self._other_logs[frontend] = self._log.other(frontend, LEAST_OF_OTHERS)
-        return self._other_logs[frontend].get(key)
+        return self._records.get(key, frontend)
 
     def kept_payloads(self) -> list[bytes]:
-        return [payload for key in self._log.keys() if (payload := self._log.get(key))]
+        return self._records.payloads()
 
     # --- looking at the server -----------------------------------------------------------------------------------
 
@@ -278,7 +272,7 @@ class FrontendEngine(Engine):
     def _open_sessions(self) -> int:
         """Without those that nobody has gone on with for too long, or that others had to make room for."""
         now = time.time()
-        for key in [key for key, until in self._sessions.items() if until <= now or key not in self._log]:
+        for key in [key for key, until in self._sessions.items() if until <= now or key not in self._records.log]:
             del self._sessions[key]
         return len(self._sessions)
 

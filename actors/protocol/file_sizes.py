@@ -20,7 +20,9 @@ from .served import ServedModel, embedded_numbers, pooled_numbers
 KV_LISTENER = "kv_listener"  # in Context.files, where other servers fetch KV blocks: it has no size
 MAX_TABLES = 2  # block tables of windows take no more blocks than the one of all tokens
 JOURNALED = 1024  # connections, the lowest numbers first
-RECENT_BYTES = 16 << 20  # of a frontend's keys
+RECENT_BYTES = 16 << 20  # of each of a frontend's logs
+KEPT, CONVERSATIONS = range(2)  # which these are: of all that is found again by keys, and of conversations alone
+LOGS = 2
 BODY_PICTURES = 2  # of the longest that a body has room for, in base64 as well
 FORM_FIELDS = 128 << 10  # bytes of a form beside its sound
 MOST_INBOX = 8  # of the longest bodies, whose pictures wait for a media actor, of each frontend
@@ -116,4 +118,4 @@ class FileSizes:
     @property
     def recent(self) -> tuple[int, int]:
         """(regions, bytes of each): what frontends must find again by keys."""
-        return self.config.frontends, RECENT_BYTES
+        return LOGS * self.config.frontends, RECENT_BYTES

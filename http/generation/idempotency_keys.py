@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -32,6 +33,16 @@ class Background(msgspec.Struct, frozen=True, array_like=True, tag="background")
     created: int
     account: str = ""  # the name of whose key asked for it, where that is one of --key-file
     request_id: str = ""
+
+
+class Records(Protocol):
+    """Those of a frontend, each of one key. What is old is forgotten where newer ones need its room."""
+
+    def put(self, key: bytes, payload: bytes) -> bool:
+        """Keep some bytes by a key, as long as there is room for them; False if they are too many."""
+
+    def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
+        """What was put; `frontend`: by which, if not by this one. Of others' only what is as long as a response is."""
 
 
 @dataclass(frozen=True)

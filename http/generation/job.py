@@ -26,7 +26,7 @@ from ..errors import ApiError, bad_request, overloaded
 from ..output.events import OutputParser
 from .choice import Choice, PlainText
 from .fields.sampling import with_own_seeds
-from .idempotency_keys import Kept, Key
+from .idempotency_keys import Kept, Key, Records
 from .times import JobTimes
 
 log = logging.getLogger("http")
@@ -244,12 +244,13 @@ class Heard(msgspec.Struct, frozen=True):
     times: list[float] = []  # seconds, where each token of the text ends
 
 
-class Engine(Protocol):
+class Engine(Records, Protocol):
     """What requests need of the frontend actor."""
 
     index: int  # of this frontend
     frontends: int
     alone: bool  # no connection can be given to another one
+    conversations: Records  # which are written anew with each change, and leave room for all else
 
     def of_model(self, model: int) -> Engine:
         """The same, for requests to another of the server's models."""
@@ -285,12 +286,6 @@ class Engine(Protocol):
 
     def abort(self, job: Job, key: Key) -> None:
         """This answer is kept no more, and cancelled."""
-
-    def put(self, key: bytes, payload: bytes) -> bool:
-        """Keep some bytes by a key, as long as there is room for them; False if they are too many."""
-
-    def get(self, key: bytes, frontend: int | None = None) -> bytes | None:
-        """What was put; `frontend`: by which, if not by this one. Of others' only what is as long as a response is."""
 
     def kept_payloads(self) -> list[bytes]:
         """All that was put and is not forgotten."""

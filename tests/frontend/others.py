@@ -36,8 +36,9 @@ PARAMS = msgspec.msgpack.encode(Generation(Sampling(1)))
 class Others:
     """All actors but the frontend, which is made anew for each of its lives."""
 
-    def __init__(self, renderers: int = 1) -> None:
-        self.memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=renderers), MODEL))
+    def __init__(self, renderers: int = 1, frontends: int = 1) -> None:
+        config = Config(max_num_seqs=2, max_num_queued_reqs=2, renderers=renderers, frontends=frontends)
+        self.memory = Memory(System(config, MODEL))
         self.names = [actor.name for actor in self.memory.system.actors if actor.kind != "frontend"]
         self.contexts = {name: self.born(name) for name in self.names}
         self.table = self.contexts["scheduler"].table

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from actorserve.actors.frontend import rpc
+from actorserve.actors.frontend.engine import FrontendEngine
 from actorserve.actors.frontend.requests import jobs
+from actorserve.actors.protocol.file_sizes import RECENT_BYTES
 from actorserve.actors.protocol.messages import Cancel, Delta, Failed, Finish, Render, Rendered
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.protocol.topics.administration import PrefixCacheReset, ResetPrefixCache
@@ -17,6 +19,7 @@ from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized, Syn
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
+from actorserve.shm.journals.keyed_log import KEY_BYTES
 from actorserve.shm.table.table import slot_of
 
 from .others import PARAMS, Others, end, job, text_of
@@ -108,6 +111,28 @@ async def test_prompts_without_a_seed_have_seeds_of_their_own(others: Others) ->
     others.engine.submit(asked)
     written = [msgspec.msgpack.decode(others.table.params(ref), type=Generation) for ref in asked.refs]
     assert [one.sampling.seed for one in written] == [1, 2, 3]
+
+
+def test_what_is_kept_outlives_any_number_of_conversations(others: Others) -> None:
+    """These are written anew with each change."""
+    engine = others.engine
+    assert engine.put(b"k" * KEY_BYTES, b"kept")
+    for number in range(2 * RECENT_BYTES >> 20):
+        assert engine.conversations.put(bytes([number]) * KEY_BYTES, bytes(1 << 20))
+    assert engine.get(b"k" * KEY_BYTES) == b"kept" and engine.kept_payloads() == [b"kept"]
+    assert engine.conversations.get(bytes(KEY_BYTES)) is None and engine.get(bytes([number]) * KEY_BYTES) is None
+    assert engine.conversations.get(bytes([number]) * KEY_BYTES) == bytes(1 << 20)
+
+
+async def test_others_read_conversations_where_they_are_kept() -> None:
+    others = Others(frontends=2)
+    second = FrontendEngine(others.born("frontend-1"))
+    key, text = b"k" * KEY_BYTES, b"said".ljust(1000)
+    others.engine.conversations.put(key, text)
+    others.engine.put(key, text[::-1])
+    assert second.conversations.get(key, 0) == text and second.get(key, 0) == text[::-1]
+    assert second.conversations.get(key) is None and second.get(key) is None
+    others.memory.close()
 
 
 async def test_prompts_go_where_least_is_to_be_done() -> None:

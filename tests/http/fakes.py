@@ -15,7 +15,7 @@ from actorserve.actors.protocol.topics.io_processors import PooledPrompt
 from actorserve.actors.protocol.topics.prompts import Prompt
 from actorserve.http.dashboard.figures import PageEngine, PageFigures
 from actorserve.http.errors import ApiError
-from actorserve.http.generation.idempotency_keys import Kept, Key
+from actorserve.http.generation.idempotency_keys import Kept, Key, Records
 from actorserve.http.generation.job import Heard, Job
 from actorserve.http.generation.times import JobTimes
 from actorserve.http.loads import EngineLoad
@@ -99,6 +99,7 @@ class FakeEngine:
         self.index, self.frontends, self.alone = 0, 1, False
         self.payloads: dict[bytes, bytes] = {}
         self.others_payloads: dict[int, dict[bytes, bytes]] = {}  # of other frontends
+        self.conversations: Records = self
         self.open_sessions: dict[bytes, float] = {}
         self.pauses: list[tuple[str, bool]] = []
         self.others: dict[int, FakeEngine] = {}  # of further models

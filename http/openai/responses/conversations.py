@@ -1,8 +1,9 @@
 """Conversations that are kept: found by their ids, made longer by what clients add and what their responses say.
 
 One is a record of the frontend that its id names, as responses are, and that one alone writes it; others read it. It is
-written anew with each change, so that all of it is there or nothing, and what is used is forgotten last. What a
-response adds has ids that follow from the response's: a successor that ends it again adds nothing twice.
+written anew with each change, so that all of it is there or nothing, and what is used is forgotten last; in a log of
+conversations alone, as all these changes take the room of what is old. What a response adds has ids that follow from
+the response's: a successor that ends it again adds nothing twice.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class ConversationStore:
     """One frontend's."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self._records = engine, engine.conversations
 
     def owner(self, name: str, field: str = "conversation_id") -> int:
         """The frontend that keeps the conversation of this id; 404 for what is no id of ours."""
@@ -95,7 +96,7 @@ class ConversationStore:
 
     def get(self, name: str, client: str, field: str = "conversation_id") -> StoredConversation:
         """404 if it is not kept (any more), or another client's."""
-        data = self._engine.get(_key(name), self.owner(name, field))
+        data = self._records.get(_key(name), self.owner(name, field))
         found = msgspec.json.decode(data, type=StoredConversation) if data else None
         if found is None or found.client != client:
             raise _not_found(name, field)
@@ -112,13 +113,13 @@ class ConversationStore:
 
     def put(self, stored: StoredConversation, field: str = "items") -> None:
         """413 if it is longer than before, and than requests may make it."""
-        before = self._engine.get(_key(stored.id)) or b""
+        before = self._records.get(_key(stored.id)) or b""
         _check_size(stored, field, len(before))
-        self._engine.put(_key(stored.id), stored.encode())
+        self._records.put(_key(stored.id), stored.encode())
 
     def delete(self, name: str) -> None:
         """It is not found any more; responses that it belongs to are."""
-        self._engine.put(_key(name), b"")
+        self._records.put(_key(name), b"")
 
     def check_room(self, name: str, body: ResponsesRequest, client: str) -> None:
         """413 where what this response would add has no room."""
@@ -135,7 +136,7 @@ class ConversationStore:
             return
         key = stored.id.removeprefix("resp_")
         longer = found.with_items([*stored.input, *stored.response["output"]], key)
-        if not self._engine.put(_key(name), longer.encode()):
+        if not self._records.put(_key(name), longer.encode()):
             log.error("%s is not in its conversation: it would be too long to be kept", stored.id)
 
 
