@@ -225,7 +225,7 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
 
 def _memory_on_gpu(config: Config, model: ModelInfo, shape: Architecture, dtype: torch.dtype, weights: int) -> Facts:
     """`weights`: their bytes."""
-    from .gpu.memory import blocks_in, check_given_bytes, device_memory, kv_kind, plan_memory, room_for_blocks
+    from .gpu.memory import RESERVE, blocks_in, check_given_bytes, device_memory, kv_kind, plan_memory, room_for_blocks
 
     kind, length = kv_kind(config, dtype, torch.device("cuda", 0)), model.max_model_len
     plan = plan_memory(config, shape, length, kind)
@@ -239,7 +239,9 @@ def _memory_on_gpu(config: Config, model: ModelInfo, shape: Architecture, dtype:
     }
     room = room_for_blocks(config, total, total - free + weights, 0)
     blocks = blocks_in(config, plan, length, room)
-    check_given_bytes(config, plan, blocks, free - weights)
+    # What others have of the device now may be that of a server which this one is to replace.
+    if words := check_given_bytes(config, plan, blocks, total - weights, free - weights - RESERVE):
+        log.warning("%s", words)
     _warn_unused_memory(config, model, blocks, plan)
     yield {"sequence_blocks": plan.sequence_blocks, "kv_tokens": plan.tokens(config, length, blocks)}
     yield {"blocks": blocks, "kv_bytes": blocks * plan.block_bytes, "estimated": True}

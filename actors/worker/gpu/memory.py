@@ -192,14 +192,21 @@ def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int
     return min(room // size, config.max_num_seqs * sequence)
 
 
-def check_given_bytes(config: Config, plan: KVMemory, blocks: int, free: int) -> None:
-    """ConfigError if --kv-cache-memory-bytes asks for more than is left beside weights and steps."""
-    taken, room = blocks * plan.block_bytes, max(0, free - RESERVE)
-    if config.kv_cache_memory_bytes is not None and taken > room:
+def check_given_bytes(config: Config, plan: KVMemory, blocks: int, left: int, sure: int) -> str:
+    """What to say where --kv-cache-memory-bytes asks for more than is `sure` to be free beside weights and steps;
+    ConfigError beyond what may be `left`."""
+    taken = blocks * plan.block_bytes
+    if config.kv_cache_memory_bytes is None or taken <= sure:
+        return ""
+    if taken > left:
         raise ConfigError(
-            f"--kv-cache-memory-bytes: {taken:,} bytes are more than the {room:,} that weights and steps leave of the "
-            "GPU's memory; give less, or leave the option out"
+            f"--kv-cache-memory-bytes: {taken:,} bytes are more than the {max(0, left):,} that weights and steps leave "
+            "of the GPU's memory; give less, or leave the option out"
         )
+    return (
+        f"--kv-cache-memory-bytes: {taken:,} bytes are more than the {max(0, sure):,} that are sure to be free beside "
+        "weights and steps; give less where the GPU's memory does not suffice"
+    )
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -62,6 +62,8 @@ from .layers.varied_layers import make_model
 from .lora.sites import GpuLoraSites
 from .lora.start import make_sites, start_adapters
 from .memory import (
+    OF_CAPTURE,
+    RESERVE,
     await_freed_memory,
     blocks_in,
     check_given_bytes,
@@ -325,7 +327,9 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     total = device_memory(model.device)[1]
     room = room_for_blocks(config, total, used, peak + graphs)
     blocks = blocks_in(config, plan, length, room)
-    check_given_bytes(config, plan, blocks, total - used - peak - graphs)
+    left = total - used - peak - graphs
+    if words := check_given_bytes(config, plan, blocks, left + (OF_CAPTURE if graphs else 0), left - RESERVE):
+        context.log.warning("%s", words)
     if group is not None:
         blocks = group.minimum(blocks)
     layers = model.shape.layers * pool_bytes(model.shape, blocks, config.block_size, kind)

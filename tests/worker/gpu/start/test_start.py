@@ -22,6 +22,7 @@ from actorserve.actors.model.checks import device as checked
 from actorserve.actors.model.rope import Rope
 from actorserve.actors.model.shapes import MoeShape
 from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.worker import inspection
 from actorserve.actors.worker.gpu import compilations
 from actorserve.actors.worker.gpu import memory as gpu_memory
 from actorserve.actors.worker.gpu import start as gpu_start
@@ -205,10 +206,31 @@ def test_kv_memory_is_what_is_left() -> None:
         blocks_in(own, plan, 1024, 31 * size)
     large = make_config({"kv_cache_memory_bytes": 8 * GIB, "block_size": 32, "max_num_seqs": 4})
     asked = blocks_in(large, plan, 1024, 8 * GIB)
-    check_given_bytes(large, plan, asked, 4 * 32 * size + RESERVE)
-    check_given_bytes(config, plan, asked, 0)
+    taken = 4 * 32 * size
+    assert not check_given_bytes(large, plan, asked, taken, taken) and not check_given_bytes(config, plan, asked, 0, 0)
+    words = check_given_bytes(large, plan, asked, taken, 1000)
+    assert words.startswith(f"--kv-cache-memory-bytes: {taken:,} bytes are more than the 1,000 that are sure")
     with pytest.raises(ConfigError, match=r"^--kv-cache-memory-bytes: .* more than the 1,000 that weights and steps"):
-        check_given_bytes(large, plan, asked, 1000 + RESERVE)
+        check_given_bytes(large, plan, asked, 1000, 900)
+
+
+@pytest.mark.parametrize(("free", "total", "said"), [(7, 8, None), (0, 8, "warned"), (5, 5, "refused")])
+def test_what_is_checked_beside_a_server_that_runs(
+    free: int, total: int, said: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has memory that will be free when its successor starts."""
+    size = kv_block_bytes(SHAPE, 32, torch.bfloat16)
+    config = make_config({"kv_cache_memory_bytes": 4 * GIB, "block_size": 32, "max_num_seqs": 256})
+    model: Any = SimpleNamespace(max_model_len=1 << 20)
+    monkeypatch.setattr(gpu_memory, "device_memory", lambda device: (free * GIB, total * GIB))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    facts = inspection._memory_on_gpu(config, model, SHAPE, torch.bfloat16, 2 * GIB)
+    if said == "refused":
+        with pytest.raises(ConfigError, match=f"^--kv-cache-memory-bytes: .* the {3 * GIB:,} that weights and steps"):
+            list(facts)
+        return
+    assert list(facts)[-1]["blocks"] == 4 * GIB // size
+    assert ("--kv-cache-memory-bytes" in caplog.text) == (said == "warned")
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, E4M3])
