@@ -317,7 +317,7 @@ def unused_memory(config: Config, max_length: int, blocks: int, plan: KVMemory) 
 def without_effect(config: Config, on_gpu: bool) -> list[str]:
     """What to say of options that were set and change nothing on this device."""
     device, other = ("a GPU", "a CPU") if on_gpu else ("a CPU", "a GPU")
-    names = ["kv_cache_memory_fraction", "threads", "kv_offload"] if on_gpu else list(GPU_OPTIONS)
+    names = ["kv_cache_memory_fraction", "kv_offload"] if on_gpu else list(GPU_OPTIONS)
     said = [f"{flag(name)}: it has no effect on {device}, only on {other}" for name in names if _differs(name, config)]
     share = "gpu_memory_utilization" if on_gpu else "kv_cache_memory_fraction"
     if config.kv_cache_memory_bytes is not None and _differs(share, config):

@@ -55,7 +55,7 @@ class WorkerOptions(ParallelOptions, frozen=True, kw_only=True):
         Positive | None,
         Meta(
             description="the worker's compute threads on a CPU; auto, or left out, is as many as a short trial finds "
-            "useful for a large model, and all cores but one for a small one"
+            "useful for a large model, and all cores but one for a small one; on a GPU those that put weights in order"
         ),
     ] = None
     logits_processors: Annotated[
