@@ -6,12 +6,15 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 import actorserve
 from actorserve import LLM, ConfigError, SamplingParams, StructuredOutputsParams
 from actorserve.actors.llm.settings import make_settings, read_options
+from actorserve.actors.model.checks import device
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
 
@@ -86,6 +89,17 @@ def test_options_may_be_none_or_of_torch() -> None:
     kwargs = read_options("", {"default_chat_template_kwargs": {"enable_thinking": False}})
     model = resolve_model(make_config({"device": "cpu"}))
     assert make_settings(kwargs, model).template_kwargs == {"enable_thinking": False}
+
+
+def test_watermarks_are_for_what_a_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As encoders with decoders are beside a GPU, too."""
+    config = make_config({"device": "auto"})
+    model = resolve_model(config)
+    encoder = EncoderSpec(longest=8, decoder_longest=8, start=[1], filler=0)
+    both = model, msgspec.structs.replace(model, encoder=encoder)
+    for there, made in ((False, [True, True]), (True, [False, True])):
+        monkeypatch.setattr(device, "may_have_gpu", lambda there=there: there)
+        assert [make_settings(config, one).watermarks for one in both] == made
 
 
 def test_the_package_itself_is_light() -> None:

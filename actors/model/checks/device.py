@@ -10,6 +10,7 @@ from ...options.objects.speculative import (
     SuffixOptions,
     read_speculative,
 )
+from ..info import ModelInfo
 from ..memory.kv import GPU_KV_TYPES
 from ..memory.machine import may_have_gpu
 from ..quantization import METHODS, NONE
@@ -64,3 +65,8 @@ def check_gpu(config: Config) -> bool:
     if config.device == "cuda" and not there:
         raise ConfigError("--device cuda: there is no GPU here that may be used (no driver, or CUDA_VISIBLE_DEVICES)")
     return config.device != "cpu" and there
+
+
+def may_use_gpu(config: Config, model: ModelInfo) -> bool:
+    """The same for a model: an encoder with a decoder is computed on the CPU wherever it is."""
+    return model.encoder is None and check_gpu(config)
