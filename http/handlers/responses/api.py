@@ -74,7 +74,7 @@ class ResponsesApi:
         if keeps:
             await self.generator.give_to(request, keeper)
         begun_before = await self._give_to_conversation(request, raw, body, bool(servers))
-        body = resolved(body, self.keeping, request[CLIENT])
+        body = self._resolved(body, request[CLIENT], begun_before)
         await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
@@ -120,6 +120,15 @@ class ResponsesApi:
             conversations.check_room(name, body, request[CLIENT])
         return begun
 
+    def _resolved(self, body: ResponsesRequest, client: str, begun: bool = False) -> ResponsesRequest:
+        """With the items that it names. `begun`: see ConversationStore.said."""
+
+        def said() -> list[Object]:
+            name = body.conversation_id
+            return [] if name is None else self.keeping.conversations.said(name, client, begun)
+
+        return resolved(body, self.keeping, client, said)
+
     async def _with_tools(
         self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], earlier: list[Object]
     ) -> web.StreamResponse:
@@ -139,7 +148,7 @@ class ResponsesApi:
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
-        body = resolved(read(ResponsesRequest, raw), self.keeping, request[CLIENT])
+        body = self._resolved(read(ResponsesRequest, raw), request[CLIENT])
         await self.generator.want_adapter(request, body.model)
         chat, asked = self.requests.ask(body, request[REQUEST_ID], request[CLIENT])
         check_model_of(request.get(ACCOUNT), check_model(chat.model, *self.settings.names))
@@ -151,7 +160,7 @@ class ResponsesApi:
 
     def chat_to_render(self, request: web.Request, raw: bytes) -> ChatRequest:
         """The chat request whose prompt a response's is."""
-        body = resolved(read(ResponsesRequest, raw), self.keeping, request[CLIENT])
+        body = self._resolved(read(ResponsesRequest, raw), request[CLIENT])
         if servers := mcp_servers(body, self.settings):
             raise bad_request(f"{servers[0].path}: tools of MCP servers cannot be rendered.", servers[0].path)
         return self.requests.ask(body, name_request(request, body.request_id), request[CLIENT])[0]
@@ -208,7 +217,7 @@ class ResponsesApi:
 
     def _background_again(self, left: Background, client: str) -> RunningResponse:
         """What a predecessor had begun, from its request."""
-        body = resolved(read(ResponsesRequest, left.raw), self.keeping, client)
+        body = self._resolved(read(ResponsesRequest, left.raw), client, True)
         servers = mcp_servers(body, self.settings)
         key = response_id(self.engine.index, left.seed, left.created)
         earlier = without_own(self.requests.earlier(body, client, begun=True), key)

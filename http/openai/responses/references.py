@@ -1,8 +1,10 @@
-"""Items of the input that are named by their ids alone: those of responses that are kept stand in their place."""
+"""Items of the input that are named by their ids alone: those of its conversation, or of responses that are kept, stand
+in their place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Protocol
 
@@ -22,8 +24,11 @@ class Finder(Protocol):
         """The response of this id, if it is this client's."""
 
 
-def resolved(request: ResponsesRequest, kept: Finder, client: str) -> ResponsesRequest:
-    """The request with the items themselves. ApiError where one is not kept, or is named twice.
+def resolved(
+    request: ResponsesRequest, kept: Finder, client: str, conversation: Callable[[], Iterable[Object]] = tuple
+) -> ResponsesRequest:
+    """The request with the items themselves. ApiError where one is not kept, or is named twice. `conversation`: the
+    items that the request goes on from.
 
     An item is taken once, so that a body of names is never made longer than all that is kept.
     """
@@ -36,11 +41,12 @@ def resolved(request: ResponsesRequest, kept: Finder, client: str) -> ResponsesR
         stored = kept.find(response, client)
         return {} if stored is None else {item["id"]: item for item in (*stored.input, *stored.response["output"])}
 
+    there = {item["id"]: item for item in conversation()}
     taken: set[str] = set()
     items: list[Object] = []
     for index, item in enumerate(_items(request)):
         if _is_reference(item):
-            item = _found(item.get("id"), f"input[{index}].id", items_of)
+            item = _found(item.get("id"), f"input[{index}].id", there, items_of)
             if item["id"] in taken:
                 raise bad_request(f"input[{index}].id: the item {item['id']!r} is named twice.", f"input[{index}].id")
             taken.add(item["id"])
@@ -64,11 +70,12 @@ def _response_of(name: object) -> str | None:
     return f"resp_{rest[:KEY_LENGTH]}" if len(rest) > KEY_LENGTH else None
 
 
-def _found(name: object, path: str, items_of: Callable[[str], dict[str, Object]]) -> Object:
+def _found(name: object, path: str, there: dict[str, Object], items_of: Callable[[str], dict[str, Object]]) -> Object:
     if not isinstance(name, str):
         raise bad_request(f"{path} must be the id of an item.", path)
-    response = _response_of(name)
-    item = None if response is None else items_of(response).get(name)
+    item, response = there.get(name), _response_of(name)
+    if item is None and response is not None:
+        item = items_of(response).get(name)
     if item is None:
         kept = "Items are kept as long as their response is, and not where `store` was false."
         raise ApiError(404, f"{path}: item with id {name[:64]!r} not found. {kept}", path, "not_found")

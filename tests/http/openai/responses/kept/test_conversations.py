@@ -208,6 +208,18 @@ async def test_an_item_whose_id_another_has(served: Served) -> None:
     assert await texts(served, path) == [("user", "hello"), ("user", "bye"), ("assistant", "yes")]
 
 
+async def test_an_item_of_it_is_found_by_its_id(served: Served) -> None:
+    mine = {"type": "message", "id": "m1", **HELLO}
+    path = await made(served, items=[mine])
+    reference = {"type": "item_reference", "id": "m1"}
+    assert (await respond(served, path, [reference, {"role": "user", "content": "and?"}])).status == 200
+    assert [text for _, text in await texts(served, path)] == ["hello", "and?", "yes"]
+    for name in (None, path.rpartition("/")[2]):
+        body = {"input": [reference], "conversation": name}
+        answer = await served.ask("POST", "/v1/responses/input_tokens", body)
+        assert answer.status == (404 if name is None else 200)
+
+
 async def test_a_conversation_that_is_too_long_may_be_made_shorter(longest: Served) -> None:
     path = await made(longest, items=[{"role": "user", "content": "a" * (MOST - 1000), "id": "mine"}])
     assert (await respond(longest, path, text="b" * 1000)).status == 200
