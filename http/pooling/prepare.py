@@ -180,8 +180,10 @@ def of_task(body: PoolingRequest, spec: PoolingSpec) -> Pooling:
     check_task(spec, task, "task")
     if task in (EMBED, TOKEN_EMBED):
         return embedding(body, spec, task)
-    if body.dimensions is not None:
-        raise bad_request(f"dimensions: {task} has a number for each label.", "dimensions")
+    for field in ("dimensions", "output_dimension"):
+        if getattr(body, field) is not None:
+            raise bad_request(f"{field}: {task} has a number for each label.", field)
+    _check_dtype(body)
     return classification(body, spec, task)
 
 

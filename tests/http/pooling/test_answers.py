@@ -16,7 +16,7 @@ from actorserve.http.generation.job import Job
 from actorserve.http.openapi import pooling as said
 from actorserve.http.output.answer import Answer
 from actorserve.http.pooling import answers
-from actorserve.http.pooling.prepare import embedding
+from actorserve.http.pooling.prepare import embedding, of_task
 from actorserve.http.pooling.schemas import EmbeddingRequest, PoolingRequest
 
 ANSWER = Answer("tiny", False, 7, 1_700_000_000)
@@ -82,6 +82,14 @@ def test_a_vectors_length_by_either_name() -> None:
 def test_bits_are_of_embeddings_alone() -> None:
     with pytest.raises(ApiError, match="output_dtype"):
         embedding(PoolingRequest(output_dtype="binary"), EMBEDS)
+
+
+@pytest.mark.parametrize("fields", [{"dimensions": 2}, {"output_dimension": 2}, {"output_dtype": "binary"}])
+def test_labels_have_neither_a_length_nor_bits(fields: dict[str, Any]) -> None:
+    (param,) = fields
+    with pytest.raises(ApiError) as raised:
+        of_task(PoolingRequest(**fields), CLASSIFIES)
+    assert (raised.value.status, raised.value.param) == (400, param)
 
 
 async def test_a_row_for_each_token() -> None:
