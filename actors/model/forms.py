@@ -53,7 +53,8 @@ def as_read(config: Config, folder: Path) -> Path:
     if not (folder / "config.json").exists():
         return folder
     before = read_json(folder / "config.json")
-    elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder)) | _type_of_weights(config, folder, before)
+    elsewhere = told_elsewhere(folder, before, partial(tensor_names, folder))
+    elsewhere |= _type_of_weights(config, folder, before, changes)
     if not changes and not elsewhere:
         return folder
     sources = {"of": str(folder), "config": file_state(folder / "config.json"), "changes": [elsewhere, changes]}
@@ -61,9 +62,11 @@ def as_read(config: Config, folder: Path) -> Path:
     return linked_folder("overridden", [folder], sources, lambda: {"config.json": overridden(whole, changes)})
 
 
-def _type_of_weights(config: Config, folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
-    """`dtype` of a config.json that says none, as gpt-oss' does: that of the weights, as transformers has it."""
-    parts = [part for part in (values, values.get("text_config")) if isinstance(part, dict)]
+def _type_of_weights(config: Config, folder: Path, *values: Mapping[str, Any]) -> dict[str, str]:
+    """`dtype` of a config.json that says none, as gpt-oss' does: that of the weights, as transformers has it. `values`:
+    its own, and what they are changed to.
+    """
+    parts = [part for one in values for part in (one, one.get("text_config")) if isinstance(part, dict)]
     if config.load_format == "dummy" or any(part.get(name) for part in parts for name in ("dtype", "torch_dtype")):
         return {}
     found = float_type(files_there(folder))

@@ -64,4 +64,5 @@ def test_weights_that_are_not_there_say_no_type(folder: Path) -> None:
 
 def test_overrides_win_over_the_weights_type(folder: Path) -> None:
     change(folder)
-    assert stored_dtype(folder, hf_overrides={"dtype": "bfloat16"}) == "bfloat16"
+    for name in ("dtype", "torch_dtype"):
+        assert stored_dtype(folder, hf_overrides={name: "bfloat16"}) == "bfloat16"
