@@ -13,6 +13,7 @@ import msgspec
 from aiohttp import web
 
 from ..accounts import check_model_of
+from ..errors import bad_request
 from ..generation.choice import Choice
 from ..generation.fields.decoding import check_model
 from ..generation.idempotency import StreamProgress
@@ -72,6 +73,9 @@ class SpeechApi:
         if len(body.file) > self._settings.max_audio_bytes:
             raise form.too_long(self._settings.max_audio_bytes)
         if is_mistrals(request.headers.get("User-Agent", "")) and body.timestamp_granularities:
+            if body.stream:
+                text = "timestamp_granularities: a stream has no times; they are told with the whole text."
+                raise bad_request(text, "timestamp_granularities")
             body = msgspec.structs.replace(body, response_format="verbose_json")  # of which it reads segments
         check(body, spec, task)
         with self._sounds.hold(len(body.file)):

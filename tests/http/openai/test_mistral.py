@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
 from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
@@ -171,6 +172,18 @@ async def test_its_stream_is_that_of_a_chat(served: Served) -> None:
 async def test_of_it_what_cannot_be_is_refused_by_its_name(served: Served, fields: dict[str, Any], param: str) -> None:
     answer = await served.ask("POST", FIM, {"prompt": "a", **fields})
     assert (answer.status, answer.error["param"]) == (400, param), answer.body
+
+
+async def test_times_of_a_streamed_transcript_are_refused_by_their_name() -> None:
+    speech = SpeechSpec(languages={}, tasks={}, end=1, no_timestamps=2, mels=1, frames=2)
+    hears = EncoderSpec(longest=8, decoder_longest=8, start=[1], filler=0, speech=speech)
+    fields = {"file": "a", "stream": "true", "timestamp_granularities": "segment"}
+    parts = [f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{fields[name]}\r\n' for name in fields]
+    async with serving(encoder=hears) as served:
+        about = {"User_Agent": AGENTS[0], "Content_Type": "multipart/form-data; boundary=x"}
+        body = f"{''.join(parts)}--x--\r\n".encode()
+        answer = await served.ask("POST", "/v1/audio/transcriptions", body, **about)
+    assert (answer.status, answer.error["param"]) == (400, "timestamp_granularities")
 
 
 async def test_mistrals_clients_are_told_what_a_model_can() -> None:
