@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -336,7 +335,9 @@ def test_memory_that_is_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a driver, which there may be."""
+    monkeypatch.setattr(checked, "may_have_gpu", lambda: False)
     assert not uses_gpu(make_config({})) and not uses_gpu(make_config({"device": "cpu"}))
     with pytest.raises(ConfigError, match="--device cuda"):
         uses_gpu(make_config({"device": "cuda"}))
