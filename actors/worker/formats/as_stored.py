@@ -117,7 +117,7 @@ def _affine(read: Callable[[Any, dict[str, Tensor], int, int], Affine]) -> Reade
         kind = "bits4" if getattr(form, "bits", 4) <= 4 else "bits8"
         same = bool((zeros == zeros[0, 0]).all())
         own = None if same else zeros.to(torch.uint8)
-        return Parts(kind, numbers.to(torch.uint8), short(scales), group, own, int(zeros[0, 0]) if same else 0)
+        return Parts(kind, numbers, short(scales), group, own, int(zeros[0, 0]) if same else 0)
 
     return parts
 
@@ -138,7 +138,7 @@ def _scaled(form: ScaledWeight, stored: dict[str, Tensor], rows: int, columns: i
 
 def _float4(form: Float4Weight, stored: dict[str, Tensor], rows: int, columns: int) -> Parts | None:
     """A scale of all groups' scales is one of rows."""
-    numbers = halves(stored[form.weight], low_first=True)[:, :columns].to(torch.uint8)
+    numbers = halves(stored[form.weight], low_first=True)[:, :columns]
     scales, factors = short(scale_numbers(stored["weight_scale"])), None
     if form.whole is not None:
         whole = stored[form.whole].float().view(1)

@@ -60,7 +60,8 @@ def bitsandbytes(form: BnbWeight, stored: Tensors, rows: int, columns: int) -> T
             raise ConfigError(f"its {name} says nested_offset = {offset!r}; a number is needed")
         spread_out = outer.repeat_interleave(width)[: len(scale)]
         scale = stored["weight.nested_quant_map"][scale.int()].mul_(spread_out).add_(offset)
-    numbers = stored["weight.quant_map"][halves(stored["weight"].reshape(1, -1).view(torch.uint8), low_first=False)]
+    indices = halves(stored["weight"].reshape(1, -1).view(torch.uint8), low_first=False)
+    numbers = stored["weight.quant_map"][indices.int()]
     numbers = numbers[:, : rows * columns]
     return numbers.mul_(scale.repeat_interleave(block)[: rows * columns]).view(rows, columns)
 
@@ -89,6 +90,6 @@ def _count(name: str, scales: Tensor, wanted: int) -> None:
 
 
 def halves(packed: Tensor, low_first: bool) -> Tensor:
-    """The numbers of 4 bits in bytes [rows, bytes], as indices."""
-    low, high = (packed & 15).int(), (packed >> 4).int()
+    """The numbers of 4 bits in bytes [rows, bytes], uint8."""
+    low, high = packed & 15, packed >> 4
     return torch.stack([low, high] if low_first else [high, low], 2).flatten(1)

@@ -100,7 +100,7 @@ def _of_groups(parts: Affine) -> Grouped | None:
     pairs = torch.stack([scales, scales * zeros], 2)
     if not is_finite(pairs):
         return None
-    return Grouped(numbers.to(torch.uint8), (_filled(pairs, width),), Scales.FLOAT_PAIRS, width)
+    return Grouped(numbers, (_filled(pairs, width),), Scales.FLOAT_PAIRS, width)
 
 
 def _filled(scales: Tensor, group: int) -> Tensor:

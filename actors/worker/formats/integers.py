@@ -13,14 +13,14 @@ from ...model.formats.stored import WHOLE, WORD, AffineWeight, AwqWeight, GptqWe
 
 Tensors = Mapping[str, Tensor]  # by what comes after the layer's name
 BIAS = 127  # of exponents of 8 bits
-AT_ONCE = 1 << 20  # numbers that are unpacked in one step, where they need more than their words
+AT_ONCE = 1 << 20  # numbers that are unpacked in one step
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # where the numbers 0 to 7 lie in a word
 
 
 class Affine(NamedTuple):
     """w = (number - zero) · scale."""
 
-    numbers: Tensor  # [rows, columns]
+    numbers: Tensor  # [rows, columns], uint8
     scales: Tensor  # [rows, groups], as the zero points
     zeros: Tensor
     group: int
@@ -30,7 +30,7 @@ class Affine(NamedTuple):
 def packed_parts(form: PackedWeight, stored: Tensors, rows: int, columns: int) -> Affine:
     """Numbers are stored without sign, half their range more than they are, and so are zero points."""
     half = 1 << (form.bits - 1)
-    numbers = unpacked(stored["weight_packed"], form.bits)[:, :columns].float()
+    numbers = unpacked(stored["weight_packed"], form.bits)[:, :columns]
     scales = stored["weight_scale"].view(rows, -1)
     if form.symmetric:
         zeros = scales.new_full((1, scales.shape[1]), half, dtype=torch.float32).expand(scales.shape)
@@ -41,19 +41,15 @@ def packed_parts(form: PackedWeight, stored: Tensors, rows: int, columns: int) -
 
 def gptq_parts(form: GptqWeight, stored: Tensors, rows: int, columns: int) -> Affine:
     """A zero point that is stored one less wraps around: all bits set are 0."""
-    numbers = unpacked(stored["qweight"].t().contiguous(), form.bits)[:, :columns].float()
+    numbers = unpacked(stored["qweight"].t().contiguous(), form.bits)[:, :columns]
     zeros = unpacked(stored["qzeros"], form.bits)[:, :rows].add_(form.zero_less).bitwise_and_((1 << form.bits) - 1)
     return Affine(numbers, stored["scales"].t(), zeros.t().float(), form.group, stored.get("g_idx"))
 
 
 def awq_parts(form: AwqWeight, stored: Tensors, rows: int, columns: int) -> Affine:
     """In each word of 8 numbers, they are shuffled."""
-    order = torch.tensor(AWQ_ORDER).to(stored["qweight"].device)
-    numbers, zeros = (
-        unpacked(stored[name], 4).unflatten(1, (-1, 8)).index_select(2, order).flatten(1)[:, :rows].t().float()
-        for name in ("qweight", "qzeros")
-    )
-    return Affine(numbers, stored["scales"].t(), zeros, form.group, None)
+    numbers, zeros = (unpacked(stored[name], 4, AWQ_ORDER)[:, :rows].t() for name in ("qweight", "qzeros"))
+    return Affine(numbers, stored["scales"].t(), zeros.float(), form.group, None)
 
 
 def packed(form: PackedWeight, stored: Tensors, rows: int, columns: int) -> Tensor:
@@ -108,9 +104,9 @@ def affine(numbers: Tensor, scales: Tensor, zeros: Tensor, group: int, order: Te
     columns = numbers.shape[1]
     if order is not None:
         index = order.long()
-        return numbers.sub_(zeros[:, index]).mul_(scales.float()[:, index])
+        return numbers.float().sub_(zeros[:, index]).mul_(scales.float()[:, index])
     width = columns if group == WHOLE else group
-    return numbers.sub_(spread(zeros, width, columns)).mul_(spread(scales.float(), width, columns))
+    return numbers.float().sub_(spread(zeros, width, columns)).mul_(spread(scales.float(), width, columns))
 
 
 def spread(values: Tensor, width: int, columns: int) -> Tensor:
@@ -120,20 +116,30 @@ def spread(values: Tensor, width: int, columns: int) -> Tensor:
     return values.repeat_interleave(width, 1)[:, :columns]
 
 
-def unpacked(words: Tensor, bits: int) -> Tensor:
-    """The numbers without sign in words of 32 bits [rows, words], the first in the lowest bits.
+def unpacked(words: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """The numbers without sign in words of 32 bits [rows, words], as uint8. The first are in the lowest bits, or where
+    in a word `order` says.
 
-    Numbers of 3 bits go on from one word to the next.
+    Some rows at a time, since for a moment each number takes several times what it takes in the end.
     """
-    if WORD % bits:
-        first = torch.arange(0, words.shape[1] * WORD // bits * bits, bits, device=words.device)
-        low, shift = first // WORD, first % WORD
-        numbers = torch.empty(len(words), len(first), dtype=torch.int32, device=words.device)
-        step = max(1, AT_ONCE // max(1, len(first)))
-        for some in (slice(at, at + step) for at in range(0, len(words), step)):
-            wide = F.pad(words[some], (0, 1)).long().bitwise_and_((1 << WORD) - 1)
-            both = (wide[:, low + 1] << WORD).bitwise_or_(wide[:, low])
-            numbers[some] = (both >> shift).bitwise_and_((1 << bits) - 1)
-        return numbers
-    shifts = torch.arange(0, WORD, bits, dtype=torch.int32, device=words.device)
-    return (words[:, :, None] >> shifts).bitwise_and_((1 << bits) - 1).flatten(1)
+    count = words.shape[1] * WORD // bits
+    numbers = torch.empty(len(words), count, dtype=torch.uint8, device=words.device)
+    parts = _across_words if WORD % bits else _within_words
+    places = torch.arange(count if WORD % bits else WORD // bits) if order is None else torch.tensor(order)
+    first = (places * bits).to(words.device)
+    step = max(1, AT_ONCE // max(1, count))
+    for at in range(0, len(words), step):
+        numbers[at : at + step] = parts(words[at : at + step], first).bitwise_and_((1 << bits) - 1)
+    return numbers
+
+
+def _within_words(words: Tensor, first: Tensor) -> Tensor:
+    """Numbers with others' bits above their own; `first`: the lowest bit of each in a word."""
+    return (words[:, :, None] >> first.int()).flatten(1)
+
+
+def _across_words(words: Tensor, first: Tensor) -> Tensor:
+    """The same of a row, where numbers go on from one word to the next."""
+    low, shift = first // WORD, first % WORD
+    wide = F.pad(words, (0, 1)).long().bitwise_and_((1 << WORD) - 1)
+    return (wide[:, low + 1] << WORD).bitwise_or_(wide[:, low]) >> shift
