@@ -202,7 +202,7 @@ def test_what_is_not_built_and_asks_for_nothing(kind: type[msgspec.Struct]) -> N
         except ApiError as refused:
             error = refused
         if error is not None:  # a value of a type that this field does not have
-            assert "Expected" in error.message and error.param == field
+            assert re.search("Expected|is missing", error.message) and (error.param or "").split(".")[0] == field
 
 
 @pytest.mark.parametrize("value", [b"1e999", b"9" * 5000, b'"\\ud800"', b"[" * 100 + b"]" * 100])
