@@ -18,7 +18,9 @@ ROWS, COLUMNS, GROUP = 128, 192, 32
 class LargestResult(TorchDispatchMode):
     """Sees how many bytes any operation's result has."""
 
-    most = 0
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = 0
 
     def __torch_dispatch__(self, operation: Any, types: Any, given: Any = (), named: Any = None) -> Any:
         result = operation(*given, **(named or {}))
