@@ -304,6 +304,17 @@ def test_models_of_a_cpu_alone(
         started(config_of(folders, kind, **options))
 
 
+def test_a_start_whose_graphs_cannot_be_captured(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is first seen where they are measured."""
+
+    def captured(graphs: Any, size: Any, pool: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    in_place_of_a_gpu(monkeypatch, captured)
+    with pytest.raises(ConfigError, match=r"^CUDA graphs, prompts of .* is capturing\. --enforce-eager"):
+        started(config_of(checkpoints, "qwen3"))
+
+
 @contextmanager
 def written_by_nobody() -> Iterator[None]:
     """Memory that is new holds nonsense, as a device's does, where no kernel writes to it."""
