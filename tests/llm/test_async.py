@@ -105,7 +105,8 @@ async def test_an_abort_of_one_that_waits_for_others(engine: AsyncLLM) -> None:
     assert output.finished and output.prompt == "Once" and output.request_id == "waits"
     assert [(one.text, one.finish_reason) for one in output.outputs] == [("", "abort")] * 2
     await engine.abort(names)
-    assert {output.outputs[0].finish_reason for output in await asyncio.gather(*many)} == {"abort"}
+    ends = {output.outputs[0].finish_reason for output in await asyncio.gather(*many)}
+    assert "abort" in ends and ends <= {"abort", "length"}, "where a machine is busy, some may be done by then"
 
 
 async def test_prompt_logprobs_are_there_in_each_kind(engine: AsyncLLM) -> None:
