@@ -1,6 +1,6 @@
 """Options that are given by name, ours or another server's, in a file, in an LLM or behind --also: as fields.
 
-What a name means stands in other_servers.py, and what a field may be in fields.py. It knows no files and no words typed.
+What a name means stands in other_servers.py, and what a field may be in fields.py. It knows no files, nor words typed.
 """
 
 from __future__ import annotations
