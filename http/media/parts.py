@@ -135,7 +135,7 @@ def _source(part: ContentPart, path: str, rules: MediaRules) -> MediaSource:
     if part.type in OF_TRANSFORMERS:
         name = next((one for one in (name, part.type, "url") if getattr(part, one) is not None), name)
     check_modality(modality, part.type, path, rules)
-    field = f"{path}.{part.leaf or name}"
+    field = path if part.leaf == "" else f"{path}.{part.leaf or name}"
     if part.file_id is not None:
         raise bad_request(f"{field}: files are not kept here: send an address, or data:.", field)
     uuid = _uuid(part, path)

@@ -82,5 +82,6 @@ class MediaFields(msgspec.Struct, kw_only=True):
     file_id: str | None = None
     uuid: str | None = None
     detail: str | None = None
-    place: str | None = None  # where it stands, and its field there, if another API's request was made a chat
+    # where it stands, and its field there ("": itself), if another API's request was made a chat
+    place: str | None = None
     leaf: str | None = None

@@ -35,6 +35,7 @@ from ...openai.decisions.questions import (
     of_decisions,
     of_system_one,
     reading,
+    state_parts,
     system_one,
     text_of,
     text_part,
@@ -75,12 +76,12 @@ class DecisionsApi:
     async def system_one(self, request: web.Request) -> web.Response:
         """POST /v1/systemone."""
         body = read(SystemOneRequest, await self._read_body(request))
-        if body.decision_template is not None:
-            raise bad_request("decision_template is not supported by this server yet.", "decision_template")
+        if name := body.not_built():
+            raise bad_request(f"{name} is not supported by this server yet.", name)
         _count(body.questions)
         questions = of_system_one(body.questions)
         messages: list[Object] = [{"role": "system", "content": body.instructions}] if body.instructions else []
-        messages.append({"role": "user", "content": text_of(body.state)})
+        messages.append({"role": "user", "content": state_parts(body)})
         job, readings = await self._answers(request, body, questions, messages, "state")
         by_name = [(question.name or "", question, told) for question, told in zip(questions, readings, strict=True)]
         noted = request[NOTED]

@@ -18,7 +18,7 @@ from actorserve.actors.protocol.request import MOST_LOGPROB_IDS
 
 from ...errors import bad_request
 from ..schemas import Object
-from .schemas import ChoiceQuestion, DecisionPart, PredicateQuestion, ScoreQuestion, SystemOneQuestion
+from .schemas import ChoiceQuestion, DecisionPart, PredicateQuestion, ScoreQuestion, SystemOneQuestion, SystemOneRequest
 
 YES_NO = ("yes", "no")
 SAME = (YES_NO, ("Yes", "No"))
@@ -163,6 +163,22 @@ def _counted(options: list[Option], path: str, fewest: int = 2) -> list[Option]:
     if len({(type(option.value), option.value) for option in options}) < len(options):
         raise bad_request(f"{path} must not name one twice.", path)
     return options
+
+
+def state_parts(body: SystemOneRequest) -> str | list[Object]:
+    """What the questions of /v1/systemone are about, as a chat message has it: what is shown and heard comes first."""
+    state = text_of(body.state)
+    given = (
+        ("images", "image_url", body.images),
+        ("audio", "audio_url", body.audio),
+        ("videos", "video_url", body.videos),
+    )
+    parts: list[Object] = [
+        {"type": kind, kind: url, "place": f"{name}[{index}]", "leaf": ""}
+        for name, kind, urls in given
+        for index, url in enumerate(urls or ())
+    ]
+    return [*parts, text_part(state)] if parts else state
 
 
 def text_of(value: Any) -> str:

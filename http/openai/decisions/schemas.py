@@ -94,4 +94,12 @@ class SystemOneRequest(DecisionFields, kw_only=True):
     state: Any
     questions: dict[str, SystemOneQuestion]
     instructions: str | None = None  # before all questions
-    decision_template: Any = None  # known, and refused
+    images: list[str] | None = None  # addresses, or data:, of what stands before the state
+    audio: list[str] | None = None
+    videos: list[str] | None = None
+    joint: bool | None = None  # known, and refused, as is the next
+    decision_template: Any = None
+
+    def not_built(self) -> str | None:
+        """Which of its fields asks for what is not there."""
+        return "decision_template" if self.decision_template is not None else "joint" if self.joint else None

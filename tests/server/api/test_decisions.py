@@ -128,6 +128,8 @@ def test_system_one_has_the_same_answers_by_name(client: httpx.Client) -> None:
         ("systemone", {"questions": {"a": {"type": "noul", "criteria": {"maybe": "x"}}}}, "questions.a.criteria"),
         ("systemone", {"state": "a " * 5000}, "state"),
         ("systemone", {"decision_template": "x"}, "decision_template"),
+        ("systemone", {"joint": True}, "joint"),
+        ("systemone", {"images": ["https://example.com/a.png"]}, "images[0]"),
     ],
 )
 def test_what_cannot_be(client: httpx.Client, path: str, change: dict[str, Any], param: str) -> None:

@@ -136,6 +136,32 @@ def test_decisions_about_a_picture(seeing: Seeing) -> None:
     assert found[0] == pytest.approx(found[2], abs=1e-5) and found[0] != pytest.approx(found[1], abs=1e-5)
 
 
+def test_system_one_about_a_picture(seeing: Seeing) -> None:
+    """As of /v1/decisions, with the picture before the state; what is wrong with one is told by its place."""
+    client = seeing.client()
+    shown = [messages([seed])[0]["content"][1]["image_url"]["url"] for seed in (1, 2)]
+    question: Any = {"type": "choice", "instructions": "Which?", "criteria": {"a": None, "b": None}}
+    body = {"state": "Look", "questions": {"q": question}}
+    found = []
+    for url in shown:
+        told = httpx.post(f"{seeing.server.base_url}/v1/systemone", json=body | {"images": [url]}, timeout=60)
+        assert told.status_code == 200, told.text
+        parts = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": "Look"}]
+        one: Any = {"type": "choice", "instructions": "Which?", "choices": [{"value": "a"}, {"value": "b"}]}
+        asked: Any = {"input": [{"role": "user", "content": parts}], "questions": [one]}
+        answer: Any = client.decisions.create(model=seeing.name, **asked).answers[0]
+        found.append(told.json()["answers"]["q"]["probabilities"]["a"])
+        assert found[-1] == pytest.approx(answer.probabilities[0].probability, abs=1e-5)
+    assert found[0] != pytest.approx(found[1], abs=1e-5)
+    broken = {"images": [shown[0], "data:image/png;base64,eA=="]}
+    refused = httpx.post(f"{seeing.server.base_url}/v1/systemone", json=body | broken, timeout=60)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "images[1]", refused.text
+    film = httpx.post(
+        f"{seeing.server.base_url}/v1/systemone", json=body | {"audio": ["https://a.b/c.wav"]}, timeout=60
+    )
+    assert film.status_code == 400 and film.json()["error"]["message"].startswith("audio[0]"), film.text
+
+
 def adapter(seeing: Seeing, folder: Path, targets: str) -> Any:
     """A PEFT model on a copy of the reference's, written to this folder."""
     from peft import LoraConfig, get_peft_model
