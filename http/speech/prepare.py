@@ -26,13 +26,14 @@ MOST_HELD = 256 << 20  # bytes of sounds, of one frontend
 LEAST_HELD = 4  # of the longest sounds
 LEAST_STEP = 0.05  # from one temperature to the next
 MAX_PROMPT = 16 << 10  # characters
-LISTS = ("timestamp_granularities", "include", "context_bias")
+OF_GPT_TRANSCRIBE = ("languages", "keywords", "known_speaker_names", "known_speaker_references")  # lists
+LISTS = ("timestamp_granularities", "include", "context_bias", *OF_GPT_TRANSCRIBE)
 NUMBERS = (
     "temperature top_p top_k min_p repetition_penalty frequency_penalty presence_penalty"  # of Sampling, by its names
 ).split()
 TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 NOT_BUILT: dict[str, tuple[object, ...]] = {  # by field: the values that change nothing
-    "include": (None, []),
+    **dict.fromkeys(("include", *OF_GPT_TRANSCRIBE), (None, [])),
     "to_language": (None, "", "en"),
     "hotwords": (None, ""),
     "context_bias": (None, []),

@@ -44,8 +44,14 @@ class SpeechRequest(msgspec.Struct, kw_only=True):
     file_id: str | None = None
     file_url: str | None = None
     speaker_references: str | None = None
+    languages: list[str] | None = None  # of which one may be spoken; this and what follows are of gpt-transcribe
+    keywords: list[str] | None = None
+    known_speaker_names: list[str] | None = None
+    known_speaker_references: list[str] | None = None
 
     def __post_init__(self) -> None:
+        if self.languages and len(self.languages) == 1:
+            self.language, self.languages = self.language or self.languages[0], None
         if self.language is not None:  # EN, en-US and en_US are English
             self.language = self.language.strip().lower().replace("_", "-").partition("-")[0]
 

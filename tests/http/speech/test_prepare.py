@@ -28,3 +28,9 @@ def test_sounds_are_held_up_to_a_bound_and_let_go_of() -> None:
 def test_a_language_is_its_code(language: str) -> None:
     assert read_form({"file": [b"a"], "language": [language.encode()]}).language == "en"
     assert read_form({"file": [b"a"], "language": [b""]}).language is None
+
+
+def test_one_of_several_languages_is_the_language() -> None:
+    assert read_form({"file": [b"a"], "languages[]": [b"DE"]}).language == "de"
+    assert read_form({"file": [b"a"], "languages[]": [b"de"], "language": [b"en"]}).language == "en"
+    assert read_form({"file": [b"a"], "languages[]": [b"de", b"en"]}).languages == ["de", "en"]

@@ -186,6 +186,8 @@ def test_other_forms_of_files(client: OpenAI) -> None:
         ({"file": b"no sound"}, "file", "no sound in a form"),
         ({"file": b""}, "file", "empty"),
         ({"include": ["logprobs"]}, "include", "not supported"),
+        ({"keywords": ["Oslo"]}, "keywords", "not supported"),
+        ({"languages": ["de", "en"]}, "languages", "not supported"),
         ({"extra_body": {"seed": "many"}}, "seed", "int"),
     ],
 )
