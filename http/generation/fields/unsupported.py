@@ -99,6 +99,7 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "parallel_tool_calls": (None, True),
     "spaces_between_special_tokens": (*NOTHING, True),
     "thinking": (None,),
+    "thinking_token_budget": (None, -1),
 }
 ELSEWHERE = frozenset({"logits_processors", "prompt_embeds"})  # looked at where the options are known
 OF_COMPLETIONS = frozenset({"session_params"})
@@ -109,6 +110,8 @@ OF_CHATS = frozenset(
 )  # which are built for these alone
 WITHOUT = (CohereChatRequest, LlamaCompletionRequest, LlamaInfillRequest, OllamaChatRequest, OllamaGenerateRequest)
 NO_PLACE = frozenset({"logprob_token_ids"})  # answers of these dialects have none for what it asks for
+OF_PROMPTS = (CompletionRequest, GenerateParameters)
+NOT_OF_PROMPTS = frozenset({"thinking_token_budget"})  # vLLM has it there, too: here thinking is a chat's
 INSTEAD: dict[type, dict[str, str]] = {  # APIs that have another name for some of chat's fields, and not all of them
     ResponsesRequest: responses.NAMES,
     MessagesRequest: anthropic.NAMES,
@@ -166,6 +169,8 @@ def _passed_over(kind: type[msgspec.Struct]) -> Callable[[bytes], dict[str, obje
         names |= {*ChatRequest.__struct_fields__} - LABELS
     if kind in WITHOUT:
         names |= NO_PLACE
+    if kind in OF_PROMPTS:
+        names |= NOT_OF_PROMPTS
     return _decoder(tuple(sorted(names - {*kind.__struct_fields__})))
 
 

@@ -193,6 +193,21 @@ def test_what_is_not_built_is_refused_by_name(kind: type[msgspec.Struct]) -> Non
             assert wrong_type or error.message == f"{field} is not supported by this server yet."
 
 
+@pytest.mark.parametrize("kind", [CompletionRequest, GenerateRequest])
+def test_a_budget_for_thinking_is_a_chats(kind: type[msgspec.Struct]) -> None:
+    """Elsewhere it would be passed over, and the model think for as long as it likes."""
+    inside = "sampling_params" if kind is GenerateRequest else ""
+
+    def of(budget: int | None) -> dict[str, Any]:
+        field = {"thinking_token_budget": budget}
+        return {inside: field} if inside else field
+
+    for nothing in (None, -1):
+        reading(kind, **of(nothing))
+    error = refusal(reading, kind, **of(5))
+    assert error.status == 400 and (error.param or "").endswith("thinking_token_budget")
+
+
 @pytest.mark.parametrize("kind", BODIES)
 def test_what_is_not_built_and_asks_for_nothing(kind: type[msgspec.Struct]) -> None:
     for field, value in ((field, value) for field, nothing in NOT_BUILT.items() for value in nothing):
