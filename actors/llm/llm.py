@@ -11,6 +11,7 @@ and then PromptError, a ValueError, is raised, which has their outputs. What can
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import threading
@@ -268,6 +269,7 @@ class LLM(EnqueuedMethods, PoolingMethods, BeamSearchMethods, AdministrationMeth
     def close(self) -> None:
         """Stop all actors and wait for their end. What is still generated is given up."""
         self._closer()
+        gc.collect()  # what has mapped the shared memory refers to itself
 
     def __enter__(self) -> LLM:
         return self

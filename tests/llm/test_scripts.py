@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
 
+from actorserve import LLM
+from tests.llm.conftest import mapped_bytes
 from tests.llm.scripts import LONG, SCRIPTED, WAIT_S, left, processes, start
 from tests.support.plugins import logits_processors
 from tests.support.server import left_segments, segments
@@ -64,6 +67,14 @@ def test_a_script_needs_no_guard_and_may_come_from_standard_input(tmp_path: Path
         assert process.returncode == 0 and said == b"[4, 4]\n", errors.decode()
         assert b"Processed prompts: 100%" in errors
     assert left(tmp_path) == [] and not left_segments(before)
+
+
+def test_a_closed_one_has_given_its_shared_memory_back() -> None:
+    gc.collect()  # of those that other tests have left
+    before = mapped_bytes()
+    with LLM(worker="scripted", max_num_seqs=2):
+        assert mapped_bytes() > before
+    assert mapped_bytes() == before
 
 
 def test_a_plugin_may_lie_beside_the_script(tmp_path: Path) -> None:
