@@ -231,8 +231,9 @@ class FrontendThread(LoopActor):
         if self.dead is None:
             self.dead = error
         self._prompts.fail(self.dead)
-        for done in self._asked:
+        for done, task in self._asked.items():
             done.set_exception(self.dead)
+            task.cancel()  # the loop holds it then, which else knows of it only as long as nobody collects it
         self._asked.clear()
 
     # --- questions -----------------------------------------------------------------------------------------------

@@ -128,6 +128,20 @@ async def test_who_stops_reading_or_asks_wrongly_leaves_nothing(engine: AsyncLLM
     assert output.finished and not len(engine._requests)
 
 
+def test_a_loop_that_closes_while_it_is_told_harms_nobody_else(
+    engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, stream = asyncio.new_event_loop(), engine.generate("Once upon a time", asked(DELTA, 1, LONG), "closes")
+    loop.run_until_complete(anext(stream))
+    loop.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "is_closed", lambda: False)  # who asks may be told so just before it closes
+        asyncio.run(engine.abort("closes"))
+        (output,) = engine._llm.generate("The fox", SamplingParams(max_tokens=2), use_tqdm=False)
+    assert output.finished and not engine.errored
+    asyncio.run(stream.aclose())
+
+
 async def test_who_gives_up_while_it_begins_leaves_nothing(engine: AsyncLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread goes on, and its id is taken until then."""
     prepare, go_on, begins = engine._llm.prepare, threading.Event(), threading.Event()
@@ -279,13 +293,15 @@ def test_functions_are_called_within_one_process() -> None:
 def test_questions_without_an_answer_are_not_left_behind() -> None:
     """What asyncio says of a task that is destroyed goes to standard error at the end of the process."""
     script = (
-        "import actorserve, asyncio\n"
+        "import actorserve, asyncio, gc\n"
         "llm = actorserve.LLM(worker='scripted', max_num_seqs=2)\n"
         "async def never(_):\n    await asyncio.Event().wait()\n"
         "import threading\n"
         "asked = threading.Thread(target=lambda: llm._engine.ask(never, 60, 'x'), daemon=True)\n"
         "asked.start()\n"
         "while not llm._engine._asked: pass\n"
+        "stop = llm._engine._loop.stop\n"
+        "llm._engine._loop.stop = lambda: (gc.collect(), stop())\n"
         "llm.close()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)

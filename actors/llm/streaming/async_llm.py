@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -100,7 +100,7 @@ class AsyncLLM:
         loop, there = asyncio.get_running_loop(), asyncio.Event()
 
         def tell() -> None:
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(there.set)
 
         begin = partial(self._requests.begin, request_id, prompt, sampling_params, tell, priority, lora_request)
