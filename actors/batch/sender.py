@@ -23,6 +23,7 @@ from .servers import BatchServer
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
 NOT_LET_IN = frozenset({401, 403})
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
+MOST_DOUBLINGS = 7  # from the first pause to the longest; of many more there is no float
 CONNECT_S = 60.0
 MOST_SAID = 200  # letters of why it does not let us in
 
@@ -121,7 +122,8 @@ def _pause(retry_after: str, tries: int) -> float:
     """Seconds until the next try: as the server says, or twice as long each time; not all at the same moment."""
     if retry_after.isdecimal():
         return min(float(retry_after), LONGEST_PAUSE_S) + random.random() * FIRST_PAUSE_S
-    return float(min(FIRST_PAUSE_S * 2**tries, LONGEST_PAUSE_S) * (0.5 + random.random()))
+    doubled = 2 ** min(tries, MOST_DOUBLINGS)
+    return min(FIRST_PAUSE_S * doubled, LONGEST_PAUSE_S) * (0.5 + random.random())
 
 
 def _response(response: aiohttp.ClientResponse, said: bytes) -> dict[str, Any]:
