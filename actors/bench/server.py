@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import signal
@@ -177,7 +178,7 @@ def _status(request: urllib.request.Request, tls: ClientTls) -> int:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:  # the latter: what answers speaks no HTTP
         if wants_certificate(error):
             raise NotLetInError(f"{request.full_url}: {WANTED}") from None
         return CLOSED if may_want_certificate(error, request.full_url) else 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -241,6 +243,22 @@ def test_a_server_that_was_started_here_may_have_any_certificate(tmp_path: Path)
             wait_ready(fake.base_url, 0.0)
         wait_ready(fake.base_url, 30, OWN)
         assert load(fake, tls=OWN)["completed"] == 1
+
+
+def test_a_port_at_which_no_http_is_spoken_is_no_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                while connection.recv(4096):
+                    pass
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        with pytest.raises(ServerError, match="no answer"):
+            wait_ready(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.0)
+        greeting.join()
 
 
 def test_a_server_that_is_not_ready_in_time(fake: Fake) -> None:
