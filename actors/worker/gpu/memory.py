@@ -30,7 +30,10 @@ RESERVE = 128 << 20  # bytes for what is made later: the context of libraries, a
 OF_CAPTURE = 128 << 20
 OF_MACHINE = ((8, 7), (11, 0), (12, 1))  # Jetson Orin and Thor, DGX Spark: the memory of processor and GPU is one
 SAID = ("out of memory", "ALLOC_FAILED", "cudaErrorMemoryAllocation")  # by CUDA, cuBLAS and Triton
-LOWER = "--gpu-memory-utilization (if others use the GPU), --max-num-batched-tokens, --max-num-seqs or --max-model-len"
+LOWER = (
+    "--kv-cache-memory-bytes (if it is given), --gpu-memory-utilization (if others use the GPU), "
+    "--max-num-batched-tokens, --max-num-seqs or --max-model-len"
+)
 LOWER_LORA = "--max-cpu-loras or --max-lora-rank"
 SMALLER = "Take a smaller model, fewer bits (--quantization int8 or int4), or more GPUs (--tensor-parallel-size)"
 

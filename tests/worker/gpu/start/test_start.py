@@ -311,7 +311,8 @@ def test_what_the_kernels_cannot_take(options: dict[str, Any], changes: dict[str
 def test_out_of_memory_says_what_to_lower() -> None:
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. If reserved but unallocated …")
     text = str(out_of_memory(error, with_weights=True))
-    assert "Tried to allocate 2.00 GiB." in text and "--max-num-batched-tokens" in text and "reserved" not in text
+    assert "Tried to allocate 2.00 GiB." in text and "reserved" not in text
+    assert "--max-num-batched-tokens" in text and "--kv-cache-memory-bytes (if it is given)" in text
     text = str(out_of_memory(error, with_weights=False))
     assert "Tried to allocate 2.00 GiB." in text and "int4" in text and "--max-num-batched-tokens" not in text
 
