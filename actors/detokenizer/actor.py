@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from actorserve.shm.layout import LOW32
+from actorserve.shm.rings.mailbox import Outbox
 from actorserve.shm.table.logprobs import Logprobs
 from actorserve.shm.table.table import slot_of
 from actorserve.shm.table.token_cursor import TokenCursor
@@ -24,6 +25,7 @@ from ..protocol.messages import (
     Message,
     PromptTokenLogprobs,
     Resend,
+    Resent,
     Stopped,
     ToDetokenizer,
     TokenLogprobs,
@@ -73,6 +75,8 @@ class DetokenizerActor(Actor):
     def handle(self, message: ToDetokenizer) -> None:
         """Look at the slots that moved, or that have a new reader."""
         from_start = isinstance(message, Resend)
+        if from_start:  # of one frontend's slots
+            self._outbox_of(message.refs[0]).post(Resent(message.refs))
         for ref in message.refs:
             self.advance(ref, from_start)
         self.context.in_flight.drop()
@@ -110,7 +114,7 @@ class DetokenizerActor(Actor):
         self.streams.pop(ref, None)
         if not table.is_current(ref) or prompt is None:
             return None
-        post = self.context.outboxes[self.context.system.frontend_of(slot_of(ref))].post
+        post = self._outbox_of(ref).post
         if table.stop(ref) == DEADLY:
             post(Delta(ref, 0, "", table.text(ref), Finish.ERROR, last=bool(finish)))
             return None
@@ -119,6 +123,10 @@ class DetokenizerActor(Actor):
             return None
         followed = self.streams[ref] = Followed(ref, prompt, stream, TokenCursor(table, ref), post)
         return followed
+
+    def _outbox_of(self, ref: int) -> Outbox:
+        """Of the slot's frontend."""
+        return self.context.outboxes[self.context.system.frontend_of(slot_of(ref))]
 
     def _go_on(self, followed: Followed) -> None:
         """What is new in the log of a slot that is followed."""

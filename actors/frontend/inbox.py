@@ -7,7 +7,17 @@ from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
 from actorserve.shm.table.vectors import Vectors
 
-from ..protocol.messages import NO_QUOTA, Cancel, Delta, Failed, Finish, PromptTokenLogprobs, Rendered, ToFrontend
+from ..protocol.messages import (
+    NO_QUOTA,
+    Cancel,
+    Delta,
+    Failed,
+    Finish,
+    PromptTokenLogprobs,
+    Rendered,
+    Resent,
+    ToFrontend,
+)
 from ..protocol.topics.adapters import AdapterChanged
 from ..protocol.topics.administration import (
     Aborted,
@@ -66,6 +76,8 @@ class FrontendInbox:
         match message:
             case Delta():
                 self._delta(message)
+            case Resent():
+                self._resent(message)
             case PromptTokenLogprobs():
                 self._prompt_told(message)
             case Rendered():
@@ -108,6 +120,9 @@ class FrontendInbox:
             self._client_metrics.delivered(use, delta)
         all_have_it = True
         for job in use.jobs:
+            if job in use.late:  # some of what stands before was said to others, even if none of it is text
+                all_have_it = False
+                continue
             if use.phase is SlotPhase.RENDERING:
                 self._jobs.tell_rendered(job, use.ref, use.index)  # the renderer's own message is still on its way
             choice = job.choices[use.index]
@@ -139,6 +154,11 @@ class FrontendInbox:
             choice.ids += ids
         if job.trails:
             choice.trail += ids
+
+    def _resent(self, message: Resent) -> None:
+        for ref in message.refs:
+            if (use := self._slots.use(ref)) is not None:
+                use.late.clear()
 
     def _prompt_told(self, message: PromptTokenLogprobs) -> None:
         use = self._slots.use(message.ref)

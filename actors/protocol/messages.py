@@ -272,6 +272,12 @@ class Delta(Message, frozen=True, tag=42):
     logprobs: list[TokenLogprobs] = []  # where logprobs are asked for: those of the last tokens up to `tokens`
 
 
+class Resent(Message, frozen=True, tag=52):
+    """Detokenizer → frontend: from here on all of these slots' text is said, with what comes with it."""
+
+    refs: list[int]
+
+
 class PromptTokenLogprobs(Message, frozen=True, tag=46):
     """Detokenizer → frontend: logprobs of a prompt's tokens from position `start` on. May come again."""
 
@@ -284,6 +290,7 @@ ToFrontend = (
     Rendered
     | Failed
     | Delta
+    | Resent
     | PromptTokenLogprobs
     | Tokenized
     | Detokenized

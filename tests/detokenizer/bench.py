@@ -9,7 +9,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from actorserve.actors.detokenizer.actor import DetokenizerActor
-from actorserve.actors.protocol.messages import Advance, Delta, Finish, PromptTokenLogprobs, Stopped
+from actorserve.actors.protocol.messages import Advance, Delta, Finish, PromptTokenLogprobs, Resent, Stopped
 from actorserve.actors.protocol.request import Generation, Sampling
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
@@ -51,7 +51,7 @@ class Engine:
     clients: dict[int, Client] = field(default_factory=dict)
     deltas: list[Delta] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
-    received: list[Delta | PromptTokenLogprobs] = field(default_factory=list)  # by the frontend
+    received: list[Delta | Resent | PromptTokenLogprobs] = field(default_factory=list)  # by the frontend
 
     def __post_init__(self) -> None:
         self.scheduler = self.born("scheduler")
@@ -103,9 +103,9 @@ class Engine:
             while inbox.drain(take):  # a bounded amount at a time
                 inbox.commit()
 
-    def _take_delta(self, delta: Delta | PromptTokenLogprobs) -> None:
+    def _take_delta(self, delta: Delta | Resent | PromptTokenLogprobs) -> None:
         self.received.append(delta)
-        if isinstance(delta, PromptTokenLogprobs):
+        if not isinstance(delta, Delta):
             return
         self.deltas.append(delta)
         self.clients[delta.ref].take(delta)

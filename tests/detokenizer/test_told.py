@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from actorserve.actors.detokenizer.decoder import bytes_of_tokens
-from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs
+from actorserve.actors.protocol.messages import Delta, Finish, PromptTokenLogprobs, Resend, Resent
 from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, Generation, Sampling
 from actorserve.actors.protocol.wire import pack
 from actorserve.shm.table.logprobs import ENTRY, LISTED, Logprobs
@@ -192,6 +192,24 @@ def test_prompts_are_told_before_their_answers(engine: Asking, prompt_logprobs: 
     assert [token.id for token in prompts[0].logprobs] == PROMPT[1:] and prompts[0].start == 1
     assert [len(token.best) for token in prompts[0].logprobs] == [prompt_logprobs] * 2
     assert any(isinstance(message, Delta) for message in engine.received)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_what_is_said_again_is_told_apart_from_what_was_said_before(engine: Asking, dies: bool) -> None:
+    """A new reader of an answer, all of whose text comes at its end, has missed what stands before that."""
+    ref = engine.open(sampling=Sampling(1, prompt_logprobs=0), stream=False)
+    engine.write(ref, 1, len(PROMPT))
+    engine.advance(ref, engine.ids("a word"))
+    engine.turn()
+    engine.frontend.post("detokenizer-0", Resend([ref]))
+    engine.frontend.flush()
+    if dies:
+        engine.die()
+    engine.advance(ref, [], Finish.LENGTH)
+    engine.turn()
+    said = [type(message) for message in engine.received]
+    again = said[said.index(Resent) + 1 :]
+    assert said.count(Resent) == 1 and again[0] is PromptTokenLogprobs and Delta in again
 
 
 def test_the_bytes_of_words() -> None:

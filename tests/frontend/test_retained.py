@@ -6,7 +6,16 @@ import time
 
 import pytest
 
-from actorserve.actors.protocol.messages import Cancel, Delta, Finish, Render, Resend
+from actorserve.actors.protocol.messages import (
+    Cancel,
+    Delta,
+    Finish,
+    PromptTokenLogprobs,
+    Render,
+    Resend,
+    Resent,
+    TokenLogprobs,
+)
 from actorserve.http.generation.idempotency_keys import Key
 from actorserve.http.generation.job import Job
 
@@ -39,6 +48,7 @@ async def test_two_readers_of_one_answer(others: Others) -> None:
     assert [m.refs for m in others.received("detokenizer-0") if isinstance(m, Resend)] == [first.refs]
     others.tell("detokenizer-0", Delta(first.refs[0], 2, "tween", 2))
     assert text_of(second) == ""
+    others.tell("detokenizer-0", Resent(first.refs))
     others.tell("detokenizer-0", Delta(first.refs[0], 0, "between", 2), Delta(first.refs[0], 7, "!", 3))
     others.engine.release(first)
     finish(others, first)
@@ -108,8 +118,33 @@ async def test_a_successor_gives_what_its_predecessor_kept(others: Others) -> No
     assert reader.refs == made.refs and others.engine.kept(TWO)
     cancelled = [ref for m in others.received("scheduler") if isinstance(m, Cancel) for ref in m.refs]
     assert cancelled == lost.refs and not others.table.is_cancelled(running.refs[0])
-    others.tell("detokenizer-0", end(made.refs[0]))
+    others.tell("detokenizer-0", Resent(made.refs), end(made.refs[0]))
     assert text_of(reader) == "text" and reader.done.done()
+
+
+async def test_who_comes_later_is_told_what_stands_before_all_text(others: Others) -> None:
+    """The first reader has the prompt's logprobs; what is said to that one next has all of the text, and not them."""
+    first = begin(others)
+    (ref,) = first.refs
+    of_prompt = PromptTokenLogprobs(ref, 1, [TokenLogprobs(b"a", 1, -1.0, 1), TokenLogprobs(b"b", 2, -2.0, 1)])
+    others.tell("detokenizer-0", of_prompt)
+    second = again(others)
+    finish(others, first)
+    assert first.done.done() and not second.done.done()
+    others.tell("detokenizer-0", Resent([ref]), of_prompt, end(ref))
+    assert second.done.done() and sorted(second.choices[0].prompt_logprobs) == [1, 2]
+
+
+async def test_who_leaves_before_it_is_told_anything_leaves_no_slot(others: Others) -> None:
+    free = others.engine.slots.free
+    made = begin(others, None)
+    others.restart(made.refs)
+    reader = job()
+    others.engine.submit(reader, made.refs)
+    finish(others, made)
+    assert others.engine.slots.free == free - 1
+    others.engine.release(reader)
+    assert others.engine.slots.free == free
 
 
 async def test_a_request_that_died_while_it_was_rendered_is_begun_again(others: Others) -> None:

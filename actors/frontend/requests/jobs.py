@@ -241,6 +241,7 @@ class Jobs:
             if use is None or job not in use.jobs:
                 continue
             use.jobs.remove(job)
+            use.late.discard(job)
             if use.jobs or self._retained.holds(ref):
                 continue
             if self._table.finish(ref) and use.phase is SlotPhase.RUNNING:

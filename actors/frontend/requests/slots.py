@@ -28,7 +28,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,7 @@ class SlotUse:
     index: int  # of the choice
     renderer: str
     begun: bool = False  # some of its text was handed on, by this frontend
+    late: set[Job] = field(default_factory=set)  # readers that came behind its beginning, until that is said again
 
 
 class Slots:
@@ -96,12 +97,12 @@ class Slots:
         return use is not None and use.phase is SlotPhase.ORPHAN and not self._table.is_cancelled(ref)
 
     def read(self, ref: int, job: Job, index: int) -> None:
-        """A slot in use is read for this choice, too; a predecessor's goes on for it."""
+        """A slot in use is read for this choice, too; a predecessor's goes on for it. Its text is said again."""
         use = self._uses[ref]
         if use.phase is SlotPhase.ORPHAN:
-            self._uses[ref] = SlotUse(ref, SlotPhase.RUNNING, [job], index, "")
-        else:
-            use.jobs.append(job)
+            use = self._uses[ref] = SlotUse(ref, SlotPhase.RUNNING, [], index, "")
+        use.jobs.append(job)
+        use.late.add(job)
 
     def use(self, ref: int) -> SlotUse | None:
         """The present use that this ref names, if it is one."""
