@@ -226,6 +226,7 @@ class Answering:
         if before and goes_on:
             refs, answer.seed, answer.created = before.refs, before.seed, before.created
             start.at_least(StreamProgress(before.states, before.first, before.closed, before.begun))
+            request[REPLAYED] = before.replayed
         elif key and kept and given is None:
             check_same(key, kept)
             refs, answer.seed, answer.created = kept.refs, kept.seed, kept.created
@@ -237,10 +238,10 @@ class Answering:
             choice.is_resumed = start.resumed
         job.seed = answer.seed
         self.engine.submit(job, refs)
-        if key and refs is None:
+        if key and (refs is None or kept is None or kept.refs != refs):  # two deaths may have left another answer's
             self.engine.keep(key, job, answer.seed, answer.created)
         if record and (before is None or refs is not before.refs):
-            record.stream(job.refs, answer.seed, answer.created)
+            record.stream(job.refs, answer.seed, answer.created, request.get(REPLAYED, False))
         return start
 
 

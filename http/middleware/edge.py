@@ -145,7 +145,7 @@ class Middlewares:
                 headers["Request-Id"] = request[REQUEST_ID]  # as its clients know it
         if LIMITS in request:
             headers.update(request[LIMITS])
-        if REPLAYED in request:
+        if request.get(REPLAYED):
             headers["Idempotent-Replayed"] = "true"
         if ALL not in self._settings.allowed_origins:  # the answer depends on it, also where none is named
             headers[hdrs.VARY] = ", ".join(filter(None, [headers.get(hdrs.VARY), hdrs.ORIGIN]))

@@ -27,6 +27,7 @@ class Predecessor:
     begun: bool  # something of the answer was given out: it is a stream
     first: bool  # the events that stand before all text were given out
     closed: bool  # so was all but the end of the body
+    replayed: bool = False  # an earlier request was answered with it, too
 
     @property
     def characters(self) -> list[int]:
@@ -71,8 +72,8 @@ class ConnectionRecord(Protocol):
     def interim(self, data: bytes) -> None:
         """Write an interim answer, which is no part of the answer that may be gone on with; one for each request."""
 
-    def stream(self, refs: list[int], seed: int, created: int) -> None:
-        """The answer comes from these slots."""
+    def stream(self, refs: list[int], seed: int, created: int, replayed: bool = False) -> None:
+        """The answer comes from these slots; `replayed`: as that to an earlier request did."""
 
     def note(self, choice: int, state: int) -> None:
         """The next bytes that are written bring the choice to this state."""

@@ -4,6 +4,7 @@ One record a connection, written by its frontend alone, read by its successor. E
 connection goes through here first, so that what the kernel did not take of it can be written by another. Layout: one
 page of words, then a ring of bytes by their count in the connection's life.
     refs, seed, created   the answer that is being streamed: its slots and what its id and time are made of
+    replayed              whether it is an earlier request's, too; as these, stored before refs' count
     end, choice, state    the step of the last commit: which choice it brings to which state; end is stored last
     committed             bytes that were handed over, in the count of the kernel: it makes the step count
     begun                 the value of committed before the first byte of an answer; NOBODY: the record is given up
@@ -26,7 +27,7 @@ from .byte_ring import data_start, read_ring, region_bytes, region_words, write_
 RING = 1 << 17  # bytes: more than waits for a connection before its writer pauses
 MOST_REFS = 96
 ANSWER_STATES = 2  # behind those of the choices, for the answer as a whole
-COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END, FULL, INTERIM = range(11)
+COMMITTED, BEGUN, COMPLETE, REFS, SEED, CREATED, CHOICE, STATE, END, FULL, INTERIM, REPLAYED = range(12)
 FIRST_REF = 16
 FIRST_STATE = FIRST_REF + MOST_REFS
 NOBODY = (1 << 64) - 1
@@ -81,7 +82,7 @@ class ResponseJournal:
         words[first + COMMITTED] = end  # SYNC: answers.committed
         return True
 
-    def stream(self, number: int, refs: Sequence[int], seed: int, created: int) -> None:
+    def stream(self, number: int, refs: Sequence[int], seed: int, created: int, replayed: bool = False) -> None:
         """What is answered now is streamed from these slots."""
         words, first = self._words, self._first(number)
         for index, ref in enumerate(refs):
@@ -90,6 +91,7 @@ class ResponseJournal:
             words[first + FIRST_STATE + index] = 0
         words[first + SEED] = seed
         words[first + CREATED] = created
+        words[first + REPLAYED] = replayed
         store_fence()
         words[first + REFS] = len(refs)  # SYNC: answers.refs
 
@@ -186,6 +188,10 @@ class ResponseJournal:
         if choice != NOBODY and words[first + END] == words[first + COMMITTED]:
             states[choice] = words[first + STATE]  # the step was committed, and its last store is missing
         return refs, states, words[first + SEED], words[first + CREATED]
+
+    def is_replayed(self, number: int) -> bool:
+        """Is the answer that is being streamed an earlier request's, too?"""
+        return bool(self._words[self._first(number) + REPLAYED])
 
     def _first(self, number: int) -> int:
         """The record's first word."""

@@ -89,10 +89,10 @@ class RecordedTransport:
         self._unsent = b""
         self._transport.abort()  # reads and writes nothing from here on, and closes without a word
 
-    def stream(self, refs: list[int], seed: int, created: int) -> None:
+    def stream(self, refs: list[int], seed: int, created: int, replayed: bool = False) -> None:
         if self._kept and len(refs) <= MOST_REFS:
             self._answers.forget(self._number)  # what was streamed before, where the connection has several answers
-            self._answers.stream(self._number, refs, seed, created)
+            self._answers.stream(self._number, refs, seed, created, replayed)
 
     def note(self, choice: int, state: int) -> None:
         if choice < MOST_REFS + ANSWER_STATES:
@@ -128,4 +128,5 @@ def read_predecessor(answers: ResponseJournal, number: int) -> Predecessor | Non
         not answers.untouched(number),
         first,
         closed,
+        answers.is_replayed(number),
     )

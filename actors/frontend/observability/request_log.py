@@ -99,7 +99,7 @@ class RequestLog:
             times,
             noted,
             error=_why(request.get(REFUSED), noted),
-            replayed=REPLAYED in request,
+            replayed=request.get(REPLAYED, False),
             traceparent=headers.get("traceparent", ""),
             tracestate=headers.get("tracestate", ""),
             is_page=request.path in PAGE_PATHS and request.method != "POST",

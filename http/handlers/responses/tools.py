@@ -156,6 +156,7 @@ class ToolResponses:
         if before is not None:
             return Start(digest, before.seed, before.created, key, before, True)
         packed = self._engine.get(key.name) if key is not None else None
+            request[REPLAYED] = before.replayed
         if key is None or not packed:
             return Start(digest, secrets.randbits(64), int(time.time()), key)
         found = msgspec.msgpack.decode(packed, type=StartRecord)
@@ -170,7 +171,7 @@ class ToolResponses:
             self._engine.put(start.key.name, packed)
         record = record_of(request)
         if record is not None and start.before is None:
-            record.stream([NO_SLOT], start.seed, start.created)
+            record.stream([NO_SLOT], start.seed, start.created, request.get(REPLAYED, False))
 
     async def _answer(
         self, request: web.Request, body: ResponsesRequest, run: ToolRun, start: Start

@@ -51,6 +51,10 @@ def test_what_the_kernel_did_not_take_is_found(answers: ResponseJournal) -> None
 def test_states_follow_what_was_committed(answers: ResponseJournal, fd: int) -> None:
     answers.begin(2, 0)
     answers.stream(2, [7, 1 << 62 | 5], 1 << 63 | 3, 99)
+    assert not answers.is_replayed(2)
+    answers.stream(1, [7], 3, 99, True)
+    assert answers.is_replayed(1)
+    answers.forget(1)
     assert answers.streamed(2) == ([7, 1 << 62 | 5], [0] * (2 + ANSWER_STATES), 1 << 63 | 3, 99)
     answers.commit(2, b"a", False, 1, 4)
     answers.commit(2, b"b", False)
