@@ -20,6 +20,7 @@ from ...generation.job import Job
 from ...generation.prepare import PreparedRequest
 from ...middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
 from ...openai.responses.answers import answer_to
+from ...openai.responses.compaction import may_compact
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
 from ...openai.responses.references import resolved
 from ...openai.responses.requests import can_move, input_items, renamed
@@ -65,7 +66,8 @@ class ResponsesApi:
         """POST /v1/responses."""
         body = read(ResponsesRequest, raw)
         servers = mcp_servers(body, self.settings)
-        given, moves = request.get(GIVEN), can_move(body, bool(servers))
+        in_turns = bool(servers) or may_compact(body)
+        given, moves = request.get(GIVEN), can_move(body, in_turns)
         if given is not None and not moves:
             raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
         begun_by = None if given is None else given.origin.owner
@@ -73,14 +75,14 @@ class ResponsesApi:
         keeps = keeper == self.engine.index or (keeper < self.engine.frontends and not self.engine.alone)
         if keeps:
             await self.generator.give_to(request, keeper)
-        begun_before = await self._give_to_conversation(request, raw, body, bool(servers))
+        begun_before = await self._give_to_conversation(request, raw, body, in_turns)
         body = self._resolved(body, request[CLIENT], begun_before)
         await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
         earlier = self.requests.earlier(body, request[CLIENT], begun=begun_before)
-        if servers:
-            return await self._with_tools(request, raw, body, servers, earlier)
+        if in_turns:
+            return await self._in_turns(request, raw, body, servers, earlier)
         who, seeds = (name_request(request, body.request_id), request[CLIENT]), request if moves else None
         chat, asked = self.requests.ask(body, *who, seeds, earlier)
         model = check_model(chat.model, *self.settings.names, True)  # who comes new is checked where it begins
@@ -104,7 +106,7 @@ class ResponsesApi:
             raise renamed(error) from None
 
     async def _give_to_conversation(
-        self, request: web.Request, raw: bytes, body: ResponsesRequest, has_servers: bool
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, in_turns: bool
     ) -> bool:
         """Its frontend adds to it what this response says, and nobody else. Is the response there from before? It is
         told then, whatever the conversation is by now.
@@ -114,7 +116,7 @@ class ResponsesApi:
         conversations = self.keeping.conversations
         await self.generator.give_to(request, conversations.owner(name, "conversation"))
         key = await self.generator.key(request, raw, self.engine.index)
-        is_kept = self.tools.is_kept(key) if has_servers else self.generator.is_kept(key)
+        is_kept = self.tools.is_kept(key) if in_turns else self.generator.is_kept(key)
         begun = is_kept or self.generator.goes_on(request)
         if not begun:
             conversations.check_room(name, body, request[CLIENT])
@@ -129,10 +131,10 @@ class ResponsesApi:
 
         return resolved(body, self.keeping, client, said)
 
-    async def _with_tools(
+    async def _in_turns(
         self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], earlier: list[Object]
     ) -> web.StreamResponse:
-        """One whose model may call tools of these servers."""
+        """One whose model may call tools of these servers, or may have to sum up its input."""
         who = name_request(request, body.request_id), request[CLIENT]
         asked = self.requests.with_tools(raw, body, servers, who, earlier=earlier)
         if not body.background:
@@ -221,7 +223,7 @@ class ResponsesApi:
         servers = mcp_servers(body, self.settings)
         key = response_id(self.engine.index, left.seed, left.created)
         earlier = without_own(self.requests.earlier(body, client, begun=True), key)
-        if servers:
+        if servers or may_compact(body):
             who = left.request_id, client
             return self.tools.again(self.requests.with_tools(left.raw, body, servers, who, earlier=earlier), left)
         chat, asked = self.requests.ask(body, left.id, client, earlier=earlier)

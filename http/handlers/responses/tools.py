@@ -1,4 +1,5 @@
-"""/v1/responses where the model may call tools of MCP servers: begun, gone on with, written.
+"""/v1/responses of several turns of the model, which may call tools of MCP servers, or have to sum up its input before
+it answers: begun, gone on with, written.
 
 What a request has begun is found again by its connection's record, or by its Idempotency-Key: by either the answer is
 made of what is kept of it, and no tool is called a second time.
@@ -30,6 +31,7 @@ from ...generation.job import Job
 from ...generation.prepare import PreparedRequest
 from ...middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
 from ...openai.responses.answers import answer_to
+from ...openai.responses.compaction import threshold_of
 from ...openai.responses.mcp.background import RunningTools
 from ...openai.responses.mcp.records import StartRecord
 from ...openai.responses.mcp.run import ToolRun
@@ -127,7 +129,6 @@ class ToolResponses:
         return RunningTools(run, start.digest, left.request_id)
 
     def _run(self, asked: RequestFacts, start: Start, submit: Callable[[Job], Awaitable[None]]) -> ToolRun:
-        assert self._settings.tools is not None
         key = response_id(self._engine.index, start.seed, start.created)
         model = check_model(asked.body.model, *self._settings.names, start.is_known)
         answer = answer_to(asked.body, key, model, start.created, self._settings.sampling_defaults)
@@ -138,6 +139,7 @@ class ToolResponses:
             submit,
             self._settings.max_tool_calls,
             partial(asked.keep, key),
+            threshold_of(asked.body, self._settings.max_model_len),
         )
 
     def is_kept(self, key: Key | None) -> bool:
@@ -156,7 +158,6 @@ class ToolResponses:
         if before is not None:
             return Start(digest, before.seed, before.created, key, before, True)
         packed = self._engine.get(key.name) if key is not None else None
-            request[REPLAYED] = before.replayed
         if key is None or not packed:
             return Start(digest, secrets.randbits(64), int(time.time()), key)
         found = msgspec.msgpack.decode(packed, type=StartRecord)
@@ -171,7 +172,7 @@ class ToolResponses:
             self._engine.put(start.key.name, packed)
         record = record_of(request)
         if record is not None and start.before is None:
-            record.stream([NO_SLOT], start.seed, start.created, request.get(REPLAYED, False))
+            record.stream([NO_SLOT], start.seed, start.created)
 
     async def _answer(
         self, request: web.Request, body: ResponsesRequest, run: ToolRun, start: Start

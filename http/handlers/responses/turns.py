@@ -17,6 +17,7 @@ from ...generation.fields.unsupported import read
 from ...generation.job import Job
 from ...middleware.context import ACCOUNT, CLIENT
 from ...openai.responses.answers import answer_to
+from ...openai.responses.compaction import may_compact
 from ...openai.responses.mcp.run_format import ToolRunFormat
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
 from ...openai.responses.references import resolved
@@ -82,10 +83,11 @@ class TurnMaker:
         await api.generator.want_adapter(self._request, body.model)
         earlier = api.requests.earlier(body, self._request[CLIENT], kept)  # at its end it may be forgotten
         making = _Making(self._request, self._session, api, message, body, active, earlier)
-        if servers := mcp_servers(body, api.settings):
-            if message.prepares:
-                raise bad_request("generate: false does not go with tools that are called here.", "generate")
-            return await making.with_tools(servers, state)
+        servers = mcp_servers(body, api.settings)
+        if servers and message.prepares:
+            raise bad_request("generate: false does not go with tools that are called here.", "generate")
+        if servers or (may_compact(body) and not message.prepares):
+            return await making.in_turns(servers, state)
         return await making.plain(state)
 
 
@@ -131,8 +133,8 @@ class _Making:
             raise renamed(error) from None
         return Turn(job, form, self.message.stream_id, partial(api.engine.release, job), job.refs, given > 0)
 
-    async def with_tools(self, servers: list[McpServer], state: int | None) -> Turn:
-        """One whose model may call tools of these servers."""
+    async def in_turns(self, servers: list[McpServer], state: int | None) -> Turn:
+        """One whose model may call tools of these servers, or may have to sum up its input."""
         body = streamed(self.body, self.message.prepares)
         facts = self.api.requests.with_tools(
             self.active.raw, body, servers, self.who(), earlier=self.earlier, keep=self._keep

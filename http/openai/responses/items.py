@@ -161,6 +161,7 @@ class OutputItems:
         self._names = names or {}
         self._customs = customs
         self._summarised, self._wants = summarised, wants
+        self.compacts = wants.compacts  # is what is said now a summary?
         self.mcp: Mapping[str, tuple[str, bool]] = {}  # by name: the server's label, and whether a call needs approval
         self.items: list[Item] = []
         self.last_tokens: list[TokenLogprobs] = []  # the tokens of what was added last
@@ -193,7 +194,7 @@ class OutputItems:
         """The item that the piece belongs to, which may be new; None where it says nothing."""
         if isinstance(piece, CallStart):
             return self._call(piece)
-        if not piece.text or (self._wants.compacts and isinstance(piece, ReasoningText)):
+        if not piece.text or (self.compacts and isinstance(piece, ReasoningText)):
             return None
         item = self._current(piece)
         self.said = piece.text if item.input is None else item.input.feed(piece.text)
@@ -207,7 +208,7 @@ class OutputItems:
             if not self._calls or self._calls[-1] is not self.open or len(self._calls) - 1 != piece.index:
                 raise ValueError(f"arguments of call {piece.index} after something else had begun")
             return self._calls[-1]
-        text: Kind = "compaction" if self._wants.compacts else "message"
+        text: Kind = "compaction" if self.compacts else "message"
         kind: Kind = text if isinstance(piece, Content) else "reasoning"
         if self._customs.forced is not None and kind == "message":
             return self.open if self.open is not None and self.open.is_call else self._called(self._customs.forced)

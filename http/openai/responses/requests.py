@@ -12,7 +12,7 @@ from ...generation.adapter import with_names
 from ...generation.fields.ranges import check_ranges
 from ...generation.prompts import check_tool_name
 from ..thinking import THINKING_SWITCHES
-from .compaction import compacts, summarising
+from .compaction import check_rules, compacts, may_compact, summarising
 from .items import ResponseOptions
 from .messages import messages_of
 from .schemas import (
@@ -30,7 +30,7 @@ from .stored import items_as_kept
 from .tools.custom import CUSTOM, as_function, forced, format_of, said_again
 from .tools.namespaces import INSIDE, flattened
 
-REFUSED = ("access_programs", "context_management", "moderation", "prompt")
+REFUSED = ("access_programs", "moderation", "prompt")
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
 INCLUDED = (  # the last two are heeded; tools with such results as the others are refused themselves
@@ -152,7 +152,10 @@ def _check(request: ResponsesRequest) -> None:
     for index, name in enumerate(request.include or []):
         if name not in INCLUDED:
             raise bad_request(f"include: {name!r} is not supported.", f"include[{index}]")
+    if may_compact(request) and LOGPROBS in (request.include or ()):
+        raise bad_request(f"include: {LOGPROBS!r} does not go with context_management.", "include")
     check_ranges(request)
+    check_rules(request)
     if request.background and request.store is False:
         text = "background can only be used when `store` is true: a response that is not kept cannot be fetched."
         raise bad_request(text, "background")
@@ -285,9 +288,9 @@ def _function(tool: ResponsesTool) -> Object:
     return {"type": "function", "function": given}
 
 
-def can_move(body: ResponsesRequest, calls_tools: bool) -> bool:
+def can_move(body: ResponsesRequest, in_turns: bool) -> bool:
     """Can another server go on with its stream? Its last events say all of the text again, but nobody has the logprobs
-    of tokens that were drawn elsewhere, and results of tools and conversations stay where they are.
+    of tokens that were drawn elsewhere, and results of tools, summaries and conversations stay where they are.
     """
-    here = calls_tools or body.background or body.conversation is not None
+    here = in_turns or body.background or body.conversation is not None
     return not (here or LOGPROBS in (body.include or ()))

@@ -104,6 +104,13 @@ class ConversationName(msgspec.Struct):
     id: str
 
 
+class ContextRule(msgspec.Struct):
+    """What becomes of a conversation that has become too long."""
+
+    type: str
+    compact_threshold: int | None = None  # tokens beyond which it is summed up
+
+
 class ResponsesRequest(SamplingFields, kw_only=True):
     """POST /v1/responses."""
 
@@ -126,6 +133,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     include: list[str] | None = None
     top_logprobs: Annotated[int | None, Logprobs] = None
     truncation: Literal["auto", "disabled"] | None = None
+    context_management: list[ContextRule] | None = None
     metadata: dict[str, str] | None = None
     service_tier: str | None = None
     user: str | None = None
@@ -135,7 +143,6 @@ class ResponsesRequest(SamplingFields, kw_only=True):
 
     # known, and refused
     access_programs: Any = None
-    context_management: Any = None
     moderation: Any = None
     prompt: Any = None
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from tests.server.api.test_responses import kill_frontends, wait_for
+from tests.server.api.responses.scene import kill_frontends, wait_for
 from tests.support.scripted import scripted
 from tests.support.server import Server
 

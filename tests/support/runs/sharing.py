@@ -11,7 +11,7 @@ import pytest
 
 FOLDERS = {  # those whose conftest.py has a server, or the like, for all of their files
     *("tests/llm", "tests/observer", "tests/server/dialects", "tests/server/encoder_decoder", "tests/server/lora"),
-    *("tests/server/media", "tests/server/pooling", "tests/server/speech"),
+    *("tests/server/media", "tests/server/pooling", "tests/server/speech", "tests/server/api/responses"),
 }
 
 

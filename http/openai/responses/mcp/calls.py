@@ -24,7 +24,8 @@ NO_OBJECT = "It was not made: its arguments are no JSON object."
 class ToolCalls:
     """Those of one run. `offered`: the tools that may be called, by their names."""
 
-    def __init__(self, tools: Tools, records: RunRecords, most: int) -> None:
+    def __init__(self, tools: Tools | None, records: RunRecords, most: int) -> None:
+        """`tools`: None where no server offers any."""
         self._tools, self._records, self._most = tools, records, most
         self.offered: dict[str, OfferedTool] = {}
         self.count = 0
@@ -49,6 +50,7 @@ class ToolCalls:
             return CallRecord(begun.life, begun.at, True, error=STALE)
         if (problem := self._problem(item, number)) is not None:
             return CallRecord(0, now, True, error=problem)
+        assert self._tools is not None
         life = self._tools.life if begun is None else begun.life
         if begun is None and not self._records.put(CallRecord(life, now), number):
             raise ApiError(500, LOST)

@@ -1,4 +1,4 @@
-"""What is kept of a response that calls tools, so that a successor of this frontend goes on where it was.
+"""What is kept of a response of several turns, so that a successor of this frontend goes on where it was.
 
 Everything stands in the frontend's keyed log before the client, or a tool, knows of it. What is old is forgotten there
 first: as long as the record with which a response began is there, so are those behind it. A call is noted before it is
@@ -41,6 +41,7 @@ class TurnRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-turn"):
     packed: list[tuple[str, list[object]]]
     finish_reason: str
     usage: tuple[int, int, int, int]  # tokens of prompt and answer, cached, of thinking
+    compacts: bool = False  # it is a summary of what was said before
 
     @property
     def pieces(self) -> list[Piece]:

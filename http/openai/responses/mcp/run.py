@@ -1,4 +1,5 @@
-"""A response whose model may call tools that are called here: turns of the model, and calls between them.
+"""A response whose model may call tools that are called here, or that may have to sum up its input before it answers:
+turns of the model, and calls between them.
 
 All that a client is told is a row of events, which follows from what is kept of turns and calls (records.py) alone. So
 a frontend that takes over makes the same events again, gives its client those that it has not, and goes on.
@@ -26,7 +27,8 @@ from ....generation.prepare import PreparedRequest
 from ....output.answer import counts
 from ....output.events import Piece
 from ....settings import Tools
-from ..answers import ResponseAnswer
+from ..answers import ResponseAnswer, status_of
+from ..compaction import COMPACTION, check_summary, triggered
 from ..events import ResponseEvents
 from ..items import McpItem
 from ..schemas import McpApprovalRequestItem, McpApprovalResponseItem, Object, ResponsesRequest
@@ -45,7 +47,7 @@ class ToolRun:
     def __init__(
         self,
         engine: Engine,
-        tools: Tools,
+        tools: Tools | None,
         body: ResponsesRequest,
         servers: list[McpServer],
         answer: ResponseAnswer,
@@ -54,9 +56,10 @@ class ToolRun:
         begin: Callable[[Job], Awaitable[None]],
         most_calls: int,
         keep: Callable[[Object], object],
+        limit: int | None = None,
     ) -> None:
         """`ask` makes a turn's request, `begin` submits its job; `earlier` stands before `input`. `keep` is given the
-        whole response before the client has its end.
+        whole response before the client has its end. `limit`: tokens beyond which what was said is summed up.
         """
         self._keep = keep
         self.readers = RunReaders()
@@ -76,7 +79,8 @@ class ToolRun:
         self._lists: dict[str, list[Tool]] = {}
         self._turn: Job | None = None
         self._pieces: list[Piece] = []
-        self._turns = 0
+        self._limit, self._turns = limit, 0
+        self._answers = 0  # turns that are no summaries
         self._usage = [0, 0, 0, 0]
 
     # --- before anything is told ---------------------------------------------------------------------------------
@@ -104,6 +108,7 @@ class ToolRun:
             await self._begin_turn()
 
     async def _list(self, server: McpServer) -> list[Tool]:
+        assert self._tools is not None
         try:
             return await self._tools.list(server.address)
         except ApiError as error:
@@ -133,14 +138,13 @@ class ToolRun:
 
     def _request(self, said: list[Object]) -> ResponsesRequest:
         """A turn's: all that was said before it is input."""
-        functions = with_functions(self._body, self._calls.offered)
-        choice = self._body.tool_choice if not self._turns and not self._calls.count else None
+        choice = self._body.tool_choice if not self._answers and not self._calls.count else None
         if self._calls.has_no_more:
             choice = "none"
         digest = hashlib.sha256(f"{self.answer.key} {self._turns}".encode()).digest()
         seed = int.from_bytes(digest[:6], "big") if self._body.seed in NO_SEED else self._body.seed
-        given = [*self._input, *said]
-        return msgspec.structs.replace(functions, input=given, tool_choice=choice, seed=seed)
+        functions = with_functions(self._body, self._calls.offered)
+        return msgspec.structs.replace(functions, input=[*self._input, *said], tool_choice=choice, seed=seed)
 
     # --- from the first event to the last ------------------------------------------------------------------------
 
@@ -175,11 +179,17 @@ class ToolRun:
             if not self._records.put(record, self._turns):
                 raise ApiError(500, LOST)
         else:
+            self._writer.output.compacts = record.compacts
             for piece in record.pieces:
                 self._tell(self._writer.pieces([piece]))
         for at, count in enumerate(record.usage):
             self._usage[at] += count
         items = self._writer.output.items[first:]
+        if record.compacts:
+            check_summary(status_of(record.finish_reason), bool(items))
+            self._tell(self._writer.close_turn("completed"))
+            return True
+        self._answers += 1
         calls = [item for item in items if isinstance(item, McpItem) and item.kind == "mcp_call"]
         if record.finish_reason != "tool_calls" or len(calls) < len([item for item in items if item.is_call]):
             await self._finish(calls, record.finish_reason)
@@ -203,11 +213,12 @@ class ToolRun:
         self.ended = self._writer.ended
         self._keep(self.ended)
         self._tell(last)
-        self._end(reason)
+        prompt, answer, cached, thought = self._usage
+        self.readers.end(reason, (prompt, answer, cached, thought))
 
     async def _begin_turn(self) -> Job:
         """By slots that a predecessor has begun, or new ones."""
-        asked = self._ask(self._request(self._said()))
+        asked = await self._asked(self._said())
         job = self._turn = asked.new_job()
         job.seed = int.from_bytes(self._records.name("seed", self._turns)[:8], "big")
         job.choices[0].grain = GRAIN
@@ -222,6 +233,16 @@ class ToolRun:
         self.job.choices[0].ref = job.choices[0].ref
         return job
 
+    async def _asked(self, said: list[Object]) -> PreparedRequest:
+        """For an answer, or where the prompt is too long for one, for a summary."""
+        turn = self._request(said)
+        asked, output = self._ask(turn), self._writer.output
+        output.compacts = False
+        if self._limit is not None and (not said or said[-1]["type"] != COMPACTION):
+            tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+            output.compacts = len(tokens) > self._limit
+        return self._ask(triggered(turn)) if output.compacts else asked
+
     async def _generate(self) -> TurnRecord:
         """The turn's text, as it comes."""
         job = await self._begin_turn() if self._turn is None else self._turn
@@ -231,7 +252,7 @@ class ToolRun:
         self._turn = None
         choice = job.choices[0]
         usage = (job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
-        return TurnRecord(packed(self._pieces), choice.finish_reason or "", usage)
+        return TurnRecord(packed(self._pieces), choice.finish_reason or "", usage, self._writer.output.compacts)
 
     @property
     def _slots(self) -> Key:
@@ -259,10 +280,6 @@ class ToolRun:
     def _tell(self, events: bytes) -> None:
         self.events += _each(events)
         self.readers.wake()
-
-    def _end(self, reason: str) -> None:
-        prompt, answer, cached, thought = self._usage
-        self.readers.end(reason, (prompt, answer, cached, thought))
 
     def failed(self, error: ApiError) -> bytes:
         """The last event of one that cannot go on."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+from typing import Any, cast
 
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.job import Job
 from actorserve.http.openai.responses.answers import answer_to
-from actorserve.http.openai.responses.compaction import INSTRUCTIONS, PREFACE, TRIGGER, with_trigger
+from actorserve.http.openai.responses.compaction import INSTRUCTIONS, PREFACE, TRIGGER, threshold_of, with_trigger
 from actorserve.http.openai.responses.encrypted import decrypted, encrypted
 from actorserve.http.openai.responses.events import ResponseEvents
 from actorserve.http.openai.responses.requests import input_items, to_chat
@@ -92,6 +94,63 @@ def test_what_goes_on_from_it_does_not_ask_again() -> None:
     kept = StoredResponse(ended, input_items(body, KEY))
     made = to_chat(request_of(), history(lambda _: kept, kept.id))["messages"]
     assert [message["content"].partition("\n")[0] for message in made[2:]] == [PREFACE, "hi"]
+
+
+# --- before an answer ------------------------------------------------------------------------------------------------
+
+RULE = {"type": "compaction", "compact_threshold": 1}  # of a fake engine's prompts each has two tokens
+
+
+def test_of_several_thresholds_the_least_counts() -> None:
+    rules = [{"type": "compaction"}, {"type": "compaction", "compact_threshold": 70}]
+    given = request_of(input=TALK, context_management=rules)
+    assert (threshold_of(given, 100), threshold_of(given, 50)) == (70, 40)
+    assert threshold_of(request_of(input=TALK), 50) is None
+    assert threshold_of(request_of(input=[*TALK, TRIGGERED], context_management=rules), 50) is None
+
+
+async def answered(served: Served, *turns: tuple[str, int], **fields: Any) -> tuple[Answer, list[Job]]:
+    """A response whose model says these, and their jobs."""
+    body = {"input": TALK, "context_management": [RULE], **fields}
+    asked, jobs = asyncio.create_task(served.ask("POST", "/v1/responses", body)), []
+    for text, finish in turns:
+        jobs.append(await served.job())
+        rendered(jobs[-1])
+        say(jobs[-1], 0, text, 3, finish)
+    return await asked, jobs
+
+
+def contents(job: Job) -> list[Any]:
+    """Of the messages of its prompt."""
+    return [message["content"] for message in json.loads(cast(Any, job.prompts[0]).messages)]
+
+
+async def test_what_is_too_long_is_summed_up_before_it_is_answered(served: Served) -> None:
+    fields: dict[str, Any] = {"tools": [TIME], "tool_choice": "none", "max_output_tokens": 7}
+    answer, (summing, answering) = await answered(served, ("Oslo", Finish.STOP), ("yes", Finish.STOP), **fields)
+    summary, said = answer.json["output"]
+    assert (summary["type"], decrypted("compaction", summary["encrypted_content"], "")) == ("compaction", "Oslo")
+    assert said["content"][0]["text"] == "yes" and answer.json["status"] == "completed"
+    assert (answer.json["usage"]["input_tokens"], answer.json["usage"]["output_tokens"]) == (10, 6)
+    assert [contents(job)[-1] for job in (summing, answering)] == [INSTRUCTIONS, f"{PREFACE}\n\nOslo"]
+    assert [job.rendering["max_tokens"] for job in (summing, answering)] == [None, 7], "the limit is the answer's"
+    behind = asyncio.create_task(
+        served.ask("POST", "/v1/responses", {"input": "On.", "previous_response_id": answer.json["id"]})
+    )
+    finish_all(job := await served.job())
+    assert (await behind).status == 200
+    assert contents(job) == ["Where is Oslo?", "And?", f"{PREFACE}\n\nOslo", "yes", "On."]
+
+
+async def test_what_is_short_is_answered(served: Served) -> None:
+    answer, _ = await answered(served, ("yes", Finish.STOP), context_management=[{**RULE, "compact_threshold": 2}])
+    assert [item["type"] for item in answer.json["output"]] == ["message"]
+
+
+@pytest.mark.parametrize(("turn", "status"), [(("Os", Finish.LENGTH), 400), (("Os", Finish.ABORT), 503)])
+async def test_behind_half_a_summary_nothing_is_answered(served: Served, turn: tuple[str, int], status: int) -> None:
+    answer, _ = await answered(served, turn)
+    assert answer.status == status
 
 
 # --- the path --------------------------------------------------------------------------------------------------------

@@ -48,7 +48,15 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "reasoning", "content": [IMAGE]}]}, "input[0].content[0]"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"moderation": {"model": "m"}}, "moderation"),
-    ({"context_management": [{"type": "compaction"}]}, "context_management"),
+    ({"context_management": [{"type": "clearing"}]}, "context_management[0].type"),
+    (
+        {"context_management": [{"type": "compaction", "compact_threshold": 0}]},
+        "context_management[0].compact_threshold",
+    ),
+    (
+        {"context_management": [{"type": "compaction"}], "include": ["message.output_text.logprobs"]},
+        "include",
+    ),
     ({"access_programs": {"cyber": "standard"}}, "access_programs"),
     ({"include": ["reasoning.encrypted_content", "message.output_text.colours"]}, "include[1]"),
     ({"top_logprobs": 21}, "top_logprobs"),
