@@ -2,72 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
-from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.errors import bad_request
-from actorserve.http.handlers.responses.socket import MOST_WAITING, MOST_WRONG
-from actorserve.http.middleware.context import DRAIN
 from actorserve.http.openai.responses.socket import MOST_UNKEPT
-from actorserve.http.transport.websocket import WebSocketChannel
 from tests.http.fakes import BrokenParser, finish_all, rendered, say
-from tests.http.realtime.talk import Talk
-from tests.http.realtime.test_client_secrets import OfFile
-from tests.http.serving import PATIENCE_S, Served, serving
+from tests.http.serving import Served, serving
 
-PATH = "/v1/responses"
-ENDS = ("response.completed", "response.failed", "response.incomplete", "error")
-
-
-class Socket(Talk):
-    """A client's end."""
-
-    async def end(self) -> list[dict[str, Any]]:
-        """The events up to a response's last."""
-        events = [await self.next()]
-        while events[-1]["type"] not in ENDS:
-            events.append(await self.next())
-        return events
-
-    async def create(self, **fields: Any) -> None:
-        await self.send("response.create", **fields)
-
-    async def refused(self, **fields: Any) -> dict[str, Any]:
-        await self.create(**{"input": "hi"} | fields)
-        event = await self.next()
-        assert event["type"] == "error", event
-        return event
-
-
-@asynccontextmanager
-async def connected(served: Served, **options: Any) -> AsyncIterator[Socket]:
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{served.port}") as session:
-        async with session.ws_connect(PATH, **options) as socket:
-            yield Socket(socket)
-
-
-async def answered(served: Served, socket: Socket, **fields: Any) -> dict[str, Any]:
-    """A response to its end."""
-    await socket.create(**{"input": "hi"} | fields)
-    finish_all(await served.job())
-    last = (await socket.end())[-1]
-    assert last["type"] == "response.completed", last
-    return dict(last["response"])
-
-
-async def prompt_of(served: Served) -> str:
-    job = await served.job()
-    (asked,) = job.prompts
-    assert isinstance(asked, ChatPrompt)
-    finish_all(job)
-    return asked.messages.decode()
+from .sockets import PATH, answered, connected, prompt_of
 
 
 async def test_a_response_from_its_first_event_to_its_last(served: Served) -> None:
@@ -208,86 +153,6 @@ async def test_a_plugin_that_raises_ends_the_response_and_not_the_connection(
         await answered(served, socket)
 
 
-async def test_nobody_is_steered(served: Served) -> None:
-    async with connected(served) as socket:
-        await socket.send("response.steer", previous_response_id="resp_1", input="left")
-        event = await socket.next()
-        assert event["type"] == "response.steer.failed" and event["error"]["code"] == "steering_not_supported"
-        assert event["steer"] == {"input": "left", "previous_response_id": "resp_1"}
-
-
-async def test_who_steers_again_and_again_is_closed_too(served: Served) -> None:
-    async with connected(served) as socket:
-        for _ in range(MOST_WRONG + 1):
-            await socket.send("response.steer")
-            assert (await socket.next())["type"] == "response.steer.failed"
-        assert (await socket.next())["error"]["code"] == "too_many_errors"
-        assert await socket.closed() == 1008
-
-
-async def test_who_sends_no_messages_is_told_and_then_closed(served: Served) -> None:
-    async with connected(served) as socket:
-        wrong = (b"{", b"[]", b'{"type": 1}', b"\xff", b"[" * 500, b'{"type":"response.create"}')
-        for data in (wrong * MOST_WRONG)[: MOST_WRONG + 1]:
-            await socket.socket.send_bytes(data)
-            assert (await socket.next())["type"] == "error"
-        assert (await socket.next())["error"]["code"] == "too_many_errors"
-        assert await socket.closed() == 1008
-
-
-async def test_who_sends_too_many_at_once_is_closed(served: Served) -> None:
-    async with connected(served) as socket:
-        for _ in range(MOST_WAITING + 2):
-            await socket.create(input="hi")
-        job = await served.job()
-        assert (await socket.next())["error"]["code"] == "too_many_messages"
-        assert await socket.closed() == 1008
-        assert await served.release() is job
-
-
-async def test_who_says_nothing_is_closed() -> None:
-    async with serving(realtime_idle_s=0.05) as served, connected(served) as socket:
-        error = await socket.next()
-        assert (error["status"], error["error"]["code"]) == (408, "session_expired")
-        assert await socket.closed() == 1000
-
-
-async def test_who_waits_for_an_adapter_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is generated yet, and no message waits."""
-    loaded, waits, patience_ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def want_adapter(name: str | None) -> None:
-        waits.set()
-        await loaded.wait()
-
-    receive = WebSocketChannel.receive
-
-    async def watched(channel: WebSocketChannel, patience_s: float) -> bytes | None:
-        try:
-            return await receive(channel, patience_s)
-        except TimeoutError:
-            if waits.is_set():
-                patience_ends.set()
-            raise
-
-    monkeypatch.setattr(WebSocketChannel, "receive", watched)
-    async with serving(realtime_idle_s=0.5) as served, connected(served) as socket:
-        served.engine.want_adapter = want_adapter  # type: ignore[method-assign]
-        await socket.create(input="hi")
-        async with asyncio.timeout(PATIENCE_S):
-            await patience_ends.wait()
-        loaded.set()
-        finish_all(await served.job())
-        assert (await socket.end())[-1]["type"] == "response.completed"
-
-
-async def test_a_client_that_goes_is_generated_nothing_more(served: Served) -> None:
-    async with connected(served) as socket:
-        await socket.create(input="hi")
-        job = await served.job()
-    assert await served.release() is job
-
-
 async def test_what_another_frontend_keeps_is_gone_on_from(served: Served) -> None:
     engine = served.engine
     engine.frontends = 2
@@ -333,77 +198,3 @@ async def test_what_is_kept_nowhere_else_is_bounded() -> None:
         assert error["error"]["code"] == "previous_response_not_found"
         for lane, one in zip("bc", made[1:], strict=True):
             await answered(served, socket, input="go", store=True, stream_id=lane, previous_response_id=one["id"])
-
-
-async def test_a_server_that_ends_tells_its_clients(served: Served) -> None:
-    async with connected(served) as idle, connected(served) as busy:
-        await busy.create(input="hi")
-        await busy.create(input="later")
-        job = await served.job()
-        served.app[DRAIN]()
-        assert await idle.closed() == 1001
-        finish_all(job)
-        assert (await busy.end())[-1]["type"] == "response.completed"
-        assert await busy.closed() == 1001
-    assert served.engine.jobs.empty()
-
-
-async def test_a_server_that_ends_tells_a_slow_client_too(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    told, waits, has_room = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def drained(_: WebSocketChannel) -> None:
-        waits.set()
-        await has_room.wait()
-
-    def write_frames(channel: WebSocketChannel, frames: bytes) -> None:
-        write(channel, frames)
-        if frames:
-            told.set()
-
-    write = WebSocketChannel.write_frames
-    monkeypatch.setattr(WebSocketChannel, "write_frames", write_frames)
-    monkeypatch.setattr(WebSocketChannel, "drained", drained)
-    is_full = property(lambda _: told.is_set() and not has_room.is_set())
-    monkeypatch.setattr(WebSocketChannel, "is_full", is_full)
-    async with connected(served) as socket:
-        await socket.send("response.steer")
-        await socket.next()
-        async with asyncio.timeout(PATIENCE_S):
-            await waits.wait()
-        served.app[DRAIN]()
-        has_room.set()
-        assert await socket.closed() == 1001
-
-
-async def test_keys_and_other_sites_pages() -> None:
-    async with serving(api_keys=["right", "other"], allowed_origins=("https://own",)) as served:
-        async with connected(served, protocols=["responses", "openai-insecure-api-key.right"]) as socket:
-            assert socket.socket.protocol == "responses"
-            first = await answered(served, socket)
-        async with connected(served, headers={"Authorization": "Bearer other"}) as socket:
-            error = await socket.refused(previous_response_id=first["id"])
-            assert error["error"]["code"] == "previous_response_not_found"
-        for status, headers in (
-            (401, {}),
-            (403, {"Authorization": "Bearer right", "Origin": "https://other"}),
-        ):
-            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-                async with connected(served, headers=headers):
-                    pass
-            assert refused.value.status == status
-
-
-async def test_what_is_no_websocket(served: Served) -> None:
-    answer = await served.ask("GET", PATH)
-    assert answer.status == 400 and "WebSocket" in answer.error["message"]
-
-
-async def test_a_key_that_is_for_one_model_and_ends() -> None:
-    accounts = OfFile()
-    async with serving(accounts=accounts) as served:
-        async with connected(served, headers={"X-Api-Key": "theirs"}) as socket:
-            assert (await socket.refused(model="alias/name"))["status"] == 404
-            await answered(served, socket, model="tiny")
-            accounts.account = None
-            error = await socket.refused(model="tiny")
-            assert (error["status"], error["error"]["code"]) == (401, "invalid_api_key")
