@@ -293,6 +293,8 @@ class SchedulerActor(Actor):
         if len(self._detokenizers) > 1:
             by_reader = {name: [] for name in self._detokenizers}
             for ref in moved:
+        if self.scheduler.lifecycle.ended:  # who is told of an end, and asks for the counts, finds it among them
+            self.gauges.write()
                 by_reader[self.context.system.detokenizer_of(slot_of(ref), self.context.spec.model)].append(ref)
         for name, refs in by_reader.items():
             if refs:

@@ -44,6 +44,7 @@ class Life:
         self.context = Context(memory.boot(memory.system.by_name["scheduler"]))
         self.steps: list[Step] = []
         self.advanced: list[int] = []
+        self.counted: list[tuple[int, int]] = []  # with each of these, ends and tokens that the board has
         self.answered: list[tuple[str, int]] = []
         self.called: list[WorkersCalled] = []
         self.actor = SchedulerActor(self.context)
@@ -54,6 +55,8 @@ class Life:
             self.steps.append(message)
         elif isinstance(message, Advance):
             self.advanced += message.refs
+            gauge, position = self.context.board.gauge, self.context.spec.position
+            self.counted.append((gauge(position, SchedulerGauge.FINISHED), gauge(position, SchedulerGauge.GENERATED)))
         elif isinstance(message, WorkersCalled):
             self.called.append(message)
         elif isinstance(message, PrefixCacheReset):
@@ -117,6 +120,14 @@ def test_the_next_life_goes_on_in_the_same_worker(lives: Lives, caplog: pytest.L
     assert board.gauge(position, SchedulerGauge.PLANNED) - planned == len(life.steps) == 2, "one token in each step"
     life.turn(StepDone.make(old, [9], 0.0), READY)
     assert life.context.table.generated(lives.ref) == 1 and len(life.steps) == 2
+
+
+def test_an_end_is_counted_before_anybody_is_told_of_it(lives: Lives) -> None:
+    """With all of its tokens: a client that has its answer may ask for the counts at once."""
+    life, end = lives.now, 20
+    while life.context.table.finish(lives.ref) == 0:
+        life.turn(StepDone.make(life.steps[life.context.table.generated(lives.ref)], [7], 0.0))
+    assert life.counted[-1] == (1, end) and life.counted[-2][0] == 0
 
 
 def test_it_begins_anew_with_another_worker(lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
