@@ -31,6 +31,7 @@ from .parked import ParkedWorker, load_weights, sleep_word
 from .plugins.worker import Worker, own_methods
 from .profile import TorchProfiler
 from .start.model import load
+from .token_log import read_own_tokens
 from .torch_import import import_torch
 
 if TYPE_CHECKING:
@@ -269,6 +270,7 @@ def main(context: Context) -> None:
     if sleep_word(context).state.is_parked:
         run(ParkedWorker(context), context)
         return
+    read_own_tokens(context)
     if context.config.worker == "scripted":
         from . import scripted
 
