@@ -9,7 +9,7 @@ from functools import partial
 
 from actorserve.http.settings import AdapterNames, Catalog, KVSharing, Settings, media_rules, plugins_of
 
-from ..model.checks.device import may_use_gpu
+from ..model.checks.device import draws_on_gpu
 from ..model.tokenizers.tokenizer import describe_tokenizer
 from ..options.kv_offload import read_tiers
 from ..protocol.file_sizes import KV_LISTENER, form_bytes
@@ -75,7 +75,7 @@ def _settings(
         told_fingerprint=None if config.fingerprint_mode == "full" else config.fingerprint_value or "",
         tools=engine.tools if config.has_tools else None,
         plugins=plugins_of(config),
-        watermarks=not may_use_gpu(config, model),
+        watermarks=not draws_on_gpu(config, model),
         tools_by_url=bool(config.allowed_tool_domains),
     )
 

@@ -9,7 +9,7 @@ import msgspec
 
 from actorserve.http.settings import Settings, media_rules, plugins_of
 
-from ..model.checks.device import may_use_gpu
+from ..model.checks.device import draws_on_gpu
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
 from ..options.names.given import named_values
@@ -47,7 +47,7 @@ def make_settings(config: Config, model: ModelInfo) -> Settings:
         encoder=model.encoder,
         media=media_rules(config, model, config.max_body_bytes),
         plugins=plugins_of(config),
-        watermarks=not may_use_gpu(config, model),
+        watermarks=not draws_on_gpu(config, model),
         prompt_embeds=config.enable_prompt_embeds,
         template_kwargs=config.json_object("default_chat_template_kwargs"),
     )

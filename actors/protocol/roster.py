@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from ..model.info import ModelInfo
@@ -151,8 +151,25 @@ class Roster:
         return self.models[actor.model].name if is_of_one and len(self.models) > 1 else ""
 
     def first_device(self, engine: int) -> int:
-        """The number of GPUs that the engines before this one take: each worker has its own, but those on a CPU."""
-        return sum(len(self.workers_of(before)) for before in range(engine) if not self.model_of(before).is_on_cpu)
+        """The number of GPUs that others take before this engine: each worker has its own, but those on a CPU. Models
+        that yield take theirs when all others have some.
+        """
+        own = self._devices(range(engine), yields := self.model_of(engine).yields)
+        return own + self.num_devices if yields else own
+
+    @property
+    def num_devices(self) -> int:
+        """The GPUs of models that yield to no other."""
+        return self._devices(self.engines, yields=False)
+
+    def _devices(self, engines: Iterable[int], yields: bool) -> int:
+        """Those of engines whose models yield, or do not."""
+        models = {engine: self.model_of(engine) for engine in engines}
+        return sum(
+            len(self.workers_of(engine))
+            for engine, served in models.items()
+            if served.yields == yields and not served.is_on_cpu
+        )
 
     @cached_property
     def by_name(self) -> dict[str, ActorSpec]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..model.checks.device import only_on_cpu
 from ..model.config_json import find_architecture
 from ..model.info import ModelInfo, read_json
 from ..options.also import model_configs
@@ -30,7 +31,12 @@ class ServedModel(msgspec.Struct, frozen=True):
     @property
     def is_on_cpu(self) -> bool:
         """Whatever GPU there is."""
-        return self.config.device == "cpu" or self.info.pooling is not None or self.info.encoder is not None
+        return self.config.device == "cpu" or bool(only_on_cpu(self.config, self.info))
+
+    @property
+    def yields(self) -> bool:
+        """Are GPUs first for models that go on with texts, and for this one where there are more?"""
+        return self.info.pooling is not None or self.info.encoder is not None
 
     @property
     def max_tokens(self) -> int:

@@ -6,7 +6,7 @@ import os
 
 from ..engines.channel import Channel
 from ..engines.encryption import steward_context
-from ..model.checks.device import may_use_gpu
+from ..model.checks.device import draws_on_gpu
 from ..options.objects.remote import read_engine_secret
 from ..protocol.sockets import engine_wire as wire
 from ..protocol.sockets.engine_facts import facts_of, refusal_of, unheeded_of
@@ -23,7 +23,7 @@ class Handshakes:
         self._secret = read_engine_secret(context.config)
         self.tls, self._certificate = steward_context(context.config)
         self._facts = facts_of(context.config, context.model)
-        self._unheeded = unheeded_of(context.config, may_use_gpu(context.config, context.model))
+        self._unheeded = unheeded_of(context.config, draws_on_gpu(context.config, context.model))
         self._strangers: dict[Channel, bytes] = {}  # with the nonce that each was given
 
     def begin(self, channel: Channel) -> None:

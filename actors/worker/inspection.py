@@ -15,6 +15,7 @@ import torch
 
 from ..model.architecture import Architecture
 from ..model.checks.combinations import check_pooling, check_vision, vision_on_gpu
+from ..model.checks.device import check_device, only_on_cpu
 from ..model.config_json import find_architecture, read_architecture
 from ..model.gguf.folder import is_gguf
 from ..model.gguf.gpu_bytes import gpu_bytes
@@ -30,6 +31,7 @@ from ..model.memory.machine import (
     kv_memory_room,
     kv_type_of,
     kv_type_on_cpu,
+    pooled_on_gpu,
     unused_memory,
     usable_cores,
     weight_bytes,
@@ -106,8 +108,10 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture, stages: Seque
 
 
 def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[str, Any]) -> Facts:
-    """Of a model that makes no texts, on a CPU."""
+    """Of a model that makes no texts."""
     check_pooling(config, model, spec)
+    on_gpu = uses_gpu(config) and not only_on_cpu(config, model)
+    check_device(config, on_gpu)
     way = {"way": f"pools: {', '.join(spec.tasks)} of {', '.join(spec.methods)}"}
     if spec.base:
         shape = read_architecture(native_values(values, spec.base), quantization=config.quantization)
@@ -116,11 +120,14 @@ def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[s
         return
     tensors = {} if config.load_format == "dummy" else read_weights(Path(model.folder))
     method = METHODS.get(config.quantization, NONE)
-    dtype = float_on_cpu(config, str(values.get("dtype") or values.get("torch_dtype")))
+    stored = str(values.get("dtype") or values.get("torch_dtype"))
+    kind = str(values.get("model_type"))
+    dtype = pooled_on_gpu(config, stored, kind) if on_gpu else float_on_cpu(config, stored)
     numbers = sum(prod(tensor.shape) for tensor in tensors.values())
     each = NUMBERS[dtype].itemsize if method.bytes_per_weight is None else method.bytes_per_weight
     yield {"way": f"layers of transformers, whole prompts, {way['way']}", "dtype": dtype}
-    yield {"device": "cpu", "weights_bytes": int(numbers * each), "kv_bytes_per_token": 0}
+    device = torch.cuda.get_device_name(0) if on_gpu else "cpu"
+    yield {"device": device, "weights_bytes": int(numbers * each), "kv_bytes_per_token": 0}
     yield {"blocks": System(config, model).max_blocks, "kv_bytes": 0, "estimated": False}
 
 

@@ -10,7 +10,12 @@ from torch import Tensor
 def to_device(values: np.ndarray, device: torch.device) -> Tensor:
     """A copy there, which does not wait for it: through pinned memory, which torch keeps until it is copied."""
     tensor = torch.from_numpy(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.clone()
+    return sent(tensor, device) if device.type == "cuda" else tensor.clone()
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same of a tensor, which is as it is where that is the device."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def to_host(values: Tensor) -> Tensor:

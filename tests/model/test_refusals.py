@@ -110,6 +110,20 @@ def test_what_a_cpu_computes_is_served_whatever_gpu_there_is(
     assert find_model(config_of(folder, device="auto"))
 
 
+def test_a_gpu_computes_an_encoder_that_pools(
+    changed: Callable[[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In floats; the rest is looked at where torch finds the GPU."""
+    folder = changed(BERT)
+    assert "--device cuda: there is no GPU here" in refusal(folder, device="cuda")
+    for module in (device, machine):
+        monkeypatch.setattr(module, "may_have_gpu", lambda: True)
+    assert find_model(config_of(folder, device="cuda"))
+    assert find_model(config_of(folder, device="auto", quantization="int8"))
+    words = refusal(folder, device="cuda", quantization="int8")
+    assert words.startswith("--device cuda: --quantization int8: Bert") and words.endswith("(--device cpu)")
+
+
 @pytest.mark.parametrize(
     ("values", "options", "said", "instead"),
     [

@@ -88,6 +88,16 @@ def test_models_on_a_cpu_take_no_gpu() -> None:
     assert [system.first_device(engine) for engine in system.engines] == [0, 1, 1, 3]
 
 
+def test_models_that_pool_take_gpus_behind_all_others() -> None:
+    """Where they stand among the options changes nothing; one that a CPU alone computes takes none."""
+    pooled = PoolingSpec(tasks=["embed"], base="", methods=["mean"], normalize=True, hidden=8, width=8)
+    also = ["a", "b,quantization=int8", "c,tp=2", "d"]
+    system = system_of(also, [{"pooling": pooled}, {"pooling": pooled}, {}, {"pooling": pooled}])
+    assert [system.models[index].is_on_cpu for index in range(5)] == [False, False, True, False, False]
+    assert system.num_devices == 3
+    assert [system.first_device(engine) for engine in (0, 1, 3, 4)] == [0, 3, 1, 4]
+
+
 def test_the_workers_template_imports_what_some_of_the_models_need() -> None:
     """So that no successor of a worker imports transformers anew; by names of modules that are there."""
     encoder = EncoderSpec(longest=8, decoder_longest=8, start=[0], filler=0)

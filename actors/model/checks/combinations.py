@@ -17,13 +17,12 @@ from ..sharding import shard_shape
 from ..values import Values
 from ..vision.spec import VisionSpec
 from ..weights.weight_files import find_hidden_weights, read_weights
-from .device import check_device, check_gpu
+from .device import check_beside_gpu, check_device, check_gpu
 
 
 def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
     """ConfigError if an option cannot be had with a model that pools, or its weights are not what they should be."""
-    if config.device == "cuda":
-        raise ConfigError(f"--device cuda: {model.architecture} pools, which is done on a CPU (--device cpu)")
+    on_gpu = check_beside_gpu(config, model)
     if config.tensor_parallel_size > 1 and not spec.base:
         raise ConfigError(
             f"--tensor-parallel-size: {model.architecture} is computed by layers of transformers, which one worker has "
@@ -37,7 +36,8 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
     ):
         if given:
             raise ConfigError(f"{option}: not with a model that pools ({model.architecture}); leave the option out")
-    check_device(config, on_gpu=False)
+    if not on_gpu:  # what goes with a GPU is looked at where torch finds it
+        check_device(config, on_gpu=False)
     folder = Path(model.folder)
     if not spec.base:
         if read_json(folder / "config.json").get("quantization_config") is not None:
@@ -52,8 +52,9 @@ def check_pooling(config: Config, model: ModelInfo, spec: PoolingSpec) -> None:
     shape = read_architecture(values, folder / "config.json", config.quantization)
     if config.load_format != "dummy":
         find_hidden_weights(folder, shape)
-    part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
-    count_blocks(config, part.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
+    if not on_gpu:
+        part = shard_shape(shape, config.tensor_parallel_size, config.enable_expert_parallel)
+        count_blocks(config, part.kv, model.max_model_len + 1, NUMBERS[dtype_on_cpu(config, shape)], 0)
 
 
 def check_adapted(config: Config, model: ModelInfo, on_gpu: bool | None = None) -> None:

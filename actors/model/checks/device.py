@@ -67,6 +67,28 @@ def check_gpu(config: Config) -> bool:
     return config.device != "cpu" and there
 
 
-def may_use_gpu(config: Config, model: ModelInfo) -> bool:
-    """The same for a model: an encoder with a decoder is computed on the CPU wherever it is."""
+def draws_on_gpu(config: Config, model: ModelInfo) -> bool:
+    """May tokens be drawn there? Those of an encoder with a decoder are drawn by the CPU, wherever that computes."""
     return model.encoder is None and check_gpu(config)
+
+
+def only_on_cpu(config: Config, model: ModelInfo) -> str:
+    """What keeps a model that pools, or that has an encoder and a decoder, from any GPU; nothing where one may do."""
+    name = model.architecture
+    if model.encoder is not None:
+        return f"{name} has an encoder and a decoder, which are computed on a CPU as yet"
+    if model.pooling is None:
+        return ""
+    if model.pooling.base or model.pooling.dual is not None:
+        return f"{name} is no encoder of texts alone: on a GPU none of its kind is pooled as yet"
+    method = METHODS.get(config.quantization, NONE)
+    if method.computes_in is not None:
+        return f"--quantization {method.name}: {name} is computed by layers of transformers, which have floats on a GPU"
+    return ""
+
+
+def check_beside_gpu(config: Config, model: ModelInfo) -> bool:
+    """May a GPU compute such a model? ConfigError if one must, and cannot."""
+    if (reason := only_on_cpu(config, model)) and config.device == "cuda":
+        raise ConfigError(f"--device cuda: {reason} (--device cpu)")
+    return not reason and check_gpu(config)

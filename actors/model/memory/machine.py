@@ -30,6 +30,7 @@ GPU_FILES = ("nvidiactl", "nvmap")  # in /dev, of drivers: NVIDIA's, Jetson's
 DEVICES = Path("/dev")
 WSL_DRIVER = Path("/usr/lib/wsl/lib/libcuda.so.1")  # /dev/dxg is there with any GPU, or none
 CUDA_LIBRARY = "lib/libtorch_cuda.so"  # beside torch's modules, where it was built for CUDA
+WIDE = ("t5", "mt5", "umt5", "longt5", "gemma", "glm4")  # of whose hidden states some are infinite in float16
 NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is arm64's
 
 
@@ -108,6 +109,15 @@ def float_on_gpu(config: Config, stored: str) -> str:
     if config.dtype != "auto":
         return config.dtype
     return "bfloat16" if stored == "float32" else stored
+
+
+def pooled_on_gpu(config: Config, stored: str, kind: str) -> str:
+    """The same of an encoder that pools, of this `model_type`: there float16 is for float32, whose vectors are nearer;
+    some kinds go beyond its range.
+    """
+    if config.dtype != "auto" or stored not in ("float32", "None"):
+        return float_on_gpu(config, stored)
+    return "bfloat16" if kind.startswith(WIDE) else "float16"
 
 
 def kv_type_on_cpu(config: Config, computed: str, quantised: bool) -> KVType:

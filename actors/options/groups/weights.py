@@ -28,7 +28,7 @@ class ModelOptions(MediaOptions, frozen=True, kw_only=True):
         DType,
         Meta(
             description="of weights and KV memory; auto is float32 on a CPU, on a GPU that of the model's files, but "
-            "bfloat16 for float32"
+            "bfloat16 for float32, float16 in encoders that pool"
         ),
     ] = "auto"
     quantization: Annotated[Quantization, Meta(description=weight_formats.ABOUT)] = "auto"

@@ -19,6 +19,7 @@ ENDS = ("SelfAttention", "ConvLayer")  # of the names of such modules' classes
 TOKENS = ("hidden_states", "query_states", "residual_states", "input_mask")  # [1, tokens, …]
 PAIRS = ("attention_mask", "position_bias", "relative_pos")  # [1, …, tokens, tokens]
 MOST_TOKENS = 512  # of a row: what there is of pairs, a model makes of all of it
+PADDING = 1.25  # so many times the tokens may be computed where texts are padded
 
 
 class Divided:
@@ -70,3 +71,18 @@ def rows_of(sizes: Sequence[int]) -> list[range]:
             first, total = number, 0
         total += size
     return [*rows, range(first, len(sizes))]
+
+
+def by_length(sizes: Sequence[int]) -> list[list[int]]:
+    """Indices of texts that are computed side by side: of like lengths, so that little is padded."""
+    groups: list[list[int]] = []
+    total = 0
+    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
+        size = sizes[index]
+        if groups and sizes[groups[-1][0]] * (len(groups[-1]) + 1) <= PADDING * (total + size):
+            groups[-1].append(index)
+            total += size
+        else:
+            groups.append([index])
+            total = size
+    return groups

@@ -19,8 +19,9 @@ from ...model.tokenizers.tokenizer import load_tokenizer, special_tokens
 from ...model.vision.spec import VisionSpec
 from ...options.config import Config
 from ...protocol.step import Step
+from ..transfer import sent
 from ..vision.encoder import BadItem, MediaSource, Owner, VisionEncoder
-from .encoder import by_length
+from .divided import by_length
 from .load import load_whole
 from .runner import ENDED, PooledRow, PoolingWriter
 
@@ -47,7 +48,7 @@ class TextEncoder:
             ids = torch.full((len(group), max(sizes[index] for index in group)), self._pad)
             for row, index in enumerate(group):
                 ids[row, : len(texts[index])] = texts[index]
-            made = self._model.get_text_features(input_ids=ids).pooler_output
+            made = self._model.get_text_features(input_ids=sent(ids, self._model.device)).pooler_output
             found |= dict(zip(group, made, strict=True))
         return [found[index] for index in range(len(texts))]
 
@@ -86,20 +87,19 @@ class DualEncoderRunner:
                 continue
             owner = Owner(slot_of(row.ref), generation_of(row.ref))
             try:
-                self._writer.write(row, self.encoder.embeddings(items[0], owner).rows)
+                self._writer.write([row], [self.encoder.embeddings(items[0], owner).rows])
             except BadItem:
                 failed.append(~number)
-        for row, vector in zip(texts, self._texts.vectors([row.ids for row in texts]), strict=True):
-            self._writer.write(row, vector[None])
+        self._writer.write(texts, [vector[None] for vector in self._texts.vectors([row.ids for row in texts])])
         self.failed_rows = failed
         return np.full(len(rows), ENDED, np.int32)
 
 
 def load_dual_encoder(
-    config: Config, info: ModelInfo, spec: PoolingSpec, source: MediaSource
+    config: Config, info: ModelInfo, spec: PoolingSpec, source: MediaSource, device: torch.device
 ) -> tuple[TextEncoder, VisionEncoder]:
     """The model of `info.folder`. ConfigError says what does not fit."""
-    model, dtype = load_whole(config, info, spec)
+    model, dtype = load_whole(config, info, spec, device)
     kind = str(model.config.model_type)
     about = VisionSpec(kind=kind, placeholders=(NO_TOKEN,), hidden=spec.width)
     most = int(config.encoder_cache_gb * GB)

@@ -6,6 +6,8 @@ Four ways, of which the first is taken that gives what each text alone gives, tr
 - padded: texts of like lengths side by side with transformers' own attention and masks;
 - alone: one text a forward pass.
 A head (labels' scores) sees one text's hidden states at a time, whichever way they were made.
+
+What a step is given is put together on the host, and sent where the model is; of a GPU nothing waits for that.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from ..adapter.hooks import NAME, Unfit, attending, use_attention
-from .divided import Divided, rows_of
+from ..transfer import sent
+from .divided import Divided, by_length, rows_of
 from .flat import FlatAttention, for_longest, with_distances
+from .grouped import GroupedAttention
 
-PADDING = 1.25  # so many times the tokens may be computed where texts are padded
 TRIED = (7, 12, 3, 1, 30, 27, 11)  # tokens of the texts with which ways are tried; some are padded together
 TOLERANCE = 1e-4  # of the deviation of what is compared
 
@@ -34,7 +37,7 @@ TOLERANCE = 1e-4  # of the deviation of what is compared
 class Text(NamedTuple):
     """One prompt."""
 
-    ids: Tensor  # int64
+    ids: Tensor  # int64, on the host
     second: int = 0  # where the second of a pair begins; 0: there is none
 
 
@@ -54,6 +57,8 @@ class Encoder:
         self.model, self.base = model, model.base_model if classifies else model
         self.padding: int | None = None  # if the first position is what follows this id, which has no place itself
         self.way = Way.ALONE
+        found: Any = self.base  # it looks at numbers of the device in each pass:
+        found.warn_if_padding_and_no_attention_mask = lambda *given: None
         self._own = str(model.config._attn_implementation)
         self._divided = Divided(self.base)
         takes = set(inspect.signature(self.base.forward).parameters)
@@ -63,10 +68,15 @@ class Encoder:
         self._distances = with_distances(self.base)
         self._pad = int(getattr(model.config, "pad_token_id", None) or 0)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.model.device
+
     # --- hidden states ---------------------------------------------------------------------------------------------
 
     def hidden(self, texts: Sequence[Text]) -> list[Tensor]:
-        """[tokens, hidden] of each text."""
+        """[tokens, hidden] of each text, on the device."""
         match self.way:
             case Way.FLAT:
                 return self._flat(texts)
@@ -88,7 +98,8 @@ class Encoder:
         use_attention(self.model, NAME if way is Way.FLAT else self._own)
 
     def _flat(self, texts: Sequence[Text]) -> list[Tensor]:
-        attention = FlatAttention(lengths(texts))
+        sizes, on_cpu = lengths(texts), self.device.type == "cpu"
+        attention = FlatAttention(sizes) if on_cpu else GroupedAttention(sizes, self.device)
         with attending(attention), for_longest(self._distances, attention.longest):
             return self._one_row(texts)
 
@@ -134,15 +145,20 @@ class Encoder:
         return self._base(given | ({"token_type_ids": self._kinds(text)[None]} if self._types else {}))[0]
 
     def _base(self, given: dict[str, Tensor]) -> Tensor:
-        made: Tensor = self.base(**given, **_no_cache(self.base)).last_hidden_state
+        made: Tensor = self.base(**self._sent(given), **_no_cache(self.base)).last_hidden_state
         return made
+
+    def _sent(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """To where the model is."""
+        return {name: sent(one, self.device) for name, one in given.items()}
 
     # --- scores of labels ------------------------------------------------------------------------------------------
 
     def scores(self, hidden: Tensor, ids: Tensor) -> Tensor:
         """Of a text's hidden states: [labels], or [tokens, labels] of a head that classifies tokens."""
+        given = {"input_ids": ids[None], "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
         with self._answered(hidden[None]):
-            out = self.model(input_ids=ids[None], attention_mask=torch.ones(1, len(ids), dtype=torch.long))
+            out = self.model(**self._sent(given))
         made: Tensor = out.logits[0]
         return made
 
@@ -158,11 +174,16 @@ class Encoder:
         finally:
             del self.base.forward
 
+    def try_out(self, tokens: int, longest: int) -> None:
+        """The largest step: torch.OutOfMemoryError if the device has no room for it."""
+        sizes = [longest] * max(1, tokens // longest)
+        self.hidden([Text(torch.full((size,), 3)) for size in sizes])
+
     # --- which way is right ------------------------------------------------------------------------------------------
 
     def choose(self, longest: int) -> dict[Way, str]:
         """Take the first way that is right; returns why those before it are not."""
-        texts = _tried(int(self.model.config.get_text_config().vocab_size), longest)
+        texts = tried(self.model, longest)
         self.use(Way.ALONE)
         expected = [self._alone(text) for text in texts]
         reasons: dict[Way, str] = {}
@@ -193,7 +214,7 @@ class Encoder:
 
     def check_scores(self, longest: int) -> None:
         """Unfit if the head gives something else of hidden states than in its own forward pass."""
-        for text in _tried(int(self.model.config.get_text_config().vocab_size), longest):
+        for text in tried(self.model, longest):
             given = {"input_ids": text.ids[None], "attention_mask": torch.ones(1, len(text.ids), dtype=torch.long)}
             way = self.way
             self.use(Way.ALONE)
@@ -228,23 +249,9 @@ def lengths(texts: Sequence[Text]) -> list[int]:
     return [len(text.ids) for text in texts]
 
 
-def by_length(sizes: Sequence[int]) -> list[list[int]]:
-    """Indices of texts that are computed side by side: of like lengths, so that little is padded."""
-    groups: list[list[int]] = []
-    total = 0
-    for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        size = sizes[index]
-        if groups and sizes[groups[-1][0]] * (len(groups[-1]) + 1) <= PADDING * (total + size):
-            groups[-1].append(index)
-            total += size
-        else:
-            groups.append([index])
-            total = size
-    return groups
-
-
-def _tried(words: int, longest: int) -> list[Text]:
-    random = np.random.default_rng(0)
+def tried(model: PreTrainedModel, longest: int) -> list[Text]:
+    """Texts with which ways are tried, as long as the model takes them."""
+    random, words = np.random.default_rng(0), int(model.config.get_text_config().vocab_size)
     return [Text(torch.from_numpy(random.integers(3, max(4, words), min(size, longest)))) for size in TRIED]
 
 

@@ -32,17 +32,14 @@ class FlatAttention:
         self._masks: dict[int, tuple[Mask, list[Tensor | None]]] = {}  # by the mask's identity, which is kept for that
 
     def attend(self, call: Call) -> Tensor:
-        if any(call.options.get(name) is not None for name in UNKNOWN):
-            raise Unfit(f"asks for {', '.join(name for name in UNKNOWN if call.options.get(name) is not None)}")
+        check_options(call, self.longest)
         queries, keys, values = call.queries, call.keys, call.values
         shared = keys.shape[1] != queries.shape[1]
         out = queries.new_empty(1, queries.shape[2], queries.shape[1], values.shape[-1])
         causal = call.mask is None and bool(getattr(call.module, "is_causal", False))
         bias = call.options.get("position_bias")
-        if bias is not None and bias.shape[-1] != self.longest:
-            raise Unfit("has a bias of its own")
         for (start, end), seen in zip(self._bounds, self._seen(call.mask), strict=True):
-            mask = seen if bias is None else _biased(bias[:, :, : end - start, : end - start], seen)
+            mask = seen if bias is None else biased(bias[:, :, : end - start, : end - start], seen)
             part = functional.scaled_dot_product_attention(
                 queries[:, :, start:end],
                 keys[:, :, start:end],
@@ -67,6 +64,15 @@ class FlatAttention:
         return found[1]
 
 
+def check_options(call: Call, longest: int) -> None:
+    """Unfit if a layer asks for more than a scale, and a bias by distance for the longest text."""
+    if asked := [name for name in UNKNOWN if call.options.get(name) is not None]:
+        raise Unfit(f"asks for {', '.join(asked)}")
+    bias = call.options.get("position_bias")
+    if bias is not None and bias.shape[-1] != longest:
+        raise Unfit("has a bias of its own")
+
+
 def _ask(mask: Mask, start: int, end: int) -> Tensor | None:
     at = torch.arange(start, end)
     zero = torch.zeros((), dtype=torch.long)
@@ -75,7 +81,8 @@ def _ask(mask: Mask, start: int, end: int) -> Tensor | None:
     return None if bool(seen.all()) else seen.contiguous()
 
 
-def _biased(bias: Tensor, seen: Tensor | None) -> Tensor:
+def biased(bias: Tensor, seen: Tensor | None) -> Tensor:
+    """What is added to scores, of which only some are seen."""
     return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
+from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from ...model.gguf.folder import gguf_tensors
 from ...model.info import ModelInfo, read_json
-from ...model.memory.machine import float_on_cpu
+from ...model.memory.machine import float_on_cpu, pooled_on_gpu
 from ...model.pooling.published import GTE, class_name, said_as_gte
 from ...model.pooling.spec import PoolingSpec
 from ...model.quantization import METHODS, NONE, QuantMethod
@@ -27,18 +29,21 @@ from ..adapter.checkpoint.stored import Source
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
 from ..memory import large_blocks_apart
-from .encoder import Encoder, Way
+from ..start.beside import moved
+from .encoder import Encoder, Way, tried
 
 log = logging.getLogger("worker")
 ENCODER = "EncoderModel"
 SEQUENCES = ("ForConditionalGeneration", "Model")  # what has such an encoder
+NEAR = 0.98  # cosines of vectors of random texts, from which on a type has the range that the model needs
+CPU = torch.device("cpu")
 SUMMARY = "pooler."  # weights of a summary that embeddings do not look at
 
 
 @large_blocks_apart()
-def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
-    """The model of `info.folder`, ready to run."""
-    model, dtype, method = _load(config, info, spec)
+def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec, device: torch.device = CPU) -> Encoder:
+    """The model of `info.folder`, ready to run on this device."""
+    model, dtype, method = _load(config, info, spec, device)
     with torch.inference_mode():
         encoder = Encoder(model, bool(spec.head))
         try:
@@ -50,32 +55,63 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec) -> Encoder:
                 encoder.check_scores(info.max_model_len)
             except Unfit as error:
                 raise _refused(info, f"it {error}") from None
-        improve(encoder.base, dtype, method)
+        if device.type == "cpu":
+            improve(encoder.base, dtype, method)
+        else:
+            _move(encoder, info, device, dtype)
     why = "".join(f"; not {way.name.lower()}: {reason}" for way, reason in reasons.items() if way is not encoder.way)
     log.info("%s by transformers %s, %s%s", info.architecture, transformers.__version__, encoder.way.value, why)
     return encoder
 
 
 @large_blocks_apart()
-def load_whole(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[PreTrainedModel, torch.dtype]:
+def load_whole(
+    config: Config, info: ModelInfo, spec: PoolingSpec, device: torch.device = CPU
+) -> tuple[PreTrainedModel, torch.dtype]:
     """The same of one that is asked for its own vectors."""
-    model, dtype, method = _load(config, info, spec)
+    model, dtype, method = _load(config, info, spec, device)
     with torch.inference_mode():
-        improve(model, dtype, method)
+        if device.type == "cpu":
+            improve(model, dtype, method)
+        else:
+            moved(model, device, dtype)
     model.requires_grad_(False)
     log.info("%s by transformers %s", info.architecture, transformers.__version__)
     return model, dtype
 
 
-def _load(config: Config, info: ModelInfo, spec: PoolingSpec) -> tuple[PreTrainedModel, torch.dtype, QuantMethod]:
+def _move(encoder: Encoder, info: ModelInfo, device: torch.device, dtype: torch.dtype) -> None:
+    """To the device, where a text has about the hidden states that float32 gives it on the host."""
+    texts = tried(encoder.model, info.max_model_len)
+    exact = encoder.hidden(texts)
+    moved(encoder.model, device, dtype)
+    near = min(_likeness(one, other) for one, other in zip(exact, encoder.hidden(texts), strict=True))
+    if not near >= NEAR:
+        name = str(dtype).removeprefix("torch.")
+        others = " and ".join(f"--dtype {other}" for other in ("bfloat16", "float32") if other != name)
+        raise _refused(
+            info, f"in {name} its hidden states are not those of float32 (cosine {near:.4f}); {others} have more range"
+        )
+
+
+def _likeness(exact: Tensor, found: Tensor) -> float:
+    """Of a text's vectors."""
+    return float(functional.cosine_similarity(exact.mean(0), found.float().mean(0).cpu(), 0))
+
+
+def _load(
+    config: Config, info: ModelInfo, spec: PoolingSpec, device: torch.device
+) -> tuple[PreTrainedModel, torch.dtype, QuantMethod]:
+    """On the host; what goes on to a GPU is in float32, so that ways are tried without roundings."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     register()
     whole = _read_config(config, info)
-    dtype, method = _types(config, whole)
-    model = _make(config, info, spec, whole, dtype)
+    dtype, method = _types(config, whole, device)
+    first = dtype if device.type == "cpu" else torch.float32
+    model = _make(config, info, spec, whole, first)
     made: Any = model
-    made.to(dtype).eval()
+    made.to(first).eval()
     return model, dtype, method
 
 
@@ -106,8 +142,11 @@ def _kind(info: ModelInfo, spec: PoolingSpec, whole: Any) -> Any:
     return AutoModel
 
 
-def _types(config: Config, whole: Any) -> tuple[torch.dtype, QuantMethod]:
+def _types(config: Config, whole: Any, device: torch.device) -> tuple[torch.dtype, QuantMethod]:
     """What is computed in, and how weights are kept."""
+    stored = str(getattr(whole, "dtype", None)).removeprefix("torch.")
+    if device.type != "cpu":
+        return getattr(torch, pooled_on_gpu(config, stored, str(whole.model_type))), NONE
     method = METHODS.get(config.quantization, NONE)
     if method.stored_as is not None:
         raise ConfigError(f"--quantization {method.name}: the model's weights are not of this format")
@@ -115,7 +154,6 @@ def _types(config: Config, whole: Any) -> tuple[torch.dtype, QuantMethod]:
         if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
             raise ConfigError(f"--quantization {method.name}: {reason}")
         return getattr(torch, method.computes_in), method
-    stored = str(getattr(whole, "dtype", None)).removeprefix("torch.")
     return getattr(torch, float_on_cpu(config, stored)), method
 
 

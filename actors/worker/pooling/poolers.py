@@ -14,9 +14,11 @@ from ...model.pooling.spec import CLS, LAST, MAX, MEAN, MEAN_SQRT, WEIGHTED_MEAN
 from ...model.weights.places import PICKLED, SINGLE
 from ...options.config import ConfigError
 from ...protocol.request import BY_TOKEN, CLASSIFY, NORMALIZE, SIGMOID, SOFTMAX, TOKEN_CLASSIFY, Pooling
+from ..transfer import sent
 
 Head = Callable[[Tensor, Tensor], Tensor]  # hidden states [tokens, hidden] and ids: scores of labels, of each token too
 DENSE_WEIGHT, DENSE_BIAS = "linear.weight", "linear.bias"
+CPU = torch.device("cpu")
 
 
 class Dense:
@@ -33,13 +35,13 @@ class Dense:
         return made
 
 
-def load_dense(spec: DenseSpec) -> Dense:
-    """With the weights of its folder."""
+def load_dense(spec: DenseSpec, device: torch.device) -> Dense:
+    """With the weights of its folder, on the device."""
     tensors = _tensors(Path(spec.folder))
     if DENSE_WEIGHT not in tensors:
         raise ConfigError(f"model: the weights in {spec.folder} lack {DENSE_WEIGHT}")
-    bias = tensors.get(DENSE_BIAS)
-    return Dense(spec, tensors[DENSE_WEIGHT].float(), None if bias is None else bias.float())
+    own = {name: tensor.to(device, torch.float32) for name, tensor in tensors.items()}
+    return Dense(spec, own[DENSE_WEIGHT], own.get(DENSE_BIAS))
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
@@ -55,15 +57,15 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
 
 
 class Pooler:
-    """Of one model."""
+    """Of one model, where that is."""
 
-    def __init__(self, spec: PoolingSpec, head: Head | None) -> None:
+    def __init__(self, spec: PoolingSpec, head: Head | None, device: torch.device = CPU) -> None:
         self.spec = spec
         self.head = head
-        self.dense = [load_dense(one) for one in spec.dense]
+        self.dense = [load_dense(one, device) for one in spec.dense]
 
     def __call__(self, hidden: Tensor, ids: Tensor, wanted: Pooling) -> Tensor:
-        """float32 [rows, numbers], of the hidden states [tokens, hidden] of all of a prompt's `ids`.
+        """float32 [rows, numbers], of the hidden states [tokens, hidden] of all of a prompt's `ids`, on the host.
 
         For the vector of the last token that one's is enough.
         """
@@ -74,7 +76,7 @@ class Pooler:
             made = self.head(hidden, ids).float()
             made = made if wanted.task in BY_TOKEN else made.view(1, -1)
             if wanted.task in BY_TOKEN and self.spec.step_tag >= 0:
-                made = made[ids == self.spec.step_tag]
+                made = made[sent(torch.nonzero(ids == self.spec.step_tag)[:, 0], made.device)]
         else:
             made = hidden.float() if wanted.task in BY_TOKEN else pooled(hidden.float(), self.spec.methods)[None]
             for dense in self.dense:
@@ -105,7 +107,7 @@ def pooled(hidden: Tensor, methods: Sequence[str]) -> Tensor:
 
 
 def _weighted_mean(hidden: Tensor) -> Tensor:
-    weights = torch.arange(1, len(hidden) + 1, dtype=hidden.dtype)
+    weights = torch.arange(1, len(hidden) + 1, dtype=hidden.dtype, device=hidden.device)
     return (hidden * weights[:, None]).sum(0) / weights.sum()
 
 

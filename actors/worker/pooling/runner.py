@@ -5,6 +5,7 @@ The token that a row draws then is none: it says to the scheduler that the seque
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +51,22 @@ class PoolingWriter:
         ids = self._log[slot_of(new.ref), : new.num_prompt_tokens].astype(np.int64)
         return PooledRow(new.ref, wanted, torch.from_numpy(ids), second)
 
-    def write(self, row: PooledRow, hidden: Tensor) -> None:
-        """`hidden`: of its tokens, or of the last one where that is enough."""
-        made = self._pooler(hidden, row.ids[-len(hidden) :], row.wanted).contiguous()
-        rows, columns = made.shape
-        self._vectors.write(row.ref, rows, columns, made.numpy().tobytes())
+    def write(self, rows: Sequence[PooledRow], hidden: Sequence[Tensor]) -> None:
+        """`hidden`: of each row's tokens, or of the last one where that is enough; what a GPU has made comes by one
+        copy."""
+        given = zip(rows, hidden, strict=True)
+        made = [self._pooler(states, row.ids[-len(states) :], row.wanted) for row, states in given]
+        for row, numbers in zip(rows, _on_host(made), strict=True):
+            count, columns = numbers.shape
+            self._vectors.write(row.ref, count, columns, numbers.contiguous().numpy().tobytes())
+
+
+def _on_host(made: list[Tensor]) -> list[Tensor]:
+    if not made or made[0].device.type == "cpu":
+        return made
+    whole = torch.cat([numbers.flatten() for numbers in made]).cpu()
+    parts = whole.split([numbers.numel() for numbers in made])
+    return [part.view(numbers.shape) for part, numbers in zip(parts, made, strict=True)]
 
 
 class HiddenRunner(CpuRunner):
@@ -76,10 +88,11 @@ class HiddenRunner(CpuRunner):
         self._pooled[new.row] = self._writer.row(new)
 
     def _sample(self, hidden: Tensor, rows: Ints, last: Ints, drafted: Ints) -> np.ndarray:
-        for row, end in zip(rows.tolist(), (last + 1).tolist(), strict=True) if self._reports else ():
-            pooled = self._pooled[row]
-            first = end - (len(pooled.ids) if pooled.wanted.whole else 1)
-            self._writer.write(pooled, self.model.hidden(hidden[first:end]))
+        if self._reports:
+            pooled, ends = [self._pooled[row] for row in rows.tolist()], (last + 1).tolist()
+            sizes = [len(row.ids) if row.wanted.whole else 1 for row in pooled]
+            parts = [hidden[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+            self._writer.write(pooled, [self.model.hidden(part) for part in parts])
         self.last[rows] = ENDED
         self.known[rows] += 1
         return np.full(len(rows), ENDED, np.int32)

@@ -1,4 +1,4 @@
-"""The worker of a model that pools, on a CPU."""
+"""The worker of a model that pools: on a CPU, or where transformers' layers compute it, on a GPU."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ from ...telemetry.startup import StartPhase
 from ..actor import WorkerActor
 from ..cpu.layers import native
 from ..cpu.memory.kv_memory import make_memory, plan_memory
+from ..start.beside import computing_on
 from ..start.shared import join_group, request_readers, threads_of, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import import_rest
 from .decoder import load_hidden
-from .poolers import Pooler
+from .poolers import CPU, Pooler
 from .runner import HiddenRunner, PoolingWriter
 
 
-def start(context: Context) -> WorkerActor:
+def start(context: Context, device: torch.device) -> WorkerActor:
     """The actor, its model loaded; ConfigError if model or memory cannot be had."""
+    with computing_on(context.config, device):
+        return _start(context, device)
+
+
+def _start(context: Context, device: torch.device) -> WorkerActor:
     spec = context.model.pooling
     assert spec is not None
     context.phase_ends(StartPhase.IMPORTS)
@@ -33,8 +39,9 @@ def start(context: Context) -> WorkerActor:
     context.phase_ends(StartPhase.GROUP)
     threads = threads_of(context)
     torch.set_num_threads(threads)
-    context.log.info("kernels: %s", _choose_kernels(context.config, threads))
-    return _with_kv(context, spec, group) if spec.base else _without_kv(context, spec)
+    if device.type == "cpu":
+        context.log.info("kernels: %s", _choose_kernels(context.config, threads))
+    return _with_kv(context, spec, group) if spec.base else _without_kv(context, spec, device)
 
 
 def _choose_kernels(config: Config, threads: int) -> str:
@@ -57,19 +64,21 @@ def _vectors(context: Context) -> Vectors:
     return vectors
 
 
-def _without_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
+def _without_kv(context: Context, spec: PoolingSpec, device: torch.device) -> WorkerActor:
     """Whole prompts; blocks are numbers."""
     import_rest()
     if spec.dual is not None:
-        return _dual(context, spec)
+        return _dual(context, spec, device)
     from .load import load_encoder  # and with it transformers
     from .whole_prompts import EncoderRunner
 
     begun = time.perf_counter()
-    model = load_encoder(context.config, context.model, spec)
-    _loaded(context, model.model.dtype, begun)
+    model = load_encoder(context.config, context.model, spec, device)
+    _loaded(context, model.model.dtype, begun, device)
     log = context.table.as_numpy().tokens
-    writer = PoolingWriter(Pooler(spec, model.scores if spec.head else None), _vectors(context), log)
+    writer = PoolingWriter(Pooler(spec, model.scores if spec.head else None, device), _vectors(context), log)
+    if device.type != "cpu":
+        model.try_out(context.config.max_num_batched_tokens, context.model.max_model_len)
     read_rendition = request_readers(context, context.model.vocab_size)[0]
     runner = EncoderRunner(model, writer, context.config.max_num_seqs, read_rendition)
     context.phase_ends(StartPhase.DRAFTS)
@@ -77,14 +86,14 @@ def _without_kv(context: Context, spec: PoolingSpec) -> WorkerActor:
     return WorkerActor(context, runner, context.system.max_blocks)
 
 
-def _dual(context: Context, spec: PoolingSpec) -> WorkerActor:
+def _dual(context: Context, spec: PoolingSpec, device: torch.device) -> WorkerActor:
     """Texts and pictures, by an encoder each."""
     from ..vision.start import media_source
     from .dual_encoder import DualEncoderRunner, load_dual_encoder
 
     begun, source = time.perf_counter(), media_source(context)
-    texts, pictures = load_dual_encoder(context.config, context.model, spec, source)
-    _loaded(context, pictures.dtype, begun)
+    texts, pictures = load_dual_encoder(context.config, context.model, spec, source, device)
+    _loaded(context, pictures.dtype, begun, device)
     writer = PoolingWriter(Pooler(spec, None), _vectors(context), context.table.as_numpy().tokens)
     runner = DualEncoderRunner(texts, pictures, writer, source, context.config.max_num_seqs)
     context.phase_ends(StartPhase.DRAFTS)
@@ -105,7 +114,7 @@ def _with_kv(context: Context, spec: PoolingSpec, group: TensorParallelGroup | N
         from ..vision.start import make_vision, media_source
 
         vision = make_vision(config, context.model, model, media_source(context))
-    _loaded(context, model.dtype, begun)
+    _loaded(context, model.dtype, begun, CPU)
     context.phase_ends(StartPhase.DRAFTS)
     model.reads_windows_alone = False  # a prompt that is computed whole needs all of its blocks at once
     plan = plan_memory(config, model, length, 0)
@@ -127,8 +136,9 @@ def _with_kv(context: Context, spec: PoolingSpec, group: TensorParallelGroup | N
     return actor
 
 
-def _loaded(context: Context, dtype: torch.dtype, begun: float) -> None:
+def _loaded(context: Context, dtype: torch.dtype, begun: float, device: torch.device) -> None:
     context.phase_ends(StartPhase.WEIGHTS)
     seconds, name = time.perf_counter() - begun, str(dtype).removeprefix("torch.")
-    text = "%s in %s loaded in %.1f s to pool, threads: %d"
-    context.log.info(text, context.model.architecture, name, seconds, torch.get_num_threads())
+    on_cpu = device.type == "cpu"
+    place = f"threads: {torch.get_num_threads()}" if on_cpu else f"on {torch.cuda.get_device_name(device)}"
+    context.log.info("%s in %s loaded in %.1f s to pool, %s", context.model.architecture, name, seconds, place)

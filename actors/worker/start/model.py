@@ -24,8 +24,9 @@ def load(context: Context) -> WorkerActor:
         raise ConfigError(f"{OPTION}: for models that go on with texts; {context.model.architecture} is none")
     if context.model.pooling is not None:
         from ..pooling import start as pooling_start
+        from .beside import device_of
 
-        return pooling_start.start(context)
+        return pooling_start.start(context, device_of(context))
     if context.model.encoder is not None:
         from ..encoder_decoder import start as reading_start
 
@@ -104,7 +105,7 @@ def check_gpus(context: Context) -> None:
     """ConfigError if several models need more GPUs than there are."""
     import torch
 
-    wanted, count = context.system.first_device(len(context.system.engines)), torch.cuda.device_count()
+    wanted, count = context.system.num_devices, torch.cuda.device_count()
     if wanted > count:
         text = f"--also: {wanted} GPUs are needed, one for each worker, and there are {count} here"
         raise ConfigError(f"{text}; device=cpu behind a model has it computed on the CPU")

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.info import ModelInfo, resolve_model
 from actorserve.actors.options.config import Config, ConfigError, make_config
-from actorserve.actors.worker.pooling.encoder import Encoder, Text, Way, by_length
+from actorserve.actors.worker.pooling.divided import by_length
+from actorserve.actors.worker.pooling.encoder import Encoder, Text, Way
 from actorserve.actors.worker.pooling.load import load_encoder
 from tests.support.models.embedders import (
     FAMILIES,

@@ -1,0 +1,84 @@
+"""Where models are computed that go on with no texts of their own, or read by an encoder: those that pool, Whisper,
+T5 and their kin. They are transformers' modules, or layers that are run as these are: step by step, without graphs.
+
+A GPU is theirs where the models that go on with texts leave one; --device cuda shares one with these, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from ...model.checks.device import check_device, only_on_cpu
+from ...options.config import Config, ConfigError
+from ...runtime.process import Context
+from .model import uses_gpu, why_no_gpu
+from .shared import speaks_for_all
+
+CPU = torch.device("cpu")
+
+
+def device_of(context: Context) -> torch.device:
+    """That of this worker; ConfigError if it cannot be the one that options ask for."""
+    config, system, spec = context.config, context.system, context.spec
+    first = system.first_device(context.served.engines[0])
+    on_gpu = uses_gpu(config, first)
+    reason = only_on_cpu(config, context.model) if on_gpu else why_no_gpu(config, first)
+    count = torch.cuda.device_count() if on_gpu else 0
+    if on_gpu and not reason and config.device != "cuda":
+        reason = _too_few(config, first, count)
+    on_gpu = on_gpu and not reason
+    check_device(config, on_gpu)
+    if on_gpu:
+        return torch.device("cuda", (system.first_device(spec.engine) + spec.index) % count)
+    if reason and speaks_for_all(context):
+        context.log.warning("computing on the CPU: %s", reason)
+    return CPU
+
+
+def _too_few(config: Config, first: int, count: int) -> str:
+    """What to say where other models of the server have the GPUs."""
+    wanted = first + config.workers * config.local_engines
+    if wanted <= count:
+        return ""
+    return (
+        f"{wanted} GPUs would be needed, one for each worker, and there are {count} here; --device cuda shares one, of "
+        "which there must be room beside the others' --gpu-memory-utilization"
+    )
+
+
+@contextmanager
+def computing_on(config: Config, device: torch.device) -> Iterator[None]:
+    """What is loaded meanwhile lies there, and has no more of a GPU than --gpu-memory-utilization from then on."""
+    if device.type == "cpu":
+        yield
+        return
+    from ..gpu.memory import is_out_of_memory  # and with it Triton
+
+    torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
+    torch.cuda.set_per_process_memory_fraction(config.gpu_memory_utilization, device)
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = str(error).splitlines()[0].split(" If reserved")[0]
+        raise ConfigError(
+            f"out of GPU memory at the start: {reason} Lower --max-num-batched-tokens, --max-num-seqs or "
+            "--max-model-len; --gpu-memory-utilization is what this model may have of the GPU, of which others may "
+            "have a part; --device cpu computes it on the CPU"
+        ) from None
+
+
+def moved(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """To the device, in this type. ConfigError if its weights do not fit."""
+    from ..gpu.memory import device_memory
+
+    size, free = sum(one.numel() for one in model.parameters()) * dtype.itemsize, device_memory(device)[0]
+    if size > free:
+        raise ConfigError(f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free")
+    model.to(device, dtype)

@@ -1,0 +1,106 @@
+"""On which device a model is that pools, or reads by an encoder, and what it may have of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from actorserve.actors.options.config import Config, ConfigError, make_config
+from actorserve.actors.worker.start import beside
+from actorserve.actors.worker.start.beside import computing_on, device_of
+
+GIB = 1 << 30
+
+
+def context_of(config: Config, first: int = 0, engine: int = 0, index: int = 0) -> Any:
+    """Of a worker whose model has the GPUs from `first` on, if there are so many."""
+    said: list[str] = []
+    return SimpleNamespace(
+        config=config,
+        system=SimpleNamespace(first_device=lambda own: first + own),
+        spec=SimpleNamespace(engine=engine, index=index),
+        served=SimpleNamespace(engines=range(4)),
+        model=None,
+        log=SimpleNamespace(warning=lambda text, *given: said.append(text % given)),
+        said=said,
+    )
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine with so many, and models that may be on them."""
+
+    def there(count: int, reason: str = "", old: str = "") -> None:
+        monkeypatch.setattr(beside, "uses_gpu", lambda config, first: count > 0 and config.device != "cpu" and not old)
+        monkeypatch.setattr(beside, "why_no_gpu", lambda config, first: old)
+        monkeypatch.setattr(beside, "only_on_cpu", lambda config, model: reason)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    return there
+
+
+@pytest.mark.parametrize(
+    ("count", "first", "options", "wanted", "said"),
+    [
+        (0, 0, {}, "cpu", ""),
+        (1, 0, {"device": "cpu"}, "cpu", ""),
+        (1, 0, {}, "cuda:0", ""),
+        (1, 0, {"device": "cuda"}, "cuda:0", ""),
+        (2, 1, {}, "cuda:1", ""),
+        (1, 1, {}, "cpu", "2 GPUs would be needed, one for each worker, and there are 1 here; --device cuda shares"),
+        (1, 1, {"device": "cuda"}, "cuda:0", ""),
+        (2, 0, {"data_parallel_size": 3}, "cpu", "3 GPUs would be needed"),
+    ],
+)
+def test_the_device(count: int, first: int, options: dict[str, Any], wanted: str, said: str, gpus: Any) -> None:
+    """Its own where there is one; what others have is shared where it is asked for."""
+    gpus(count)
+    context = context_of(make_config({"model": "m", **options}), first)
+    assert device_of(context) == torch.device(wanted)
+    assert said in "".join(context.said) and bool(said) == bool(context.said)
+
+
+def test_each_engine_has_its_own(gpus: Any) -> None:
+    gpus(3)
+    config = make_config({"model": "m", "data_parallel_size": 2})
+    found = [device_of(context_of(config, 1, engine)) for engine in (0, 1)]
+    assert found == [torch.device("cuda", 1), torch.device("cuda", 2)]
+
+
+def test_why_it_is_the_cpu_is_said_once(gpus: Any) -> None:
+    config = make_config({"model": "m"})
+    for reason, old in (("it is a decoder", ""), ("", "it is too old")):
+        gpus(1, reason, old)
+        first, second = context_of(config), context_of(config, index=1)
+        assert device_of(first) == device_of(second) == torch.device("cpu")
+        assert first.said == [f"computing on the CPU: {reason or old}"] and not second.said
+
+
+def test_options_of_the_other_device_are_refused(gpus: Any) -> None:
+    gpus(1)
+    with pytest.raises(ConfigError, match="--kv-cache-dtype int8: on a CPU only"):
+        device_of(context_of(make_config({"model": "m", "kv_cache_dtype": "int8"})))
+    gpus(0)
+    assert device_of(context_of(make_config({"model": "m", "kv_cache_dtype": "int8"}))) == torch.device("cpu")
+
+
+def test_what_it_may_have_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is said where that is too little; other errors stay what they are."""
+    given: list[tuple[float, torch.device]] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *fraction: given.append(fraction))
+    config, device = make_config({"model": "m", "gpu_memory_utilization": 0.25}), torch.device("cuda", 1)
+    said = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 1.00 GiB. If reserved is large, see more"
+    with pytest.raises(ConfigError) as error, computing_on(config, device):
+        raise torch.OutOfMemoryError(said)
+    words = str(error.value)
+    assert words.startswith("out of GPU memory at the start: CUDA out of memory. Tried") and "If reserved" not in words
+    assert "--max-num-batched-tokens" in words and "--gpu-memory-utilization" in words and "\n" not in words
+    assert given == [(0.25, device)]
+    with pytest.raises(RuntimeError, match="an illegal memory access"), computing_on(config, device):
+        raise RuntimeError("an illegal memory access")
+    with pytest.raises(torch.OutOfMemoryError), computing_on(config, torch.device("cpu")):
+        raise torch.OutOfMemoryError(said)
