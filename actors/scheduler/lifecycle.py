@@ -7,6 +7,7 @@ of the request table. Knows neither rows nor blocks: what a sequence holds at it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
@@ -144,11 +145,8 @@ class Lifecycle:
         if step is None or not self._says_end(sequence.ref):
             self._end_with(sequence.ref, code)
         else:
-            self.deferred.add(step, sequence.ref, code)
-        if sequence.ref in self.waiting:
-            self.waiting.remove(sequence.ref)
-        self._let_go(sequence)
-        del self.sequences[sequence.ref]
+            self.deferred.add(step, sequence.ref, partial(self._end_with, sequence.ref, code))
+        self._remove(sequence)
         self.finished += 1
         self._stats.ended(sequence)
 
@@ -156,8 +154,16 @@ class Lifecycle:
         """Whether a successor, who knows of no end that waits, finds in the slot that it is to end."""
         return self._table.is_cancelled(ref) or self._table.stop(ref) > 0
 
-    def drop(self, sequence: Sequence) -> None:
-        """It goes on elsewhere: what it holds here is free, and nothing is said of it."""
+    def drop(self, sequence: Sequence, give: Callable[[], None]) -> None:
+        """It goes on elsewhere: what it holds here is free, and once no step may read its slot any more it is given."""
+        step = self.read_until(sequence)
+        self._remove(sequence)
+        if step is None:
+            give()
+        else:
+            self.deferred.add(step, sequence.ref, give)
+
+    def _remove(self, sequence: Sequence) -> None:
         if sequence.ref in self.waiting:
             self.waiting.remove(sequence.ref)
         self._let_go(sequence)
@@ -166,15 +172,14 @@ class Lifecycle:
     def _end_found(self, ref: int, code: Finish) -> None:
         """It was to end when it was admitted. Of a predecessor's a step may be under way."""
         if self.recovers and self.inherits:
-            self.deferred.add(0, ref, code)
+            self.deferred.add(0, ref, partial(self._end_with, ref, code))
         else:
             self._end_with(ref, code)
 
     def end_deferred(self, step: int | None = None) -> None:
         """This step has come back; None: no step is under way any more."""
         self.inherits = self.inherits and step is not None
-        for ref, code in self.deferred.take(step):
-            self._end_with(ref, code)
+        self.deferred.tell(step)
 
     def _end_with(self, ref: int, code: Finish) -> None:
         self._table.set_finish(ref, code)

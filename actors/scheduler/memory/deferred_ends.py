@@ -10,31 +10,32 @@ may read the slot, there is written to it by
     renderer     nothing: prompt, rendition and hashes are written once for each use
 Only ends whose reason stands in the slot wait, the cancel or the stop word: a scheduler may die meanwhile, and its
 successor would know nothing of others and go on. Those, an operator's and an error's, are told at once.
+A sequence that goes to another engine ends here, too, and may end there before the step is back: likewise it has the
+engine word after that. A successor has it still, and gives it away, or goes on with it.
 
 A step comes back by one member for all, when each has given its part of the first sum, which it does behind all that it
 reads. What a dead scheduler had sent was run when the worker is met, or is gone with it: until then no end is told of
 what that one may have had in a step. One process alone may read the next use: its row is nobody's any more.
 
 That is no promise. A late member may still find the next use
-    - where an end is told at once (above), and of a sequence that goes to another engine with a step under way
-    - where an epoch ends while steps run: one has failed, the engine sleeps, or the last that it had was given away
+    - where an end is told at once (above)
+    - where an epoch ends while steps run: one has failed, the engine sleeps, or is wanted again while it gives all away
     - on a GPU, whose worker says that it is there while another member reads for a step that was launched before
-and with --also that may hold ids which its own model has no word for. What comes of it ends as every mismatch between
-members does, in workers that are started anew and rows that are computed again.
+What comes of it ends as every mismatch between members does, in workers that are started anew and rows that are
+computed again. With --also it may be another model's, whose ids are read by worker/token_log.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
-
-from ...protocol.messages import Finish
+from collections.abc import Callable
 
 
 class DeferredEnds:
     """In the order of the steps that they wait for."""
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[int, int, Finish]] = deque()
+        self._pending: deque[tuple[int, int, Callable[[], None]]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -42,13 +43,11 @@ class DeferredEnds:
     def __contains__(self, ref: int) -> bool:
         return any(ref == pending for _, pending, _ in self._pending)
 
-    def add(self, step: int, ref: int, code: Finish) -> None:
-        """This one has ended, and steps up to `step` may read its slot."""
-        self._pending.append((step, ref, code))
+    def add(self, step: int, ref: int, tell: Callable[[], None]) -> None:
+        """This one has ended, of which steps up to `step` may read the slot; `tell` stores the word that says so."""
+        self._pending.append((step, ref, tell))
 
-    def take(self, step: int | None) -> list[tuple[int, Finish]]:
+    def tell(self, step: int | None) -> None:
         """Those that wait for none behind `step`, which has come back; None: no step is under way."""
-        taken = []
         while self._pending and (step is None or self._pending[0][0] <= step):
-            taken.append(self._pending.popleft()[1:])
-        return taken
+            self._pending.popleft()[2]()

@@ -9,6 +9,7 @@ A scheduler that dies before 2 has a successor that owns the slot still, and beg
 2 and 3, or before what it posted is in the lane, has a successor that posts Admit of every slot without an end that
 names another engine. The receiver admits what is its own, once: it asks the word and not the message, and takes the
 sequence up where its log stands. If it dies before, the message is still in its lane, and its successor finds the word.
+Of a group of workers, steps that may read the slot are waited for between 1 and 2 (memory/deferred_ends.py).
 
 Admit, Cancel and Stopped of a slot that names another engine are posted on to that one; of an earlier use, or of one
 that has ended, they are dropped. Who sends them has stored the cancel or stop word before, and a scheduler reads these
@@ -31,7 +32,9 @@ the next engine tries it alone when a single engine would.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from ...engines.ownership import Ownership
 from ...engines.refusals import Refusals
@@ -200,16 +203,18 @@ class Handover:
         return self._give(ready, engines)
 
     def _give(self, sequences: Iterable[Sequence], engines: list[int]) -> dict[int, int]:
-        given: dict[int, list[int]] = {}
+        given: Counter[int] = Counter()
         for sequence in sequences:
             able = self._refusals.able(sequence.adapter, engines) or engines
             engine = self._router.choose(self._table.hashes(sequence.ref), sequence.num_tokens, among=able)
             deaths = self._scheduler.suspects.deaths(sequence.ref)
-            self._scheduler.lifecycle.drop(sequence)
-            self._table.move(sequence.ref, engine, deaths)
-            given.setdefault(engine, []).append(sequence.ref)
-        self._ownership.post(given, Admit)
-        return {engine: len(refs) for engine, refs in given.items()}
+            self._scheduler.lifecycle.drop(sequence, partial(self._move, sequence.ref, engine, deaths))
+            given[engine] += 1
+        return given
+
+    def _move(self, ref: int, engine: int, deaths: int) -> None:
+        self._table.move(ref, engine, deaths)
+        self._ownership.post({engine: [ref]}, Admit)
 
     @property
     def others(self) -> list[str]:

@@ -154,15 +154,20 @@ class EngineWorker:
         if alone and self._scheduler.pool.count:
             handover.lost()
             self._lose(self._group.was_replaced())
-        if not alone and self._scheduler.pool.count and self._scheduler.sequences:
+        if not alone and self._scheduler.pool.count and self._has_any:
             if not self.leaves:
                 handover.begins_to_leave()
             self.leaves = True
             given = self._say_given(handover.give_part(), alone)
-            if self._scheduler.sequences:
+            if self._has_any:
                 return given
         if self._scheduler.pool.count:
             self._let_go()
+    @property
+    def _has_any(self) -> bool:
+        """Or one that is given, and of which a step is under way?"""
+        return bool(self._scheduler.sequences or self._scheduler.lifecycle.deferred)
+
         return 0 if alone and handover.waits_s else self._say_given(handover.give_all(), alone)
 
     def _let_go(self) -> None:

@@ -84,6 +84,18 @@ def test_who_has_lost_its_row_may_be_read_still() -> None:
     assert bench.work() and use_again(bench, ref)
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_who_goes_to_another_engine_is_not_given_while_a_member_may_read_its_slot(steps: int) -> None:
+    """It may end there at once."""
+    bench, ref, _ = begun(steps, members=2)
+    given: list[int] = []
+    bench.scheduler.lifecycle.drop(bench.scheduler.sequences[ref], lambda: given.append(ref))
+    bench.scheduler.admit(ref)  # what is said twice
+    assert not bench.scheduler.sequences and not given
+    assert bench.work() and given == [ref] and not bench.table.finish(ref)
+    assert bench.scheduler.pool.free == bench.num_blocks
+
+
 def test_an_end_whose_reason_is_not_in_the_slot_is_told_at_once() -> None:
     """An operator's: the scheduler dies before the step is back, and its successor does not go on with the request."""
     bench, ref, _ = begun(0, members=2)

@@ -71,6 +71,29 @@ def test_an_engine_that_is_to_be_parked_gives_all_away_while_its_worker_lives(se
     servers.check(*refs, servers.submit(0))
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_group_gives_none_away_of_whom_a_member_may_begin_a_step(gone: bool) -> None:
+    """Where it goes on it may end, and its slot be used again. If the group is gone nobody begins any."""
+    servers = Servers(tensor_parallel_size=2)
+    try:
+        first, second = servers.engines
+        ref = servers.submit(0)
+        late = list(map(first.answer, first.steps))
+        first.park()
+        first.turn()
+        assert not first.refs and first.actor.scheduler.pool.count, "its worker is not let go of"
+        assert servers.table.engine(ref) == 0 and not servers.deliver()
+        if gone:
+            first.kill_worker(Ended.REPLACED)
+        first.turn(*[] if gone else late)
+        assert not first.actor.scheduler.pool.count
+        assert servers.deliver() == 1
+        servers.check(ref)
+        assert second.refs == {ref}
+    finally:
+        servers.close()
+
+
 def test_nobody_is_let_go_of_for_whom_no_other_engine_is_there(servers: Servers) -> None:
     """It goes on computing until there is one."""
     first, second = servers.engines

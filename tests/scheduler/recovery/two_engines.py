@@ -34,7 +34,7 @@ class Engine:
         self.name = f"scheduler@{number}"
         self.steps: list[Step] = []
         self.greeted = 0  # how often its worker was asked whether it is there
-        self.worker = servers.system.workers_of(number)[0]
+        self.worker, *self.members = servers.system.workers_of(number)
         self.start(first=True)
         self.begin_worker()
 
@@ -53,6 +53,8 @@ class Engine:
     def begin_worker(self) -> None:
         self.life = BoardWriter(self.servers.memory.board, self.worker.position)
         self.life.set_state(ActorState.READY)
+        for member in self.members:
+            BoardWriter(self.servers.memory.board, member.position).set_state(ActorState.READY)
 
     def meet(self, start_s: float = 0.0) -> None:
         """The worker says that it is there; after how long, if its memory is kept."""
@@ -104,12 +106,13 @@ class Engine:
 class Servers:
     """Two engines, or more; what their schedulers post to each other waits in `lanes` until `deliver`."""
 
-    def __init__(self, blocks: int = 64, rows: int = 4, queued: int = 8, engines: int = 2) -> None:
+    def __init__(self, blocks: int = 64, rows: int = 4, queued: int = 8, engines: int = 2, **more: int) -> None:
         given = {
             "max_num_seqs": rows,
             "max_model_len": 256,
             "data_parallel_size": engines,
             "max_num_queued_reqs": queued,
+            **more,
         }
         config = make_config({**given, "debug": True})
         self.blocks = blocks
