@@ -221,7 +221,8 @@ class SchedulerActor(Actor):
         done = 0 if self.handover is None or self.administration.is_parked else self.worker.give_away(self.handover)
         if self.handover is not None and (self.handover.hand_on() or self.handover.share()):
             self.gauges.write()
-        self.worker.tell_ends()
+        if self._has_untold_ends():
+            self.scheduler.lifecycle.end_deferred()
         if self.tiers is not None:
             done += self.tiers.turn(self._workers)
         if self.scheduler.in_flight or not self.scheduler.sequences:  # the worker waits for nothing: text goes first
@@ -237,6 +238,9 @@ class SchedulerActor(Actor):
         if self.context.config.debug and not self.scheduler.in_flight:
             self.scheduler.check_integrity()
         return done
+
+    def _has_untold_ends(self) -> bool:
+        return self.worker.has_untold_ends()
 
     def _plan(self) -> int:
         """Steps, as many as are good ahead; the worker has each before anything else is done here."""
@@ -289,12 +293,12 @@ class SchedulerActor(Actor):
         moved = self.scheduler.lifecycle.take_moved()
         if not moved:
             return 0
+        if self.scheduler.lifecycle.ended:  # who is told of an end, and asks for the counts, finds it among them
+            self.gauges.write()
         by_reader: dict[str, list[int]] = {self._detokenizers[0]: moved}
         if len(self._detokenizers) > 1:
             by_reader = {name: [] for name in self._detokenizers}
             for ref in moved:
-        if self.scheduler.lifecycle.ended:  # who is told of an end, and asks for the counts, finds it among them
-            self.gauges.write()
                 by_reader[self.context.system.detokenizer_of(slot_of(ref), self.context.spec.model)].append(ref)
         for name, refs in by_reader.items():
             if refs:

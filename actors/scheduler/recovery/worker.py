@@ -125,11 +125,9 @@ class EngineWorker:
         self.forget_memory()
         self._gauges.write()
 
-    def tell_ends(self) -> None:
-        """Those that wait for steps are told when nobody is left to compute these: the next worker may take minutes."""
-        lifecycle = self._scheduler.lifecycle
-        if lifecycle.deferred and self._group.is_gone:
-            lifecycle.end_deferred()
+    def has_untold_ends(self) -> bool:
+        """Do some wait for steps that nobody is left to compute? The next worker may take minutes."""
+        return bool(self._scheduler.lifecycle.deferred) and self._group.is_gone
 
     def forget_memory(self) -> None:
         """The KV memory is given back, or is about to be: nobody is to be told that something is cached there."""
@@ -163,12 +161,12 @@ class EngineWorker:
                 return given
         if self._scheduler.pool.count:
             self._let_go()
+        return 0 if alone and handover.waits_s else self._say_given(handover.give_all(), alone)
+
     @property
     def _has_any(self) -> bool:
         """Or one that is given, and of which a step is under way?"""
         return bool(self._scheduler.sequences or self._scheduler.lifecycle.deferred)
-
-        return 0 if alone and handover.waits_s else self._say_given(handover.give_all(), alone)
 
     def _let_go(self) -> None:
         """What it has still said counts no more."""

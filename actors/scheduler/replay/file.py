@@ -125,6 +125,7 @@ class RecordedTurn(msgspec.Struct, array_like=True, frozen=True, tag="turn"):
     flags: Flags = []
     died: str = ""  # of this error
     held: bool = False  # behind its plans it did not ask for another one
+    ends: bool = False  # those that waited for steps were told, which nobody was left to compute
 
 
 Record = RecordedLife | RecordedTurn

@@ -9,6 +9,7 @@ What is not determined otherwise, and why it does not matter or is kept:
 - Clocks: stamps and histograms alone follow them, and those decide nothing. Times of steps, by which room for drafts
   and the pace of prompts go, are the worker's and come in StepDone.
 - Orders: dicts and heaps are in the order of insertion and of (priority, arrival); no set is ever walked through.
+- Whether the workers live, which ends may wait for, is kept where it lets some be told (`ends`).
 - Turns without a message ask for plans as well, and are counted (`idle`), unless the clock says that it is too early
   for a plan: whether it did is kept (`held`).
 - The name of whom a message is from follows from its kind and its slot; it decides nothing.
@@ -120,9 +121,9 @@ class RecordedActor(SchedulerActor):
         self._file = file
         self._messages: list[ToScheduler] = []
         self._steps: list[Step] = []
-        self._turns: list[tuple[int, int, list[ToScheduler], list[Step], tuple[Found, Flags], str, bool]] = []
+        self._turns: list[tuple[int, int, list[ToScheduler], list[Step], tuple[Found, Flags], str, bool, bool]] = []
         self._idle = 0
-        self._held = False
+        self._held = self._ends = False
         self._encode = msgspec.msgpack.Encoder().encode
         self._recorded_table = RecordedTable(context.segment, context.system.table_offset)
         context.table = self._recorded_table
@@ -164,6 +165,10 @@ class RecordedActor(SchedulerActor):
         self._held = super()._holds()
         return self._held
 
+    def _has_untold_ends(self) -> bool:
+        self._ends = super()._has_untold_ends()
+        return self._ends
+
     def do_work(self) -> int:
         """Keep the turn, if it was one."""
         at = time.monotonic_ns()
@@ -172,14 +177,15 @@ class RecordedActor(SchedulerActor):
         except BaseException as error:
             self._die(error)
             raise
-        if self._messages or self._steps:
+        if self._messages or self._steps or self._ends:
             self._end_turn(at)
         elif not self._held:
             self._idle += 1
         return done
 
     def _end_turn(self, at: int, died: str = "") -> None:
-        self._turns.append((at, self._idle, self._messages, self._steps, self._recorded_table.take(), died, self._held))
+        read, held, ends = self._recorded_table.take(), self._held, self._ends
+        self._turns.append((at, self._idle, self._messages, self._steps, read, died, held, ends))
         self._messages, self._steps, self._idle = [], [], 0
 
     def published(self) -> None:
@@ -189,9 +195,9 @@ class RecordedActor(SchedulerActor):
         self._file.write_old()
 
     def _write_turns(self) -> None:
-        for at, idle, messages, steps, (facts, flags), died, held in self._turns:
+        for at, idle, messages, steps, (facts, flags), died, held, ends in self._turns:
             plans = [plan_of(self._encode, step) for step in steps]
-            self._file.add(RecordedTurn(at, idle, messages, plans, facts, flags, died, held))
+            self._file.add(RecordedTurn(at, idle, messages, plans, facts, flags, died, held, ends))
         self._turns.clear()
 
     def _die(self, error: BaseException) -> None:

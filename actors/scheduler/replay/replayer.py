@@ -131,6 +131,7 @@ class ReplayedActor(SchedulerActor):
     def __init__(self, context: Context, statistics: ReplayStatistics) -> None:
         self.steps: list[Step] = []
         self.most: int | None = None  # plans of this turn, after which it did not ask for another one
+        self.ends = False  # in this turn those are told that wait for steps
         self.statistics = statistics
         context.post = self._keep  # type: ignore[method-assign]
         super().__init__(context)
@@ -142,6 +143,9 @@ class ReplayedActor(SchedulerActor):
 
     def _holds(self) -> bool:
         return len(self.steps) == self.most
+
+    def _has_untold_ends(self) -> bool:
+        return self.ends
 
     def _post_to_workers(self, message: Message) -> None:
         if isinstance(message, Step):
@@ -223,7 +227,7 @@ class Replay:
         self.blocks = actor.scheduler.pool.count or self.blocks
 
     def _act(self, actor: ReplayedActor, memory: PrivateMemory, turn: RecordedTurn) -> None:
-        actor.most = None
+        actor.most, actor.ends = None, False
         for _ in range(turn.idle):
             actor.do_work()
             actor.published()
@@ -235,7 +239,7 @@ class Replay:
             if isinstance(message, StepDone):
                 self.statistics.came_back(message, actor.scheduler)
             actor.handle(message)
-        actor.most = len(turn.plans) if turn.held else None
+        actor.most, actor.ends = len(turn.plans) if turn.held else None, turn.ends
         actor.do_work()
         actor.published()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from actorserve.actors.cli import main
 from actorserve.actors.protocol.messages import Admit, Cancel, Finish, StepFailed, Stopped, WorkerReady
 from actorserve.actors.scheduler.batch import RunningBatch
 from actorserve.actors.scheduler.planner import Planner
-from actorserve.actors.scheduler.replay.file import Reading, RecordedTurn
+from actorserve.actors.scheduler.replay.file import Reading, Record, RecordedTurn
 from actorserve.actors.scheduler.replay.replayer import Difference, Replay
 from actorserve.actors.scheduler.scheduler import Scheduler
 from tests.support.selection import slow
 
-from .recorded import Life, Load, recorded, replayed
+from .recorded import BLOCKS, Life, Load, recorded, replayed
 
 
 @pytest.fixture
@@ -56,6 +57,35 @@ def test_answers_are_those_of_the_recording(path: Path) -> None:
     load.close()
     histories = replayed(path).statistics.histories
     assert logs and {ref: len(histories[ref].answer) for ref in logs if ref in histories} == logs
+
+
+def test_ends_are_told_when_they_were(path: Path) -> None:
+    """One waits for a step that a group of workers computes, until that is gone."""
+    load = Load(path, 5, tensor_parallel_size=2)
+    workers = load.memory.system.workers_of(0)
+    for worker in workers:
+        load.memory.raise_incarnation(worker)
+    load.turn(WorkerReady(load.memory.board.incarnation(workers[0].position), BLOCKS))
+    ref = load.open()
+    load.turn(Admit([ref]))
+    load.table.cancel(ref)
+    load.turn(Cancel([ref]))
+    load.turn(Admit([load.open()]))
+    assert not load.finishes
+    load.memory.raise_incarnation(workers[1])
+    load.turn()
+    assert load.finishes == [Finish.ABORT]
+    load.close()
+    replay, told = Replay(), []
+
+    def watched() -> Iterator[Record]:
+        for record in Reading(str(path)):
+            yield record
+            assert replay._memory is not None
+            told.append(replay._memory.table.finish(ref))
+
+    replay.run(watched())
+    assert told[-3:] == [0, 0, Finish.ABORT]
 
 
 def test_a_change_of_the_planner_is_found(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
