@@ -156,6 +156,7 @@ class ToolResponses:
             record.go_on()
         digest = digest_of(asked.raw)
         if before is not None:
+            request[REPLAYED] = before.replayed
             return Start(digest, before.seed, before.created, key, before, True)
         packed = self._engine.get(key.name) if key is not None else None
         if key is None or not packed:
@@ -172,7 +173,7 @@ class ToolResponses:
             self._engine.put(start.key.name, packed)
         record = record_of(request)
         if record is not None and start.before is None:
-            record.stream([NO_SLOT], start.seed, start.created)
+            record.stream([NO_SLOT], start.seed, start.created, request.get(REPLAYED, False))
 
     async def _answer(
         self, request: web.Request, body: ResponsesRequest, run: ToolRun, start: Start
