@@ -76,6 +76,8 @@ class ResponsesApi:
         if keeps:
             await self.generator.give_to(request, keeper)
         begun_before = await self._give_to_conversation(request, raw, body, in_turns)
+        if body.previous_response_id is not None:
+            begun_before = await self._has_begun(request, raw, in_turns, None if begun_by is None else keeper)
         body = self._resolved(body, request[CLIENT], begun_before)
         await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
@@ -115,12 +117,16 @@ class ResponsesApi:
             return False
         conversations = self.keeping.conversations
         await self.generator.give_to(request, conversations.owner(name, "conversation"))
-        key = await self.generator.key(request, raw, self.engine.index)
-        is_kept = self.tools.is_kept(key) if in_turns else self.generator.is_kept(key)
-        begun = is_kept or self.generator.goes_on(request)
+        begun = await self._has_begun(request, raw, in_turns, self.engine.index)
         if not begun:
             conversations.check_room(name, body, request[CLIENT])
         return begun
+
+    async def _has_begun(self, request: web.Request, raw: bytes, in_turns: bool, owner: int | None) -> bool:
+        """Is it answered from what is there, whatever it was to go on from is by now? `owner`: see Answering.key."""
+        key = await self.generator.key(request, raw, owner)
+        is_kept = self.tools.is_kept(key) if in_turns else self.generator.is_kept(key)
+        return is_kept or self.generator.goes_on(request)
 
     def _resolved(self, body: ResponsesRequest, client: str, begun: bool = False) -> ResponsesRequest:
         """With the items that it names. `begun`: see ConversationStore.said."""

@@ -53,7 +53,7 @@ class ResponseRequests:
         self, body: ResponsesRequest, client: str, kept: Finder | None = None, begun: bool = False
     ) -> list[Object]:
         """What stands before its input; `kept`: where else than in the store it is looked for; `begun`: its answer is
-        there, though its conversation may be gone.
+        there, though its conversation, or the response before it, may be gone.
         """
         previous, found = body.previous_response_id, self._keeping if kept is None else kept
         if (name := body.conversation_id) is not None:
@@ -61,7 +61,14 @@ class ResponseRequests:
                 text = "previous_response_id and conversation both say what stands before input: give either."
                 raise bad_request(text, "previous_response_id")
             return self._keeping.conversations.said(name, client, begun)
-        return history(lambda name: found.find(name, client), previous) if previous is not None else []
+        if previous is None:
+            return []
+        try:
+            return history(lambda name: found.find(name, client), previous)
+        except ApiError:
+            if not begun:
+                raise
+            return []
 
     def with_tools(
         self,

@@ -134,10 +134,12 @@ class ConversationStore:
             found = self.get(name, stored.client)
         except ApiError:  # deleted, or forgotten, meanwhile
             return
-        key = stored.id.removeprefix("resp_")
-        longer = found.with_items([*stored.input, *stored.response["output"]], key)
-        if not self._records.put(_key(name), longer.encode()):
-            log.error("%s is not in its conversation: it would be too long to be kept", stored.id)
+        key, output = stored.id.removeprefix("resp_"), stored.response["output"]
+        for said in (output, map(_without_logprobs, output)):  # nothing goes on from them, and they are most of it
+            longer = found.with_items([*stored.input, *said], key)
+            if self._records.put(_key(name), longer.encode()):
+                return
+        log.error("%s is not in its conversation: it would be too long to be kept", stored.id)
 
 
 def page_of_all(items: list[Object]) -> Object:
@@ -149,6 +151,12 @@ def page_of_all(items: list[Object]) -> Object:
 def _complete(item: Object) -> Object:
     """As clients read it, who want a message's status."""
     return {"status": "completed", **item} if item["type"] == "message" else item
+
+
+def _without_logprobs(item: Object) -> Object:
+    if item["type"] != "message":
+        return item
+    return item | {"content": [part | {"logprobs": []} if part.get("logprobs") else part for part in item["content"]]}
 
 
 def _check_size(stored: StoredConversation, field: str, before: int) -> None:

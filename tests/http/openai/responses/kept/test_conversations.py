@@ -183,6 +183,25 @@ async def test_one_with_tools_of_servers_that_is_asked_again_adds_once() -> None
         assert again.json["output"] == first["output"], "whatever has come of the conversation"
 
 
+async def test_an_answer_that_is_kept_is_told_whatever_has_come_of_the_response_before() -> None:
+    async with serving(idempotency=True) as served:
+        served.engine.has = lambda refs: True  # type: ignore[method-assign]
+
+        async def asked_for(key: str, **body: Any) -> Answer:
+            client = await served.client()
+            client.send("POST", "/v1/responses", {"input": "hi", **body}, Idempotency_Key=key)
+            finish_all(await served.job())
+            return await client.answer()
+
+        first = (await asked_for("first")).json["id"]
+        assert (await asked_for("key", previous_response_id=first)).status == 200
+        served.engine.payloads.clear()
+        assert (await asked_for("key", previous_response_id=first)).status == 200
+        body = {"input": "hi", "previous_response_id": first}
+        answer = await served.ask("POST", "/v1/responses", body, Idempotency_Key="other")
+        assert (answer.status, answer.error["code"]) == (400, "previous_response_not_found")
+
+
 async def test_an_answer_that_is_kept_is_told_whatever_has_come_of_its_conversation() -> None:
     async with serving(idempotency=True) as served:
         path = await made(served)
@@ -310,6 +329,26 @@ def test_the_same_response_adds_once() -> None:
     found = store.get(NAME, "")
     assert [item["id"] for item in found.items] == ["in_a0000", "msg_a0000"]
     assert without_own(found.said(), "a0000") == []
+
+
+@pytest.mark.parametrize("text", ["a", "a" * (1 << 21)])
+def test_an_answer_that_is_too_long_with_its_logprobs_is_there_without_them(
+    text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = FakeEngine()
+    engine.put = lambda key, data: len(data) < 1 << 21 and not engine.payloads.update({key: data})  # type: ignore[method-assign]
+    store = ConversationStore(engine)
+    store.put(StoredConversation(NAME, 1, {}, []))
+    part = {"type": "output_text", "text": text, "logprobs": [{"token": "a" * (1 << 21)}], "annotations": []}
+    body = {"id": "resp_a", "status": "completed", "conversation": {"id": NAME}}
+    said: list[Any] = [
+        {"type": "reasoning", "id": "rs_a0000"},
+        {"type": "message", "id": "msg_a0001", "content": [part]},
+    ]
+    store.add_response(StoredResponse(body | {"output": said}, []))
+    found = [item.get("content") for item in store.get(NAME, "").items]
+    assert found == ([None, [part | {"logprobs": []}]] if len(text) == 1 else [])
+    assert ("resp_a is not in its conversation" in caplog.text) == (len(text) > 1)
 
 
 def test_other_frontends_read_also_a_short_one() -> None:
