@@ -155,7 +155,11 @@ class PluginTier:
         for key, data in zip(keys, connector.load(kind.fingerprint, list(keys)), strict=False):
             if not reading.wanted or self._forgetting:
                 return
-            reading.blocks.append(unpack_block(kind.fingerprint, key, kind.size, data))
+            try:
+                reading.blocks.append(unpack_block(kind.fingerprint, key, kind.size, data))
+            except BadFile:
+                self._saved.discard(kind, [key])  # it is given this one again, once it has been computed
+                raise
             self._saved.add(kind, key)
             self._wake()
 

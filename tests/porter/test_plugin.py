@@ -72,6 +72,15 @@ def test_what_is_wrong_is_a_miss(
     assert one.answers == (not text)
 
 
+def test_what_it_has_spoiled_it_is_given_again(tmp_path: Path) -> None:
+    one = tier(tmp_path, "torn")
+    for key in KEYS[:2]:
+        one.write(KIND, key, contents(key))
+    until(lambda: one.has(KIND, KEYS[1]))
+    assert read(one) == [contents(KEYS[0])] and one.has(KIND, KEYS[0])
+    assert not one.has(KIND, KEYS[1])
+
+
 def test_who_hangs_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
