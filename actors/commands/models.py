@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..model.mistral.folder import FORMS, Form
 from ..model.names import CODE, find_folder
 from ..model.weights.weight_cache import WeightFile, remove, remove_parts, weight_files
 from ..options.config import ConfigError
@@ -36,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pulled = actions.add_parser("pull", help="download one, or what is new of it", allow_abbrev=False)
     pulled.add_argument("--revision", help="a branch, a tag or a commit")
     pulled.add_argument("--trust-remote-code", action="store_true", help="the code beside its weights, too")
+    pulled.add_argument(
+        *("--load-format", "--config-format"),
+        choices=FORMS,
+        help="which of two forms, as `launch` will be given it: mistral, or hf, which is taken of both without it",
+    )
     removed = actions.add_parser("remove", help="delete one from the cache", allow_abbrev=False, aliases=["rm"])
     removed.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B; all that is here of it")
     pulled.add_argument("model", metavar="NAME", help="on the hub, such as Qwen/Qwen3-0.6B, or org/name:Q4_K_M")
@@ -74,8 +80,9 @@ def _pull(arguments: argparse.Namespace) -> int:
     if Path(arguments.model).exists():
         raise ConfigError(f"{arguments.model} is a path of this machine: name a model of the hub")
     more = (CODE,) if arguments.trust_remote_code else ()
+    form = arguments.load_format and Form(arguments.load_format, f"--load-format {arguments.load_format}")
     # a model, as `launch` wants one
-    print(find_folder(arguments.model, arguments.revision, look=lambda *_: None, more=more))
+    print(find_folder(arguments.model, arguments.revision, look=lambda *_: None, more=more, form=form))
     return 0
 
 

@@ -12,15 +12,16 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from actorserve.actors.model.families.family import Family
 from actorserve.actors.model.families.registry import BY_ARCHITECTURE, FAMILIES
 from actorserve.actors.model.layers import Axis
-from tests.support.models.checkpoints import KINDS
+from tests.support.models.checkpoints import KINDS, OTHER_CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL_TYPES = {architecture: kind for kind, architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
+CLASSES = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **OTHER_CLASSES}
+MODEL_TYPES = {architecture: kind for kind, architecture in CLASSES.items()}
 WITH_EXPERTS = [family for family in FAMILIES if family.layer.moe and family.architectures[0] in MODEL_TYPES]
 
 
 def test_each_architecture_is_compared_with_transformers() -> None:
-    compared = {MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] for model_type, _ in KINDS.values()}
+    compared = {CLASSES[model_type] for model_type, _ in KINDS.values()}
     others = {  # not in transformers: compared with what they are made of
         *("MiMoForCausalLM",),  # in worker/speculative/test_heads.py
         *("BailingMoeForCausalLM", "BailingMoeV2ForCausalLM"),  # in worker/cpu/test_ling.py

@@ -18,6 +18,7 @@ from .family import Family
 from .gpt_oss import GPT_OSS
 from .llama4 import LLAMA4
 from .mistral import MINISTRAL3, MISTRAL, MIXTRAL
+from .mistral4 import MISTRAL4
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .routed import BAILING, BAILING_V2, GLM4_MOE
 
@@ -27,6 +28,7 @@ FAMILIES = (
     MIMO,
     MISTRAL,
     MINISTRAL3,
+    MISTRAL4,
     MIXTRAL,
     PHI3,
     QWEN2,

@@ -10,6 +10,7 @@ from typing import Any
 from ..formats.rules import one_of
 from ..values import Values
 from .audio import audio_of, extractor, hearing, sines
+from .latent import is_latent, latent_parts
 from .names import POSITIONS, TEXTS, VISION
 
 LARGEST = 1 << 24
@@ -26,7 +27,6 @@ VISION_SIZES = "hidden_size intermediate_size num_hidden_layers num_attention_he
 FLOATS = ["lm_head", "vision_tower", "multi_modal_projector", "block_sparse_moe.gate"]  # of a model in 8 bits
 MERGED = "patch_merge"  # the projector of those that see several patches as one
 IMAGE_TOKEN = 10
-LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim")
 UNKNOWN = {  # parts that change what is computed, and those who have them
     "ada_rms_norm_t_cond": "the time condition of Voxtral Realtime",
     "use_biases": "biases of linear layers",
@@ -69,7 +69,8 @@ def make_processors(given: Values) -> dict[str, Any]:
 def make_turning(given: Values) -> dict[str, Any]:
     """Which tensors have rows that turn in pairs (names.py): how many, and how many a head has."""
     heads, size = given.needed("n_heads", LARGEST), _head_dim(given)
-    found = {TEXTS: {"wq": [heads * size, size], "wk": [(_kv_heads(given) or heads) * size, size]}}
+    keys = (_kv_heads(given) or heads) * size
+    found = {} if is_latent(given) else {TEXTS: {"wq": [heads * size, size], "wk": [keys, size]}}
     if (vision := _vision(given)) is not None:
         width, heads = vision.needed("hidden_size", LARGEST), vision.needed("num_attention_heads", LARGEST)
         found[VISION] = {name: [width, width // heads] for name in ("wq", "wk")}
@@ -80,10 +81,6 @@ def _check_kind(given: Values) -> None:
     """ConfigError names what there is that no layers here compute."""
     if (kind := given.text("model_type")) not in (None, "transformer"):
         raise given.wrong("model_type", f"transformer (for {kind} take what its publisher has for transformers)")
-    if latent := next((name for name in LATENT if given[name]), None):
-        raise given.wrong(
-            latent, "none (latent attention is not read in this form; --config-format hf reads the other)"
-        )
     if found := next((name for name in UNKNOWN if given[name]), None):
         raise given.wrong(found, f"none ({UNKNOWN[found]} in Mistral's form are not read)")
 
@@ -106,7 +103,9 @@ def _text(given: Values, beside: Values) -> dict[str, Any]:
 
 
 def _kind(given: Values, found: dict[str, Any]) -> dict[str, Any]:
-    """The class, and its experts."""
+    """The class, its experts and latents."""
+    if is_latent(given):
+        return latent_parts(given, found)
     moe = given.object("moe")
     if moe is not None:
         if found.get("layer_types") or given.object("llama_4_scaling"):
@@ -233,7 +232,7 @@ def _around(text: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 def _quantised(given: Values) -> dict[str, Any] | None:
     """quantization_config of weights that are no floats."""
-    own = given.object("quantization")
+    own = given.object("quantization") or given.object("quantization_config")
     if own is None:
         return None
     if (own.text("quant_method") or "").replace("_", "-") == "compressed-tensors":

@@ -15,13 +15,14 @@ from ..values import Values, read_json
 from ..weights.places import OF_MISTRAL
 from ..weights.weight_files import float_type
 from .config import make_config, make_processors, make_turning
+from .latent import is_latent
 from .names import MARK
 
 PARAMS = "params.json"
 CONFIG = "config.json"
 ASKING = {"--config-format": "config_format", "--load-format": "load_format"}  # either asks for a form
 FORMS = ("hf", "mistral")  # safetensors may be of either
-VERSION = 1  # of what is made of it
+VERSION = 2  # of what is made of it
 IN_TEXTS = "language_model."  # what names begin with beside a tower
 
 
@@ -68,4 +69,5 @@ def _make(folder: Path, dtype: str) -> dict[str, Any]:
     beside = Values(folder / CONFIG, read_json(folder / CONFIG, missing_ok=True))
     config = make_config(given, dtype, beside)
     prefix = IN_TEXTS if "text_config" in config else ""
-    return {CONFIG: config, MARK: {"prefix": prefix, "turning": make_turning(given)}, **make_processors(given)}
+    mark = {"prefix": prefix, "turning": make_turning(given), "latent": is_latent(given)}
+    return {CONFIG: config, MARK: mark, **make_processors(given)}

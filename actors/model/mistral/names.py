@@ -32,9 +32,30 @@ INSIDE = {
     "feed_forward.w1": "mlp.gate_proj",
     "feed_forward.w2": "mlp.down_proj",
     "feed_forward.w3": "mlp.up_proj",
+    "attention.wq_a": "self_attn.q_a_proj",
+    "attention.q_a_norm": "self_attn.q_a_layernorm",
+    "attention.wq_b": "self_attn.q_b_proj",
+    "attention.wkv_a_with_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attention.kv_a_norm": "self_attn.kv_a_layernorm",
+    "attention.wkv_b": "self_attn.kv_b_proj",
+    "shared_experts.w1": "mlp.shared_experts.gate_proj",
+    "shared_experts.w2": "mlp.shared_experts.down_proj",
+    "shared_experts.w3": "mlp.shared_experts.up_proj",
 }
-ROUTER = "block_sparse_moe.gate"  # of Mixtral
-EXPERT = "block_sparse_moe.experts.{expert}.{part}"
+
+
+class ExpertNames(NamedTuple):
+    """Of a layer's experts at the hub, where the kind of model tells them."""
+
+    router: str
+    expert: str  # with its number and part
+    parts: dict[str, str]  # where it has other names for them
+
+
+MIXTRAL = ExpertNames("block_sparse_moe.gate", "block_sparse_moe.experts.{expert}.{part}", {})
+WITH_LATENTS = ExpertNames(
+    "mlp.gate", "mlp.experts.{expert}.{part}", {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+)
 SEEING = {  # parts of towers' layers
     "attention.wq": "attention.q_proj",
     "attention.wk": "attention.k_proj",
@@ -96,11 +117,11 @@ def read_mark(folder: Path) -> dict[str, Any] | None:
     return read_json(folder / MARK) if is_of_mistral(folder) else None
 
 
-def hub_name(name: str, prefix: str) -> str:
-    """The name of a tensor at the hub; `prefix` is that of the text part. One that is not known stays, so that it is
-    told as one for which the model has no use."""
+def hub_name(name: str, mark: dict[str, Any]) -> str:
+    """The name of a tensor at the hub; `mark` says what the text part's begin with, and whether it has latents. One
+    that is not known stays, so that it is told as one for which the model has no use."""
     stem, _, end = name.rpartition(".")
-    end = ENDS.get(end, end)
+    end, prefix = ENDS.get(end, end), mark["prefix"]
     if stem in OUTSIDE:
         return f"{prefix}{OUTSIDE[stem]}.{end}"
     if stem in BESIDE:
@@ -111,7 +132,7 @@ def hub_name(name: str, prefix: str) -> str:
     if before in TOWERS:
         tower, parts = TOWERS[before]
         return f"{tower}.layers.{layer}.{parts.get(part, part)}.{end}"
-    own = None if before else _inside(part)
+    own = None if before else _inside(part, WITH_LATENTS if mark["latent"] else MIXTRAL)
     if own is None:
         return name
     return f"{prefix}model.layers.{layer}.{own}" + ("" if OF_KV.fullmatch(part) else f".{end}")
@@ -125,12 +146,12 @@ def turning_of(mark: dict[str, Any], name: str) -> Turning | None:
     return None if found is None else Turning(*found)
 
 
-def _inside(part: str) -> str | None:
+def _inside(part: str, names: ExpertNames) -> str | None:
     """The name of a part of a layer."""
     if (match := OF_EXPERT.fullmatch(part)) is not None:
-        return EXPERT.format(expert=match[1], part=match[2])
+        return names.expert.format(expert=match[1], part=names.parts.get(match[2], match[2]))
     if OF_ROUTER.fullmatch(part):
-        return ROUTER
+        return names.router
     if (match := OF_KV.fullmatch(part)) is not None:
         return f"self_attn.{match[1]}_scale"
     return INSIDE.get(part)

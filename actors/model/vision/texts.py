@@ -53,6 +53,7 @@ TEXT_PARTS = {
     "llama": TextPart("LlamaForCausalLM", _sizes(32000, 4096, 11008, 32, 32, 32, 2048)),
     "mistral": TextPart("MistralForCausalLM", _sizes(32000, 4096, 14336, 32, 32, 8, 131072)),
     "ministral3": TextPart("Ministral3ForCausalLM", _sizes(131072, 4096, 14336, 34, 32, 8, 262144)),
+    "mistral4": TextPart("Mistral4ForCausalLM", _sizes(131072, 4096, 12288, 36, 32, 32, 1048576)),
     "granite": TextPart("GraniteForCausalLM", _sizes(32000, 4096, 11008, 32, 32, 32, 2048)),
     "qwen2": TextPart("Qwen2ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),
     "qwen3": TextPart("Qwen3ForCausalLM", _sizes(151936, 4096, 22016, 32, 32, 32, 32768)),

@@ -66,7 +66,7 @@ def read_weights(folder: Path) -> dict[str, StoredTensor]:
     tensors = read_files(weight_files(folder))
     if (mark := read_mark(folder)) is None:
         return tensors
-    return {hub_name(name, mark["prefix"]): tensor._replace(name=name) for name, tensor in tensors.items()}
+    return {hub_name(name, mark): tensor._replace(name=name) for name, tensor in tensors.items()}
 
 
 def tensor_names(folder: Path) -> set[str]:
@@ -81,7 +81,7 @@ def tensor_names(folder: Path) -> set[str]:
 def _hub_names(folder: Path, names: Iterable[str]) -> set[str]:
     """Of those of tensors in the folder's files."""
     mark = read_mark(folder)
-    return set(names) if mark is None else {hub_name(name, mark["prefix"]) for name in names}
+    return set(names) if mark is None else {hub_name(name, mark) for name in names}
 
 
 def read_files(paths: Iterable[Path]) -> dict[str, StoredTensor]:

@@ -125,7 +125,7 @@ class CpuLayer:
         """What heads see, [tokens, all their numbers]."""
         if self.latent is not None:
             assert isinstance(kv, PagedKV) and isinstance(attention, LatentStep)
-            return self.latent(seen, rotations, slots, kv, attention)
+            return self.latent(seen, rotations, slots, kv, attention, growth if self.grows else None)
         return self.mix(slots, kv, attention, self._turned(seen, rotations), growth)
 
     def _turned(self, seen: Tensor, rotations: Tensor) -> Tensor:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
+from actorserve.actors.cli import main
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.info import DEMO_FOLDER
 from actorserve.actors.options.config import ConfigError, make_config
@@ -50,6 +52,20 @@ def test_of_both_forms_at_the_hub_one_is_downloaded(options: dict[str, object], 
     hub.files |= both
     find_model(make_config({"model": NAME, "device": "cpu", **options}))
     assert [asked for asked in hub.asked if asked.endswith(".safetensors")] == [file]
+
+
+@pytest.mark.parametrize("name", ["--load-format", "--config-format"])
+def test_what_was_pulled_in_a_form_is_launched_in_it(
+    name: str, hub: Hub, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = hub.files
+    to_hub(hub, own)
+    hub.files |= both
+    assert main(["models", "pull", NAME, name, "mistral"]) == 0
+    assert [asked for asked in hub.asked if asked.endswith(".safetensors")] == [WEIGHTS]
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    options = {"model": NAME, "device": "cpu", "load_format": "mistral"}
+    assert find_model(make_config(options)).architecture == "MistralForCausalLM"
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ VISION = {
     **{"intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "rope_theta": 10000.0},
     **{"adapter_bias": False, "image_token_id": 10},
 }
+LATENT = {"q_lora_rank": 40, "kv_lora_rank": 32, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 20}
 MERGED = {"mm_projector_id": "patch_merge", "spatial_merge_size": 2, "add_pre_mm_projector_layer_norm": True}
 
 
@@ -111,7 +112,10 @@ def test_overrides_are_of_what_was_made(own: Path) -> None:
         ({"dim": ...}, "says dim = None; a whole number"),
         ({"n_heads": 0}, "says n_heads = 0; a whole number"),
         ({"model_type": "mamba"}, "says model_type = 'mamba'; transformer"),
-        ({"q_lora_rank": 4}, "says q_lora_rank = 4; none"),
+        ({"q_lora_rank": 4}, "says kv_lora_rank = None; a whole number"),
+        ({**LATENT, "sliding_window": 64}, "says sliding_window = 64; none beside latents"),
+        ({**LATENT, "moe": {"num_experts": 4, "route_every_n": 2}}, "moe says route_every_n = 2; 1"),
+        ({**LATENT, "moe": {"num_experts": 4, "num_experts_per_tok": 5}}, "moe says num_experts_per_tok = 5; a whole"),
         ({"use_biases": True}, "says use_biases = True; none"),
         ({"multimodal": {"whisper_model_args": {"a": 1}}}, "whisper_model_args says encoder_args = None; an object"),
         (

@@ -131,6 +131,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
         {**MLA, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0, "rope_parameters": MLA_ROPE},
     ),
     "deepseek_v3": ("deepseek_v3", {**MLA, "n_shared_experts": 1, "num_mtp_layers": 0, "rope_parameters": MLA_ROPE}),
+    "mistral4": (
+        "mistral4",
+        {
+            **{**MLA, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "pad_token_id": 0},
+            "rope_parameters": {**MINISTRAL3_ROPE},  # to which the config adds
+        },
+    ),
     "llama4": (
         "llama4_text",
         {
@@ -222,6 +229,19 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
 }
 
 
+OTHER_CLASSES = {"mistral4": "Mistral4ForCausalLM"}  # those that transformers' table of decoders lacks
+
+
+def decoders() -> Any:
+    """That table, with these."""
+    import transformers
+
+    for model_type, name in OTHER_CLASSES.items():
+        config = type(transformers.AutoConfig.for_model(model_type))
+        transformers.AutoModelForCausalLM.register(config, getattr(transformers, name), exist_ok=True)
+    return transformers.AutoModelForCausalLM
+
+
 def checkpoint(kind: str, root: Path, **changes: Any) -> Path:
     """The folder of a checkpoint of this kind below `root`; written at the first call."""
     folder = root / "-".join([kind, *(f"{key}={value}" for key, value in sorted(changes.items()))])
@@ -250,12 +270,12 @@ def write_shape(folder: Path) -> tuple[str, ...]:
 def write_model(kind: str, folder: Path, shard: str | None = None, seed: int = 0, **changes: Any) -> None:
     """Weights in float32 and config.json; `shard` is the largest size of one file, e.g. "100KB"."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     model_type, differences = KINDS[kind]
     config = AutoConfig.for_model(model_type, **{**BASE, **differences, **changes})
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = decoders().from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():  # transformers starts these at 0 and 1
             if name.endswith(("bias", "sinks")):

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from .checkpoints import decoders
+
 
 @functools.lru_cache(maxsize=64)
 def reference(folder: Path, **options: Any) -> Any:
     """The checkpoint's model; read once a process, since tests only ask it."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, **{"dtype": torch.float32, **options}).eval()
+    return decoders().from_pretrained(folder, **{"dtype": torch.float32, **options}).eval()
 
 
 def generate(model: Any, prompt: list[int], count: int) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from actorserve.actors.model.values import read_json
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.models.sharding import shard
 from actorserve.actors.worker.models.weights import open_checkpoint
+from tests.support.models.checkpoints import MINISTRAL3_ROPE
 from tests.support.models.greedy import reference
 from tests.support.models.mistral.files import convert, paired, tensors_of, write_tensors
 
@@ -37,8 +39,11 @@ def both(kind: str, checkpoints: Folders, into: Path, parts: int = 1) -> tuple[P
     return folder, convert(folder, into / f"{kind}-{parts}", parts)
 
 
+KINDS = ["mistral", "mixtral", "ministral3", "mistral4"]
+
+
 @pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("kind", ["mistral", "mixtral", "ministral3"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_those_of_transformers_form(kind: str, parts: int, checkpoints: Folders, tmp_path: Path) -> None:
     hub, own, _ = read_both(*both(kind, checkpoints, tmp_path, parts))
     assert all(torch.equal(hub[name], own[name]) for name in hub)
@@ -51,9 +56,26 @@ def test_parts_need_no_index(checkpoints: Folders, tmp_path: Path) -> None:
     assert all(torch.equal(hub[name], weights[name]) for name in hub)
 
 
-@pytest.mark.parametrize("kind", ["mistral", "mixtral", "ministral3"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_transformers(kind: str, checkpoints: Folders, tmp_path: Path) -> None:
-    folder, own = both(kind, checkpoints, tmp_path)
+    compare(*both(kind, checkpoints, tmp_path))
+
+
+def test_scores_over_latents_do_not_grow_with_a_stretch_that_says_so(checkpoints: Folders, tmp_path: Path) -> None:
+    """`apply_scale` of yarn is false in all that were published; the same without experts."""
+    kept = {name: number for name, number in MINISTRAL3_ROPE.items() if "mscale" not in name}
+    for number, changes in enumerate(({}, {"first_k_dense_replace": 3})):
+        folder = checkpoints("mistral4", rope_parameters={**kept, "attention_factor": 1.0}, **changes)
+        own = convert(folder, tmp_path / str(number))
+        if changes:
+            params = read_json(own / "params.json")
+            del params["moe"]
+            (own / "params.json").write_text(json.dumps(params))
+        compare(folder, own)
+
+
+def compare(folder: Path, own: Path) -> None:
+    """Those of a prompt."""
     (prompt,) = prompts((150,))
     runner = make_runner(config_for(own, block_size=16))
     seen: list[torch.Tensor] = []
@@ -123,6 +145,40 @@ def test_scales_of_rows_turn_with_their_rows(checkpoints: Folders, tmp_path: Pat
     name = "layers.2.attention.wk."
     found = open_checkpoint(home, shape)("model.layers.2.self_attn.k_proj.weight", slice(None), None)
     assert torch.equal(paired(found, 16), tensors[f"{name}weight"].float() * tensors[f"{name}weight_scale"])
+
+
+def test_blocks_of_8_bits_of_a_model_with_latents(checkpoints: Folders, tmp_path: Path) -> None:
+    """As Mistral Large 3 is published: all but what makes latents and chooses experts, named as vLLM's layers are."""
+    folder = checkpoints("mistral4")
+    tensors = tensors_of(folder, read_json(folder / "config.json"))
+    plain = re.compile(r".*(_norm|norm|wq_a|wkv_a_with_mqa|gate|tok_embeddings|output)\.weight")
+    for name in [name for name in tensors if not plain.fullmatch(name)]:
+        weight = tensors[name]
+        rows, columns = (-(-size // 16) for size in weight.shape)
+        tensors[name] = weight.mul(64).to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale"] = torch.full((rows, columns), 1 / 64)
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "block", "block_structure": [16, 16]}
+    quantised = {
+        **{"quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed"},
+        "config_groups": {"FP8_BLOCK": {"targets": ["Linear"], "weights": weights}},
+        "ignore": [
+            "model.embed_tokens",
+            *(f"re:.*{one}$" for one in ("kv_a_proj_with_mqa", "q_a_proj", "gate")),
+            "lm_head",
+        ],
+    }
+    own = convert(folder, tmp_path / "fp8", quantization_config=quantised)
+    write_tensors(own, tensors)
+    home = Path(resolve_model(config_for(own)).folder)
+    read = open_checkpoint(home, read_architecture(read_json(home / "config.json")))
+    for ours, theirs in (
+        ("self_attn.kv_b_proj", "attention.wkv_b"),
+        ("mlp.experts.3.down_proj", "experts.3.w2"),
+        ("mlp.shared_experts.up_proj", "shared_experts.w3"),
+    ):
+        found = read(f"model.layers.1.{ours}.weight", slice(None), None)
+        assert torch.equal(found, tensors[f"layers.1.{theirs}.weight"].float() / 64)
+    assert torch.equal(read("model.layers.1.mlp.gate.weight", slice(None), None), tensors["layers.1.gate.weight"])
 
 
 def test_what_the_model_has_no_use_for_is_told_by_its_own_name(checkpoints: Folders, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.worker.vision.test_pictures import run
 from tests.worker.vision.test_sounds import compare
 
 
-@pytest.fixture(params=["pixtral", "mistral3", "ministral3"])
+@pytest.fixture(params=["pixtral", "mistral3", "ministral3", "mistral4"])
 def both(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path, Path]:
     """(the kind, a checkpoint of transformers, the same in Mistral's form)."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))

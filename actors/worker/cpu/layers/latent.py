@@ -146,8 +146,17 @@ class LatentAttention:
         self.v_up = HeadProducts(v_up.transpose(1, 2).contiguous(), build.batch_invariant)
         self.adapted = build.latent_up(spec.kv_up)
 
-    def __call__(self, seen: Tensor, rotations: Tensor, slots: Tensor, kv: PagedKV, step: LatentStep) -> Tensor:
-        """What heads see, [tokens, heads · value_dim]; what is kept of the tokens goes to `slots`."""
+    def __call__(
+        self,
+        seen: Tensor,
+        rotations: Tensor,
+        slots: Tensor,
+        kv: PagedKV,
+        step: LatentStep,
+        growth: Tensor | None = None,
+    ) -> Tensor:
+        """What heads see, [tokens, heads · value_dim]; what is kept of the tokens goes to `slots`. `growth`: of
+        queries, [tokens, 1, 1]."""
         sizes, tokens = self.sizes, len(seen)
         made = [linear(seen) for linear in self.down]
         entry = made[-1][:, -(sizes.rank + sizes.turning) :]
@@ -159,6 +168,8 @@ class LatentAttention:
         self.kv_norm.in_place(entry[..., : sizes.rank])
         self.rotate(entry[..., sizes.rank :], rotations)
         self.rotate(heads[..., sizes.plain :], rotations)
+        if growth is not None:
+            heads.mul_(growth)
         kv.write(self.index, slots, entry, entry[..., : sizes.rank])
         out = seen.new_empty(tokens, self.heads, sizes.value_dim)
         if step.absorbed is not None:

@@ -58,12 +58,17 @@ class LatentAttention:
         self.k_up = HeadProducts(k_up.mT.contiguous(), build.batch_invariant)
         self.v_up = HeadProducts(v_up.contiguous(), build.batch_invariant)
 
-    def __call__(self, normed: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
-        """What heads see, [tokens, heads · value_dim]; what is kept of the tokens goes to their slots."""
+    def __call__(
+        self, normed: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch, growth: Tensor | None = None
+    ) -> Tensor:
+        """What heads see, [tokens, heads · value_dim]; what is kept of the tokens goes to their slots. `growth`: of
+        queries, by position."""
         tokens, rank, inputs = len(normed), self.sizes.rank, batch.inputs
         q, entry = self._made(normed)
         latent, shared = entry.split([rank, self.sizes.turning], 1)
         rms_norm(latent, self.kv_gain, self.sizes.norm_eps, latent)
+        if growth is not None:
+            q.mul_(growth[inputs.positions][:, None])
         plain, turning = q.unflatten(1, (self.heads, -1)).split([self.sizes.plain, self.sizes.turning], 2)
         queries = torch.empty(tokens, self.heads, rank + self.sizes.turning, dtype=q.dtype, device=q.device)
         absorbed, turned = queries.split([rank, self.sizes.turning], 2)

@@ -73,7 +73,7 @@ class VariedLayer(GpuLayer):
     def _seen(self, normed: Tensor, turns: RotaryTables, pools: Pools, batch: GpuBatch) -> Tensor:
         """What heads see, [tokens, all their numbers]."""
         if self.latent is not None:
-            return self.latent(normed, turns, pools, batch)
+            return self.latent(normed, turns, pools, batch, self.growth)
         shape, inputs = self.shape, batch.inputs
         heads = self.qkv(normed).view(len(normed), -1, shape.head_dim)
         q, k, v = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), 1)

@@ -39,6 +39,17 @@ NAMES = (  # of the hub, and of this form
     (r"(block_sparse_moe|mlp)\.experts\.", "feed_forward.experts."),
     (r"(block_sparse_moe|mlp)\.gate\.", "feed_forward.gate."),
 )
+OF_LATENTS = (
+    (r"self_attn\.q_([ab])_proj", r"attention.wq_\1"),
+    (r"self_attn\.q_a_layernorm", "attention.q_a_norm"),
+    (r"self_attn\.kv_a_proj_with_mqa", "attention.wkv_a_with_mqa"),
+    (r"self_attn\.kv_a_layernorm", "attention.kv_a_norm"),
+    (r"self_attn\.kv_b_proj", "attention.wkv_b"),
+    (r"mlp\.(shared_experts|experts\.\d+)\.gate_proj", r"\1.w1"),
+    (r"mlp\.(shared_experts|experts\.\d+)\.down_proj", r"\1.w2"),
+    (r"mlp\.(shared_experts|experts\.\d+)\.up_proj", r"\1.w3"),
+    (r"mlp\.gate\.", "gate."),
+)
 WHISPER = "mm_whisper_embeddings.whisper_encoder."
 OF_SOUNDS = (
     (r"multi_modal_projector\.linear_1", "mm_whisper_embeddings.audio_language_projection.0"),
@@ -88,14 +99,30 @@ def params_of(config: dict[str, Any]) -> dict[str, Any]:
         "max_seq_len": config["max_position_embeddings"],
         "sliding_window": config.get("sliding_window"),
     }
-    if config.get("num_local_experts"):
+    if "kv_lora_rank" in config:
+        found |= _latent(config)
+    elif config.get("num_local_experts"):
         names = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok"}
         found["moe"] = {name: config[own] for name, own in names.items()}
     if rope.get("rope_type") == "yarn":
         length = {"original_max_position_embeddings": rope["original_max_position_embeddings"]}
-        found["yarn"] = {**length, "factor": rope["factor"], "apply_scale": False, "beta": 32, "alpha": 1}
+        scaled = found.get("moe", {}).get("expert_hidden_dim") is not None and "attention_factor" not in rope
+        found["yarn"] = {**length, "factor": rope["factor"], "apply_scale": scaled, "beta": 32, "alpha": 1}
         found["llama_4_scaling"] = {**length, "beta": rope["llama_4_scaling_beta"]}
     return found
+
+
+def _latent(config: dict[str, Any]) -> dict[str, Any]:
+    """What sizes attention over latents has, and experts beside it."""
+    names = "q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim".split()
+    experts = {
+        **{"num_experts": "n_routed_experts", "num_experts_per_tok": "num_experts_per_tok"},
+        **{"expert_hidden_dim": "moe_intermediate_size", "num_shared_experts": "n_shared_experts"},
+        **{"num_expert_groups": "n_group", "num_expert_groups_per_tok": "topk_group"},
+        **{"first_k_dense_replace": "first_k_dense_replace", "routed_scale": "routed_scaling_factor"},
+    }
+    moe = {"route_every_n": 1, **{name: config[own] for name, own in experts.items()}}
+    return {name: config[name] for name in names} | {"moe": moe}
 
 
 def _seeing(config: dict[str, Any]) -> dict[str, Any]:
@@ -128,15 +155,33 @@ def tensors_of(folder: Path, config: dict[str, Any]) -> dict[str, Tensor]:
     heads = {"layers": text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]}
     if (vision := config.get("vision_config")) is not None:
         heads["vision_encoder"] = vision["hidden_size"] // vision["num_attention_heads"]
+    if latent := "kv_lora_rank" in text:
+        del heads["layers"]
+    names = (*(OF_SOUNDS if "audio_config" in config else ()), *(OF_LATENTS if latent else ()), *NAMES)
     found = {}
     for file in folder.glob("*.safetensors"):
-        for hub, tensor in load_file(file).items():
+        for hub, tensor in _by_expert(load_file(file)).items():
             name = hub
-            for pattern, own in (*(OF_SOUNDS if "audio_config" in config else ()), *NAMES):
+            for pattern, own in names:
                 name = re.sub(pattern, own, name)
             turns = re.search(r"attention\.w[qk]\.", name) and name.partition(".")[0] in heads
             if hub != SINES:
                 found[name] = paired(tensor, heads[name.partition(".")[0]]) if turns else tensor
+    return found
+
+
+def _by_expert(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same, with those of all experts of a layer taken apart."""
+    found = {}
+    for name, tensor in tensors.items():
+        stem, _, part = name.rpartition(".")
+        if not stem.endswith(".experts"):
+            found[name] = tensor
+            continue
+        parts = ("gate_proj", "up_proj") if part == "gate_up_proj" else (part,)
+        for number, expert in enumerate(tensor):
+            for own, rows in zip(parts, expert.chunk(len(parts)), strict=True):
+                found[f"{stem}.{number}.{own}.weight"] = rows.contiguous()
     return found
 
 

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..checkpoints import BASE, GEMMA, GEMMA3_ROPES, MINISTRAL3_ROPE, VOCABULARY, write_tokenizer
+from ..checkpoints import BASE, GEMMA, GEMMA3_ROPES, MINISTRAL3_ROPE, MLA, VOCABULARY, write_tokenizer
 
 WORDS = VOCABULARY + 32  # the text's vocabulary, with what the family adds to it
 QWEN_MARKS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -227,6 +227,12 @@ FAMILIES["qwen3_vl_moe"] = QWEN3_VL._replace(
 )
 FAMILIES["ministral3"] = FAMILIES["mistral3"]._replace(
     text={**TEXT, "model_type": "ministral3", "head_dim": 16, "rope_parameters": MINISTRAL3_ROPE}
+)
+FAMILIES["mistral4"] = FAMILIES["mistral3"]._replace(
+    text={
+        **{**TEXT, **MLA, "model_type": "mistral4", "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
+        "rope_parameters": {**MINISTRAL3_ROPE},
+    }
 )
 LLAVA_NEXT = FAMILIES["llava_next"]
 FAMILIES["granite_vision"] = LLAVA_NEXT._replace(

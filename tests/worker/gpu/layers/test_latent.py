@@ -40,11 +40,13 @@ from ...driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]
 CHUNKS = {"num_hidden_layers": 2, "no_rope_layer_interval": 2}
-CHANGES: dict[str, dict[str, Any]] = {"deepseek_v3": {"num_hidden_layers": 2}, "llama4": CHUNKS}
+FEW = {"num_hidden_layers": 2}
+CHANGES: dict[str, dict[str, Any]] = {"deepseek_v3": FEW, "mistral4": FEW, "llama4": CHUNKS}
 
 
 @pytest.mark.parametrize(
-    "kind", ["deepseek_v3", "llama4", *slow("deepseek_v2", "deepseek_v2_groups", "llama4_plain", "glm4_moe")]
+    "kind",
+    ["deepseek_v3", "llama4", *slow("mistral4", "deepseek_v2", "deepseek_v2_groups", "llama4_plain", "glm4_moe")],
 )
 def test_it_draws_what_the_cpu_draws(kind: str, checkpoints: Folders) -> None:
     """Greedy and sampled rows, prompts in parts and decoding mixed at random, rows that come back after a preemption,
@@ -62,7 +64,7 @@ def test_it_draws_what_the_cpu_draws(kind: str, checkpoints: Folders) -> None:
     assert {type(size) for size in replayed} == {int, StepSize}, "steps of all kinds"
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v3", *slow("deepseek_v2_groups", "llama4", "llama4_plain")])
+@pytest.mark.parametrize("kind", ["deepseek_v3", "mistral4", *slow("deepseek_v2_groups", "llama4", "llama4_plain")])
 def test_logits_are_those_of_transformers(kind: str, checkpoints: Folders) -> None:
     """A prompt in chunks of which some see keys of others, and tokens behind it."""
     folder = checkpoints(kind, **CHANGES.get(kind, {}))
