@@ -17,10 +17,12 @@ from transformers import PreTrainedModel
 
 from ...model.vision.spec import IMAGE_EMBEDS, VisionSpec
 from ...protocol.media import AUDIO, VIDEO, MediaItem, MediaTensor
+from ..transfer import sent
 from .hearing import heard
 from .slices import Slices
 from .tower import arguments
 
+CPU = torch.device("cpu")
 EVERY: Container[str] = frozenset(("",))  # names of tensors
 DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_grid_thw": 2}
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
@@ -109,9 +111,18 @@ class EmbeddingCache:
 class VisionEncoder:
     """Makes embeddings with a tower."""
 
-    def __init__(self, tower: PreTrainedModel, spec: VisionSpec, dtype: torch.dtype, source: MediaSource, most: int):
-        """`most`: bytes of embeddings that are kept."""
+    def __init__(
+        self,
+        tower: PreTrainedModel,
+        spec: VisionSpec,
+        dtype: torch.dtype,
+        source: MediaSource,
+        most: int,
+        device: torch.device = CPU,
+    ) -> None:
+        """`most`: bytes of embeddings that are kept; `device`: where the tower is, and what it makes."""
         self.tower, self.spec, self.dtype, self.source = tower, spec, dtype, source
+        self.device = device
         self.cache = EmbeddingCache(most)
         self._parts: Slices[Embeddings] | None = None
         self._functions: dict[str, tuple[Callable[..., Any], set[str]]] = {}
@@ -131,7 +142,7 @@ class VisionEncoder:
 
     def _slices(self) -> Slices[Embeddings]:
         if self._parts is None:
-            self._parts = Slices(self.tower)
+            self._parts = Slices(self.tower, self.device)
         return self._parts
 
     def _begun(self, item: MediaItem) -> Embeddings | None:
@@ -179,7 +190,7 @@ class VisionEncoder:
         except BadItem:
             raise
         except (ValueError, TypeError, IndexError, KeyError, AttributeError, RuntimeError) as error:
-            if OUT_OF_MEMORY in str(error):
+            if OUT_OF_MEMORY in str(error) or isinstance(error, torch.OutOfMemoryError):
                 raise
             raise BadItem(f"the model's encoder does not take it ({str(error).splitlines()[0]})") from None
 
@@ -188,23 +199,27 @@ class VisionEncoder:
         rows, hidden = value.reshape(-1, value.shape[-1]).to(self.dtype), self.spec.hidden
         if not bool(torch.isfinite(rows).all()):
             raise BadItem("image_embeds: a number is infinite or none")
-        parts = rows.split(hidden, -1)
         if rows.shape[-1] not in (hidden, hidden * (1 + self.spec.deepstack)):
             wide = f" or {hidden * (1 + self.spec.deepstack)}" if self.spec.deepstack else ""
             raise BadItem(f"image_embeds: rows have {rows.shape[-1]} numbers, {hidden}{wide} are needed")
+        parts = self._there(rows).split(hidden, -1)
         return _copies(parts[0], parts[1:])
 
     def _encode(self, item: MediaItem, given: dict[str, Tensor]) -> Embeddings:
         if item.modality == AUDIO:
-            features = given["input_features"].to(self.dtype)
-            return _copies(heard(self.tower, features, given.get("feature_attention_mask")), ())
+            features, mask = self._there(given["input_features"].to(self.dtype)), given.get("feature_attention_mask")
+            return _copies(heard(self.tower, features, None if mask is None else self._there(mask)), ())
         function, names = self._function("get_video_features" if item.modality == VIDEO else "get_image_features")
         floats = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in given.items()}
         if item.modality == VIDEO and "pixel_values_videos" not in names:
             floats = {"pixel_values" if name == "pixel_values_videos" else name: v for name, v in floats.items()}
-        out = function(**{name: value for name, value in floats.items() if name in names})
+        out = function(**{name: self._there(value) for name, value in floats.items() if name in names})
         deepstack = getattr(out, "deepstack_features", None) or ()
         return _copies(self._rows(out.pooler_output), [self._rows(part) for part in deepstack])
+
+    def _there(self, value: Tensor) -> Tensor:
+        """Where the tower is, without a wait for what is under way there."""
+        return sent(value, self.device)
 
     def _function(self, name: str) -> tuple[Callable[..., Any], set[str]]:
         name = name if hasattr(self.tower, name) else "get_image_features"

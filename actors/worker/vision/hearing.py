@@ -16,10 +16,10 @@ def heard(tower: Any, features: Tensor, mask: Tensor | None) -> Tensor:
         return found
     encoder = tower.audio_tower
     lengths, made = encoder._get_feat_extract_output_lengths(mask.sum(-1))
-    places = torch.arange((features.shape[-1] - 2) // 2 + 1)
+    places = torch.arange((features.shape[-1] - 2) // 2 + 1, device=features.device)
     seen = create_bidirectional_mask(
         config=encoder.config,
-        inputs_embeds=torch.zeros(len(features), len(places), 1, dtype=features.dtype),
+        inputs_embeds=torch.zeros(len(features), len(places), 1, dtype=features.dtype, device=features.device),
         attention_mask=(places[None] < lengths[:, None]).long(),
     )
     rows = tower.multi_modal_projector(encoder(features, attention_mask=seen).last_hidden_state)

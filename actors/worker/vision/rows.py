@@ -82,7 +82,7 @@ class VisionRows:
             return self._shifted(rows, starts, counts)
         firsts = np.cumsum(counts) - counts
         at: list[Ints] = []
-        parts: list[tuple[Embeddings, Ints]] = []
+        parts: list[tuple[Embeddings, slice]] = []
         runs: list[Run] = []
         for index in np.flatnonzero(seeing).tolist():
             row, start, count, first = (int(values[index]) for values in (rows, starts, counts, firsts))
@@ -91,12 +91,13 @@ class VisionRows:
                 inside = np.flatnonzero((places >= start) & (places < start + count))
                 if len(inside):
                     at.append(places[inside] - start + first)
-                    parts.append((self._embeddings(row, item, len(places)), inside))
+                    part = slice(int(inside[0]), int(inside[-1]) + 1)  # places ascend: no index goes to a device
+                    parts.append((self._embeddings(row, item, len(places)), part))
                     runs += self._runs(index, places[inside]) if self.spec.whole_pictures else []
         return VisionStep(
             self._turned(rows, starts, counts, firsts) if self.spec.axes else None,
             torch.from_numpy(np.concatenate(at)) if at else None,
-            torch.cat([made.rows[torch.from_numpy(inside)] for made, inside in parts]) if parts else None,
+            torch.cat([made.rows[part] for made, part in parts]) if parts else None,
             self._deepstack(parts),
             tuple(runs),
         )
@@ -121,14 +122,14 @@ class VisionRows:
                 turns[:, first : first + len(part[0])] = part
         return torch.from_numpy(turns)
 
-    def _deepstack(self, parts: Sequence[tuple[Embeddings, Ints]]) -> tuple[Tensor, ...]:
+    def _deepstack(self, parts: Sequence[tuple[Embeddings, slice]]) -> tuple[Tensor, ...]:
         """Of each layer those of all items; zeros where the client gave embeddings without."""
         count = max((len(made.deepstack) for made, _ in parts), default=0)
         return tuple(
             torch.cat(
                 [
-                    (made.deepstack[layer] if made.deepstack else torch.zeros_like(made.rows))[torch.from_numpy(inside)]
-                    for made, inside in parts
+                    (made.deepstack[layer] if made.deepstack else torch.zeros_like(made.rows))[part]
+                    for made, part in parts
                 ]
             )
             for layer in range(count)
@@ -143,7 +144,8 @@ class VisionRows:
                 raise BadItem(f"it makes {len(made.rows)} embeddings, and the prompt has room for {needed}")
         except BadItem as error:
             self._break(row, self._rows[row].owner, error)
-        return Embeddings(torch.zeros(needed, self.spec.hidden, dtype=self.encoder.dtype), ())
+        zeros = torch.zeros(needed, self.spec.hidden, dtype=self.encoder.dtype, device=self.encoder.device)
+        return Embeddings(zeros, ())
 
     def _break(self, row: int, owner: Owner, error: BadItem) -> None:
         log.warning("slot %d: a picture cannot be used: %s", owner.slot, error)

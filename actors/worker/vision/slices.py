@@ -27,8 +27,8 @@ class Dropped(BaseException):
 class Work(Generic[T]):
     """One computation."""
 
-    def __init__(self, make: Callable[[], T], register: Callable[[Work[T]], None]) -> None:
-        self._make, self._register = make, register
+    def __init__(self, make: Callable[[], T], register: Callable[[Work[T]], None], device: torch.device) -> None:
+        self._make, self._register, self._device = make, register, device
         self._passed = self._may_pass = 0
         self._dropped = False
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
@@ -77,6 +77,8 @@ class Work(Generic[T]):
     def _run(self) -> None:
         self._register(self)
         torch.set_num_threads(self._threads)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # each thread begins at the first
         try:
             with torch.inference_mode():
                 self._made = self._make()
@@ -91,7 +93,8 @@ class Work(Generic[T]):
 class Slices(Generic[T]):
     """Of one tower."""
 
-    def __init__(self, tower: nn.Module) -> None:
+    def __init__(self, tower: nn.Module, device: torch.device) -> None:
+        self._device = device
         self._local = threading.local()
         self._works: OrderedDict[bytes, Work[T]] = OrderedDict()
         layers = [one for part in tower.modules() if isinstance(part, nn.ModuleList) for one in part]
@@ -103,7 +106,7 @@ class Slices(Generic[T]):
         """Compute this share of it, all told."""
         work = self._works.get(key)
         if work is None:
-            work = self._works[key] = Work(make, self._register)
+            work = self._works[key] = Work(make, self._register, self._device)
             if len(self._works) > MOST:
                 self._works.popitem(last=False)[1].drop()
         work.advance(int(share * self.layers))
