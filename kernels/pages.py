@@ -3,7 +3,8 @@
 For a query q of head h at position p of its row, with the keys k_j and values v_j of head h // group,
     s_j = scale · q · k_j            and, with a soft cap, s_j = cap · tanh(scale · q · k_j / cap)
     out = Σ_j softmax(s)_j · v_j     over the positions j that it sees: p - window < j ≤ p, or j ≤ p without a window,
-                                     of chunks those with j // chunk = p // chunk.
+                                     of chunks those with j // chunk = p // chunk; tokens of a picture in which all
+                                     see one another up to its end.
 With slopes, slopes[h] · (j - p) is added to s_j. With sinks the softmax has one score more, sinks[h], that takes a
 share and gives nothing. A query that sees nothing gives zeros.
 
@@ -148,6 +149,15 @@ def check_by_head(given: ByHead, queries: Tensor) -> None:
         _demand(fits, f"{name} must be float32, one for each of {queries.shape[1]} heads")
         fits = numbers is None or (numbers.is_contiguous() and numbers.device == queries.device)
         _demand(fits, f"{name} lie apart, or elsewhere")
+
+
+@once_for_each_form
+def check_ends(ends: Tensor | None, queries: Tensor) -> None:
+    """Raise ValueError unless `ends` are int64, one for each token."""
+    fits = ends is None or (ends.shape == queries.shape[:1] and ends.dtype == torch.int64)
+    _demand(fits, f"ends must be int64 [{len(queries)}]")
+    fits = ends is None or (ends.is_contiguous() and ends.device == queries.device)
+    _demand(fits, "ends lie apart, or elsewhere")
 
 
 def new_out(queries: Tensor, pages: Pages) -> Tensor:

@@ -32,6 +32,7 @@ from ...pages import (
     bytes_of,
     check,
     check_by_head,
+    check_ends,
     check_out,
     check_starts,
     new_out,
@@ -69,6 +70,7 @@ def paged_prefill(
     scratch: Scratch | None = None,
     by_head: ByHead = PLAIN,
     fixed: bool = False,
+    ends: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of all rows' tokens: `out` [tokens, heads, value_dim], as `queries`.
 
@@ -78,18 +80,23 @@ def paged_prefill(
     scratch  made for as many queries as there are from starts[0] on, or more; its number of splits is taken
     fixed    a token has the same bits however its row is cut into chunks: whether a tile of keys is masked would else
              decide which products are rounded before they are added to
+    ends     int64 [tokens]: a token sees the positions before this one, too, if it is behind its own; all of them are
+             there by now
     Tokens from starts[rows] on, and those at positions below 0, give zeros; those before starts[0] are not written.
     Sums are float32 (weights of the product with values are rounded to the type of values).
     """
     check(queries, pages)
     check_starts(starts, pages)
     check_by_head(by_head, queries)
+    check_ends(ends, queries)
     out = new_out(queries, pages) if out is None else out
     check_out(out, queries, pages)
     tokens, heads = queries.shape[:2]
     rows, kv_heads = len(pages.lengths), pages.keys.shape[1]
     narrow = is_narrow(queries.device)
     options, launch = configuration(queries.dtype, pages.keys, heads, scoring, pages.values, by_head, narrow)
+    if ends is not None and options["REST"]:
+        raise ValueError("ends: tokens see what is behind them where keys and values are apart, not of latents")
     launched: dict[str, Any] = launch | ({"enable_fp_fusion": False} if fixed else {})
     programs = (tokens // options["TOKENS"] + rows + 1) * kv_heads * options["PARTS"]
     splits = 1 if scratch is None else scratch.splits(out)
@@ -99,8 +106,8 @@ def paged_prefill(
     _prefill[programs, splits](
         queries, *bytes_of(pages), pages.blocks, pages.lengths, starts, out, partial, sums, *factors(scoring),
         *queries.stride()[:2], *strides(pages), pages.blocks.stride(0), *out.stride()[:2],
-        tokens, rows, kv_heads, *pages.values.stride()[:3], *heads_of(by_head, out),
-        **options, DIVIDED=splits > 1, LEAST=LEAST, **launched,
+        tokens, rows, kv_heads, *pages.values.stride()[:3], *heads_of(by_head, out), starts if ends is None else ends,
+        **options, DIVIDED=splits > 1, LEAST=LEAST, ENDS=ends is not None, **launched,
     )  # fmt: skip
     if splits > 1:
         sizes = {name: options[name] for name in ("VALUE_DIM", "VALUE_PADDED")}
@@ -165,9 +172,10 @@ def step(
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, WINDOW: tl.constexpr,
     CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, VALUE_DIM: tl.constexpr,
     VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr, SLOPES: tl.constexpr,
-    REST: tl.constexpr, REST_PADDED: tl.constexpr, MASKED: tl.constexpr,
+    REST: tl.constexpr, REST_PADDED: tl.constexpr, MASKED: tl.constexpr, ENDS: tl.constexpr, furthest,
 ):  # fmt: skip
-    """The keys of positions at + [0, TILE), of which [low, high) may be read; all are seen unless MASKED."""
+    """The keys of positions at + [0, TILE), of which [low, high) may be read; all are seen unless MASKED. With ENDS
+    `furthest` is up to where each token sees."""
     positions = at + tl.arange(0, TILE)
     there = (positions >= low) & (positions < high)
     block, slot = place(table, at, there, BLOCK_SIZE, TILE)
@@ -189,7 +197,10 @@ def step(
         scale_at = block * scale_block_stride + slot
         key_scale = tl.load(key_scales + scale_at, mask=there, other=0)
         value_scale = tl.load(value_scales + scale_at, mask=there, other=0)
-    seen = (positions[None, :] <= position[:, None]) & there[None, :]
+    if ENDS:
+        seen = (positions[None, :] <= furthest[:, None]) & there[None, :]
+    else:
+        seen = (positions[None, :] <= position[:, None]) & there[None, :]
     if WINDOW > 0:
         seen = seen & (positions[None, :] > position[:, None] - WINDOW)
     if CHUNK > 0:
@@ -203,18 +214,19 @@ def step(
 
 @triton.jit(
     do_not_specialize=["table_stride", "tokens", "rows"],
-    do_not_specialize_on_alignment=["table", "lengths", "starts", "sinks", "slopes"],  # as in paged_decode.py
+    do_not_specialize_on_alignment=["table", "lengths", "starts", "sinks", "slopes", "ends"],  # as in paged_decode.py
 )
 def _prefill(
     queries, keys, values, key_scales, value_scales, table, lengths, starts, out, partial, sums, factor, cap,
     query_stride, query_head_stride, block_stride, head_stride, slot_stride, scale_block_stride, scale_head_stride,
     table_stride, out_stride, out_head_stride,
-    tokens, rows, kv_heads, value_block_stride, value_head_stride, value_slot_stride, sinks, slopes,
+    tokens, rows, kv_heads, value_block_stride, value_head_stride, value_slot_stride, sinks, slopes, ends,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRODUCT: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr,
     TOKENS: tl.constexpr, DIVIDED: tl.constexpr, LEAST: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, APART: tl.constexpr, CHUNK: tl.constexpr,
     SINKS: tl.constexpr, SLOPES: tl.constexpr, PARTS: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr,
+    ENDS: tl.constexpr,
 ):  # fmt: skip
     """One tile of tokens of one row, for the queries that share a head of keys, over all they see or a split of it."""
     program, columns = tl.program_id(0), kv_heads * PARTS
@@ -245,7 +257,11 @@ def _prefill(
         q_rest = tl.load(rest_at, mask=beside, other=0.0).to(q.dtype)
     first = length - last + begin  # position of the tile's first token; the others' follow
     position = first + packed // GROUP
-    high = tl.minimum(first + TOKENS, length)
+    high, furthest = tl.minimum(first + TOKENS, length), position
+    if ENDS:
+        behind = tl.load(ends + token, mask=(packed < TOKENS * GROUP) & (token < last), other=0).to(tl.int32)
+        furthest = tl.maximum(position, behind - 1)
+        high = tl.minimum(tl.maximum(high, tl.max(behind, 0)), length)
     low = tl.maximum(first - WINDOW + 1, 0) if WINDOW > 0 else 0
     one: tl.constexpr = (WINDOW > 0) | (REST > 0)  # loop, of tiles that are masked; of latents two take registers
     masked = low // TILE * TILE if one else tl.maximum(first + 1, 0) // TILE * TILE
@@ -286,14 +302,14 @@ def _prefill(
                 factor, cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride,
                 slope,
                 HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED,
-                VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, REST, REST_PADDED, False,
+                VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, REST, REST_PADDED, False, ENDS, furthest,
             )  # fmt: skip
     for at in range(masked, end, TILE):
         total, weight, peak = step(
             total, weight, peak, q, q_rest, keys, values, key_scales, value_scales, table, at, position, low, high,
             factor, cap, block_stride, slot_stride, scale_block_stride, value_block_stride, value_slot_stride, slope,
             HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, CAPPED, PRODUCT, SCALED,
-            VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, REST, REST_PADDED, True,
+            VALUE_DIM, VALUE_PADDED, APART, CHUNK, SLOPES, REST, REST_PADDED, True, ENDS, furthest,
         )  # fmt: skip
     again = tl.arange(0, PACKED)  # made anew, here and below: kept, they would take registers in the loops
     if REST > 0:

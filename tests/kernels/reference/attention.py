@@ -16,7 +16,12 @@ PLAIN = ByHead()
 
 
 def reference_attention(
-    queries: Tensor, starts: list[int], pages: Pages, scoring: Scoring, by_head: ByHead = PLAIN
+    queries: Tensor,
+    starts: list[int],
+    pages: Pages,
+    scoring: Scoring,
+    by_head: ByHead = PLAIN,
+    ends: Tensor | None = None,
 ) -> Tensor:
     """The formula, float32 [tokens, heads, value_dim]; tokens of no row give zeros.
 
@@ -33,7 +38,8 @@ def reference_attention(
             scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
         positions, keys_at = torch.arange(length - (end - begin), length)[:, None], torch.arange(length)[None]
         distance = positions - keys_at
-        hidden = (distance < 0) | (distance >= (scoring.window or length))
+        furthest = positions if ends is None else positions.maximum(ends[begin:end, None].cpu() - 1)
+        hidden = (keys_at > furthest) | (distance >= (scoring.window or length))
         if scoring.chunk is not None:
             hidden |= positions // scoring.chunk != keys_at // scoring.chunk
         if by_head.slopes is not None:

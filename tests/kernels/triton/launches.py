@@ -282,3 +282,19 @@ def launch_drafts(module: Any, every: bool) -> None:
     module.verify(rows, rows, rows.int(), inputs, own, state, torch.zeros(3, 2, dtype=torch.int32))
     starts, words = torch.zeros(4, dtype=torch.int64), torch.zeros(40, dtype=torch.int64)
     module.follow(rows, starts, inputs, own, state, words, rows, 40)
+
+
+def launch_vision_given_rows(module: Any, every: bool) -> None:
+    places = torch.zeros(2, dtype=torch.int64)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16) if every else (torch.bfloat16,):
+        for size in (100, 1024, 3584, 8192) if every else (3584,):
+            x, rows = torch.empty(2, size, dtype=dtype), torch.empty(3, size, dtype=dtype)
+            module.put_rows(x, rows, places)
+            module.add_rows(x, rows, places)
+
+
+def launch_vision_axis_turns(module: Any, every: bool) -> None:
+    for pairs in (32, 40, 64) if every else (64,):
+        turns = module.AxisTurns(torch.zeros(pairs, dtype=torch.int32), torch.empty(pairs), 1.2)
+        out = module.RotaryTables(*torch.empty(2, 3, pairs))
+        module.turn_by_axes(torch.zeros(3, dtype=torch.int64), torch.zeros(3, 3, dtype=torch.int64), turns, out)

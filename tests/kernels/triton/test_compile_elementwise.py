@@ -35,6 +35,7 @@ TYPES = {
     torch.int8: "*i8",
 }
 SHARED = dict.fromkeys((86, 89, 120), 99 << 10) | {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a program
+STACK = {"axis_turns_kernel": 32}  # bytes in which cosines of angles above 105,615 are reduced, and of no others
 FEW = 32  # bytes of a thread that may be spilled on sm_86, 89 and 120, for which Triton's code is that for sm_80
 REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
 QUICK = 90
@@ -54,6 +55,8 @@ KERNELS = [
     "moe.experts",
     "step_inputs",
     "drafts",
+    "vision.given_rows",
+    "vision.axis_turns",
 ]
 NARROW = [
     "bias",
@@ -67,6 +70,7 @@ NARROW = [
     "route",
     "place",
     "key",
+    "axis_turns",
 ]  # kernels that read little
 WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fetched ahead) to shared memory
 
@@ -83,7 +87,7 @@ def check(reports: list[dict[str, Any]], kernels: list[str]) -> None:
     assert {report["module"] for report in reports} == set(kernels)
     for report in reports:
         spare = FEW if SHARED[report["architecture"]] == SHARED[86] else 0
-        assert report["spilled"] <= spare and report["stack"] <= spare, report
+        assert report["spilled"] <= spare and report["stack"] <= max(spare, STACK.get(report["kernel"], 0)), report
         assert 0 < report["registers"] <= 255, report
         assert report["shared"] <= SHARED[report["architecture"]], report
         assert -(-report["registers"] // 8) * 8 * 32 * report["warps"] <= REGISTERS, report

@@ -186,7 +186,9 @@ def check_decode(case: Case, lengths: Sequence[int]) -> torch.Tensor:
     return out
 
 
-def check_prefill(case: Case, lengths: Sequence[int], counts: Sequence[int], tail: int = 0) -> torch.Tensor:
+def check_prefill(
+    case: Case, lengths: Sequence[int], counts: Sequence[int], tail: int = 0, ends: torch.Tensor | None = None
+) -> torch.Tensor:
     torch.manual_seed(0)
     starts = list(itertools.accumulate(counts, initial=0))
     pages, q = filled(case, lengths, counts), random_queries(case, starts[-1] + tail)
@@ -194,9 +196,9 @@ def check_prefill(case: Case, lengths: Sequence[int], counts: Sequence[int], tai
     for part in scratch[:2] if scratch else ():
         part.fill_(NAN)
     first_tokens = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
-    out = paged_prefill(q, first_tokens, pages, case.scoring, None, scratch, by_head)
+    out = paged_prefill(q, first_tokens, pages, case.scoring, None, scratch, by_head, ends=ends)
     product = torch.bfloat16 if case.scaled and case.dtype == torch.float16 else None
-    compare(case, out, reference_attention(q, starts, clean(pages), case.scoring, by_head), product)
+    compare(case, out, reference_attention(q, starts, clean(pages), case.scoring, by_head, ends), product)
     return out
 
 

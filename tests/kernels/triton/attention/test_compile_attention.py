@@ -78,6 +78,7 @@ FEATURES: dict[str, tuple[int, dict[str, Any]]] = {
     "MiniCPM 3": (288, {"latent": 256, "group": 40, "kv_heads": 1}),
     "MiMo": (192, {"value_dim": 128, "sinks": True, "group": 16}),
     "Gemma 4": (512, {"group": 8}),
+    "Gemma 3": (256, {"group": 2, "ends": True}),
     "all": (96, {"chunk": 512, "sinks": True, "slopes": True, "value_dim": 64}),
 }
 
@@ -102,8 +103,9 @@ def heads_of_128() -> list[dict[str, Any]]:
 
 
 def asked_for_by_few() -> list[dict[str, Any]]:
-    jobs = {name: [job for job in feature_jobs(90) if job["name"] == name] for name in ("gpt-oss", "DeepSeek V3")}
-    return [*jobs["gpt-oss"][:1], *jobs["DeepSeek V3"][:2]]
+    names = "gpt-oss", "DeepSeek V3", "Gemma 3"
+    jobs = {name: [job for job in feature_jobs(90) if job["name"] == name] for name in names}
+    return [*jobs["gpt-oss"][:1], *jobs["DeepSeek V3"][:2], *jobs["Gemma 3"][1:2]]
 
 
 def most_registers() -> list[dict[str, Any]]:
@@ -131,7 +133,7 @@ def test_heads_of_128_on_hopper(quick: Quick) -> None:
 
 
 def test_what_few_models_ask_for(quick: Quick) -> None:
-    """Sinks, and a latent of 576 that 128 heads read."""
+    """Sinks, a latent of 576 that 128 heads read, and pictures whose tokens see one another."""
     for result in quick(asked_for_by_few()):
         check(result)
 
@@ -202,13 +204,14 @@ def compile_one(job: dict[str, Any]) -> Result:
         kernel = paged_decode._decode if job["kernel"] == "decode" else paged_decode._merge
         options, launch = paged_decode.configuration(*shape, narrow=narrow)
     options |= {"DIVIDED": job.get("divided", not window and job["kernel"] == "decode"), "LEAST": 128}
+    options |= {"ENDS": given.get("ends", False)}
     launch = {"num_warps": 4} if job["kernel"] == "merge" else launch
     launch |= {"enable_fp_fusion": False} if job.get("fixed") else {}
     options = {name: value for name, value in options.items() if name in kernel.arg_names}
     number, pool = (NUMBERS[job[name]] for name in ("dtype", "pools"))
     types = {"queries": number, "keys": pool, "values": pool, "out": number, "partial": "*fp32", "sums": "*fp32"}
     types |= {"sinks": "*fp32" if given.get("sinks") else number, "slopes": "*fp32" if given.get("slopes") else number}
-    types |= {"key_scales": pool, "value_scales": pool}
+    types |= {"key_scales": pool, "value_scales": pool, "ends": "*i64" if given.get("ends") else "*i32"}
     types |= {"table": "*i32", "lengths": "*i32", "starts": "*i32", "factor": "fp32", "cap": "fp32"}
     types |= dict.fromkeys(options, "constexpr") | dict.fromkeys(job.get("long", ()), "i64")
     signature = {name: types.get(name, "i32") for name in kernel.arg_names}

@@ -84,6 +84,39 @@ def test_features(case: Case) -> None:
     check_prefill(case, (67, 1, 3), (30, 1, 4), tail=1)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(),
+        Case(torch.bfloat16, head_dim=256, group=2, window=33),
+        Case(torch.float16, group=8, splits=2, soft_cap=1.5),
+        Case(torch.bfloat16, group=2, scaled=True),
+    ],
+    ids=named,
+)
+def test_tokens_of_a_picture_see_one_another(case: Case) -> None:
+    """Two pictures in a row, one that ends a row, and rows without; over the borders of tiles."""
+    counts, lengths = (60, 1, 40, 20), (90, 1, 40, 50)
+    ends = torch.zeros(sum(counts) + 1, dtype=torch.int64, device=DEVICE)
+    ends[5:30], ends[40:60], ends[61:95] = 30 + 30, 30 + 60, 34
+    found = check_prefill(case, lengths, counts, tail=1, ends=ends)
+    without = check_prefill(case, lengths, counts, tail=1)
+    same = (found == without).flatten(1).all(1)
+    assert not same[5:29].any() and not same[61:94].any()
+    assert same[:5].all() and same[95:].all() and same[60], "whoever is no picture's sees what it saw"
+
+
+def test_latents_have_no_ends() -> None:
+    case = Case(torch.bfloat16, head_dim=80, group=2, kv_heads=1)
+    pages, q = filled(case, (5,), (3,)), random_queries(case, 3)
+    starts = torch.tensor([0, 3], dtype=torch.int32, device=DEVICE)
+    latents = pages._replace(values=pages.keys[..., :64])
+    with pytest.raises(ValueError, match="not of latents"):
+        paged_prefill(q, starts, latents, case.scoring, ends=torch.zeros(3, dtype=torch.int64, device=DEVICE))
+    with pytest.raises(ValueError, match=r"ends must be int64 \[3\]"):
+        paged_prefill(q, starts, pages, case.scoring, ends=torch.zeros(2, dtype=torch.int64, device=DEVICE))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", pairwise(FEATURES), ids=named)
 def test_features_of_decoding(case: Case) -> None:
