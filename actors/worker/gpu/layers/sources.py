@@ -43,7 +43,12 @@ def few_bits(
 
     None: all are floats. The model is made meanwhile; then the log says what became of them.
     """
-    bits = _find(config, info, shape, stays, group, device)
+    bits: Bits | None = None
+    if shape.quantization.bytes_per_weight is not None:
+        bits = RoundedBits(shape)
+    elif stays and config.load_format != "dummy":
+        given = Path(info.folder), shape, group or Alone(), config.enable_expert_parallel
+        bits = GgufBits(*given) if shape.stored is None else CheckpointBits(*given, read_parts, device)
     rounds_inputs = METHODS.get(config.quantization, NONE).rounds_inputs
     draws = config.max_num_seqs * (1 + count_drafts(config))
     stored = None if bits is None else StoredLinears(bits, rounds_inputs, draws)
@@ -76,19 +81,3 @@ def check_rounded_inputs(config: Config, dtype: torch.dtype, device: torch.devic
         raise ConfigError(
             f"--quantization {name}: torch {torch.__version__} has no such product for this GPU: {error}; fp8 goes"
         ) from error
-
-
-def _find(
-    config: Config,
-    info: ModelInfo,
-    shape: Architecture,
-    stays: bool,
-    group: TensorParallelGroup | None,
-    device: torch.device,
-) -> Bits | None:
-    if shape.quantization.bytes_per_weight is not None:
-        return RoundedBits(shape)
-    if not stays or config.load_format == "dummy":
-        return None
-    given = Path(info.folder), shape, group or Alone(), config.enable_expert_parallel
-    return GgufBits(*given) if shape.stored is None else CheckpointBits(*given, read_parts, device)
