@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 MOST_SHOWN = 64  # rows in a dump
-OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
+OUT_OF_MEMORY = "allocate memory", "CUDA out of memory"  # in what torch's allocators say when they cannot
 
 
 class StepRunner(Protocol):
@@ -201,7 +201,8 @@ class WorkerActor(Actor):
             tokens = run(message) if self._own is None else self._own.execute_model(message, run)
         except (MemoryError, RuntimeError) as error:
             alone = self.context.config.workers == 1  # others would be in the middle of this step
-            if not alone or (isinstance(error, RuntimeError) and OUT_OF_MEMORY not in str(error)):
+            full = any(words in str(error) for words in OUT_OF_MEMORY)
+            if not alone or (isinstance(error, RuntimeError) and not full):
                 raise
             self.fail(message, str(error))
             return

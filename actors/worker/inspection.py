@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from ..model.architecture import Architecture
@@ -116,7 +117,8 @@ def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[s
     if spec.base:
         shape = read_architecture(native_values(values, spec.base), quantization=config.quantization)
         yield {"parameters": sum(prod(sizes) for sizes in shape.tensors().values()), "layers": shape.layers, **way}
-        yield from _on_cpu(config, model, shape, [shape])
+        floats = msgspec.structs.replace(config, quantization=NONE.name)
+        yield from _on_gpu(floats, model, shape) if on_gpu else _on_cpu(config, model, shape, [shape])
         return
     tensors = {} if config.load_format == "dummy" else read_weights(Path(model.folder))
     method = METHODS.get(config.quantization, NONE)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.protocol.messages import Hello, StepFailed, WorkerReady
@@ -142,7 +143,11 @@ def actor(scheduler: Scheduler) -> SimpleNamespace:
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError("no"), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")],
+    [
+        MemoryError("no"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    ],
 )
 def test_a_step_without_memory_fails_with_its_epoch(error: Exception, scheduler: Scheduler, actor: Any) -> None:
     """The steps that were planned upon it fail as well; a new epoch goes on."""

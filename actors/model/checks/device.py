@@ -79,11 +79,13 @@ def only_on_cpu(config: Config, model: ModelInfo) -> str:
         return f"{name} has an encoder and a decoder, which are computed on a CPU as yet"
     if model.pooling is None:
         return ""
-    if model.pooling.base or model.pooling.dual is not None:
-        return f"{name} is no encoder of texts alone: on a GPU none of its kind is pooled as yet"
+    if model.pooling.dual is not None or model.vision is not None:
+        return f"{name} sees pictures, of which on a GPU none is pooled as yet"
+    if config.tensor_parallel_size > 1:
+        return f"--tensor-parallel-size: {name} pools, which several workers do together on a CPU only"
     method = METHODS.get(config.quantization, NONE)
     if method.computes_in is not None:
-        return f"--quantization {method.name}: {name} is computed by layers of transformers, which have floats on a GPU"
+        return f"--quantization {method.name}: {name} pools, of which weights are floats on a GPU"
     return ""
 
 

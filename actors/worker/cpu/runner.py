@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class CpuRunner:
     def __init__(
         self,
         model: Decoder,
-        pools: Sequence[Pool] | TabledKV,
+        pools: Sequence[Pool] | Any,
         log: np.ndarray,
         block_size: int,
         rows: int,
@@ -69,8 +69,8 @@ class CpuRunner:
         states: RowStates | None = None,
         vision: VisionRows | None = None,
     ) -> None:
-        """`pools` as make_pools makes them, or memory in several tables; `log` are the token ids of the request table
-        [slots, tokens].
+        """`pools` as make_pools makes them, or memory in several tables or on a GPU; `log` are the token ids of the
+        request table [slots, tokens].
 
         `read_rendition` gives what the renderer made of a ref's request; `logprobs` takes what requests ask for;
         `make_matchers` is called when the first request has a grammar; `verifier` makes drafts;
@@ -79,7 +79,7 @@ class CpuRunner:
         self.model = model
         self._library = current()
         rules = model.batch_invariant, model.dtype, self._library, model.precision != model.dtype
-        self.kv: AnyKV = pools if isinstance(pools, TabledKV) else PagedKV(model.kv, pools, block_size, *rules)
+        self.kv: AnyKV = PagedKV(model.kv, pools, block_size, *rules) if isinstance(pools, Sequence) else pools
         self.log = log
         self.block_size = block_size
         self.computed, self.known, self.logged = (np.zeros(rows, np.int64) for _ in range(3))

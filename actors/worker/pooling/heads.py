@@ -21,7 +21,7 @@ from ...options.objects.pooler import OPTION
 from ..models.sharding import Read
 from ..models.weights import read_parts
 from ..torch_import import generator
-from .poolers import Head
+from .poolers import CPU, Head
 
 ALL = slice(None)
 
@@ -34,10 +34,12 @@ class Layer(NamedTuple):
     relu: bool
 
 
-def load(spec: PoolingSpec, shape: Architecture, info: ModelInfo, read: Read, others: Homes) -> Head:
+def load(
+    spec: PoolingSpec, shape: Architecture, info: ModelInfo, read: Read, others: Homes, device: torch.device = CPU
+) -> Head:
     """`read`: the model's tensors; `others`: where those are that it has none of. ConfigError if they do not fit."""
     if spec.tokens:
-        return _head([Layer(_rows(spec, info, read, others), None, False)])
+        return _head([Layer(_rows(spec, info, read, others), None, False)], device)
     parts = read_parts(others)
     layers, width = [], shape.hidden_size
     for number, layer in enumerate(spec.layers, 1):
@@ -52,13 +54,13 @@ def load(spec: PoolingSpec, shape: Architecture, info: ModelInfo, read: Read, ot
         bias = parts(layer.bias, ALL, None).float() if layer.bias else None
         layers.append(Layer(weight, bias, layer.activation == "relu"))
         width = outputs
-    return _head(layers)
+    return _head(layers, device)
 
 
-def drawn(spec: PoolingSpec, width: int, seed: int) -> Head:
+def drawn(spec: PoolingSpec, width: int, seed: int, device: torch.device = CPU) -> Head:
     """One of random numbers, for a model of random weights."""
     weight = torch.empty(len(spec.labels), width).normal_(0, 0.02, generator=generator(seed, "cpu"))
-    return _head([Layer(weight, None, False)])
+    return _head([Layer(weight, None, False)], device)
 
 
 def _rows(spec: PoolingSpec, info: ModelInfo, read: Read, others: Homes) -> Tensor:
@@ -92,7 +94,9 @@ def _id(token: str, info: ModelInfo) -> int:
     return int(found)
 
 
-def _head(layers: list[Layer]) -> Head:
+def _head(given: list[Layer], device: torch.device) -> Head:
+    layers = [Layer(weight.to(device), None if bias is None else bias.to(device), relu) for weight, bias, relu in given]
+
     def scores(hidden: Tensor, ids: Tensor) -> Tensor:
         made = hidden.float()
         for weight, bias, relu in layers:

@@ -1,8 +1,9 @@
-"""The worker of a model that pools: on a CPU, or where transformers' layers compute it, on a GPU."""
+"""The worker of a model that pools: on a CPU or a GPU, by layers of transformers or of this server."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import torch
 
@@ -20,7 +21,7 @@ from ..start.beside import computing_on
 from ..start.shared import join_group, request_readers, threads_of, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import import_rest
-from .decoder import load_hidden
+from .decoder import hidden_shape, load_hidden, open_hidden
 from .poolers import CPU, Pooler
 from .runner import HiddenRunner, PoolingWriter
 
@@ -41,7 +42,9 @@ def _start(context: Context, device: torch.device) -> WorkerActor:
     torch.set_num_threads(threads)
     if device.type == "cpu":
         context.log.info("kernels: %s", _choose_kernels(context.config, threads))
-    return _with_kv(context, spec, group) if spec.base else _without_kv(context, spec, device)
+    if not spec.base:
+        return _without_kv(context, spec, device)
+    return _with_kv(context, spec, group) if device.type == "cpu" else _with_device_kv(context, spec, device)
 
 
 def _choose_kernels(config: Config, threads: int) -> str:
@@ -134,6 +137,32 @@ def _with_kv(context: Context, spec: PoolingSpec, group: TensorParallelGroup | N
     actor = WorkerActor(context, runner, blocks, memory.layout, plan.tokens(config, length, blocks))
     actor.vision = vision
     return actor
+
+
+def _with_device_kv(context: Context, spec: PoolingSpec, device: torch.device) -> WorkerActor:
+    """The same on a GPU, kernel by kernel: steps are prompts, whose kernels are long enough for that."""
+    import_rest()
+    from ..eager.decoder import check_decoder, make_decoder  # and with it Triton
+    from ..eager.memory import give_memory
+    from ..gpu.compilations import writable_cache
+
+    config, info, begun = context.config, context.model, time.perf_counter()
+    shape = hidden_shape(config, info, spec)
+    check_decoder(config, shape)
+    read, head = open_hidden(config, info, spec, shape, device)
+    with writable_cache(context.log):
+        model = make_decoder(config, info, shape, read, device)
+        _loaded(context, model.dtype, begun, device)
+        context.phase_ends(StartPhase.DRAFTS)
+        most, length = max(config.max_num_batched_tokens, info.max_model_len), context.served.max_tokens
+        try_out = partial(model.try_out, most, config.block_size)
+        memory = give_memory(context, model.model.shape, model.dtype, device, length, try_out)
+    context.phase_ends(StartPhase.KV_MEMORY)
+    log = context.table.as_numpy().tokens
+    writer = PoolingWriter(Pooler(spec, head, device), _vectors(context), log)
+    own = model, memory.kv, log, config.block_size, config.max_num_seqs, *request_readers(context, model.vocab_size)
+    tokens = memory.plan.tokens(config, length, memory.blocks)
+    return WorkerActor(context, HiddenRunner(writer, *own), memory.blocks, None, tokens)
 
 
 def _loaded(context: Context, dtype: torch.dtype, begun: float, device: torch.device) -> None:

@@ -1,0 +1,94 @@
+"""Hidden states by this server's own layers on a GPU, for a runner that keeps its rows on the host.
+
+Every step is started kernel by kernel: it has prompts alone, which are long enough for that, or parts of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+from torch import Tensor
+
+from actorserve.kernels.cpu.paged_kv import Span
+from actorserve.kernels.triton.attention.tiles import Scratch
+from actorserve.kernels.triton.rotary_kv import Pools
+from actorserve.kernels.triton.step_inputs import StepInputs
+
+from ...model.architecture import Architecture
+from ...model.info import ModelInfo
+from ...model.memory.machine import architecture_on_gpu
+from ...options.config import Config
+from ..adapter.model import Spans
+from ..gpu.executor import GpuBatch, GpuModel
+from ..gpu.layers.scratch import attention_of
+from ..gpu.layers.varied_layers import make_model
+from ..gpu.memory import make_pools
+from ..gpu.start import check_shape, choose_dtype
+from ..models.sharding import Alone, Read, shard
+from ..transfer import to_device
+from .kv import DeviceKV
+
+
+class EagerDecoder:
+    """See cpu/decoder.py:Decoder; it makes no logits."""
+
+    batch_invariant = quantised = False
+
+    def __init__(self, model: GpuModel) -> None:
+        self.model, self.kv = model, model.shape.kv
+        self.dtype = self.precision = model.dtype
+        self.vocab_size = model.shape.vocab_size
+        layer = attention_of(model.shape)
+        self._scratch = Scratch.of(1, layer.heads, layer.value_dim, 1, model.device)
+
+    def attention(self, kv: object, spans: Sequence[Span]) -> Spans:
+        """What is needed of them is sent with the step."""
+        return Spans(spans)
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, slots: Tensor, kv: DeviceKV, attention: Spans, states: None = None
+    ) -> Tensor:
+        """Hidden states of all tokens, on the device."""
+        spans, device = attention.spans, self.model.device
+        tokens = to_device(np.stack([part.numpy() for part in (ids, positions, slots)]), device)
+        ends = np.array([span.position + span.size for span in spans], np.int32)
+        starts = np.cumsum([0, *(span.size for span in spans)], dtype=np.int32)
+        inputs = StepInputs(tokens[0], tokens[1], tokens[2], to_device(ends, device), kv.table(spans))
+        return self._hidden(GpuBatch(inputs, 0, to_device(starts, device), self._scratch), list(kv.pools))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """Of rows of what `forward` gives."""
+        return x
+
+    def logits(self, x: Tensor) -> Tensor:
+        raise AssertionError("a model that pools makes no logits")
+
+    def try_out(self, tokens: int, block_size: int) -> None:
+        """A step of so many, of a row that is none."""
+        device = self.model.device
+        inputs = StepInputs.make(1, tokens, 4, device)
+        inputs.fill()
+        pools = make_pools(self.model.shape, 1, block_size, self.dtype, device)
+        self._hidden(GpuBatch(inputs, 0, to_device(np.array([0, tokens], np.int32), device), self._scratch), pools)
+
+    def _hidden(self, batch: GpuBatch, pools: list[Pools]) -> Tensor:
+        return self.model.norm(self.model.forward(batch, pools))
+
+
+def check_decoder(config: Config, shape: Architecture) -> None:
+    """ConfigError unless the kernels can take this model."""
+    check_shape(config, shape)
+    choose_dtype(config, shape)
+
+
+def make_decoder(
+    config: Config, info: ModelInfo, shape: Architecture, read: Read, device: torch.device
+) -> EagerDecoder:
+    """`read`: the checkpoint's tensors, of which all become floats. What makes logits is left out."""
+    dtype = choose_dtype(config, shape)
+    plain = replace(architecture_on_gpu(config, shape)[0], tied=True)
+    get = shard(read, shape, Alone(), False)
+    return EagerDecoder(make_model(plain, get, dtype, info.max_model_len, device))
