@@ -21,10 +21,17 @@ READ = 1 << 16
 UNAUTHORIZED = 401
 NO_OWN = ClientTls()
 MOST_ERROR = 500  # characters of an error of no known form
+VISIBLE = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+del VISIBLE[ord("\n")], VISIBLE[ord("\t")]
 
 
 class ChatError(Exception):
-    """The server cannot be reached, or does not answer; the message is for people."""
+    """The server cannot be reached, or does not answer; the message is for people. What the server says in it does
+    nothing to their terminal, as an answer does not (screen.py).
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message.translate(VISIBLE))
 
 
 class Piece(NamedTuple):

@@ -12,12 +12,10 @@ from collections.abc import Generator, Iterator
 from rich.console import Console
 from rich.text import Text
 
-from .client import ChatError, Client, Piece
+from .client import VISIBLE, ChatError, Client, Piece
 
 FAILED = 1
 INTERRUPTED = 130
-VISIBLE = {code: 0x2400 + code for code in range(32)} | {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-del VISIBLE[ord("\n")], VISIBLE[ord("\t")]
 LONGEST = {"length": "cut off: it is as long as it may be", "error": "broken off by an error of the server"}
 
 

@@ -70,6 +70,7 @@ def test_what_follows_a_prompt_comes_in_pieces(fake: Fake) -> None:
     [
         ([chunk(content="a")], "^the answer was broken off$"),
         ([chunk(content="a"), b'data: {"error": {"message": "no memory"}}\n\n'], "^no memory$"),
+        ([b'data: {"error": "no\\u001b[2J memory"}\n\n'], "^no␛\\[2J memory$"),
         ([b"data: nonsense\n\n"], "no chunk of an answer"),
     ],
 )

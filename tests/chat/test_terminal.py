@@ -185,7 +185,7 @@ def test_run_says_why_there_is_no_server(tmp_path: object) -> None:
 
 
 def test_what_a_model_writes_does_nothing_to_the_terminal() -> None:
-    from actorserve.actors.chat.screen import VISIBLE
+    from actorserve.actors.chat.client import VISIBLE
 
     assert "a\x1b[2J\x07\x9b\r\n\tb👩‍💻".translate(VISIBLE) == "a␛[2J␇\ufffd␍\n\tb👩‍💻"
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "".join(map(chr, range(256))).translate(VISIBLE))
