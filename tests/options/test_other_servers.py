@@ -44,6 +44,8 @@ NO_CACHE = {"enable_prefix_caching": False}
         ("--max_model_len 4k --kv_cache_memory_bytes=1GiB", {"max_model_len": 4000, "kv_cache_memory_bytes": 1 << 30}),
         ("--no_enable_prefix_caching", {"enable_prefix_caching": False}),
         ("-tp 2", {"tensor_parallel_size": 2}),
+        ("--log-verbose --no-log-jsonl", {"log_level": "debug"}),
+        ("--poll-draft 1 --cpu-mask-draft ff --no-cors-credentials", {}),
         ("-pp 2", {"pipeline_parallel_size": 2}),
         ("--pp-size 2", {"pipeline_parallel_size": 2}),
         ("--enforce-eager=True --enable_prefix_caching=false X", {"enforce_eager": True, "model": "X"} | NO_CACHE),

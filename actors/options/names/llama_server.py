@@ -12,7 +12,10 @@ NEEDLESS = {
     "--threads-draft= --spec-draft-threads-batch= -tbd= --threads-batch-draft= --spec-draft-cpu-mask= -Cd= "
     "--spec-draft-cpu-range= -Crd= --spec-draft-cpu-strict= --spec-draft-prio= --spec-draft-poll= "
     "--spec-draft-cpu-mask-batch= -Cbd= --spec-draft-cpu-strict-batch= --spec-draft-prio-batch= "
-    "--spec-draft-poll-batch= --spec-draft-backend-sampling -nocb -no-kvu",
+    "--spec-draft-poll-batch= --spec-draft-backend-sampling -nocb -no-kvu --cpu-mask-draft= --cpu-range-draft= "
+    "--cpu-strict-draft= --prio-draft= --poll-draft= --cpu-mask-batch-draft= --cpu-strict-batch-draft= "
+    "--prio-batch-draft= --poll-batch-draft=",
+    "there are no tools beside the server": "-no-ag",
     why.IN_MEMORY: "-lm= --load-mode= -lzm= --lazy-mode= -nr",
     why.ALL_ON_DEVICE: "-kvo --no-host --op-offload --mmproj-offload --spec-draft-ngl= -ngld= --gpu-layers-draft= "
     "--n-gpu-layers-draft=",
