@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ITEM_BYTES = 4  # of a packed number
 LISTS = (list, tuple, range)
+# What is raised of bytes that are no message: to texts that are no UTF-8, and to deep nests, Python itself objects.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 np: Any = None
 INT32 = INT64 = None  # numpy's
 

@@ -34,7 +34,19 @@ def test_a_stranger_says_no_long_record() -> None:
     assert len(list(known.feed(long))) == 1
 
 
-@pytest.mark.parametrize("data", [b"\3\0\0\0\xc1\xc1\xc1", wire.encode(wire.Welcome())])
+GREETING = wire.encode(wire.Greeting(b"", b"", "server", 0, {}))
+NESTED = b"\x97\xcc\xc9" + GREETING[7:] + 60_000 * b"\x91" + b"\xc0"  # one more, which is passed over
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\3\0\0\0\xc1\xc1\xc1",
+        wire.encode(wire.Welcome()),
+        GREETING.replace(b"server", b"\xff\xfe\xfd\xfc\xfb\xfa"),
+        wire.LENGTH.pack(len(NESTED)) + NESTED,
+    ],
+)
 def test_what_is_no_record_of_this_side_is_refused(data: bytes) -> None:
     with pytest.raises(wire.Unproven, match="no record"):
         list(wire.Records(wire.ToSteward).feed(data))

@@ -117,6 +117,11 @@ def test_messages_come_as_they_were_sent() -> None:
         send(one, {"not": "that"})
         with pytest.raises(Unproven, match="no Welcome"):
             receive(other, Welcome)
+        send(one, Welcome(refused="no"))
+        assert receive(other, Welcome).refused == "no"
+        one.sendall(struct.pack("<I", 7) + b"\x93\xc4\0\0\xa2\xff\xfe")
+        with pytest.raises(Unproven, match="no Welcome"):
+            receive(other, Welcome)
         one.sendall(struct.pack("<I", 1 << 31))
         with pytest.raises(Unproven, match="a message of 2147483648 bytes"):
             receive(other, Welcome)

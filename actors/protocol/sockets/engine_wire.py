@@ -45,6 +45,7 @@ import msgspec
 
 from ..topics.adapters import AdapterRead, DropAdapter
 from ..topics.administration import AskedOfEngine, CheckWeights, EngineAnswer, Sleep, Unanswered
+from ..wire import UNREADABLE
 from .file_digests import adapter_digest, weights_digest
 from .node_wire import Unproven, differences, is_proven, proof_of
 
@@ -258,7 +259,7 @@ class Records:
                     break
                 body, at = bytes(memoryview(self._bytes)[at + LENGTH.size : end]), end
                 yield self._decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Unproven(f"no record of this protocol: {error}") from None
         finally:
             del self._bytes[:at]

@@ -29,6 +29,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from ...options.config import Config
+from ..wire import UNREADABLE
 from .node_wire import LENGTH, NONCE_BYTES, Unproven, is_proven, prepare, proof_of
 
 __all__ = ["NONCE_BYTES", "Line", "Proofs", "Unproven", "is_proven", "prepare", "proof_of", "read_proofs"]
@@ -129,7 +130,7 @@ class Line:
             raise Unproven(f"a message of {length} bytes")
         try:
             return msgspec.msgpack.decode(self.read(length), type=kind)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise Unproven(f"no {kind.__name__}: {error}") from None
 
     def read(self, count: int) -> bytes:

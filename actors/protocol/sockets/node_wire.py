@@ -30,6 +30,7 @@ from ...model.info import ModelInfo
 from ...options.config import Config, ConfigError
 from ...options.fields import flag
 from ..step import Step
+from ..wire import UNREADABLE
 
 LENGTH = Struct("<I")
 MOST_BYTES = 64 << 20  # of a message
@@ -134,7 +135,7 @@ def receive(connection: socket.socket, kind: type[Told]) -> Told:
         raise Unproven(f"a message of {length} bytes")
     try:
         return msgspec.msgpack.decode(read_bytes(connection, length), type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise Unproven(f"no {kind.__name__}: {error}") from None
 
 
