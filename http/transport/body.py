@@ -31,7 +31,7 @@ LONGEST_SIZE_LINE = 256  # bytes of it that are looked at
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, by their names
 JSON = ("application/json", "text/json")
-FORM = "application/x-www-form-urlencoded"
+UNSAID = ("application/x-www-form-urlencoded", "application/octet-stream")  # by curl -d, and by aiohttp of bytes
 OF_BROWSERS = ("Origin", "Sec-Fetch-Site")  # a browser sends one of them with each POST of a page
 CUT = "The body is not what its Content-Encoding says: it is cut short, or something is behind it."
 WINDOW_LOG = 23  # of Zstandard: 8 MiB, which RFC 8878 recommends as the least to take, and no more
@@ -254,10 +254,10 @@ def _ask_for(request: web.Request) -> None:
 
 def _check_kind(given: str, of_page: bool) -> None:
     """What says of itself that it is something else. Forms and plain text are what any site's page may send unasked;
-    `curl -d` calls JSON a form, too, and is no page.
+    programs that name no type are made to name one by their libraries, and are no pages.
     """
     kind = given.partition(";")[0].strip().lower()
-    if kind == FORM and not of_page:
+    if kind in UNSAID and not of_page:
         return
     if kind and kind not in JSON and not kind.endswith("+json"):
         text = f"Bodies are JSON: their Content-Type is application/json, not {printable(kind)[:100]}."
