@@ -18,6 +18,8 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from actorserve.actors.protocol.wire import UNREADABLE
+
 from ..errors import ApiError, bad_request
 from .fields import SessionFields
 
@@ -89,7 +91,7 @@ def read_secret(given: bytes) -> SignedGrant:
         data = base64.b64decode(text + b"=" * (-len(text) % 4), b"-_", validate=True)
         payload = data[MAC_BYTES:]
         return SignedGrant(msgspec.msgpack.decode(payload, type=Grant), data[:MAC_BYTES], payload)
-    except (binascii.Error, msgspec.DecodeError):
+    except (binascii.Error, *UNREADABLE):
         raise unknown_secret() from None
 
 

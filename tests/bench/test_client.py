@@ -68,6 +68,7 @@ def test_refusals_are_counted_beside_answers(fake: Fake) -> None:
     [
         (b"data: {nonsense\n\n", "malformed event"),
         (b'data: {"choices": 3}\n\n', "malformed event"),
+        (b'data: {"choices": [{"text": "\xff"}]}\n\n', "malformed event"),
         (b'data: {"error": {"message": "too bad"}}\n\n', "error event"),
         (event(text="x", tokens=1), "broken off"),
         (event(text="x", tokens=1) + b'data: {"cho', "broken off"),

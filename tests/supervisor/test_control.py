@@ -87,7 +87,9 @@ async def test_an_unknown_verb_is_named_with_those_that_there_are(client: Client
     assert await client.say(b'{"verb": "fly"}\n') == {"error": "there is no 'fly' among double"}
 
 
-@pytest.mark.parametrize("line", [b"status\n", b"[1]\n", b'{"verb": 1}\n', b'{"verb": "double", "x": 1}\n', b"\xff\n"])
+@pytest.mark.parametrize(
+    "line", [b"status\n", b"[1]\n", b'{"verb": 1}\n', b'{"verb": "double", "x": 1}\n', b'{"verb": "\xff"}\n']
+)
 async def test_what_is_no_request_is_an_error(client: Client, line: bytes) -> None:
     assert (await client.say(line))["error"].startswith("this is no request")
     assert (await client.say(b'{"verb": "double", "arguments": {"number": 1}}\n')) == {"result": 2}

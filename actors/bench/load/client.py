@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from ...protocol.wire import UNREADABLE
 from ..client_tls import ClientTls
 from ..target import proxy_of
 from .prompts import Prompt
@@ -186,7 +187,7 @@ def _take(event: bytes, record: RequestRecord, now: float, seen: int) -> int:
     """Enter one event, and say how many tokens the server has counted up to it."""
     try:
         chunk = _decode(event)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise _Failed("malformed event", f"{error}: {event[:100]!r}") from None
     if chunk.error is not None:
         raise _Failed("error event", json.dumps(chunk.error))

@@ -145,7 +145,7 @@ def encode_request(command: str, arguments: msgspec.Struct) -> bytes:
 
 
 def read_request(line: bytes) -> ControlRequest:
-    """msgspec.DecodeError if it is none."""
+    """An error of UNREADABLE (protocol/wire.py) if it is none."""
     return msgspec.json.decode(line, type=ControlRequest)
 
 

@@ -14,9 +14,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
-
 from ...protocol.sockets.control_wire import REQUEST_BYTES, ControlAnswer, encode_answer, read_request
+from ...protocol.wire import UNREADABLE
 from ...telemetry.discovery import peer_of
 from ..connections.descriptors import PAUSE_S, is_scarce
 
@@ -129,7 +128,7 @@ class Control:
     async def _answer(self, line: bytes) -> ControlAnswer:
         try:
             request = read_request(line)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             return ControlAnswer(error=f"this is no request: {error}")
         command = self._commands.get(request.command)
         if command is None:

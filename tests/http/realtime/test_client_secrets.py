@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import time
 from collections.abc import Callable
@@ -160,6 +161,7 @@ async def test_what_cannot_be_of_a_session_is_told_at_once(body: dict[str, Any],
         lambda key: "ek_é",
         lambda key: key + "AAAA",
         lambda key: "ek_" + "A" * 99,
+        lambda key: "ek_" + base64.urlsafe_b64encode(bytes(32) + b"\x94\x09\xa1\xff\xa0\xc4\x00").decode().rstrip("="),
     ],
 )
 def test_what_is_no_secret(spoilt: Callable[[str], str]) -> None:
