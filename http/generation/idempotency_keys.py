@@ -21,7 +21,7 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     refs: list[int]
     seed: int
     created: int
-    until: float = 0.0  # Unix seconds
+    until: float = 0.0  # Unix seconds; 0: its end was not seen yet
 
 
 class Background(msgspec.Struct, frozen=True, array_like=True, tag="background"):

@@ -79,6 +79,14 @@ async def test_kept_slots_are_free_when_their_time_is_over(others: Others, monke
     finish(others, running)
     monkeypatch.setattr(time, "time", lambda: now + 700)
     others.engine.beat(0)
+    monkeypatch.setattr(time, "time", lambda: now + 999)
+    others.restart(running.refs)
+    running = again(others)
+    others.tell("detokenizer-0", Resent(running.refs), end(running.refs[0]))
+    others.engine.beat(0)
+    assert others.engine.kept(ONE), "its time counts from its end"
+    monkeypatch.setattr(time, "time", lambda: now + 1001)
+    others.engine.beat(0)
     assert not others.engine.kept(ONE) and others.engine.slots.free == free - 1, "somebody reads it still"
     others.engine.release(running)
     assert others.engine.slots.free == free
@@ -94,6 +102,22 @@ async def test_new_requests_take_the_place_of_kept_answers(others: Others) -> No
         assert others.engine.slots.free >= free - free // 4
     others.engine.submit(job(free))
     assert others.engine.slots.free == 0
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_what_has_ended_first_makes_room_first(others: Others, dies: bool) -> None:
+    """Not what has begun first: an answer that took long would be gone before anybody could ask for it again."""
+    count = others.engine.slots.free // 4 + 2
+    long, *short = [begin(others, Key(number.to_bytes(16, "little"), b"", 0)) for number in range(count)]
+    for made in (*short, long):
+        finish(others, made)
+        others.engine.release(made)
+        others.engine.beat(0)
+        if dies:
+            others.restart()
+    others.engine.beat(0)
+    kept = [number for number in range(count) if others.engine.kept(Key(number.to_bytes(16, "little"), b"", 0))]
+    assert kept == [0, *range(3, count)]
 
 
 @pytest.mark.parametrize("code", [Finish.REJECTED, Finish.ERROR, Finish.GRAMMAR])

@@ -30,11 +30,13 @@ class RetainedAnswers:
         self._table = table
         self._most_finished = slots // FINISHED_SHARE
         self._window_s = window_s
-        self._until: dict[bytes, float] = {}  # Unix seconds, in the order of first use
+        self._running: dict[bytes, None] = {}
+        self._until: dict[bytes, float] = {}  # of those that have ended, Unix seconds; in the order of their ends
         self._kept: dict[bytes, Kept] = {}
         self._keys: dict[int, bytes] = {}  # by ref
         for key in recent.keys():
             self._load(key, recent.get(key) or b"")
+        self._until = dict(sorted(self._until.items(), key=lambda one: one[1]))
 
     def _load(self, key: bytes, payload: bytes) -> None:
         """What a predecessor kept, if it can be gone on with."""
@@ -42,8 +44,8 @@ class RetainedAnswers:
             kept = msgspec.msgpack.decode(payload, type=Kept)
         except msgspec.DecodeError:  # another kind of record
             return
-        runs = not all(self._table.finish(ref) for ref in kept.refs)
-        if (runs or kept.until > time.time()) and all(self._is_usable(ref) for ref in kept.refs):
+        has_ended = bool(kept.until)
+        if (not has_ended or kept.until > time.time()) and all(self._is_usable(ref) for ref in kept.refs):
             self._remember(key, kept)
 
     def _is_usable(self, ref: int) -> bool:
@@ -53,14 +55,16 @@ class RetainedAnswers:
 
     def _remember(self, key: bytes, kept: Kept) -> None:
         self._kept[key] = kept
-        self._until[key] = kept.until
+        if kept.until:
+            self._until[key] = kept.until
+        else:
+            self._running[key] = None
         self._keys.update(dict.fromkeys(kept.refs, key))
 
     def keep(self, key: bytes, kept: Kept) -> None:
         """From now on this is the key's answer."""
         assert len(key) == KEY_BYTES
         self.forget(key)
-        kept = msgspec.structs.replace(kept, until=time.time() + self._window_s)
         self._recent.put(key, msgspec.msgpack.encode(kept))
         self._remember(key, kept)
 
@@ -78,6 +82,7 @@ class RetainedAnswers:
     def forget(self, key: bytes) -> list[int]:
         """Its slots are nobody's answer any more."""
         kept = self._kept.pop(key, None)
+        self._running.pop(key, None)
         self._until.pop(key, None)
         if kept is None:
             return []
@@ -90,29 +95,27 @@ class RetainedAnswers:
         return self.forget(self._keys[ref]) if ref in self._keys else []
 
     def outdated(self) -> list[int]:
-        """Slots whose time is over, or which are too many; what still runs is given more time."""
-        now = time.time()
-        finished: list[bytes] = []
-        old: list[bytes] = []
-        for key, until in list(self._until.items()):
-            if not all(self._table.finish(ref) for ref in self._kept[key].refs):
-                if until <= now:
-                    self._until[key] = now + self._window_s
-            elif until <= now:
-                old.append(key)
-            else:
-                finished.append(key)
-        count = sum(len(self._kept[key].refs) for key in finished)
-        for key in finished:
-            if count <= self._most_finished:
+        """Slots whose time is over, or which are too many, of those that have ended."""
+        self._note_ends()
+        now, old = time.time(), []
+        count = sum(len(self._kept[key].refs) for key in self._until)
+        for key, until in self._until.items():
+            if until > now and count <= self._most_finished:
                 break
             count -= len(self._kept[key].refs)
             old.append(key)
         return [ref for key in old for ref in self.forget(key)]
 
     def make_room(self) -> list[int]:
-        """The slots of the oldest answer that has ended; empty if there is none."""
-        for key in self._until:
-            if all(self._table.finish(ref) for ref in self._kept[key].refs):
-                return self.forget(key)
-        return []
+        """The slots of the answer that has ended first; empty if there is none."""
+        self._note_ends()
+        return self.forget(next(iter(self._until))) if self._until else []
+
+    def _note_ends(self) -> None:
+        """From the end of an answer on its time counts, however long it has taken."""
+        ended = [key for key in self._running if all(self._table.finish(ref) for ref in self._kept[key].refs)]
+        until = time.time() + self._window_s
+        for key in ended:
+            del self._running[key]
+            self._until[key] = until
+            self._recent.put(key, msgspec.msgpack.encode(msgspec.structs.replace(self._kept[key], until=until)))
