@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...protocol.kinds import restart_order
+from ...protocol.kinds import KINDS, restart_order
 
 if TYPE_CHECKING:
     from ..processes.child import Child
@@ -18,6 +18,12 @@ def choose(children: Sequence[Child], what: str) -> list[Child]:
     named = [child for child in children if what in (ALL, child.spec.kind, child.name)]
     groups = {_group(child) for child in named if child.traits.group}
     return [child for child in children if child in named or _group(child) in groups]
+
+
+def choices(children: Sequence[Child]) -> list[str]:
+    """What `choose` finds: the kinds that are there, each actor, and all."""
+    kinds = {child.spec.kind for child in children}
+    return [*dict.fromkeys([*(kind for kind in KINDS if kind in kinds), *(child.name for child in children), ALL])]
 
 
 def in_batches(chosen: Sequence[Child]) -> list[list[Child]]:

@@ -27,7 +27,6 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
-from ...protocol.kinds import KINDS
 from ...telemetry.gauges import FrontendGauge
 from ..changes import OperationStopped, raise_mistake
 from ..connections.descriptors import is_scarce
@@ -38,7 +37,7 @@ from ..progress import OperationProgress
 from ..restart_policy import Death
 from ..timeouts import KILL_S
 from . import option_changes
-from .batches import ALL, choose, in_batches, names_of, to_be_tried
+from .batches import choices, choose, in_batches, names_of, to_be_tried
 
 if TYPE_CHECKING:
     from ..processes.template_process import Template
@@ -128,8 +127,7 @@ class Rolling:
         supervisor.refuse_if_busy()
         chosen = choose(supervisor.children, what)
         if not chosen:
-            names = dict.fromkeys([*KINDS, *(child.name for child in supervisor.children), ALL])
-            raise CommandRefused(f"there is no actor {what!r}; there are {', '.join(names)}")
+            raise CommandRefused(f"there is no actor {what!r}; there are {', '.join(choices(supervisor.children))}")
         batches = in_batches([child for child in chosen if not child.parked])
         if not batches:
             raise CommandRefused(f"{names_of(chosen)}: nothing runs there, its engine is parked")
