@@ -67,7 +67,7 @@ def greedy_keys(
         return out.fill_(NOBODY)
     tiling = tiling.of(words)
     slices = triton.cdiv(words, tiling.width)
-    if len(workspace.bests) < count or workspace.bests.shape[1] < slices or workspace.peaks.shape[2] != tiling.lanes:
+    if len(workspace.bests) < count or workspace.bests.shape[1] < slices:
         raise ValueError(f"the workspace does not fit {count} rows of {slices} slices")
     if not count:
         return out
@@ -76,7 +76,7 @@ def greedy_keys(
     peaks_kernel[count, slices](
         logits, logits.stride(0), rows, parameters.temperature, parameters.top_n_sigma,
         peaks, bests, firsts, numbers, sums, squares,
-        **shape, WIDTH=tiling.width, LANES=tiling.lanes, num_warps=tiling.slice_warps,
+        **shape, WIDTH=tiling.width, LANES=workspace.peaks.shape[2], num_warps=tiling.slice_warps,
     )  # fmt: skip
     key_kernel[(count,)](
         rows, bests, firsts, out, first, **shape, PADDED=triton.next_power_of_2(slices), num_warps=1

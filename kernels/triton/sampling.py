@@ -256,7 +256,7 @@ def sample(
     )  # fmt: skip
     gather_kernel[grid](
         *source, *parameters[:4], parameters.typical_p, bests, *parts[3:], *candidates[:2],
-        **shape, **wide, num_warps=tiling.slice_warps,
+        **shape, **wide, num_warps=tiling.gather_warps,
     )  # fmt: skip
     sample_kernel[grid[:1]](
         *source, *parameters, bests, firsts, *parts[3:], *candidates,

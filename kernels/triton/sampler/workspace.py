@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-MOST_SLICES = 64  # whose lanes a program can look over at once
+MOST_LANES = 8192  # of all slices, that a program can look over at once
 
 
 class Tiling(NamedTuple):
@@ -22,11 +22,13 @@ class Tiling(NamedTuple):
     segment: int = 1024  # candidates of a slice for which there is room
     candidates: int = 2048  # of a row
     slice_warps: int = 8
+    gather_warps: int = 16  # it has a few numbers of 64 bits for each word
     row_warps: int = 8
 
     def of(self, words: int) -> Tiling:
-        """For so many words: slices are wider where there would be more than programs can look over."""
-        return self._replace(width=max(self.width, triton.next_power_of_2(triton.cdiv(words, MOST_SLICES))))
+        """For so many words: slices have fewer lanes where there would be more than a program can look over."""
+        slices = triton.next_power_of_2(max(1, triton.cdiv(words, self.width)))
+        return self._replace(lanes=min(self.lanes, MOST_LANES // slices))
 
 
 DEFAULT = Tiling()

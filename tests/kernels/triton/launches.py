@@ -220,7 +220,7 @@ def routed(tokens: int, launch: Any) -> Any:
 
 
 def launch_gpu_sampling(module: Any, every: bool) -> None:
-    for words in (128256, 151936, 1001) if every else (151936,):
+    for words in (128256, 151936, 1001, 262208) if every else (151936,):
         logits, rows, out = torch.empty(2, words), torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
         parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in module.PARAMETER_DTYPES))
         workspace = module.Workspace.make(2, words, "cpu")
@@ -232,7 +232,7 @@ def launch_gpu_sampling(module: Any, every: bool) -> None:
 
 def launch_greedy(module: Any, every: bool) -> None:
     """Parts of the vocabularies above: the last one has fewer words."""
-    for words in (64128, 75968, 75967, 501) if every else (75968,):
+    for words in (64128, 75968, 75967, 501, 131104) if every else (75968,):
         rows, keys = torch.empty(2, dtype=torch.int64), torch.empty(2, dtype=torch.int64)
         parameters = module.RowParameters(*(torch.empty(4, dtype=kind) for kind in sampling_dtypes()))
         workspace = module.Workspace.make(2, 2 * words, "cpu")

@@ -66,6 +66,18 @@ def test_rows_that_are_none() -> None:
     assert keys.tolist() == [NOBODY] * 3
 
 
+def test_a_part_has_the_lanes_of_the_whole() -> None:
+    """Of many slices, each has fewer; a part alone would have more."""
+    tiling = Tiling(width=64, lanes=64, segment=64, candidates=512)
+    whole, logits = 128 * 64 + 1, torch.randn(2, 700, device=DEVICE)
+    workspace, rows = Workspace.make(2, whole, DEVICE, tiling), torch.arange(2, device=DEVICE)
+    assert workspace.peaks.shape[2] == tiling.of(whole).lanes < tiling.of(700).lanes
+    parameters = RowParameters(*(torch.zeros(2, dtype=kind, device=DEVICE) for kind in PARAMETER_DTYPES))
+    keys = greedy_keys(logits, 5, rows, parameters, workspace, torch.empty_like(rows), tiling=tiling)
+    found = words_of(keys, torch.empty(2, dtype=torch.int32, device=DEVICE))
+    assert torch.equal(found, logits.argmax(1) + 5)
+
+
 def test_what_does_not_fit() -> None:
     logits, rows = torch.randn(3, 400, device=DEVICE), torch.arange(3, device=DEVICE)
     parameters = RowParameters(*(torch.zeros(9, dtype=kind, device=DEVICE) for kind in PARAMETER_DTYPES))
