@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from tests.kernels.triton import launches
-from tests.support.gpu.compilations import LONGEST_S, say
+from tests.support.gpu.compilations import LONGEST_S, by_each_triton, say
 
 TYPES = {
     torch.float32: "*fp32",
@@ -75,11 +75,11 @@ NARROW = [
 WIDE = {"ld.global.v4.b32", ", 0x10"}  # 16 bytes a thread, to registers or (fetched ahead) to shared memory
 
 
-def compiled(architecture: int, kernels: list[str], every: bool) -> list[dict[str, Any]]:
+def compiled(architecture: int, kernels: list[str], every: bool, triton: str) -> list[dict[str, Any]]:
     """What ptxas says of each variant, from a process of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     arguments = [str(architecture), "every" if every else "some", *kernels]
-    reports: list[dict[str, Any]] = say(__file__, arguments, environment)
+    reports: list[dict[str, Any]] = say(__file__, arguments, environment, triton)
     return reports
 
 
@@ -93,9 +93,10 @@ def check(reports: list[dict[str, Any]], kernels: list[str]) -> None:
         assert -(-report["registers"] // 8) * 8 * 32 * report["warps"] <= REGISTERS, report
 
 
-def test_one_architecture() -> None:
+@by_each_triton
+def test_one_architecture(triton: str) -> None:
     """Shapes of models, whose loads must be wide."""
-    reports = compiled(QUICK, KERNELS, every=False)
+    reports = compiled(QUICK, KERNELS, False, triton)
     check(reports, KERNELS)
     for report in reports:
         assert WIDE & set(report["loads"]) or report["kernel"].removesuffix("_kernel") in NARROW, report
@@ -106,10 +107,11 @@ def test_one_architecture() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
+@by_each_triton
 @pytest.mark.parametrize("architecture", SHARED)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_variant(architecture: int, kernel: str) -> None:
-    check(compiled(architecture, [kernel], every=True), [kernel])
+def test_every_variant(architecture: int, kernel: str, triton: str) -> None:
+    check(compiled(architecture, [kernel], True, triton), [kernel])
 
 
 class Recorder:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gpu.compilations import LONGEST_S, say
+from tests.support.gpu.compilations import LONGEST_S, TRITONS, by_each_triton, say, version_of
 
 SHARED = dict.fromkeys((86, 89, 120), 99 << 10) | {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a program
 REGISTERS = 1 << 16  # of all its threads, which have 8, 16, 24 … each
@@ -31,9 +31,9 @@ Result = dict[str, Any]
 Quick = Callable[[list[dict[str, Any]]], list[Result]]
 
 
-def compiled(tmp_path: Path, jobs: list[dict[str, Any]]) -> list[Result]:
+def compiled(tmp_path: Path, jobs: list[dict[str, Any]], triton: str) -> list[Result]:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    results: list[Result] = say(__file__, [json.dumps(jobs)], environment)
+    results: list[Result] = say(__file__, [json.dumps(jobs)], environment, triton)
     return results
 
 
@@ -115,11 +115,12 @@ def most_registers() -> list[dict[str, Any]]:
     return [job for job in jobs if job["kernel"] == "prefill" and job["shape"] is SHAPES[0]]
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Quick:
+@pytest.fixture(scope="module", params=TRITONS, ids=version_of)
+def quick(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Quick:
     """What is said of these jobs: all are compiled in one process, half of whose time would be imports else."""
     jobs = [*heads_of_128(), *asked_for_by_few(), *most_registers()]
-    results = {json.dumps(result["job"]): result for result in compiled(tmp_path_factory.mktemp("cache"), jobs)}
+    found = compiled(tmp_path_factory.mktemp("cache"), jobs, request.param)
+    results = {json.dumps(result["job"]): result for result in found}
     return lambda asked: [results[json.dumps(job)] for job in asked]
 
 
@@ -140,11 +141,12 @@ def test_what_few_models_ask_for(quick: Quick) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
+@by_each_triton
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("arch", SHARED)
-def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str) -> None:
+def test_all_that_models_ask_for(tmp_path: Path, arch: int, dtype: str, triton: str) -> None:
     for pools in (None, E4M3) if arch >= 89 else (None,):
-        for result in compiled(tmp_path / str(pools), feature_jobs(arch, dtype, pools)):
+        for result in compiled(tmp_path / str(pools), feature_jobs(arch, dtype, pools), triton):
             check(result)
 
 
@@ -155,21 +157,23 @@ def test_what_takes_most_registers(quick: Quick) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
+@by_each_triton
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("arch", [89, 90, 100, 120])
-def test_all_with_pools_of_8_bits(tmp_path: Path, arch: int, dtype: str) -> None:
-    for result in compiled(tmp_path, jobs_of(arch, (64, 80, 128, 256), dtype, E4M3)):
+def test_all_with_pools_of_8_bits(tmp_path: Path, arch: int, dtype: str, triton: str) -> None:
+    for result in compiled(tmp_path, jobs_of(arch, (64, 80, 128, 256), dtype, E4M3), triton):
         check(result)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
+@by_each_triton
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("arch", SHARED)
-def test_all(tmp_path: Path, arch: int, dtype: str) -> None:
+def test_all(tmp_path: Path, arch: int, dtype: str, triton: str) -> None:
     jobs = jobs_of(arch, (64, 80, 128, 256), dtype)
     jobs += [job | {"divided": True} for job in jobs if job["kernel"] == "prefill"]
-    for result in compiled(tmp_path, jobs):
+    for result in compiled(tmp_path, jobs, triton):
         check(result)
 
 
