@@ -33,12 +33,13 @@ def running(settings: Settings) -> Object:
     }
 
 
-def show(settings: Settings) -> Object:
-    """POST /api/show."""
+def show(settings: Settings, name: str) -> Object:
+    """POST /api/show. `name`: that of the model that is asked for, which pickers show."""
     card = settings.card()
     family = card.family or "unknown"
     about: Object = {
         "general.architecture": family,
+        "general.basename": name,
         "general.parameter_count": card.parameters,
         f"{family}.context_length": settings.max_model_len,
         f"{family}.embedding_length": card.hidden,

@@ -170,8 +170,8 @@ class OllamaApi:
 
     async def show(self, request: web.Request) -> web.Response:
         body = read(OllamaModel, await self._read_body(request))
-        self._model(request, model_of(body.model or body.name, self._settings.served))
-        return json_response(about.show(self._settings))
+        name = self._model(request, model_of(body.model or body.name, self._settings.served))
+        return json_response(about.show(self._settings, name))
 
     async def version(self, request: web.Request) -> web.Response:
         return json_response({"version": about.SPOKEN})

@@ -113,6 +113,7 @@ def test_the_model(client: ollama.Client) -> None:
     shown = client.show("tiny:latest")
     assert shown.capabilities == ["completion", "tools", "insert", "thinking"] and QWEN.mark in (shown.template or "")
     assert (shown.modelinfo or {})["llama.context_length"] == 2048
+    assert (shown.modelinfo or {})["general.basename"] == "tiny"  # by which VS Code's picker names it
 
 
 def test_version(scripted_server: Server) -> None:
