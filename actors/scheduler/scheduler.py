@@ -264,7 +264,7 @@ class Scheduler:
             return None
         if self.planner.micro_batches is not None:
             self.planner.micro_batches.ahead = ahead
-        self.planner.drains = self.pause.state is PauseState.DRAINING or self.sleep.state.draining
+        self.planner.drains = self.drains
         planned = self._plan_next()
         if self.planner.memory.preempted:
             self.stats.preempted(self.planner.memory.preempted)
@@ -296,6 +296,11 @@ class Scheduler:
         most = self.limits.stages + STEPS_AHEAD - 1
         joined = self.joins and self._brief and not self.suspects and self.planner.repeats()
         return most + 1 if joined else most
+
+    @property
+    def drains(self) -> bool:
+        """Does an operator wait until all that has begun has ended?"""
+        return self.pause.state is PauseState.DRAINING or self.sleep.state.draining
 
     def _rests(self) -> bool:
         """An operator wants nothing to be computed."""

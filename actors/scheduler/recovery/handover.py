@@ -161,10 +161,10 @@ class Handover:
         """Where all rows are taken, and other engines have some, who waits here goes there; as `give_all`.
 
         Nobody who is wanted here, and only those of whom no step is under way, so that none comes back to what is left
-        of it here.
+        of it here. Nobody either while what has begun is waited for: another engine may be through with that.
         """
         batch, waiting = self._scheduler.batch, self._scheduler.waiting
-        if not (batch.full and waiting) or time.monotonic() < self._share_at:
+        if not (batch.full and waiting) or self._scheduler.drains or time.monotonic() < self._share_at:
             return {}
         self._share_at = time.monotonic() + SHARE_S
         all_rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
@@ -180,7 +180,7 @@ class Handover:
 
     def hand_on(self) -> dict[int, int]:
         """Of an engine that computes prompts: who has the first token goes to one that does not; as `give_all`. Where
-        no such engine is up it goes on here.
+        no such engine is up, or what has begun is waited for, it goes on here.
 
         A sequence of which a step is under way lets go of its row and waits for that. It is given away as any other; if
         this scheduler dies before, its successor has it, and does the same.
@@ -189,7 +189,7 @@ class Handover:
         if not self._prefills:
             return {}
         engines = [engine for engine in self._router.up() if not self._is_prefill(engine)]
-        if not engines:
+        if not engines or scheduler.drains:
             scheduler.leaving.clear()
             return {}
         batch = scheduler.batch

@@ -8,6 +8,7 @@ import pytest
 
 from actorserve.actors.engines.loads import EngineLoads
 from actorserve.actors.protocol.messages import Admit, Cancel, Finish, Stopped
+from actorserve.actors.protocol.topics.administration import Pause, Resume
 from actorserve.actors.runtime.in_flight import Ended
 from actorserve.actors.scheduler.recovery import handover
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
@@ -195,8 +196,10 @@ def test_who_waits_goes_where_rows_are_free(monkeypatch: pytest.MonkeyPatch) -> 
         first.compute(2)
         assert first.actor.scheduler.batch.full and not servers.deliver()
         wanted = servers.submit(0, pinned=True)
+        first.turn(Pause(7, "wait", False))
         waiting = [servers.submit(0) for _ in range(3)]
-        first.turn()
+        assert not servers.deliver(), "the other one may have nothing that has begun, and compute nothing"
+        first.turn(Resume(8))
         servers.deliver()
         servers.check(*running, *waiting, wanted)
         assert second.refs == set(waiting[:2]) and first.refs == {*running, waiting[2], wanted}
@@ -206,6 +209,27 @@ def test_who_waits_goes_where_rows_are_free(monkeypatch: pytest.MonkeyPatch) -> 
         assert all(servers.table.generated(ref) for ref in running)
     finally:
         servers.close()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_has_begun_goes_on_in_an_engine_for_prompts_while_its_end_is_waited_for(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """The other engine has nothing that has begun, and computes nothing any more."""
+    first, second = servers.engines
+    for engine in servers.engines:
+        assert engine.actor.handover is not None
+        monkeypatch.setattr(engine.actor.handover, "_num_prefill", 1)
+    monkeypatch.setattr(first.actor.handover, "_prefills", True)
+    ref = servers.submit(0, limit=4)
+    if waits:
+        for engine in servers.engines:
+            engine.turn(Pause(7, "wait", False))
+    while first.steps:
+        first.compute(1)
+    servers.deliver()
+    assert second.refs == (set() if waits else {ref})
+    assert bool(servers.table.finish(ref)) is waits
 
 
 def test_a_suspect_that_is_taken_over_is_tried_where_it_stands(servers: Servers) -> None:
