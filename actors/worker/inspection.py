@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from ..model.architecture import Architecture
-from ..model.checks.combinations import check_pooling, check_vision, vision_on_gpu
+from ..model.checks.combinations import check_pooling, check_vision
 from ..model.checks.device import check_device, only_on_cpu
 from ..model.config_json import find_architecture, read_architecture
 from ..model.gguf.folder import is_gguf
@@ -82,8 +82,6 @@ def inspect(config: Config, model: ModelInfo) -> Facts:
         open_checkpoint(Path(model.folder), shape)
     on_gpu = uses_gpu(config)
     check_options(config, on_gpu)
-    if on_gpu and model.vision is not None:
-        raise vision_on_gpu(model)
     for words in filter(None, (*without_effect(config, on_gpu), long_texts(shape.rope, model.max_model_len))):
         log.warning("%s", words)
     if on_gpu:
@@ -96,16 +94,22 @@ def _on_cpu(config: Config, model: ModelInfo, shape: Architecture, stages: Seque
     """`stages` of a pipeline, or the model as one; told are the weights of the one that has most."""
     dtype = choose_dtype(config, shape)
     weights = max(weight_bytes(stage, dtype, left_out(stages, index)) for index, stage in enumerate(stages))
-    if model.vision is not None:
-        check_vision(config, model, model.vision)
-        import_rest()
-        from .vision.tower import tower_facts
-
-        tower = tower_facts(model)
-        yield {"way": f"a tower of {tower.parameters:,} parameters, by transformers"}
-        weights += tower.parameters * dtype.itemsize
+    if (tower := _tower_size(config, model)) is not None:
+        yield {"way": f"a tower of {tower:,} parameters, by transformers"}
+        weights += tower * dtype.itemsize
     yield {"dtype": _types(shape, dtype), "weights_bytes": weights}
     yield from _memory_on_cpu(config, model, [stage.kv for stage in stages], dtype, kv_type_of(config, shape))
+
+
+def _tower_size(config: Config, model: ModelInfo) -> int | None:
+    """How many parameters it has; None: the model sees nothing."""
+    if model.vision is None:
+        return None
+    check_vision(config, model, model.vision)
+    import_rest()
+    from .vision.tower import tower_facts
+
+    return tower_facts(model).parameters
 
 
 def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[str, Any]) -> Facts:
@@ -228,6 +232,9 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
     own_bytes = gpu_bytes(Path(model.folder)) if of_gguf and stays else {}
     weights = weight_bytes(shape, dtype, stays=stays, own_bytes=own_bytes)
     types = _types(shape, dtype) + (" (of gguf)" if of_gguf and stays else "")
+    if (tower := _tower_size(config, model)) is not None:
+        yield {"way": f"a tower of {tower:,} parameters, by transformers"}
+        weights += tower * dtype.itemsize
     yield {"dtype": types, "weights_bytes": weights}
     yield from _memory_on_gpu(config, model, shape, dtype, weights)
 
@@ -235,6 +242,7 @@ def _on_gpu(config: Config, model: ModelInfo, shape: Architecture) -> Facts:
 def _memory_on_gpu(config: Config, model: ModelInfo, shape: Architecture, dtype: torch.dtype, weights: int) -> Facts:
     """`weights`: their bytes."""
     from .gpu.memory import RESERVE, blocks_in, check_given_bytes, device_memory, kv_kind, plan_memory, room_for_blocks
+    from .gpu.pictures import pictures_bytes
 
     kind, length = kv_kind(config, dtype, torch.device("cuda", 0)), model.max_model_len
     plan = plan_memory(config, shape, length, kind)
@@ -246,6 +254,7 @@ def _memory_on_gpu(config: Config, model: ModelInfo, shape: Architecture, dtype:
         "kv_bytes_per_token": plan.block_bytes * plan.sequence_blocks // (longest * config.block_size),
         "available_bytes": free,
     }
+    weights += 0 if model.vision is None else pictures_bytes(config)
     room = room_for_blocks(config, total, total - free + weights, 0)
     blocks = blocks_in(config, plan, length, room)
     # What others have of the device now may be that of a server which this one is to replace.

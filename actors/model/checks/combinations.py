@@ -97,8 +97,6 @@ def _check_adapted_on_gpu(config: Config, model: ModelInfo) -> None:
     They compute in floats, as they are: what replaces their products is the CPU's.
     """
     name = model.architecture
-    if model.vision is not None:
-        raise vision_on_gpu(model)
     given = read_speculative(config)
     for option, wanted in (
         ("--tensor-parallel-size", config.tensor_parallel_size > 1),
@@ -144,8 +142,6 @@ def check_prompt_embeds(config: Config, model: ModelInfo) -> None:
 def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
     """ConfigError if an option cannot be had with a model that sees pictures."""
     name, does = model.architecture, "hears sounds" if spec.hears else "sees pictures"
-    if check_gpu(config):
-        raise vision_on_gpu(model)
     if spec.hears and not can_decode():
         raise ConfigError(f"model: {name} hears sounds: {MISSING}")
     if config.deterministic:
@@ -163,8 +159,3 @@ def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:
             f"--max-num-batched-tokens {config.max_num_batched_tokens}: {name} computes the {spec.span} tokens of a "
             f"picture in one step; set it to {spec.span} or more"
         )
-
-
-def vision_on_gpu(model: ModelInfo) -> ConfigError:
-    does = "hears sounds" if model.vision is not None and model.vision.hears else "sees pictures"
-    return ConfigError(f"model: {model.architecture} {does}, which is computed on a CPU only (--device cpu)")

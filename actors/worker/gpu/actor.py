@@ -95,7 +95,8 @@ class GpuWorkerActor(WorkerActor):
                 raise  # others would be in the middle of this step
             while self.steps:
                 self._report_oldest()
-            self.fail(message, f"{error}; a lower --max-num-batched-tokens or --max-num-seqs needs less")
+            smaller = "" if self.gpu.pictures is None else ", and so do smaller pictures (--mm-processor-kwargs)"
+            self.fail(message, f"{error}; a lower --max-num-batched-tokens or --max-num-seqs needs less{smaller}")
             return
         self.steps.append(started)
         self.waiter.watch(started)

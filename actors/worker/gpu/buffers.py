@@ -30,6 +30,7 @@ class Sizes(NamedTuple):
     block_size: int
     drafts: int = 0  # of a row in a step, at most
     adapters: int = 0  # slots that there are for them
+    seen: int = 0  # numbers that are said of a token where the model sees pictures (pictures.py)
     tables: int = 1  # block tables of a row
     window: int = 0  # tokens back that layers of the others than the first read
 
@@ -96,6 +97,8 @@ class StepBuffers:
         adapters = room_for(sizes.listed_tokens, sizes.adapters)[1] if sizes.adapters else 0
         self._adapters = torch.empty(adapters, dtype=torch.int32, pin_memory=cuda)
         self.adapters: np.ndarray = self._adapters.numpy()  # which tokens have which (lora/blocks.py)
+        self._pictures = torch.empty(sizes.seen * sizes.listed_tokens, dtype=torch.int64, pin_memory=cuda)
+        self.pictures: np.ndarray = self._pictures.numpy()
         self.events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2)] if cuda else []
 
     def send(self, target: Tensor, begin: int, end: int) -> None:
@@ -105,6 +108,10 @@ class StepBuffers:
     def send_adapters(self, target: Tensor, end: int) -> None:
         """So many of the numbers of adapters."""
         target[:end].copy_(self._adapters[:end], non_blocking=True)
+
+    def send_pictures(self, target: Tensor, begin: int, end: int) -> None:
+        """Of the numbers of pictures [begin, end), to the same place of `target`."""
+        target[begin:end].copy_(self._pictures[begin:end], non_blocking=True)
 
     def send_changes(self, numbers: Ints, target: Tensor) -> Tensor:
         """Up to CHANGES numbers, once a step, to the beginning of `target`: that part of it."""

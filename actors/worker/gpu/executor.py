@@ -28,6 +28,7 @@ from actorserve.kernels.triton.rms_norm import add_rms_norm, rms_norm
 from actorserve.kernels.triton.rotary_kv import Norms, Pools, RotaryTables, rotate_and_write
 from actorserve.kernels.triton.silu_mul import GATES
 from actorserve.kernels.triton.step_inputs import StepInputs
+from actorserve.kernels.triton.vision.given_rows import GivenRows, add_rows, put_rows
 
 from ...model.architecture import Architecture
 from ...model.formats.stored import ExpertFloat4Weight
@@ -55,6 +56,9 @@ class GpuBatch(NamedTuple):
     scratch: Scratch  # for the rows that decode
     chunk_scratch: Scratch | None = None  # for the others, where these are too few tokens to fill the device
     fixed: bool = False  # a token's attention is the same bits in whatever step it is computed
+    given: GivenRows | None = None  # embeddings in the place of some tokens' own
+    turned: RotaryTables | None = None  # by token: how each turns, where its position alone does not say it
+    ends: Tensor | None = None  # int64 [tokens]: up to where tokens see that see what is behind them, else 0
 
     def by_layer(self, table_of: Sequence[int]) -> list[GpuBatch]:
         """The same as each layer sees it, which lies in one of the block tables."""
@@ -67,7 +71,7 @@ class GpuBatch(NamedTuple):
         """The same, with all rows for chunks, and keys divided for none: so one kernel makes all tokens' attention."""
         ones = torch.arange(self.decoding + (self.starts is None), dtype=torch.int32, device=self.inputs.ids.device)
         starts = ones if self.starts is None else torch.cat([ones.minimum(self.starts[0]), self.starts])
-        return GpuBatch(self.inputs, 0, starts, self.scratch, fixed=True)
+        return self._replace(decoding=0, starts=starts, chunk_scratch=None, fixed=True)
 
 
 def attend(q: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_head: ByHead) -> Tensor:
@@ -79,7 +83,7 @@ def attend(q: Tensor, pools: Pools, batch: GpuBatch, scoring: Scoring, by_head: 
         paged_decode(q[:decoding], pages, scoring, batch.scratch, out[:decoding], by_head)
     if batch.starts is not None:
         pages = Pages(pools.keys, pools.values, inputs.blocks[decoding:], inputs.lengths[decoding:], pools.scales)
-        paged_prefill(q, batch.starts, pages, scoring, out, batch.chunk_scratch, by_head, batch.fixed)
+        paged_prefill(q, batch.starts, pages, scoring, out, batch.chunk_scratch, by_head, batch.fixed, batch.ends)
     return out
 
 
@@ -236,6 +240,7 @@ class GpuModel:
     """A decoder: a step's inputs in, logits out; it keeps weights, and its caller the KV memory."""
 
     eager: ClassVar[bool] = False  # no graph can hold what it does
+    embedding_scale = 1.0
 
     def __init__(
         self,
@@ -289,10 +294,11 @@ class GpuModel:
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
         """Run a step's tokens through all layers; their keys and values go to their slots of `pools`, one a layer."""
-        residual = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
+        residual, turns = self.embedded(batch), self.turns if batch.turned is None else batch.turned
         batches = (batch.alike() if self.batch_invariant else batch).by_layer(self.table_of)
-        if self.fused is not None and self.fused.fits(len(residual)):
-            return self._ended(self.fused(residual, self.turns, pools, batches, self.taps), residual)
+        behind = () if batch.given is None else batch.given.behind
+        if self.fused is not None and self.fused.fits(len(residual)) and not len(behind):
+            return self._ended(self.fused(residual, turns, pools, batches, self.taps), residual)
         eps = self.shape.norm_eps
         normed = rms_norm(residual, self.layers[0].attention_gain, eps)
         following_layers = [*self.layers[1:], None]
@@ -300,10 +306,23 @@ class GpuModel:
             layer = self.layers[index]
             if self.taps is not None:
                 self.taps.keep(index, residual)
-            added = layer(normed, residual, self.turns, own, seen)
+            added = layer(normed, residual, turns, own, seen)
+            if batch.given is not None and index < len(behind):
+                add_rows(added, behind[index], batch.given.places)
             if following is not None:
                 normed = add_rms_norm(added, residual, following.attention_gain, eps)
         return self._ended(added, residual)
+
+    def embedded(self, batch: GpuBatch) -> Tensor:
+        """What the first layer is given."""
+        x, given = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group), batch.given
+        if given is not None and self.shape.scales_inputs:
+            put_rows(x, given.embeddings, given.places)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        if given is not None and not self.shape.scales_inputs:
+            put_rows(x, given.embeddings, given.places)
+        return x
 
     def _ended(self, added: Tensor, residual: Tensor) -> Hidden:
         if self.taps is not None:

@@ -27,7 +27,7 @@ from torch import Tensor
 from actorserve.kernels.triton.rotary_kv import Pools
 from actorserve.kernels.triton.step_inputs import StepInputs, make_inputs
 from actorserve.shm.table.logprobs import Logprobs
-from actorserve.shm.table.table import slot_of
+from actorserve.shm.table.table import generation_of, slot_of
 
 from ...grammar.matchers import Matchers
 from ...protocol.request import Rendition
@@ -39,11 +39,13 @@ from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
 from .layers.scratch import SplitScratch
 from .lora.slots import AdapterSlots
 from .lora.steps import AdaptedSteps
+from .pictures import StepPictures, numbers_of
 from .rows import DeviceRows
 from .sampler import PendingStep, RowWork, Sampler
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
+    from ..vision.rows import VisionRows
 
 PLAIN = Rendition()
 STARTED = 4  # steps that are there at a time, at most: those that were planned ahead, and the one that is told of
@@ -64,12 +66,14 @@ class GpuRunner:
         logprobs: Logprobs | None = None,
         make_matchers: Callable[[], Matchers] | None = None,
         mixed: Sequence[StepSize] = (),
+        vision: VisionRows | None = None,
     ) -> None:
         """`log`: the token ids of the request table [slots, tokens]; `capture`: batch sizes of graphs, ascending;
-        `mixed`: sizes of those for steps with prompts.
+        `mixed`: sizes of those for steps with prompts; `vision` is there where the model sees pictures.
 
         The KV memory is set afterwards (`pools`, one of each layer), when it is known how much there can be.
         """
+        sizes = sizes if vision is None else sizes._replace(seen=numbers_of(vision.spec))
         self.model, self.log, self.sizes = model, log, sizes
         self.device = device = model.device
         self.pools: list[Pools] = []
@@ -86,6 +90,7 @@ class GpuRunner:
         self.adapted: AdaptedSteps | None = None  # with --enable-lora
         if model.lora is not None:
             self.adapted = AdaptedSteps(AdapterSlots(model.lora), sizes, model, self.decoding, self.mixed)
+        self.pictures = None if vision is None else StepPictures(vision, sizes, model)
         self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
         self._at = StepNumbers.of(self._numbers, sizes)
         for rows in (self._at.asking, self._at.masks, self._at.drawing, self._at.rows):
@@ -121,15 +126,18 @@ class GpuRunner:
         buffers.begin()
         self._change_rows(step, buffers)
         work = self._plan(step)
+        seeing = self.pictures is not None and self.pictures.begin(buffers, work)
         self._before(buffers, work)
         rows = np.repeat(work.rows, work.draws)
         pending = PendingStep(work, rows, self.known[rows], buffers)
         self.known[work.rows] += work.draws
         alone = rows.size == work.rows.size and (work.counts == 1).all()
-        few = size_for(self.decoding.sizes, rows.size) if alone and work.draws.all() else None
+        few = size_for(self.decoding.sizes, rows.size) if alone and work.draws.all() and not seeing else None
         size = self._start(pending) if few is None else self._start_decoding(buffers, few, work)
         self.sampler.draw(pending)
         self._after(size)
+        if self.pictures is not None:
+            self.pictures.tell_broken(pending)
         pending.event = buffers.end()
         self.sampler.pending.append(pending)
         return pending
@@ -165,6 +173,8 @@ class GpuRunner:
         self.sampler.processors.upload()
         if step.new_rows or step.packed_new_blocks:
             self.rows.change(step, last, buffers)
+        if self.pictures is not None:
+            self.pictures.look(step)
 
     def _place(self, new: NewRow) -> int:
         """A sequence takes a row; the last token of its log."""
@@ -184,6 +194,8 @@ class GpuRunner:
         self.sampler.logprobs.place(row, new.ref, new.sampling, new.num_prompt_tokens)
         if self.adapted is not None:
             self.adapted.place(row, new.adapter)
+        if self.pictures is not None:
+            self.pictures.place(new, slot, generation_of(new.ref), prompt)
         return int(self.log[slot, new.num_known_tokens - 1])
 
     # --- decoding alone ------------------------------------------------------------------------------------------
@@ -205,7 +217,7 @@ class GpuRunner:
         rows, firsts, starts = self._at.drawing[:size], self._at.firsts[:size], self._starts[: size + 1]
         inputs = self._inputs.part(size, size)
         self._make_inputs(rows, starts, firsts, inputs, 1)
-        self.sampler.keep(self._forward(GpuBatch(inputs, size, None, self.scratch.of(size))))
+        self.sampler.keep(self._forward(self._seen(GpuBatch(inputs, size, None, self.scratch.of(size)))))
 
     def _decode_uneven(self, size: int) -> None:
         """The same, with long rows divided."""
@@ -223,6 +235,10 @@ class GpuRunner:
     ) -> None:
         state, sizes = self.rows.state, self.sizes
         make_inputs(rows, starts, firsts, state, inputs, sizes.block_size, longest, given, sizes.window)
+
+    def _seen(self, batch: GpuBatch, given: bool = False) -> GpuBatch:
+        """With what its tokens have of pictures; `given`: some may be embeddings of these."""
+        return batch if self.pictures is None else self.pictures.among(batch, given)
 
     def _forward(self, batch: GpuBatch) -> Hidden:
         return self.model.forward(batch, self.pools)
@@ -272,7 +288,7 @@ class GpuRunner:
         inputs = self._inputs.part(n + 1, size.tokens)
         self._make_inputs(rows, starts, firsts, inputs, size.tokens, given)
         self._add_inputs(rows, starts, inputs)
-        hidden = self._forward(self._batch(size, self.scratch, self.pools[0].keys))
+        hidden = self._forward(self._seen(self._batch(size, self.scratch, self.pools[0].keys), given=True))
         self.sampler.keep(hidden.of(at.last[: self._draws(size)]))
         return hidden
 

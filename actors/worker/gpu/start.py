@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,7 +14,6 @@ from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture
-from ...model.checks.combinations import vision_on_gpu
 from ...model.checks.drafts import draft_refused, find_draft_model, find_head
 from ...model.config_json import find_architecture
 from ...model.gguf.folder import is_gguf
@@ -36,6 +36,7 @@ from ..kept_memory.device import needed
 from ..models.weights import dtype_on_gpu, open_head, open_weights
 from ..start.shared import engines_beside, join_group, request_readers, threads_of, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
+from ..torch_import import import_rest
 from .actor import GpuWorkerActor
 from .buffers import Sizes
 from .compilations import (
@@ -80,7 +81,11 @@ from .memory import (
     pool_bytes,
     room_for_blocks,
 )
+from .pictures import pictures_bytes
 from .runner import GpuRunner
+
+if TYPE_CHECKING:
+    from ..vision.rows import VisionRows
 
 log = logging.getLogger("worker")
 
@@ -102,8 +107,8 @@ def start(context: Context) -> GpuWorkerActor:
             await_freed_memory(context.config, device, held_bytes(context))
             group = join_group(context, device)
             context.phase_ends(StartPhase.GROUP)
-            model, draft = _load_all(context, device, group)
-            runner = make_runner(context, model, draft)
+            model, draft, vision = _load_all(context, device, group)
+            runner = make_runner(context, model, draft, vision)
             blocks, plan = _give_memory(context, runner, group)
             context.phase_ends(StartPhase.KV_MEMORY)
             if not is_eager(context.config, model):
@@ -117,24 +122,27 @@ def start(context: Context) -> GpuWorkerActor:
     windows = plan.windows
     layout = KVLayout() if windows is None else KVLayout(window=windows.window, window_tables=len(windows.tables) - 1)
     tokens = plan.tokens(context.config, context.model.max_model_len, blocks)
-    return GpuWorkerActor(context, runner, blocks, layout, tokens, adapters)
+    actor = GpuWorkerActor(context, runner, blocks, layout, tokens, adapters)
+    actor.vision = vision
+    return actor
 
 
 def _load_all(
     context: Context, device: torch.device, group: TensorParallelGroup | None
-) -> tuple[GpuModel, Drafter | None]:
-    """The model, and what makes drafts beside it."""
+) -> tuple[GpuModel, Drafter | None, VisionRows | None]:
+    """The model, what makes drafts beside it, and what sees pictures for it."""
     begun = time.perf_counter()
     torch.set_num_threads(threads_of(context))  # what a checkpoint has in few bits is put in order on the host
     model = _load(context.config, context.model, device, group, make_sites(context.config, device))
     draft = _load_draft(context, device) or _load_head(context, model)
+    vision = _load_vision(context, model)
     context.phase_ends(StartPhase.WEIGHTS)
     dtype, seconds = str(model.dtype).removeprefix("torch."), time.perf_counter() - begun
     context.log.info(
         "%s in %s loaded onto %s in %.1f s",
         *(context.model.architecture, dtype, torch.cuda.get_device_name(device), seconds),
     )
-    return model, draft
+    return model, draft, vision
 
 
 def _compile(context: Context, runner: GpuRunner, group: TensorParallelGroup | None) -> None:
@@ -190,6 +198,12 @@ def check_shape(config: Config, shape: Architecture) -> None:
     for width in (layer.key_dim, layer.value_dim):
         if width % 16 or width > LARGEST_HEAD:
             raise ConfigError(f"model: heads of {width} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD}")
+    spec = shape.vision
+    if spec is not None and spec.whole_pictures and any(own is not None and own < spec.span for own in shape.windows):
+        raise ConfigError(
+            f"model: layers see fewer tokens back than the {spec.span} of a picture, which see one another; that is "
+            "computed on a CPU (--device cpu)"
+        )
     group = layer.heads // layer.kv_heads
     if group > LARGEST_GROUP:
         raise ConfigError(f"model: {group} heads share one of keys; on a GPU {LARGEST_GROUP} can")
@@ -210,8 +224,6 @@ def _load(
 ) -> GpuModel:
     values = read_json(Path(info.folder) / "config.json")
     shape = find_architecture(values, config.model_impl, config.quantization)
-    if info.vision is not None:
-        raise vision_on_gpu(info)
     if shape is None:
         from .adapted.load import load_on_gpu  # with transformers, which takes seconds
 
@@ -259,7 +271,19 @@ def _load_head(context: Context, model: GpuModel) -> list[MedusaHead] | Recurren
         raise draft_refused(given, error) from None
 
 
-def make_runner(context: Context, model: GpuModel, draft: Drafter | None = None) -> GpuRunner:
+def _load_vision(context: Context, model: GpuModel) -> VisionRows | None:
+    """The tower is where the model is: its embeddings need not be sent, and a CPU would take seconds for a picture."""
+    if context.model.vision is None:
+        return None
+    import_rest()
+    from ..vision.start import load_vision, media_source  # with transformers, which takes seconds
+
+    return load_vision(context.config, context.model, model.dtype, media_source(context), model.device)
+
+
+def make_runner(
+    context: Context, model: GpuModel, draft: Drafter | None = None, vision: VisionRows | None = None
+) -> GpuRunner:
     """What runs steps; with drafts of `draft`, found in the text, or without any."""
     config, drafts = context.config, read_speculative(context.config)
     rows, tokens = config.max_num_seqs, config.max_num_batched_tokens
@@ -283,8 +307,8 @@ def make_runner(context: Context, model: GpuModel, draft: Drafter | None = None)
         return ModelDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), draft=draft)
     if isinstance(drafts, NgramOptions):
         lookup = Lookup(*drafts.lookup, sizes.drafts)
-        return DraftingRunner(*given, lookup=lookup, adaptive=config.tensor_parallel_size == 1)
-    return GpuRunner(*given)
+        return DraftingRunner(*given, lookup=lookup, adaptive=config.tensor_parallel_size == 1, vision=vision)
+    return GpuRunner(*given, vision=vision)
 
 
 def _make_pools(
@@ -325,9 +349,10 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     graphs = 0 if is_eager(config, model) else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
     total = device_memory(model.device)[1]
-    room = room_for_blocks(config, total, used, peak + graphs)
+    taken = used + (0 if runner.pictures is None else pictures_bytes(config))
+    room = room_for_blocks(config, total, taken, peak + graphs)
     blocks = blocks_in(config, plan, length, room)
-    left = total - used - peak - graphs
+    left = total - taken - peak - graphs
     if words := check_given_bytes(config, plan, blocks, left + (OF_CAPTURE if graphs else 0), left - RESERVE):
         context.log.warning("%s", words)
     if group is not None:
@@ -335,7 +360,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     layers = model.shape.layers * pool_bytes(model.shape, blocks, config.block_size, kind)
     _make_pools(config, runner, blocks, windows, kept.begin(blocks, needed(layers)))
     warn_unused_memory(context, blocks, plan)
-    sizes = (v / 2**30 for v in (total, used, peak, graphs))
+    sizes = (v / 2**30 for v in (total, taken, peak, graphs))
     log.info("of %.1f GiB, %.2f GiB are used, a step takes %.2f and CUDA graphs will take %.2f", *sizes)
     log.info("KV memory: %s", plan.words(config, length, blocks, room))
     return blocks, plan

@@ -59,6 +59,10 @@ class OnDevice(Tensor):
     def device(self) -> torch.device:  # type: ignore[override]
         return DEVICE
 
+    def tolist(self) -> Any:
+        """Which torch refuses for tensors that are not its own."""
+        return self.cpu().tolist()
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise AssertionError(f"{func} without the device that has it")
@@ -253,6 +257,16 @@ class _Kernel:
         return launch
 
 
+def _by_way_of_the_host(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Numbers become a tensor there by a copy, which a mode sees only where it is one of two tensors."""
+
+    def tensor(data: Any, *, device: Any = None, **named: Any) -> Tensor:
+        made = make(data, **named)
+        return made if device is None else made.to(device)
+
+    return tensor
+
+
 @contextlib.contextmanager
 def pretended() -> Iterator[PretendedDevice]:
     """A device for all kernels of this project that are imported by now."""
@@ -268,5 +282,6 @@ def pretended() -> Iterator[PretendedDevice]:
                     if isinstance(value, triton.KernelInterface):
                         patch.setattr(module, name, _Kernel(value, device))
         patch.setattr(torch, "inference_mode", torch.no_grad)
+        patch.setattr(torch, "tensor", _by_way_of_the_host(torch.tensor))
         with torch.no_grad(), device:
             yield device

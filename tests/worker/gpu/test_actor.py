@@ -59,6 +59,7 @@ class SlowRunner:
         self.events: deque[DeviceEvent] = deque()
         self.launched = threading.Semaphore(0)
         self.outcome: DraftOutcome | None = None
+        self.pictures: object = None  # of a model that sees some
         self.refusal: Exception | None = None
 
     def launch(self, step: Step) -> SimpleNamespace:
@@ -144,7 +145,11 @@ def test_who_waits_does_so_at_its_own_device(monkeypatch: pytest.MonkeyPatch) ->
     assert thread != threading.get_ident() and device == torch.device("cuda", 3)
 
 
-def test_a_step_without_memory_fails_behind_those_that_run(scheduler: Scheduler, worker: SimpleNamespace) -> None:
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_step_without_memory_fails_behind_those_that_run(
+    scheduler: Scheduler, worker: SimpleNamespace, sees: bool
+) -> None:
+    worker.runner.pictures = object() if sees else None
     scheduler.send(plan(1))
     started(worker, 1)
     worker.runner.refusal = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
@@ -153,6 +158,7 @@ def test_a_step_without_memory_fails_behind_those_that_run(scheduler: Scheduler,
     done, failed, behind = scheduler.receive(3)
     assert isinstance(done, StepDone) and done.step == 1
     assert isinstance(failed, StepFailed) and failed.step == 2 and "--max-num-batched-tokens" in failed.reason
+    assert ("smaller pictures" in failed.reason) == sees
     assert isinstance(behind, StepFailed) and behind.step == 3
 
 

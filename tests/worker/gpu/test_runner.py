@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -49,6 +49,9 @@ from tests.support.selection import slow  # noqa: E402
 
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 
+if TYPE_CHECKING:
+    from actorserve.actors.worker.vision.rows import VisionRows
+
 Folders = Callable[..., Path]
 ROWS, BLOCKS, TOKENS = 6, 64, 96
 SLOW_LAYERS = ("gemma2", "glm4", "granite", "ministral3", "olmo2", "olmo3", "seed_oss", "smollm3")
@@ -72,6 +75,7 @@ def make_gpu_runner(
     deterministic: bool = False,
     lora: GpuLoraSites | None = None,
     model: GpuModel | None = None,
+    vision: VisionRows | None = None,
 ) -> GpuRunner:
     """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them. `model`,
     `draft`: where they are loaded already."""
@@ -86,9 +90,9 @@ def make_gpu_runner(
         assert isinstance(runner, ModelDraftingRunner)
         runner.draft_pools = make_pools(other.shape, BLOCKS, config.block_size, kind, DEVICE)
     elif lookup is None:
-        runner = GpuRunner(model, log, sizes, [1, 2, 4], mixed=mixed)
+        runner = GpuRunner(model, log, sizes, [1, 2, 4], mixed=mixed, vision=vision)
     else:
-        runner = DraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup)
+        runner = DraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup, vision=vision)
     runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
     if capture:
         capture_steps(runner)

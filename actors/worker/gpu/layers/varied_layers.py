@@ -23,7 +23,7 @@ from ....model.layers import LayerSpec
 from ....model.rope import Rope
 from ...models.rope import cosines_and_sines, growths
 from ...models.sharding import Get
-from ...tensor_parallel import TensorParallelGroup, embed
+from ...tensor_parallel import TensorParallelGroup
 from ..executor import GpuBatch, GpuBuilder, GpuLayer, GpuModel, Hidden
 from ..lora.sites import GpuLoraSites
 from .fused import FUSED
@@ -117,6 +117,7 @@ class VariedModel(GpuModel):
         lora: GpuLoraSites | None = None,
         stored: StoredLinears | None = None,
     ) -> None:
+        assert shape.vision is None or not shape.vision.axes, "one position turns tokens of these layers"
         self.varied: list[VariedLayer] = []
         super().__init__(shape, get, dtype, max_length, device, group, False, deterministic, lora, stored)
         self.embedding_scale = float(torch.tensor(shape.embedding_scale, dtype=dtype))
@@ -147,10 +148,8 @@ class VariedModel(GpuModel):
         return self.varied
 
     def forward(self, batch: GpuBatch, pools: list[Pools]) -> Hidden:
-        x = embed(batch.inputs.ids, self.embeddings, self.dtype, self.group)
+        x = self.embedded(batch)
         batches = (batch.alike() if self.batch_invariant else batch).by_layer(self.table_of)
-        if self.embedding_scale != 1:
-            x = x * self.embedding_scale
         added: Tensor | None = None
         for index, (turns, own, seen) in enumerate(zip(self.turns_of, pools, batches, strict=True)):
             layer = self.varied[index]

@@ -220,7 +220,7 @@ def test_what_is_checked_beside_a_server_that_runs(
     """It has memory that will be free when its successor starts."""
     size = kv_block_bytes(SHAPE, 32, torch.bfloat16)
     config = make_config({"kv_cache_memory_bytes": 4 * GIB, "block_size": 32, "max_num_seqs": 256})
-    model: Any = SimpleNamespace(max_model_len=1 << 20)
+    model: Any = SimpleNamespace(max_model_len=1 << 20, vision=None)
     monkeypatch.setattr(gpu_memory, "device_memory", lambda device: (free * GIB, total * GIB))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     facts = inspection._memory_on_gpu(config, model, SHAPE, torch.bfloat16, 2 * GIB)
@@ -418,9 +418,9 @@ def test_workers_share_cores_to_load(monkeypatch: pytest.MonkeyPatch, options: d
     monkeypatch.setattr(shared, "engines_beside", lambda context: 1)
     monkeypatch.setattr(gpu_start, "_load", load)
     context: Any = SimpleNamespace(config=make_config(options), log=logging.Logger("worker"))
-    context.model, context.phase_ends = SimpleNamespace(architecture="Some"), lambda phase: None
-    model, draft = gpu_start._load_all(context, torch.device("cpu"), None)
-    assert model.dtype == torch.bfloat16 and draft is None
+    context.model, context.phase_ends = SimpleNamespace(architecture="Some", vision=None), lambda phase: None
+    model, draft, vision = gpu_start._load_all(context, torch.device("cpu"), None)
+    assert model.dtype == torch.bfloat16 and draft is None and vision is None
 
 
 def test_a_machine_that_cannot_build_launchers(monkeypatch: pytest.MonkeyPatch) -> None:

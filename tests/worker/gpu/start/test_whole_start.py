@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,7 @@ from actorserve.actors.worker.gpu.runner import GpuRunner
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
 from tests.support.models import heads
+from tests.support.models.vision import families
 from tests.support.warm import run_module
 
 from ...driver import Driver, Sequence, config_for, make_runner
@@ -53,7 +55,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a server is t
 
 Folders = Callable[..., Path]
 ROOT = Path(__file__).parents[4]
-ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 30, 24
+ROWS, LENGTH, ROOM, TOKENS = 3, 96, 1 << 32, 24
 DRAFTS = 2
 TRIAL = "actorserve.actors.worker.gpu.adapted.trial"
 MEDUSA, EAGLE3, DFLASH = HEADS = "medusa", "eagle3", "dflash"
@@ -66,7 +68,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "llama4": {"num_hidden_layers": 2, "no_rope_layer_interval": 2, "attention_chunk_size": 64},
     "gemma3": {**TWO_LAYERS, "sliding_window": 64},
     "gemma3, windows": {**TWO_LAYERS, "sliding_window": 9},  # so short that less memory is needed
+    "qwen3_vl": {"num_hidden_layers": 2},
 }
+SEEING = ("qwen3_vl",)
+APART = ("windows", "bit", "pictures")  # settings of which tokens are compared elsewhere
 SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, options, what runs steps
     "plain": ("qwen3", {}, GpuRunner),
     "eager": ("qwen3", {"enforce_eager": True}, GpuRunner),
@@ -96,6 +101,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "8-bit experts": ("qwen3_moe", {"quantization": "int8"}, GpuRunner),
     "4-bit weights, adapters": ("qwen3", {"quantization": "int4", "enable_lora": True, "max_loras": 2}, GpuRunner),
     "8-bit inputs": ("qwen3", {"quantization": "w8a8_fp8", "dtype": "bfloat16"}, GpuRunner),
+    "pictures": ("qwen3_vl", {}, GpuRunner),
+    "pictures, drafts, eager": ("qwen3_vl", {"speculative_config": NGRAM, "enforce_eager": True}, DraftingRunner),
     "by transformers": ("qwen3", {"model_impl": "transformers"}, GpuRunner),
     "by transformers, drafts": ("qwen3", {"model_impl": "transformers", "speculative_config": NGRAM}, DraftingRunner),
     "by transformers, windows": ("gemma3, windows", {"model_impl": "transformers"}, GpuRunner),
@@ -113,6 +120,7 @@ QUICK = (
     "draft model",
     "8-bit keys and values",
     "8-bit inputs",
+    "pictures",
 )
 
 
@@ -206,6 +214,7 @@ def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -
     assert runner.model.batch_invariant == config.deterministic
     check_memory(ready, runner, "windows" in setting)
     assert (runner.adapted is not None) == config.enable_lora
+    assert (runner.pictures is not None) == (kind in SEEING)
     for graphs in runner._graphs().values():
         assert graphs._graphs.keys() == (set() if gpu_start.is_eager(config, runner.model) else set(graphs.sizes))
 
@@ -250,9 +259,10 @@ def driven(runner: GpuRunner) -> tuple[list[list[int]], int]:
 
 
 @pytest.mark.parametrize("settings", [QUICK, pytest.param([*SETTINGS], marks=pytest.mark.slow)], ids=["few", "all"])
-def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]) -> None:
+def test_options_become_a_runner(checkpoints: Folders, tmp_path: Path, settings: Collection[str]) -> None:
     """No kernel is compiled after the worker has said that it is ready."""
-    folders = {kind: str(checkpoints(kind.partition(",")[0], **changes)) for kind, changes in KINDS.items()}
+    make = {kind: partial(families.checkpoint, root=tmp_path) if kind in SEEING else checkpoints for kind in KINDS}
+    folders = {kind: str(make[kind](kind.partition(",")[0], **changes)) for kind, changes in KINDS.items()}
     done = run_module(
         "tests.worker.gpu.start.test_whole_start", json.dumps(folders), *settings, wait_s=280, TRITON_INTERPRET="0"
     )
@@ -266,7 +276,7 @@ def test_options_become_a_runner(checkpoints: Folders, settings: Collection[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [name for name in SETTINGS if "windows" not in name and "bit" not in name])
+@pytest.mark.parametrize("setting", [name for name in SETTINGS if not any(word in name for word in APART)])
 def test_from_options_to_tokens(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     """What a worker that was started so draws is what a CPU draws."""
     in_place_of_a_gpu(monkeypatch, recorded)

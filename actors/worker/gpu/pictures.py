@@ -1,0 +1,158 @@
+"""What tokens of a step have of pictures, in a device's memory, where graphs read it: embeddings, how far tokens stand
+from their positions, and how far they see.
+
+The host knows all of it before the step (worker/vision/rows.py), and sends a few numbers a token; embeddings are on the
+device, where they were made. A step without any sends nothing, and one that decodes has none: of its tokens it is at
+most said how far they stand from their positions.
+    embeddings   lie side by side, whoever has them; of each token it is said which are its own
+    turns        of models whose tokens stand at three positions: cosines and sines by token, made at the step's begin
+    reach        of models in which tokens of a picture see one another: the end of each token's picture
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from actorserve.kernels.triton.rotary_kv import RotaryTables
+from actorserve.kernels.triton.vision.axis_turns import AXES, AxisTurns, turn_by_axes
+from actorserve.kernels.triton.vision.given_rows import GivenRows
+
+from ...model.vision.spec import VisionSpec
+from ...options.config import Config
+from ...protocol.step import LOOKS, NewRow, Step
+from ..models.rope import inverse_frequencies
+from ..vision.step import Run, VisionStep
+from .buffers import Sizes, StepBuffers
+from .executor import GpuBatch, GpuModel
+
+if TYPE_CHECKING:  # with transformers, which a model of texts alone does without
+    from ..vision.rows import VisionRows
+    from .sampler import PendingStep, RowWork
+
+
+# In which a tower computes a large picture: one of 16,384 patches takes Qwen2-VL's 0.6 GiB. Computed, not measured.
+TOWER_BYTES = 1 << 30
+
+
+def pictures_bytes(config: Config) -> int:
+    """Of a device's memory, what is kept for pictures beside the tower's weights: embeddings, and how they are made."""
+    return int(config.encoder_cache_gb * (1 << 30)) + TOWER_BYTES
+
+
+def numbers_of(spec: VisionSpec) -> int:
+    """How many the host says of a token: whose embeddings it has, how far it stands off, or sees."""
+    return 1 + (AXES if spec.axes else 0) + spec.whole_pictures
+
+
+class StepPictures:
+    """Of one runner."""
+
+    def __init__(self, vision: VisionRows, sizes: Sizes, model: GpuModel) -> None:
+        spec, device, tokens = vision.spec, model.device, sizes.listed_tokens
+        self.vision, self._tokens = vision, tokens
+        kinds = 1 + spec.deepstack
+        self._rows = torch.zeros(kinds, tokens, spec.hidden, dtype=model.dtype, device=device)
+        self._numbers = torch.zeros(tokens * numbers_of(spec), dtype=torch.int64, device=device)
+        self._places = self._numbers[:tokens].fill_(-1)
+        self._shifts = self._numbers[tokens:].view(tokens, AXES) if spec.axes else None
+        self._ends = self._numbers[tokens:] if spec.whole_pictures else None
+        self._given = self._shifted = False  # whether what is there is of anybody
+        self._own = torch.arange(tokens, device=device)
+        if spec.axes:
+            rope = model.shape.rope
+            frequencies = inverse_frequencies(rope, rope.rotary_dim or model.shape.turning, sizes.length)
+            axes = torch.tensor(spec.axes[: len(frequencies)], dtype=torch.int32)
+            self._turns = AxisTurns(axes.to(device), frequencies.to(device), rope.attention_factor)
+            self._turned = RotaryTables(*torch.zeros(2, tokens, len(frequencies), device=device))
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def place(self, new: NewRow, slot: int, generation: int, prompt: np.ndarray) -> None:
+        """A sequence takes a row."""
+        self.vision.place(new.row, slot, generation, prompt.astype(np.int64))
+
+    def look(self, step: Step) -> None:
+        """Compute parts of pictures that later steps will want."""
+        if step.packed_looks:
+            for row, position, share in step.looks.tolist():
+                self.vision.look(row, position, share / LOOKS)
+
+    def tell_broken(self, pending: PendingStep) -> None:
+        """Rows of a step whose pictures make no embeddings, whether they draw or not."""
+        rows = pending.work.rows
+        broken = self.vision.broken[rows]
+        if broken.any():
+            pending.failed_rows = [*pending.failed_rows, *(~rows[broken]).tolist()]
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def begin(self, buffers: StepBuffers, work: RowWork) -> bool:
+        """Give the device what it has to know of a step; whether any of its tokens are pictures'."""
+        step = self.vision.step(work.rows, work.firsts, work.counts)
+        if self._shifts is not None:
+            self._shift(self._shifts, buffers, None if step is None else step.turns, work)
+        if step is None or step.at is None:
+            self._take_back()
+            return False
+        self._give(buffers, step, step.at.numpy())
+        if self._ends is not None:
+            self._reach(buffers, step.runs, work)
+        return True
+
+    def _give(self, buffers: StepBuffers, step: VisionStep, at: np.ndarray) -> None:
+        places, count = buffers.pictures[: self._tokens], at.size
+        places.fill(-1)
+        places[at] = np.arange(count)
+        buffers.send_pictures(self._numbers, 0, self._tokens)
+        for target, rows in zip(self._rows, (step.rows, *step.deepstack), strict=False):
+            assert rows is not None
+            target[:count].copy_(rows)
+        self._rows[1 + len(step.deepstack) :, :count].zero_()  # where clients gave embeddings without
+        self._given = True
+
+    def _take_back(self) -> None:
+        """What the last step with pictures had."""
+        if self._given:
+            self._places.fill_(-1)
+            self._given = False
+            if self._ends is not None:
+                self._ends.zero_()
+
+    def _shift(self, shifts: Tensor, buffers: StepBuffers, turns: Tensor | None, work: RowWork) -> None:
+        if turns is None:
+            if self._shifted:
+                shifts.zero_()
+            self._shifted = False
+            return
+        counts = work.counts
+        positions = np.arange(turns.shape[-1]) + np.repeat(work.firsts - (np.cumsum(counts) - counts), counts)
+        target = buffers.pictures[self._tokens :].reshape(shifts.shape)
+        target[: len(positions)] = (turns.expand(AXES, -1).numpy() - positions).T
+        buffers.send_pictures(self._numbers, self._tokens, self._tokens + AXES * len(positions))
+        self._shifted = True
+
+    def _reach(self, buffers: StepBuffers, runs: tuple[Run, ...], work: RowWork) -> None:
+        ends = buffers.pictures[self._tokens :]
+        ends.fill(0)
+        begins = np.cumsum(work.counts) - work.counts - work.firsts  # of each row, less its first position
+        for run in runs:
+            ends[begins[run.span] + run.start : begins[run.span] + run.end] = run.end
+        buffers.send_pictures(self._numbers, self._tokens, 2 * self._tokens)
+
+    # --- what graphs hold ----------------------------------------------------------------------------------------
+
+    def among(self, batch: GpuBatch, given: bool) -> GpuBatch:
+        """A step with what its tokens have; `given`: some may be pictures'."""
+        tokens = len(batch.inputs.ids)
+        if given:
+            rows = GivenRows(self._places[:tokens], self._rows[0], self._rows[1:])
+            batch = batch._replace(given=rows, ends=None if self._ends is None else self._ends[:tokens])
+        if self._shifts is None:
+            return batch
+        turned = RotaryTables(*(table[:tokens] for table in self._turned))
+        turn_by_axes(batch.inputs.positions, self._shifts[:tokens], self._turns, turned)
+        return batch._replace(inputs=batch.inputs._replace(positions=self._own[:tokens]), turned=turned)
