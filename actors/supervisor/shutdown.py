@@ -20,7 +20,7 @@ from actorserve.shm.board.board import Order
 
 from ..protocol.kinds import KINDS
 from ..telemetry.gauges import FrontendGauge
-from .timeouts import KILL_S, STOP_S
+from .timeouts import KILL_S, LAST_LIFE_S, STOP_S
 
 if TYPE_CHECKING:
     from .processes.child import Child
@@ -158,12 +158,14 @@ class Shutdown:
         for child in self._frontends:
             child.reap(max(0.0, deadline - time.monotonic()))
 
-    def _too_late(self, forced: bool = False) -> None:
-        """A frontend that hangs tells nobody: in the first time it is killed for a last life."""
-        self._supervisor.forced = self._supervisor.forced or forced
-        self._kill(self._supervisor.children, STOP_S)
-        if not forced:
-            asyncio.get_running_loop().call_later(STOP_S, self._too_late, True)
+    def _too_late(self) -> None:
+        """A frontend that hangs tells nobody: it is killed for a last life. One that is in it has begun later."""
+        self._kill((child for child in self._supervisor.children if child not in self._last_lives), STOP_S)
+        asyncio.get_running_loop().call_later(LAST_LIFE_S, self._all_too_late)
+
+    def _all_too_late(self) -> None:
+        self._supervisor.forced = True
+        self._kill(self._supervisor.children, LAST_LIFE_S)
 
     # --- by force ------------------------------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class Shutdown:
 
     async def _bury(self, children: Sequence[Child]) -> None:
         """Those that are killed, or will be."""
-        if not await _gone(children, asyncio.timeout(2 * STOP_S + KILL_S)):
+        if not await _gone(children, asyncio.timeout(STOP_S + LAST_LIFE_S + KILL_S)):
             left = ", ".join(child.name for child in children if not child.gone.is_set())
             self._supervisor.status = self._supervisor.status or 1
             self._supervisor.output.say(f"{left} cannot be killed", "error")

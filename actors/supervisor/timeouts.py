@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .processes.child import Child
 
 STOP_S = 5.0  # what an actor without requests of its own gets to end after SIGTERM
+LAST_LIFE_S = 15.0  # what a frontend gets that is started to tell its clients: its template may have died, too
 KILL_S = 10.0  # what the kernel gets to end a process after SIGKILL
 
 
