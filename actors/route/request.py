@@ -40,7 +40,9 @@ BY_ITSELF = frozenset(
     {"/api/chat", "/api/generate", "/generate_stream"}
 )  # streamed unless the body says that it is not to be
 
-JSON = frozenset({"", "application/json", "text/json", "application/x-www-form-urlencoded"})
+UNSAID = ("", "application/x-www-form-urlencoded", "application/octet-stream")  # where a client names no type
+JSON = frozenset({*UNSAID, "application/json", "text/json"})
+SESSION = "X-Session-ID"  # vLLM's header for the same label as session_id
 
 
 class Fields(msgspec.Struct):
@@ -100,7 +102,7 @@ class RoutedRequest:
 
 
 def is_json(given: str) -> bool:
-    """Does a replica read a body of this Content-Type as JSON? `curl -d` calls it a form."""
+    """Does a replica read a body of this Content-Type as JSON?"""
     kind = given.partition(";")[0].strip().lower()
     return kind in JSON or kind.endswith("+json")
 
@@ -128,7 +130,7 @@ def understand(method: str, path: str, headers: Mapping[str, str], body: bytes, 
         body,
         model=_text(bytes(fields.model)),
         moves=method == "POST" and _moves(path.partition("?")[0], bytes(fields.stream)) and not session,
-        key=session or _text(bytes(fields.session_id)) or key,
+        key=session or _text(bytes(fields.session_id)) or headers.get(SESSION) or key,
         prefix=blocks_of(bytes(fields.model) + b"\0" + text.rstrip(b"\0")),
         size=len(text),
         goes_on=path.partition("?")[0] in RESPONSES and _goes_on(fields),

@@ -51,6 +51,16 @@ async def test_a_session_goes_to_one_replica(path: str) -> None:
         assert sorted(asked_of(made)) == [0, 0, 6]
 
 
+async def test_a_session_of_a_header_goes_to_one_replica() -> None:
+    """As vLLM has it; the body's label goes before it."""
+    async with routed(3) as made:
+        for index in range(6):
+            body = {"prompt": f"{index}" * 999, **({"session_id": "s"} if index % 2 else {})}
+            heads = {"X-Session-ID": "other" if index % 2 else "s"}
+            await (await made.session.post("/v1/completions", json=body, headers=heads)).read()
+        assert sorted(asked_of(made)) == [0, 0, 6]
+
+
 async def test_a_model_is_asked_for_where_it_is() -> None:
     async with routed() as made:
         made.replicas[0].models = ["other"]

@@ -88,6 +88,7 @@ def test_a_text_of_text_generation_inference_is_hashed() -> None:
     [
         *[(kind, True) for kind in ("", "application/json", "Application/JSON; charset=utf-8", "text/json")],
         *[(kind, True) for kind in ("application/vnd.api+json", "application/x-www-form-urlencoded")],
+        ("application/octet-stream", True),
         *[(kind, False) for kind in ("text/plain", "multipart/form-data; boundary=json", "application/jsonl")],
     ],
 )
