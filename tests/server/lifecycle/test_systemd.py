@@ -19,7 +19,6 @@ from actorserve.actors.commands.systemd.quoting import argument, line, path, wor
 from tests.support.client import http_client
 from tests.support.manager import FakeServiceManager, PassedSocket
 from tests.support.server import LAUNCH, Server
-from tests.support.until import until
 
 EXPOSURE = 20  # tenths, of 100; the network and JIT compilers are what is left
 MODEL = Path(__file__).resolve().parents[3] / "actors" / "model" / "demo"
@@ -266,11 +265,6 @@ def test_systemd_finds_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def tokens_of(metrics: str) -> float:
-    (tokens,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", metrics, re.MULTILINE)
-    return float(tokens)
-
-
 # --- a service ---------------------------------------------------------------------------------------------------
 
 
@@ -282,8 +276,10 @@ def test_ready_after_a_token_and_clients_wait_for_the_next_life() -> None:
         with FakeServiceManager() as manager:
             with Server(*SMALL, command=command, env=held.env | manager.env) as server:
                 manager.wait_for("READY", "1")
-                with http_client(server) as asking:  # a scheduler counts a token when it has told of it
-                    until(lambda: tokens_of(asking.get("/metrics").text) >= 1.0)
+                with http_client(server) as asking:
+                    counted = asking.get("/metrics").text
+                (tokens,) = re.findall(r"^vllm:generation_tokens_total\{.*\} (\S+)$", counted, re.MULTILINE)
+                assert float(tokens) >= 1.0
                 assert manager.wait_for("STATUS", "ready: ").endswith("restarts")
                 assert server.stop() == 0
             with socket.create_connection(held.listener.getsockname()) as client:
