@@ -18,6 +18,7 @@ import aiohttp
 import msgspec
 
 from .files import Answers, BatchError, Request
+from .forms import FormError, fields_of, form_of, takes_form
 from .servers import BatchServer
 
 BUSY = frozenset({408, 429, 500, 502, 503, 504})
@@ -62,9 +63,7 @@ class Sender:
         """Until all are answered. ServerError once there is no server, and BatchError if it does not let us in; what is
         answered by then is kept.
         """
-        headers = {"Content-Type": "application/json"}
-        if self._settings.key:
-            headers["Authorization"] = f"Bearer {self._settings.key}"
+        headers = {"Authorization": f"Bearer {self._settings.key}"} if self._settings.key else {}
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s, sock_connect=CONNECT_S)
         connector = aiohttp.TCPConnector(limit=0, ssl=self._server.tls.context())
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
@@ -89,12 +88,15 @@ class Sender:
             self._progress()
 
     async def _answer(self, session: aiohttp.ClientSession, request: Request) -> dict[str, Any]:
-        body = msgspec.json.encode(request.body)
+        try:
+            body = await _body_of(request)
+        except FormError as error:
+            return _line(request, None, {"code": "no_form", "message": str(error)})
         for tries in range(self._settings.retries + 1):
             address = await self._server.address()
             last = tries == self._settings.retries
             try:
-                async with session.post(address + request.url, data=body) as response:
+                async with session.post(address + request.url, **body()) as response:
                     said = await response.read()
                     if response.status in NOT_LET_IN:  # the right key would find it answered
                         raise BatchError(self._not_let_in(address, request, response, said))
@@ -116,6 +118,15 @@ class Sender:
         key = "with this key" if self._settings.key else "without a key"
         reason = " ".join(said.decode(errors="replace").split())[:MOST_SAID]
         return f"{address} answers {request.custom_id} with {response.status} {key}: {reason}"
+
+
+async def _body_of(request: Request) -> Callable[[], dict[str, Any]]:
+    """What makes what is sent of it, anew for each try. FormError if there is none."""
+    if takes_form(request):
+        fields = await fields_of(request)
+        return lambda: {"data": form_of(fields)}
+    sent = {"data": msgspec.json.encode(request.body), "headers": {"Content-Type": "application/json"}}
+    return lambda: sent
 
 
 def _pause(retry_after: str, tries: int) -> float:

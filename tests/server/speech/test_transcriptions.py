@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import os
@@ -9,6 +10,7 @@ import re
 import signal
 import struct
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 from openai import APIStatusError, BadRequestError, OpenAI
 
+from actorserve.actors.cli import main
 from actorserve.actors.route.trails.transcript import Transcript
 from actorserve.actors.sound.windows import cut as windows
 from tests.support.models.sounds.whispers import RATE, SECONDS, STEP, TIMES, Reference, encoded, sound, wav
@@ -196,6 +199,19 @@ def test_what_cannot_be_is_refused(client: OpenAI, fields: dict[str, Any], param
     with pytest.raises(BadRequestError) as refused:
         client.audio.transcriptions.create(model="ears", **{**given, "file": ("a.wav", given["file"])})
     assert refused.value.param == param and text in str(refused.value), refused.value
+
+
+def test_a_batch_names_sounds_by_their_addresses(client: OpenAI, speech_server: Server, tmp_path: Path) -> None:
+    """As vLLM's run-batch: the JSON of a line is the fields of a form."""
+    url = f"data:audio/wav;base64,{base64.b64encode(wav(SHORT)).decode()}"
+    bodies: list[dict[str, Any]] = [{"file_url": url, "language": "en"}, {"file_url": "ftp://nowhere"}]
+    lines = [{"custom_id": f"{n}", "url": "/v1/audio/transcriptions", "body": body} for n, body in enumerate(bodies)]
+    (source := tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = tmp_path / "out"
+    assert main(["run-batch", "-i", str(source), "-o", str(target), "--base-url", speech_server.base_url]) == 0
+    told = {one["custom_id"]: one for one in map(json.loads, target.read_text().splitlines())}
+    assert told["0"]["response"]["body"]["text"] == ask(client, language="en").text
+    assert told["1"]["response"] is None and "https://" in told["1"]["error"]["message"]
 
 
 def with_junk(file: bytes, size: int) -> bytes:

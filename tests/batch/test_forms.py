@@ -1,0 +1,93 @@
+"""Requests with a sound: the fields of their forms."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from actorserve.actors.batch.files import Request
+from actorserve.actors.batch.forms import FormError, fields_of, form_of, takes_form
+
+SOUND = b"RIFF some bytes"
+URL = f"data:audio/wav;base64,{base64.b64encode(SOUND).decode()}"
+PATH = "/v1/audio/transcriptions"
+
+
+def request(url: str = PATH, **body: Any) -> Request:
+    return msgspec.json.decode(json.dumps({"custom_id": "a", "url": url, "body": body}), type=Request)
+
+
+@pytest.mark.parametrize(
+    ("path", "taken"),
+    [(PATH, True), ("/v1/audio/translations?x=1", True), ("/audio/translations", True), ("/v1/embeddings", False)],
+)
+def test_which_paths_take_forms(path: str, taken: bool) -> None:
+    assert takes_form(request(path)) is taken
+
+
+async def test_fields_are_those_of_the_line() -> None:
+    body = {"model": "ears", "temperature": 0.5, "stream": False, "prompt": None, "timestamp_granularities": ["word"]}
+    assert await fields_of(request(file_url=URL, **body)) == [
+        ("file", SOUND),
+        *(("model", "ears"), ("temperature", "0.5"), ("stream", "false"), ("timestamp_granularities[]", "word")),
+    ]
+
+
+async def test_a_sound_is_fetched_without_the_servers_key() -> None:
+    seen = []
+
+    async def sound(asked: web.Request) -> web.Response:
+        seen.append(asked.headers.get("Authorization"))
+        return web.Response(body=SOUND)
+
+    app = web.Application()
+    app.router.add_get("/a.wav", sound)
+    async with TestServer(app) as server:
+        fields = await fields_of(request(file_url=str(server.make_url("/a.wav"))))
+        assert fields == [("file", SOUND)] and seen == [None]
+        with pytest.raises(FormError, match="cannot be fetched: 404"):
+            await fields_of(request(file_url=str(server.make_url("/b.wav"))))
+
+
+async def test_a_form_has_the_sound_as_a_file() -> None:
+    fields = await fields_of(request(file_url=URL, model="ears"))
+    received: dict[str, Any] = {}
+
+    async def take(asked: web.Request) -> web.Response:
+        for name, value in (await asked.post()).items():
+            received[name] = value.file.read() if isinstance(value, web.FileField) else value
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post(PATH, take)
+    async with TestServer(app) as server:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(server.make_url(PATH), data=form_of(fields)) as told,
+        ):
+            assert answer.status == 200
+    assert received == {"file": SOUND, "model": "ears"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({}, "file_url must be an address"),
+        ({"file_url": 1}, "file_url must be an address"),
+        ({"file_url": URL, "file": "x"}, "file cannot stand in a line"),
+        ({"file_url": "ftp://a.b/c"}, "must begin with https"),
+        ({"file_url": "data:audio/wav,abc"}, "data:TYPE;base64"),
+        ({"file_url": "data:audio/wav;base64,?"}, "base64 cannot be read"),
+        ({"file_url": "http://"}, "cannot be fetched"),
+    ],
+)
+async def test_what_cannot_be_is_told(body: dict[str, Any], said: str) -> None:
+    with pytest.raises(FormError, match=said):
+        await fields_of(request(**body))
