@@ -335,9 +335,11 @@ def test_the_same_response_adds_once() -> None:
 def test_an_answer_that_is_too_long_with_its_logprobs_is_there_without_them(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = FakeEngine()
-    engine.put = lambda key, data: len(data) < 1 << 21 and not engine.payloads.update({key: data})  # type: ignore[method-assign]
-    store = ConversationStore(engine)
+    class Limited(FakeEngine):
+        def put(self, key: bytes, payload: bytes) -> bool:
+            return len(payload) < 1 << 21 and super().put(key, payload)
+
+    store = ConversationStore(Limited())
     store.put(StoredConversation(NAME, 1, {}, []))
     part = {"type": "output_text", "text": text, "logprobs": [{"token": "a" * (1 << 21)}], "annotations": []}
     body = {"id": "resp_a", "status": "completed", "conversation": {"id": NAME}}
