@@ -70,7 +70,7 @@ async def test_a_form_has_the_sound_as_a_file() -> None:
     async with TestServer(app) as server:
         async with (
             aiohttp.ClientSession() as session,
-            session.post(server.make_url(PATH), data=form_of(fields)) as told,
+            session.post(server.make_url(PATH), data=form_of(fields)) as answer,
         ):
             assert answer.status == 200
     assert received == {"file": SOUND, "model": "ears"}
