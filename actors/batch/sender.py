@@ -133,8 +133,8 @@ def _pause(retry_after: str, tries: int) -> float:
     """Seconds until the next try: as the server says, or twice as long each time; not all at the same moment."""
     if retry_after.isdecimal():
         return min(float(retry_after), LONGEST_PAUSE_S) + random.random() * FIRST_PAUSE_S
-    doubled = 2 ** min(tries, MOST_DOUBLINGS)
-    return min(FIRST_PAUSE_S * doubled, LONGEST_PAUSE_S) * (0.5 + random.random())
+    pause = FIRST_PAUSE_S * (1 << min(tries, MOST_DOUBLINGS))
+    return min(pause, LONGEST_PAUSE_S) * (0.5 + random.random())
 
 
 def _response(response: aiohttp.ClientResponse, said: bytes) -> dict[str, Any]:
