@@ -78,7 +78,7 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             same = LayerAttention(
                 heads=self.heads,
                 kv_heads=1,
-                key_dim=self.latent.rank + self.latent.turning,
+                key_dim=self.latent.kept,
                 value_dim=self.latent.rank,
                 scale=self.attention_scale,
                 values_in_keys=True,
@@ -125,6 +125,8 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     def layer_at(self, index: int, first_expert: int = 0) -> LayerSpec:
         """The tensors of one layer; of its experts those from the given one on."""
         spec = self.layer.at(self.first_layer + index)
+        if spec.latent is not None and self.latent and self.latent.index and not self.latent.index.layers[index]:
+            spec = msgspec.structs.replace(spec, latent=msgspec.structs.replace(spec.latent, index=None))
         if spec.moe is None or self.moe is None or not self.moe.layers[index]:
             return msgspec.structs.replace(spec, moe=None)
         moe = msgspec.structs.replace(spec.moe, experts=self.moe.experts, first=first_expert)
@@ -167,6 +169,9 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             Axis.LATENT_ENTRY: latent.rank + latent.turning,
             Axis.LATENT_HEADS: self.heads * (latent.plain + latent.value_dim),
             Axis.ATTENDED: self.heads * latent.value_dim,
+            Axis.INDEX_QUERIES: latent.index.heads * latent.index.dim if latent.index else 0,
+            Axis.INDEX_KEY: latent.index.dim if latent.index else 0,
+            Axis.INDEX_HEADS: latent.index.heads if latent.index else 0,
         }
 
     def specs(self) -> dict[str, TensorSpec]:
@@ -202,8 +207,10 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         """How the weight of the layer of this name lies in the checkpoint; None: as floats."""
         if self.stored is None or (linear == EMBEDDINGS and not self.stored.embeddings):
             return None
-        moe = self.layer.moe
+        moe, latent = self.layer.moe, self.layer.latent
         if moe is not None and moe.exact_router and linear.endswith(f".{moe.router.name}"):
+            return None
+        if latent is not None and latent.index is not None and linear.endswith(f".{latent.index.weights.name}"):
             return None
         return self.stored.of(linear)
 

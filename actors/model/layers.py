@@ -30,6 +30,9 @@ class Axis(enum.Enum):
     Q_LATENT = "q latent"  # what all heads of q are made of
     LATENT = "latent"  # what all heads of k and v are made of
     LATENT_ENTRY = "latent entry"  # the same, and the numbers of k that turn, which all heads share
+    INDEX_QUERIES = "index queries"  # all heads of what chooses the tokens that are seen
+    INDEX_KEY = "index key"  # one of these
+    INDEX_HEADS = "index heads"  # one number for each
     LATENT_HEADS = "latent heads"  # what is made of it: of each head the numbers of k that do not turn, then v
     ATTENDED = "attended"  # all heads of v, where these are not as wide as those of k
     INTERMEDIATE = "intermediate"
@@ -167,6 +170,26 @@ class MoeSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class IndexSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tokens a query sees (DeepSeek Sparse Attention): those of highest Σ_h weight_h · max(0, q_h · k), with q of
+    the latent that q is made of; k, which is kept, and weights of `seen`. The first numbers of a head turn."""
+
+    queries: LinearSpec
+    key: LinearSpec
+    norm: str  # of the key: with a mean and a bias
+    weights: LinearSpec  # a checkpoint that is quantised has it in floats, and does not say so
+
+    def linears(self) -> tuple[LinearSpec, ...]:
+        """None of them is ever quantised here."""
+        return self.queries, self.key, self.weights
+
+    def under(self, prefix: str) -> IndexSpec:
+        """The same with a prefix before all names."""
+        named = (msgspec.structs.replace(linear, name=prefix + linear.name) for linear in self.linears())
+        queries, key, weights = named
+        return IndexSpec(queries=queries, key=key, norm=prefix + self.norm, weights=weights)
+
+
 class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """q, k and v of a latent that all heads share (multi-head latent attention); `seen` as for qkv:
 
@@ -181,6 +204,7 @@ class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_down: LinearSpec
     kv_norm: str
     kv_up: LinearSpec  # queries and results are multiplied with it, not the latents: it is never quantised here
+    index: IndexSpec | None = None
 
     def products(self) -> Iterator[tuple[LinearSpec, ...]]:
         """Its linears that may be quantised, together those that are one product."""
@@ -193,7 +217,8 @@ class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def norms(self) -> dict[str, Axis]:
         """The names of gains."""
-        return {self.kv_norm: Axis.LATENT} | ({} if self.q_norm is None else {self.q_norm: Axis.Q_LATENT})
+        of_q = {} if self.q_norm is None else {self.q_norm: Axis.Q_LATENT}
+        return {self.kv_norm: Axis.LATENT} | of_q | ({} if self.index is None else {self.index.norm: Axis.INDEX_KEY})
 
     def each(self, change: Callable[[LinearSpec], LinearSpec]) -> LatentSpec:
         """The same of changed linears."""
@@ -209,7 +234,8 @@ class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The same with a prefix before all names."""
         named = self.each(lambda linear: msgspec.structs.replace(linear, name=prefix + linear.name))
         q_norm = None if self.q_norm is None else prefix + self.q_norm
-        return msgspec.structs.replace(named, q_norm=q_norm, kv_norm=prefix + self.kv_norm)
+        index = None if self.index is None else self.index.under(prefix)
+        return msgspec.structs.replace(named, q_norm=q_norm, kv_norm=prefix + self.kv_norm, index=index)
 
 
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +295,8 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
             found |= linear.tensors()
         if self.moe is not None and self.moe.correction is not None:
             found[self.moe.correction] = TensorSpec(Kind.BIAS, (Axis.EXPERTS,))
+        if self.latent is not None and self.latent.index is not None:
+            found[f"{self.latent.index.norm}.bias"] = TensorSpec(Kind.BIAS, (Axis.INDEX_KEY,))
         if self.sinks is not None:
             found[self.sinks] = TensorSpec(Kind.SINK, (Axis.HEADS,))
         named = {getattr(self, norm): axis for norm, axis in axes.items()}
@@ -285,6 +313,7 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The others."""
         if self.latent is not None:
             yield self.latent.kv_up
+            yield from () if self.latent.index is None else self.latent.index.linears()
         if self.moe is not None:
             yield from self.moe.routers()
 

@@ -47,6 +47,16 @@ class MoeShape(msgspec.Struct, frozen=True, kw_only=True):
     clamped: ClampedGate | None = None  # how an expert is gated; None: as the model's activation says
 
 
+class IndexShape(msgspec.Struct, frozen=True, kw_only=True):
+    """Of what chooses the tokens that a query sees."""
+
+    topk: int  # up to so many are all seen
+    heads: int
+    dim: int  # of a head, and of what is kept of a token
+    interleaved: bool  # numbers 2i and 2i + 1 turn together in the checkpoint, not i and i + half
+    layers: tuple[bool, ...]  # which choose; the others see what the one before them has chosen
+
+
 class LatentShape(msgspec.Struct, frozen=True, kw_only=True):
     """Of one model. A head of q and k is as wide as `plain` and `turning` together."""
 
@@ -56,3 +66,9 @@ class LatentShape(msgspec.Struct, frozen=True, kw_only=True):
     turning: int
     value_dim: int
     norm_eps: float  # of the norms of latents
+    index: IndexShape | None = None  # where queries see the likeliest few alone
+
+    @property
+    def kept(self) -> int:
+        """Numbers that are kept of a token."""
+        return self.rank + self.turning + (0 if self.index is None else self.index.dim)

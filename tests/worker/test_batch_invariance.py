@@ -118,6 +118,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     *((kind, {}, FLOAT32) for kind in ("qwen2_windows", "qwen3_moe")),
     ("llama", DEEP, BFLOAT16),
     ("deepseek_v3", {}, INT8),
+    ("deepseek_v32", {}, INT8),
     ("gemma3", {}, BFLOAT16),
 ]
 SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -131,6 +132,7 @@ SLOW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("llama4", {}, INT8),
     ("deepseek_v2", {}, FLOAT32),
     ("deepseek_v3", {}, BFLOAT16),
+    ("glm_moe_dsa", {}, FLOAT32),
     *((kind, {}, FLOAT32) for kind in ("gemma2", "gemma3", "granite", "olmo2", "glm4", "smollm3")),
 ]
 MANY = (2, 7, 32), (2, 32)  # how many decode together, and are in steps of all kinds

@@ -21,6 +21,7 @@ from .mistral import MINISTRAL3, MISTRAL, MIXTRAL
 from .mistral4 import MISTRAL4
 from .qwen_moe import QWEN2_MOE, QWEN3_MOE
 from .routed import BAILING, BAILING_V2, GLM4_MOE
+from .sparse import DEEPSEEK_V32, GLM_MOE_DSA
 
 FAMILIES = (
     LLAMA,
@@ -37,11 +38,13 @@ FAMILIES = (
     QWEN3_MOE,
     DEEPSEEK_V2,
     DEEPSEEK_V3,
+    DEEPSEEK_V32,
     GEMMA2,
     GEMMA3,
     GLM4,
     GLM4_MOE,
     GLM4_MOE_LITE,
+    GLM_MOE_DSA,
     BAILING,
     BAILING_V2,
     GPT_OSS,

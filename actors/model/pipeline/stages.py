@@ -43,6 +43,11 @@ def stage_shapes(shape: Architecture, stages: int) -> list[Architecture]:
             f"at most {shape.layers}"
         )
     ends = divide(layer_weights(shape), prod((shape.vocab_size, shape.hidden_size)), stages)
+    if shape.latent is not None and shape.latent.index is not None:
+        raise ConfigError(
+            "--pipeline-parallel-size: queries of the model see what an indexer chooses, for several layers; "
+            "--tensor-parallel-size divides it"
+        )
     return [_part(shape, first, end) for first, end in zip([0, *ends], ends, strict=False)]
 
 

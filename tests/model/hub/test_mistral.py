@@ -64,7 +64,7 @@ def test_what_was_pulled_in_a_form_is_launched_in_it(
     assert main(["models", "pull", NAME, name, "mistral"]) == 0
     assert [asked for asked in hub.asked if asked.endswith(".safetensors")] == [WEIGHTS]
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    options = {"model": NAME, "device": "cpu", "load_format": "mistral"}
+    options: dict[str, object] = {"model": NAME, "device": "cpu", "load_format": "mistral"}
     assert find_model(make_config(options)).architecture == "MistralForCausalLM"
 
 

@@ -61,6 +61,7 @@ MLA: dict[str, Any] = {
     "topk_group": 2,
     "first_k_dense_replace": 1,
 }
+INDEX: dict[str, Any] = {"index_topk": 24, "index_n_heads": 8, "index_head_dim": 20}  # within texts of tests
 GEMMA: dict[str, Any] = {
     "head_dim": 32,
     "query_pre_attn_scalar": 24,
@@ -131,6 +132,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {  # kind: (transformers' model t
         {**MLA, "topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0, "rope_parameters": MLA_ROPE},
     ),
     "deepseek_v3": ("deepseek_v3", {**MLA, "n_shared_experts": 1, "num_mtp_layers": 0, "rope_parameters": MLA_ROPE}),
+    "deepseek_v32": (
+        "deepseek_v32",
+        {**MLA, **INDEX, "n_shared_experts": 1, "num_mtp_layers": 0, "rope_parameters": {**MLA_ROPE}},
+    ),
+    "glm_moe_dsa": (
+        "glm_moe_dsa",
+        {
+            **{**MLA, **INDEX, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "num_mtp_layers": 0},
+            **{"indexer_types": ["full", "shared", "full"], "pad_token_id": 0},
+        },
+    ),
     "mistral4": (
         "mistral4",
         {

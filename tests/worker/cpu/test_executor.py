@@ -27,7 +27,7 @@ def prompts(lengths: tuple[int, ...], seed: int = 1) -> list[list[int]]:
 # In what is kept of a token, which of them are seen, and what goes where: these are driven as a server would.
 DIFFERENT = (
     "llama_biased", "qwen2_windows", "qwen3_moe", "deepseek_v2_groups", "deepseek_v3", "llama4", "gpt_oss", "phi3_long",
-    "gemma2", "gemma3", "olmo3", "ministral3", "mistral4",
+    "gemma2", "gemma3", "olmo3", "ministral3", "mistral4", "deepseek_v32", "glm_moe_dsa",
 )  # fmt: skip
 BY_TORCH = ("llama_biased", "deepseek_v3", "gpt_oss", "gemma3")  # of them, since blocks and chunks are the same code
 PACKED = ("llama", "llama_biased", "llama_tied", "phi3", "qwen3", "gemma3")  # the others have such products, too

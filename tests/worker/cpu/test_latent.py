@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.model.config_json import find_architecture, read_architecture
 from actorserve.actors.model.info import read_json, resolve_model
+from actorserve.actors.model.pipeline.stages import stage_shapes
 from actorserve.actors.model.sharding import shard_shape
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
-from actorserve.actors.worker.cpu.layers import latent
+from actorserve.actors.worker.cpu.layers import indexer, latent
 from actorserve.actors.worker.cpu.layers.latent import LatentStep
 from actorserve.actors.worker.cpu.runner import CpuRunner
 from actorserve.actors.worker.inspection import inspect
@@ -93,7 +95,53 @@ def test_a_latent_is_kept_once(checkpoints: Folders) -> None:
     assert facts["kv_bytes_per_token"] == 3 * (32 + 16) * 4
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3"])
+def test_what_tokens_are_chosen_by_is_kept_behind_their_latents(checkpoints: Folders) -> None:
+    shape = read_architecture(read_json(checkpoints("deepseek_v32") / "config.json"))
+    assert shape.kv.block_bytes(1, 4) == 3 * (32 + 16 + 20) * 4
+
+
+def test_queries_are_chosen_for_some_at_a_time(checkpoints: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long chunks that begin where all is seen, beside rows that decode; one layer chooses for the next."""
+    monkeypatch.setattr(indexer, "SCORED", 1 << 12)
+    monkeypatch.setattr(latent, "EXPANDED", 1 << 12)
+    folder = checkpoints("glm_moe_dsa")
+    texts = prompts((1, 130, 17, 23, 24))
+    tokens = Driver(make_runner(config_for(folder, block_size=16)), budget=90).run([Sequence(p, 12) for p in texts])
+    assert_greedy(reference(folder), texts, tokens, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({"indexer_types": None}, (True, True, True)),
+        ({"indexer_types": None, "index_topk_pattern": "FSS"}, (True, False, False)),
+        ({"indexer_types": None, "index_topk_freq": 4, "index_skip_topk_offset": 1}, (True, False, False)),
+        ({"indexer_types": ["shared", "full", "full"]}, "a list that begins with full"),
+        ({"indexer_types": ["full"]}, "a list of 3 times full or shared"),
+        ({"index_head_dim": 14}, "index_head_dim = 14; an even number, and at least 16"),
+        ({"index_topk": 0}, "index_topk = 0"),
+    ],
+)
+def test_which_layers_choose(changes: dict[str, Any], layers: tuple[bool, ...] | str, checkpoints: Folders) -> None:
+    values = read_json(checkpoints("glm_moe_dsa") / "config.json") | changes
+    if isinstance(layers, str):
+        with pytest.raises(ConfigError, match=layers):
+            read_architecture(values)
+        return
+    shape = read_architecture(values)
+    assert shape.latent is not None and shape.latent.index is not None and shape.latent.index.layers == layers
+    own = {name.split(".")[2] for name in shape.tensors() if ".indexer." in name}
+    assert own == {str(layer) for layer, chooses in enumerate(layers) if chooses}
+
+
+def test_layers_that_choose_are_not_in_several_stages(checkpoints: Folders) -> None:
+    shape = read_architecture(read_json(checkpoints("glm_moe_dsa") / "config.json"))
+    assert stage_shapes(shape, 1) == [shape]
+    with pytest.raises(ConfigError, match=r"^--pipeline-parallel-size: queries of the model see"):
+        stage_shapes(shape, 2)
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "deepseek_v32"])
 def test_heads_are_divided(kind: str, checkpoints: Folders) -> None:
     """The parts of attention of two add up; both keep the same latents."""
     folder = checkpoints(kind)
@@ -104,7 +152,8 @@ def test_heads_are_divided(kind: str, checkpoints: Folders) -> None:
     for own, rows in (("kv_b_proj", 0), ("o_proj", 1), ("q_proj" if kind == "deepseek_v2" else "q_b_proj", 0)):
         parts = [get(f"{name}{own}.weight") for get in gets]
         assert torch.equal(torch.cat(parts, rows), read(f"{name}{own}.weight", ALL, None)), own
-    assert torch.equal(*(get(f"{name}kv_a_proj_with_mqa.weight") for get in gets))
+    for own in ("kv_a_proj_with_mqa", *(("indexer.wq_b", "indexer.weights_proj") if kind == "deepseek_v32" else ())):
+        assert torch.equal(*(get(f"{name}{own}.weight") for get in gets)), "it is everybody's"
     part = shard_shape(shape, 2)
     assert (part.heads, part.kv_heads, part.kv.block_bytes(1, 1)) == (2, 1, shape.kv.block_bytes(1, 1))
     x, parts = torch.randn(9, 64), []
@@ -119,14 +168,14 @@ def test_heads_are_divided(kind: str, checkpoints: Folders) -> None:
 
 
 def in_fp8(source: Path, folder: Path) -> tuple[Path, Path]:
-    """(as V3 is published: blocks of 8 bits, a router of floats that nothing tells of, a layer that drafts; the same
-    in floats)."""
+    """(as V3 and V3.2 are published: blocks of 8 bits, floats of what chooses experts and weighs heads of an indexer
+    that nothing tells of, a layer that drafts; the same in floats)."""
     plain = Path(shutil.copytree(source, folder / "plain"))
     packed = Path(shutil.copytree(source, folder / "packed"))
     tensors = load_file(source / "model.safetensors")
     stored = dict(tensors)
     for name, tensor in tensors.items():
-        if ("layers." in name and name.endswith("_proj.weight")) or "_mqa" in name:
+        if "weights_proj" not in name and re.search(r"(layers\..*_proj|_mqa|\.wq_b|\.wk)\.weight$", name):
             stored[name] = tensor.to(torch.float8_e4m3fn)
             rows, columns = (-(-size // 16) for size in tensor.shape)
             scale = torch.rand(rows, columns) + 0.5
@@ -144,8 +193,9 @@ def in_fp8(source: Path, folder: Path) -> tuple[Path, Path]:
     return packed, plain
 
 
-def test_as_it_is_published(checkpoints: Folders, tmp_path: Path) -> None:
-    packed, plain = in_fp8(checkpoints("deepseek_v3"), tmp_path)
+@pytest.mark.parametrize("kind", ["deepseek_v3", "deepseek_v32"])
+def test_as_it_is_published(kind: str, checkpoints: Folders, tmp_path: Path) -> None:
+    packed, plain = in_fp8(checkpoints(kind), tmp_path)
     texts = prompts((3, 40))
     tokens = Driver(make_runner(config_for(packed, quantization="none"))).run([Sequence(p, 12) for p in texts])
     model = reference(plain)

@@ -37,7 +37,8 @@ from ..driver import LENGTH, Driver, Sequence, config_for, make_runner
 
 Folders = Callable[..., Path]
 KINDS = ("llama_tied", "deepseek_v3", "llama4", "gemma3")
-OTHERS = tuple(sorted(CHECKPOINTS.keys() - set(KINDS)))
+WHOLE = {"deepseek_v32", "glm_moe_dsa"}  # which are not divided so
+OTHERS = tuple(sorted(CHECKPOINTS.keys() - set(KINDS) - WHOLE))
 
 
 class Arrived(NamedTuple):

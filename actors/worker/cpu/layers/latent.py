@@ -9,6 +9,9 @@ chunks far on in a text, take the first, other chunks the second. With `batch_in
 token's bits would follow from the chunk that it is in otherwise.
 
 `k_up` and `v_up` multiply queries and results, not latents, and are kept in the model's own type.
+
+Where queries see some tokens alone (indexer.py), those behind so many are absorbed, each over the latents that were
+chosen for it.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from actorserve.actors.model.memory.kv import LayerAttention
@@ -33,6 +37,7 @@ from ...models.sharding import Get
 from ...quantization.base import CpuLinear
 from ..batch_invariant import BatchInvariantLinear
 from .elementwise import rotate, rotate_by_rows
+from .indexer import Indexer
 
 EXPANDED = 1 << 24  # numbers of keys and values that are made at once
 
@@ -90,10 +95,19 @@ class LatentStep:
 
     def __init__(self, kv: PagedKV, spans: Sequence[Span], latent: LatentShape) -> None:
         self.kv, self.latent = kv, latent
+        self.chosen: list[
+            tuple[Span, Tensor | None]
+        ] = []  # spans that see some tokens alone, and which, as layers tell
+        self.room: int | None = None  # so many tokens later such a span begins; None: none does
+        if latent.index is not None:
+            parts = [_cut(span, latent.index.topk) for span in spans]
+            spans = [dense for dense, _ in parts if dense is not None]
+            self.chosen = [(behind, None) for _, behind in parts if behind is not None]
+            self.room = min((latent.index.topk - span.position - span.size for span in spans), default=0)
         self.spans = [] if kv.aligned else [span for span in spans if self._is_expanded(span)]
         others = [span for span in spans if span not in self.spans] if self.spans else list(spans)
         self.rows: Tensor | None = None  # of the others' tokens; None: all
-        if self.spans:
+        if self.spans or self.chosen:
             self.rows = torch.cat([torch.arange(span.first, span.first + span.size) for span in others] or [NO_ROWS])
             others = _moved_up(others)
         self.absorbed: StepAttention | AlignedAttention | None = None
@@ -102,7 +116,10 @@ class LatentStep:
 
     def advance(self) -> bool:
         """As StepAttention."""
-        return not self.spans and self.absorbed is not None and self.absorbed.advance()
+        if self.spans or self.chosen or self.absorbed is None or self.room == 0:
+            return False
+        self.room = None if self.room is None else self.room - 1
+        return self.absorbed.advance()
 
     def _is_expanded(self, span: Span) -> bool:
         """Where the multiplications of that way are fewer: for pairs of queries and keys, and by `k_up` and `v_up`."""
@@ -114,6 +131,13 @@ class LatentStep:
 
 
 NO_ROWS = torch.empty(0, dtype=torch.long)
+
+
+def _cut(span: Span, topk: int) -> tuple[Span | None, Span | None]:
+    """(the part whose queries see all tokens, which are no more than `topk`; that behind it)."""
+    dense = min(max(topk - span.position, 0), span.size)
+    behind = span._replace(first=span.first + dense, size=span.size - dense, position=span.position + dense)
+    return (span._replace(size=dense) if dense else None), (behind if behind.size else None)
 
 
 def _moved_up(spans: Sequence[Span]) -> list[Span]:
@@ -145,6 +169,9 @@ class LatentAttention:
         self.k_up = HeadProducts(k_up.contiguous(), build.batch_invariant)
         self.v_up = HeadProducts(v_up.transpose(1, 2).contiguous(), build.batch_invariant)
         self.adapted = build.latent_up(spec.kv_up)
+        self.indexer: Indexer | None = None
+        if spec.index is not None and latent.index is not None:
+            self.indexer = Indexer(build, spec.index, latent.index, latent.turning, self.rotate)
 
     def __call__(
         self,
@@ -161,15 +188,17 @@ class LatentAttention:
         made = [linear(seen) for linear in self.down]
         entry = made[-1][:, -(sizes.rank + sizes.turning) :]
         q = made[0] if len(made) == 2 else made[0][:, : -(sizes.rank + sizes.turning)]
+        latent = q
         if self.q_up is not None:
-            q = self.q_up(q if self.q_norm is None else self.q_norm(q))
-        heads = q.unflatten(1, (self.heads, -1))
-        entry = entry.unflatten(1, (1, -1))
+            latent = q if self.q_norm is None else self.q_norm(q)
+            q = self.q_up(latent)
+        heads, entry = q.unflatten(1, (self.heads, -1)), entry.unflatten(1, (1, -1))
         self.kv_norm.in_place(entry[..., : sizes.rank])
         self.rotate(entry[..., sizes.rank :], rotations)
         self.rotate(heads[..., sizes.plain :], rotations)
         if growth is not None:
             heads.mul_(growth)
+        entry = entry if sizes.index is None else self._with_key(entry, seen, rotations, sizes.index.dim)
         kv.write(self.index, slots, entry, entry[..., : sizes.rank])
         out = seen.new_empty(tokens, self.heads, sizes.value_dim)
         if step.absorbed is not None:
@@ -181,17 +210,60 @@ class LatentAttention:
             own = slice(span.first, span.first + span.size)
             with self._of(torch.arange(own.start, own.stop)):
                 self._expanded(kv, span, heads[own], out[own])
+        for number, (span, before) in enumerate(step.chosen):
+            own = slice(span.first, span.first + span.size)
+            ((kept, _),) = contexts(kv, [span], kv.spec.layers, self.index)
+            found = self._choose(span, kept[0], seen[own], latent[own], rotations[own]) if self.indexer else before
+            assert found is not None, "the first layer chooses"
+            step.chosen[number] = span, found
+            with self._of(torch.arange(own.start, own.stop)):
+                self._over_chosen(found, kept[0], heads[own], out[own])
         return out.view(tokens, -1)
+
+    def _choose(self, span: Span, kept: Tensor, seen: Tensor, latent: Tensor, rotations: Tensor) -> Tensor:
+        """Which tokens each query of a span sees, by what is kept behind latents."""
+        assert self.indexer is not None
+        keys = kept[:, self.sizes.rank + self.sizes.turning :]
+        return self.indexer.choose(seen, latent, rotations, span.position, keys)
+
+    def _with_key(self, entry: Tensor, seen: Tensor, rotations: Tensor, dim: int) -> Tensor:
+        """What is kept of tokens, with what they are chosen by behind it; layers that do not choose keep nothing."""
+        if self.indexer is None:
+            return F.pad(entry, (0, dim))
+        return torch.cat([entry, self.indexer.keys(seen, rotations)], -1)
+
+    def _over_chosen(self, found: Tensor, kept: Tensor, heads: Tensor, out: Tensor) -> None:
+        """Absorbed, each query over the latents that were chosen for it."""
+        rank, width = self.sizes.rank, self.sizes.rank + self.sizes.turning
+        queries = self._absorbing(heads)
+        alone = self.k_up.fixed is not None
+        count = 1 if alone else max(1, EXPANDED // (found.shape[1] * width))
+        seen = heads.new_empty(len(heads), self.heads, rank)
+        for first in range(0, len(heads), count):
+            some = slice(first, first + count)
+            rows = kept[:, :width][found[some]]
+            scores = torch.bmm(queries[some], rows.transpose(1, 2)) * self.scale
+            seen[some] = torch.bmm(scores.softmax(-1), rows[..., :rank])
+        out.copy_(self._result(seen))
 
     def _of(self, tokens: Tensor) -> AbstractContextManager[None]:
         return nullcontext() if self.adapted is None else self.adapted.of(tokens)
 
     def _absorbed(self, attention: StepAttention | AlignedAttention, heads: Tensor) -> Tensor:
+        queries = self._absorbing(heads)
+        if self.sizes.index is not None:  # what is kept behind latents has no part in it
+            queries = F.pad(queries, (0, self.sizes.index.dim))
+        return self._result(attention(self.index, queries))
+
+    def _absorbing(self, heads: Tensor) -> Tensor:
         plain, turned = heads.split([self.sizes.plain, self.sizes.turning], 2)
         made = self.k_up(plain)
         if self.adapted is not None:
             self.adapted.queries(made, plain, self.k_up)
-        seen = attention(self.index, torch.cat([made, turned], 2))
+        return torch.cat([made, turned], 2)
+
+    def _result(self, seen: Tensor) -> Tensor:
+        """What heads have seen, of sums of latents."""
         out = self.v_up(seen)
         if self.adapted is not None:
             self.adapted.results(out, seen)
@@ -201,6 +273,7 @@ class LatentAttention:
         """Values are filled up with zeros to the width of keys, which torch's own attention wants."""
         sizes, masks = self.sizes, kv.masks
         ((kept, _),) = contexts(kv, [span], kv.spec.layers, self.index)
+        kept = kept[..., : sizes.rank + sizes.turning]
         latents, turned = kept.split([sizes.rank, sizes.turning], 2)  # [1, positions, …]
         length, width = kept.shape[1], max(sizes.plain + sizes.turning, sizes.value_dim)
         count = max(1, min(self.heads, EXPANDED // (2 * length * width)))

@@ -192,6 +192,11 @@ def test_queries_grow_in_layers_that_turn(checkpoints: Folders) -> None:
     assert (is_plain(shape, 16), is_plain(shape, 17)) == (True, False)
 
 
+def test_queries_that_see_some_tokens_alone_are_for_a_cpu(checkpoints: Folders) -> None:
+    with pytest.raises(ConfigError, match=r"some tokens alone are computed on a CPU \(--device cpu\)"):
+        load_model(checkpoints("deepseek_v32"))
+
+
 @pytest.mark.parametrize(
     ("options", "changes", "words"),
     [
