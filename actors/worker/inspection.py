@@ -142,17 +142,26 @@ def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
     from .adapter.facts import weight_bytes as bytes_of
     from .encoder_decoder.load import describe_encoder_decoder, types_of
 
-    check_options(config, on_gpu=False)
-    found, kv, shell = describe_encoder_decoder(config, model)
-    dtype, method = types_of(config, model, found)
+    on_gpu = uses_gpu(config) and not only_on_cpu(config, model)
+    check_device(config, on_gpu)
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    found, kv, shell = describe_encoder_decoder(config, model, device)
+    dtype, method = types_of(config, model, found, device)
     name = str(dtype).removeprefix("torch.")
+    parameters = sum(parameter.numel() for parameter in shell.parameters())
+    weights = parameters * dtype.itemsize if on_gpu else bytes_of(shell, dtype, method)
     yield {
-        "parameters": sum(parameter.numel() for parameter in shell.parameters()),
+        "parameters": parameters,
         "layers": sum(layer is not None and layer.source is None for layer in kv.layers),
         "way": f"layers of transformers, an encoder and a decoder, {found.verdict.way.value}",
         "dtype": name if method is NONE else f"{method.name} and {name}",
-        "weights_bytes": bytes_of(shell, dtype, method),
+        "weights_bytes": weights,
     }
+    if on_gpu:
+        from .encoder_decoder.load import shape_on_gpu
+
+        yield from _memory_on_gpu(config, model, shape_on_gpu(model, kv, found.config), dtype, weights)
+        return
     kind = kv_type_on_cpu(config, name, method.computes_in is not None)
     yield from _memory_on_cpu(config, model, [kv], dtype, kind)
 

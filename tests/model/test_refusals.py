@@ -139,7 +139,8 @@ def test_a_gpu_computes_an_encoder_that_pools(
         (BERT | {"quantization_config": {"quant_method": "fp8"}}, {}, "quantised weights", "in floats is"),
         (ENCODER, {"tensor_parallel_size": 2}, "--tensor-parallel-size: not with an encoder", "leave the option out"),
         (ENCODER, {"deterministic": True}, "--deterministic: not with an encoder", "leave the option out"),
-        (ENCODER, {"device": "cuda"}, "--device cuda: not with an encoder", "on a CPU; leave the option out"),
+        (ENCODER, {"device": "cuda"}, "--device cuda: there is no GPU here", "CUDA_VISIBLE_DEVICES"),
+        (ENCODER, {"device": "cuda", "quantization": "int8"}, "int8: Bart", "(--device cpu)"),
     ],
 )
 def test_an_option_that_a_model_cannot_have(

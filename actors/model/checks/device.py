@@ -75,17 +75,16 @@ def draws_on_gpu(config: Config, model: ModelInfo) -> bool:
 def only_on_cpu(config: Config, model: ModelInfo) -> str:
     """What keeps a model that pools, or that has an encoder and a decoder, from any GPU; nothing where one may do."""
     name = model.architecture
-    if model.encoder is not None:
-        return f"{name} has an encoder and a decoder, which are computed on a CPU as yet"
-    if model.pooling is None:
+    if model.pooling is None and model.encoder is None:
         return ""
-    if model.pooling.dual is not None or model.vision is not None:
-        return f"{name} sees pictures, of which on a GPU none is pooled as yet"
+    if model.vision is not None:
+        return f"{name} makes vectors of pictures in conversations, on a CPU as yet"
     if config.tensor_parallel_size > 1:
         return f"--tensor-parallel-size: {name} pools, which several workers do together on a CPU only"
     method = METHODS.get(config.quantization, NONE)
     if method.computes_in is not None:
-        return f"--quantization {method.name}: {name} pools, of which weights are floats on a GPU"
+        does = "pools" if model.encoder is None else "has an encoder and a decoder"
+        return f"--quantization {method.name}: {name} {does}, of which weights are floats on a GPU"
     return ""
 
 

@@ -31,7 +31,7 @@ from ..tokenizers.tokenizer import find_templates, special_tokens
 from ..tokenizers.tokenizer_files import check_tokenizer
 from ..weights.weight_files import check_weights
 from .combinations import check_adapted, check_pooling, check_prompt_embeds, check_vision
-from .device import check_device, check_drafts_on_gpu, check_gpu
+from .device import check_beside_gpu, check_device, check_drafts_on_gpu, check_gpu
 from .drafts import check_drafts, find_draft_model, find_head, head_block_bytes, read_shape
 
 NO_TEMPLATE = (
@@ -71,6 +71,7 @@ def _check_worker(config: Config, model: ModelInfo) -> None:
         check_pooling(config, model, model.pooling)
         return
     if model.encoder is not None:
+        check_beside_gpu(config, model)
         check_adapted(config, model, on_gpu=False)
         if model.encoder.speech is not None and not can_decode():
             raise ConfigError(f"model: {model.architecture} listens: {MISSING}")

@@ -62,12 +62,11 @@ def _check_options(config: Config, name: str) -> None:
         ("--deterministic", config.deterministic),
         ("--speculative-config", is_wanted(config)),
         ("--enable-lora", config.enable_lora),
-        ("--device cuda", config.device == "cuda"),
     ):
         if given:
             raise ConfigError(
                 f"{option}: not with an encoder and a decoder ({name}), which layers of transformers compute, in one "
-                "worker on a CPU; leave the option out"
+                "worker; leave the option out"
             )
 
 

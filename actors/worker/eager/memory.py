@@ -14,6 +14,7 @@ from ...runtime.process import Context
 from ..gpu.memory import (
     RESERVE,
     blocks_in,
+    check_block_size,
     check_given_bytes,
     device_memory,
     kv_block_bytes,
@@ -49,6 +50,7 @@ def give_memory(
 ) -> DeviceMemory:
     """`longest`: positions of a row; `try_out` is the largest step."""
     config = context.config
+    check_block_size(config)
     kind = kv_kind(config, dtype, device)
     if kind != dtype:
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: {context.model.architecture} has auto on a GPU")

@@ -19,6 +19,7 @@ from ...model.encoder_decoder.spec import EncoderSpec
 from ...protocol.request import Hearing, Rendition
 from ..adapter.hooks import attending
 from ..logits.speech_rules import SpeechRules
+from ..transfer import sent
 from .alignment import LookingOn, begins
 from .model import EncoderDecoder, Way
 
@@ -57,14 +58,15 @@ class Listening:
         passes = self._model.passes
         fed = ids[: len(ids) - 1] if len(ids) > begun else ids  # nothing follows the last one
         with torch.inference_mode(), attending(step):
-            answer = passes.encode(self._sounds(ref).to(self._model.dtype))
-            hidden = passes.decode(torch.tensor([fed]), torch.arange(len(fed)), step, answer)
+            answer, there = self._model.encode(self._sounds(ref)), self._model.device
+            order = torch.arange(len(fed), device=there)
+            hidden = passes.decode(sent(torch.tensor([fed]), there), order, step, answer)
         start = fed.index(spec.start[0])
         shares = self._model.logits(hidden[0, start : start + 1])[0].softmax(-1)
         found: dict[str, Any] = {"no_speech": float(shares[speech.no_timestamps - 1])}
         found["logprob"] = self._likely(hidden[0, begun - 1 :], ids[begun:], hearing)
         if timed:
-            places = begins(step.weights[:, begun:], speech.median) if len(fed) > begun else []
+            places = begins(step.weights[:, begun:].cpu(), speech.median) if len(fed) > begun else []
             times = [place * speech.step for place in places]
             found["times"] = [*times, *times[-1:]]
         return found

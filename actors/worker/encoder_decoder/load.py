@@ -16,6 +16,7 @@ import transformers
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
+from ...model.architecture import Architecture
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv import KVSpec
 from ...model.memory.machine import float_on_cpu
@@ -29,11 +30,14 @@ from ..adapter.improve import improve
 from ..adapter.twin import shrink
 from ..adapter.verify import randomise
 from ..memory import large_blocks_apart
+from ..models.weights import dtype_on_gpu
+from ..start.beside import moved
 from .model import EncoderDecoder
-from .passes import EncoderDecoderPasses
-from .verify import READ, Verdict, describe, verify
+from .passes import EncoderDecoderPasses, width_of
+from .verify import READ, Reader, Verdict, describe, verify, verify_there
 
 log = logging.getLogger("worker")
+CPU = torch.device("cpu")
 TWIN_WORDS = 128
 
 
@@ -45,10 +49,10 @@ class Tried(NamedTuple):
     verdict: Verdict
 
 
-def load_encoder_decoder(config: Config, info: ModelInfo) -> EncoderDecoder:
-    """The model of `info.folder`, ready to run."""
-    found = try_encoder_decoder(config, info)
-    dtype, method = types_of(config, info, found)
+def load_encoder_decoder(config: Config, info: ModelInfo, device: torch.device = CPU) -> EncoderDecoder:
+    """The model of `info.folder`, ready to run on this device."""
+    found = try_encoder_decoder(config, info, device)
+    dtype, method = types_of(config, info, found, device)
     with torch.inference_mode(), torch.random.fork_rng(devices=[]), large_blocks_apart():
         model = _random(config, found, dtype) if config.load_format == "dummy" else _read(info, found, dtype)
         passes = EncoderDecoderPasses(model.eval())
@@ -58,18 +62,20 @@ def load_encoder_decoder(config: Config, info: ModelInfo) -> EncoderDecoder:
             raise _refused(info, f"it {error}") from None
         if found.verdict.improved:
             improve(model, dtype, method, apart=cross)
+        if device.type != "cpu":
+            moved(model, device, dtype)
     return EncoderDecoder(passes, kv, found.verdict.way, dtype, method.computes_in is not None)
 
 
-def describe_encoder_decoder(config: Config, info: ModelInfo) -> tuple[Tried, KVSpec, Any]:
+def describe_encoder_decoder(config: Config, info: ModelInfo, device: torch.device = CPU) -> tuple[Tried, KVSpec, Any]:
     """The same without weights: how it is computed, what it keeps, and the model as a shell that has shapes only."""
-    found = try_encoder_decoder(config, info)
+    found = try_encoder_decoder(config, info, device)
     shell: Any = hollow(partial(found.kind, found.config))
     return found, describe(EncoderDecoderPasses(shell), found.verdict.way)[0], shell
 
 
-def try_encoder_decoder(config: Config, info: ModelInfo) -> Tried:
-    """How a model can be computed; ConfigError says why it cannot."""
+def try_encoder_decoder(config: Config, info: ModelInfo, device: torch.device = CPU) -> Tried:
+    """How a model can be computed; ConfigError says why it cannot. What replaces parts of it is the CPU's."""
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     register()
@@ -88,7 +94,11 @@ def try_encoder_decoder(config: Config, info: ModelInfo) -> Tried:
     randomise(twin)
     with code_of_others(lambda reason: _refused(info, f"a small model of it fails ({reason})")):
         try:
-            verdict = verify(twin, _reader(small, TWIN_WORDS), partial(improve, dtype=torch.float32))
+            read = _reader(small, TWIN_WORDS)
+            if device.type == "cpu":
+                verdict = verify(twin, read, partial(improve, dtype=torch.float32))
+            else:
+                verdict = verify_on(device, twin, read)
         except Unfit as error:
             raise _refused(info, f"it {error}") from None
     log.info(
@@ -96,6 +106,25 @@ def try_encoder_decoder(config: Config, info: ModelInfo) -> Tried:
         *(info.architecture, transformers.__version__, verdict.seconds, verdict.way.value),
     )
     return Tried(whole, kind, verdict)
+
+
+def shape_on_gpu(info: ModelInfo, kv: KVSpec, config: Any) -> Architecture:
+    """What a GPU's memory asks of it, by transformers' config. ConfigError if kernels or pools cannot have it."""
+    from ..gpu.adapted.shape import shape_of
+
+    try:
+        return shape_of(kv, width_of(config), int(config.get_text_config(decoder=True).vocab_size))
+    except Unfit as error:
+        raise _refused(info, f"it {error}") from None
+
+
+def verify_on(device: torch.device, twin: PreTrainedModel, read: Reader) -> Verdict:
+    """The way that is right on the host, tried on the device."""
+    from ..eager.trial import BLOCK, trial_kv  # and with it Triton
+
+    verdict = verify(twin, read)
+    verify_there(twin, read, verdict.way, device, trial_kv, BLOCK)
+    return verdict
 
 
 def _reader(small: Any, words: int) -> Callable[[int], Tensor]:
@@ -110,8 +139,13 @@ def _reader(small: Any, words: int) -> Callable[[int], Tensor]:
     return read
 
 
-def types_of(config: Config, info: ModelInfo, found: Tried) -> tuple[torch.dtype, QuantMethod]:
+def types_of(
+    config: Config, info: ModelInfo, found: Tried, device: torch.device = CPU
+) -> tuple[torch.dtype, QuantMethod]:
     """What is computed in, and how weights are kept."""
+    stored = str(getattr(found.config, "dtype", None)).removeprefix("torch.")
+    if device.type != "cpu":
+        return dtype_on_gpu(config, "float32" if stored == "None" else stored), NONE
     method = METHODS.get(config.quantization, NONE)
     if method.stored_as is not None:
         raise ConfigError(f"--quantization {method.name}: the model's weights are not of this format")
@@ -121,7 +155,6 @@ def types_of(config: Config, info: ModelInfo, found: Tried) -> tuple[torch.dtype
         if (reason := method.refusal(config.dtype, on_gpu=False)) is not None:
             raise ConfigError(f"--quantization {method.name}: {reason}")
         return getattr(torch, method.computes_in), method
-    stored = str(getattr(found.config, "dtype", None)).removeprefix("torch.")
     return getattr(torch, float_on_cpu(config, stored)), method
 
 

@@ -33,7 +33,7 @@ class EncoderDecoderPasses:
             raise Unfit("has a decoder without a cache, or without cross attention")
         self._positions: Tensor | None = None
         self.positions = self._take_positions()
-        self.width = int(getattr(model.config, "d_model", 0) or model.config.hidden_size)
+        self.width = width_of(model.config)
 
     def _own_configs(self) -> None:
         """How the decoder attends is not how the encoder does."""
@@ -91,13 +91,18 @@ class EncoderDecoderPasses:
         try:
             out = self.model(
                 encoder_outputs=BaseModelOutput(last_hidden_state=rows.new_zeros(1, 1, self.width)),
-                decoder_input_ids=torch.zeros(1, len(rows), dtype=torch.long),
+                decoder_input_ids=torch.zeros(1, len(rows), dtype=torch.long, device=rows.device),
                 use_cache=False,
             )
         finally:
             del self.decoder.forward
         logits: Tensor = out.logits[0]
         return logits
+
+
+def width_of(config: Any) -> int:
+    """Of hidden states."""
+    return int(getattr(config, "d_model", 0) or config.hidden_size)
 
 
 def _layers(config: Any) -> int:

@@ -22,7 +22,8 @@ from ...protocol.step import NewRow
 from ..cpu.batch import BatchInputs
 from ..cpu.runner import CpuRunner, Ints
 from .listening import Listening
-from .model import EncoderDecoder, RowInput, RowsKV
+from .model import EncoderDecoder, RowInput
+from .rows_kv import AnyRowsKV, RowsKV
 
 Sounds = Callable[[int], Tensor]  # the features [1, …] of a ref's sound
 
@@ -34,7 +35,7 @@ class EncoderDecoderRunner(CpuRunner):
         self,
         model: EncoderDecoder,
         spec: EncoderSpec,
-        pools: Sequence[Pool],
+        pools: Sequence[Pool] | AnyRowsKV,
         log: np.ndarray,
         block_size: int,
         rows: int,
@@ -45,9 +46,12 @@ class EncoderDecoderRunner(CpuRunner):
         super().__init__(model, pools, log, block_size, rows, *parts)
         self.reader, self.spec, self.sounds = model, spec, sounds
         self.read, self.refs = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        assert isinstance(self.kv, PagedKV)
-        beside = PagedKV(model.kv, pools, block_size, False, model.dtype, self._library)
-        self._views = RowsKV(self.kv, beside)
+        self._views: AnyRowsKV
+        if isinstance(pools, Sequence):
+            assert isinstance(self.kv, PagedKV)
+            self._views = RowsKV(self.kv, PagedKV(model.kv, pools, block_size, False, model.dtype, self._library))
+        else:
+            self._views = pools
         self.logits_processors.speech = spec.speech
         self.listening: Listening | None = None
 

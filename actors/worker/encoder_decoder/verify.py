@@ -22,11 +22,14 @@ from actorserve.kernels.cpu.paged_kv import PagedKV, Span
 from ...model.memory.kv import KVSpec, LayerAttention
 from ..adapter.hooks import NAME, Call, Unfit, as_scale, attending, use_attention
 from ..memory import make_pools
-from .model import EncoderDecoder, RowInput, RowsKV, Way
+from .model import EncoderDecoder, RowInput, Way
 from .passes import EncoderDecoderPasses
+from .rows_kv import AnyRowsKV, RowsKV
 
 READ, BEGUN, DECODED = (21, 8, 13), (3, 1, 2), 9
-BLOCK = 4
+BLOCK = 4  # on a CPU
+Reader = Callable[[int], Tensor]  # what row n's encoder reads
+MakeKV = Callable[[EncoderDecoder, int], AnyRowsKV]  # KV memory of so many blocks
 TOLERANCE = 2e-3  # of the logits' deviation
 
 
@@ -129,30 +132,53 @@ def _attention(recorder: _Recorder, layer: int, call: Call | None, crosses: bool
     )
 
 
-def verify(model: PreTrainedModel, read: Callable[[int], Tensor], improve: Callable[..., None]) -> Verdict:
-    """Of a tiny model; `read` makes what row n's encoder reads. Unfit says why there is no way."""
+def verify(model: PreTrainedModel, read: Reader, improve: Callable[..., None] | None = None) -> Verdict:
+    """Of a tiny model. Unfit says why there is no way. `improve` is what is done to a model before it is served."""
     begun = time.process_time()
     reasons: dict[Way, str] = {}
-    words = int(model.config.get_text_config(decoder=True).vocab_size)
-    rng = np.random.default_rng(0)
-    texts = [torch.from_numpy(rng.integers(3, words - 8, size + DECODED)) for size in BEGUN]
-    given = [read(row) for row in range(len(BEGUN))]
     with torch.inference_mode():
-        expected = [_reference(model, one, text) for one, text in zip(given, texts, strict=True)]
-        for improved in (True, False):
+        texts, given, expected = _asked(model, read)
+        for improved in (True, False) if improve is not None else (False,):
             for way in Way:
                 try:
                     passes = EncoderDecoderPasses(copy.deepcopy(model))
                     kv, cross = describe(passes, way)
-                    if improved:
+                    if improve is not None and improved:
                         improve(passes.model, apart=cross)
-                    found = _Trial(EncoderDecoder(passes, kv, way, torch.float32), given).run(texts)
+                    found = _Trial(EncoderDecoder(passes, kv, way, torch.float32), given, _host_kv, BLOCK).run(texts)
                     _compare(expected, found)
                 except Exception as error:
                     reasons[way] = _words(error)
                     continue
                 return Verdict(way, reasons, time.process_time() - begun, improved)
     raise Unfit(f"is not right in any way: {'; '.join(f'{way.name.lower()}: {why}' for way, why in reasons.items())}")
+
+
+def verify_there(
+    model: PreTrainedModel, read: Reader, way: Way, device: torch.device, make_kv: MakeKV, block_size: int
+) -> None:
+    """The same in one way on a GPU, as it is: its own kernels, over memory of its own. Unfit says why it is not."""
+    with torch.inference_mode():
+        texts, given, expected = _asked(model, read)
+        own = EncoderDecoderPasses(copy.deepcopy(model))
+        kv, _ = describe(own, way)
+        whole: Any = own.model
+        whole.to(device)
+        _compare(expected, _Trial(EncoderDecoder(own, kv, way, torch.float32), given, make_kv, block_size).run(texts))
+
+
+def _asked(model: PreTrainedModel, read: Reader) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """(texts of three rows, what their encoders read, logits of transformers alone)."""
+    words = int(model.config.get_text_config(decoder=True).vocab_size)
+    rng = np.random.default_rng(0)
+    texts = [torch.from_numpy(rng.integers(3, words - 8, size + DECODED)) for size in BEGUN]
+    given = [read(row) for row in range(len(BEGUN))]
+    return texts, given, [_reference(model, one, text) for one, text in zip(given, texts, strict=True)]
+
+
+def _host_kv(model: EncoderDecoder, blocks: int) -> RowsKV:
+    pools = make_pools(model.kv, blocks, BLOCK, model.dtype)
+    return RowsKV(PagedKV(model.kv, pools, BLOCK), PagedKV(model.kv, pools, BLOCK))
 
 
 def _words(error: Exception) -> str:
@@ -177,13 +203,12 @@ def _reference(model: Any, given: Tensor, text: Tensor) -> Tensor:
 class _Trial:
     """Runs rows through a model as a runner would: prompts at different times, then side by side."""
 
-    def __init__(self, model: EncoderDecoder, given: list[Tensor]) -> None:
-        self.model, self.given = model, given
-        self.lengths = [int(model.passes.encode(one).shape[1]) for one in given]
-        self.places = [-(-length // BLOCK) * BLOCK for length in self.lengths]
-        sizes = [-(-(place + begun + DECODED) // BLOCK) for place, begun in zip(self.places, BEGUN, strict=True)]
-        pools = make_pools(model.kv, sum(sizes), BLOCK, model.dtype)
-        self.kv = RowsKV(PagedKV(model.kv, pools, BLOCK), PagedKV(model.kv, pools, BLOCK))
+    def __init__(self, model: EncoderDecoder, given: list[Tensor], make_kv: MakeKV, block: int) -> None:
+        self.model, self.given, self.block = model, given, block
+        self.lengths = [int(model.encode(one).shape[1]) for one in given]
+        self.places = [-(-length // block) * block for length in self.lengths]
+        sizes = [-(-(place + begun + DECODED) // block) for place, begun in zip(self.places, BEGUN, strict=True)]
+        self.kv = make_kv(model, sum(sizes))
         free = np.random.default_rng(0).permutation(sum(sizes))
         self.tables = np.split(free, np.cumsum(sizes)[:-1])
 
@@ -222,6 +247,6 @@ class _Trial:
                 features = self.given[row] if self.given[row].dim() > 2 and done[row] == 0 else None
                 inputs.append(RowInput(self.lengths[row], features))
                 ids.append(logs[row][at])
-                slots.append(torch.from_numpy(table)[at // BLOCK] * BLOCK + at % BLOCK)
+                slots.append(torch.from_numpy(table)[at // self.block] * self.block + at % self.block)
                 first += size
         return self.model.compute(torch.cat(ids), torch.cat(slots), self.kv, spans, inputs)

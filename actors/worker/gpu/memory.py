@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from actorserve.kernels.pages import BLOCK_SIZES
 from actorserve.kernels.triton.quantised_kv import E4M3, Scales, supported
 from actorserve.kernels.triton.rotary_kv import Pools
 
@@ -82,6 +83,13 @@ def pool_bytes(shape: Architecture, blocks: int, block_size: int, kind: torch.dt
     (spec,) = shape.kv.pools()
     tokens = (1 if spec.values_in_keys else 2) * blocks * spec.kv_heads * block_size
     return [tokens * spec.key_dim * kind.itemsize, *([tokens] if kind == E4M3 else [])]
+
+
+def check_block_size(config: Config) -> None:
+    """ConfigError unless kernels can read blocks of so many tokens."""
+    if config.block_size not in BLOCK_SIZES:
+        sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
+        raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")
 
 
 def plan_tables(config: Config, shape: Architecture, max_length: int) -> WindowPlan | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from actorserve.kernels.pages import BLOCK_SIZES, LARGEST_GROUP, LARGEST_HEAD
+from actorserve.kernels.pages import LARGEST_GROUP, LARGEST_HEAD
 from actorserve.kernels.triton.drafts import Lookup
 
 from ...model.architecture import Architecture
@@ -67,6 +67,7 @@ from .memory import (
     RESERVE,
     await_freed_memory,
     blocks_in,
+    check_block_size,
     check_given_bytes,
     device_memory,
     graph_bytes,
@@ -191,9 +192,7 @@ def check_shape(config: Config, shape: Architecture) -> None:
         check_experts(shape.moe)
     if shape.latent is not None and config.kv_cache_dtype == "fp8":
         raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
-    if config.block_size not in BLOCK_SIZES:
-        sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
-        raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")
+    check_block_size(config)
     layer = attention_of(shape)
     for width in (layer.key_dim, layer.value_dim):
         if width % 16 or width > LARGEST_HEAD:

@@ -13,6 +13,8 @@ from ..torch_import import import_rest
 from .shared import speaks_for_all
 
 if TYPE_CHECKING:
+    import torch
+
     from ..actor import WorkerActor
 
 OLDEST_GPU = 8, 0  # the compute capability with asynchronous copies, bfloat16, and memory for tiles of prompts
@@ -22,15 +24,10 @@ def load(context: Context) -> WorkerActor:
     """The actor of the device that there is, its model loaded; ConfigError if model or memory cannot be had."""
     if context.config.worker_cls is not None and (context.model.pooling or context.model.encoder):
         raise ConfigError(f"{OPTION}: for models that go on with texts; {context.model.architecture} is none")
-    if context.model.pooling is not None:
-        from ..pooling import start as pooling_start
+    if context.model.pooling is not None or context.model.encoder is not None:
         from .beside import device_of
 
-        return pooling_start.start(context, device_of(context))
-    if context.model.encoder is not None:
-        from ..encoder_decoder import start as reading_start
-
-        return reading_start.start(context)
+        return _load_beside(context, device_of(context))
     first = context.system.first_device(context.served.engines[0])
     on_gpu = uses_gpu(context.config, first)
     own = None if on_gpu else make_worker(context.config, context.spec.index)
@@ -51,6 +48,17 @@ def load(context: Context) -> WorkerActor:
     from ..gpu import start as gpu_start
 
     return gpu_start.start(context)
+
+
+def _load_beside(context: Context, device: torch.device) -> WorkerActor:
+    """Of a model that goes on with no texts of its own, or reads by an encoder."""
+    if context.model.pooling is not None:
+        from ..pooling import start as pooling_start
+
+        return pooling_start.start(context, device)
+    from ..encoder_decoder import start as reading_start
+
+    return reading_start.start(context, device)
 
 
 def uses_gpu(config: Config, first: int = 0) -> bool:

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from actorserve.kernels.pages import BLOCK_SIZES
-
 from ....model.config_json import weights_method
 from ....model.info import ModelInfo, read_json
 from ....model.quantization import NONE
@@ -28,7 +26,7 @@ from ...adapter.load import Adapted, WeightTypes, describe_adapted, read_model, 
 from ...adapter.probe import Traits
 from ...adapter.rotations import settle
 from ...models.weights import dtype_on_gpu
-from ..memory import device_memory
+from ..memory import check_block_size, device_memory
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape
 from .trial import seen_shape, verify_on_device
@@ -65,9 +63,7 @@ def load_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Adapte
 
 def describe_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> Described:
     """The same without weights; a small model is tried on the device."""
-    if config.block_size not in BLOCK_SIZES:
-        sizes = f"multiples of {BLOCK_SIZES.step} up to {BLOCK_SIZES[-1]}"
-        raise ConfigError(f"--block-size {config.block_size}: on a GPU it is one of the {sizes}")
+    check_block_size(config)
     found, traits, shell = describe_adapted(config, info, partial(verify_on_device, device=device))
     try:
         shape = seen_shape(shell, traits)

@@ -1,0 +1,227 @@
+"""Encoders with decoders on a pretended GPU: logits are transformers' own, and tokens those of a CPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
+
+from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
+from actorserve.actors.options.config import ConfigError, make_config
+from actorserve.actors.protocol.request import Hearing, Rendition
+from actorserve.actors.protocol.step import NewRow, Step
+from actorserve.actors.renderer.encoder_input import lay_out
+from actorserve.actors.worker.adapter.hooks import Unfit, register
+from actorserve.actors.worker.adapter.twin import shrink
+from actorserve.actors.worker.adapter.verify import randomise
+from actorserve.actors.worker.eager.kv import DeviceKV
+from actorserve.actors.worker.eager.trial import BLOCK, trial_kv
+from actorserve.actors.worker.encoder_decoder import load
+from actorserve.actors.worker.encoder_decoder.listening import Listening
+from actorserve.actors.worker.encoder_decoder.model import EncoderDecoder, Way
+from actorserve.actors.worker.encoder_decoder.passes import EncoderDecoderPasses
+from actorserve.actors.worker.encoder_decoder.runner import EncoderDecoderRunner
+from actorserve.actors.worker.encoder_decoder.verify import describe, verify, verify_there
+from actorserve.actors.worker.memory import make_pools
+from actorserve.actors.worker.start.shared import request_readers
+from actorserve.shm.segment import Segment
+from actorserve.shm.table.table import RequestTable, table_bytes
+from tests.support.gpu.pretended_device import DEVICE, PretendedDevice, on_the_host, pretended
+from tests.support.selection import slow
+
+from ..driver import GREEDY
+from ..encoder_decoder.test_trial import tiny
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
+
+SLOTS, LONGEST, POSITIONS = 2, 96, 20
+SPEC = EncoderSpec(longest=32, decoder_longest=32, start=[1], filler=0)
+SPEECH = SpeechSpec(languages={}, tasks={}, end=2, no_timestamps=100, mels=80, frames=2 * POSITIONS)
+HEARS = msgspec.structs.replace(SPEC, longest=POSITIONS, speech=SPEECH)
+READ = [list(range(5, 26)), list(range(30, 43))]
+
+
+@pytest.fixture
+def device() -> Iterator[PretendedDevice]:
+    with pretended() as found:
+        yield found
+
+
+def whisper() -> Any:
+    register()
+    config = shrink(AutoConfig.for_model("whisper"), 128)
+    config.max_source_positions = POSITIONS
+    torch.manual_seed(0)
+    model = AutoModelForSpeechSeq2Seq.from_config(config).float().eval()
+    randomise(model)
+    return model
+
+
+def made(name: str) -> Any:
+    return whisper() if name == "whisper" else tiny(name)
+
+
+@pytest.mark.parametrize("name", ["bart", "t5", *slow("whisper", "marian", "mbart", "mt5")])
+def test_logits_are_those_of_transformers(name: str, device: PretendedDevice) -> None:
+    """By kernels over blocks that lie scattered, or the model's own attention over what is gathered."""
+    with on_the_host(), torch.no_grad():
+        model = made(name)
+        read = load._reader(model.config, 128)
+        verdict = verify(model, read)
+    assert verdict.way is (Way.SINGLE if name.endswith("t5") else Way.FLAT) and not verdict.improved
+    verify_there(model, read, verdict.way, DEVICE, trial_kv, BLOCK)
+
+
+@pytest.mark.parametrize(("name", "lost"), [("bart", "attention"), *slow(("t5", "contexts"))])
+def test_wrong_logits_are_seen(name: str, lost: str, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A position less than there are is read."""
+    own = getattr(DeviceKV, lost)
+
+    def short(kv: DeviceKV, spans: Any, *given: Any, **named: Any) -> Any:
+        if lost == "attention":
+            return own(kv, [span._replace(position=max(0, span.position - 1)) for span in spans], *given, **named)
+        return tuple(part[:, 1:] for part in own(kv, spans, *given, **named))
+
+    with on_the_host(), torch.no_grad():
+        model = made(name)
+        read = load._reader(model.config, 128)
+    monkeypatch.setattr(DeviceKV, lost, short)
+    with pytest.raises((Unfit, RuntimeError), match=r"off by|size of tensor|must match"):
+        verify_there(model, read, Way.SINGLE if name == "t5" else Way.FLAT, DEVICE, trial_kv, BLOCK)
+
+
+class Worker:
+    """Two sequences in two slots, on a device or the host."""
+
+    def __init__(self, name: str, way: Way, at: torch.device) -> None:
+        self.spec = HEARS if name == "whisper" else SPEC
+        shape = SLOTS, LONGEST, BLOCK, 4096
+        self.segment = Segment.create(table_bytes(*shape), "test")
+        self.table = RequestTable.create(self.segment, 0, *shape)
+        with on_the_host(), torch.no_grad():
+            passes = EncoderDecoderPasses(made(name))
+            kept = describe(passes, way)[0]
+        pools: Any
+        if at.type == "cpu":
+            model = EncoderDecoder(passes, kept, way, torch.float32)
+            pools = make_pools(model.kv, 16, BLOCK, model.dtype)
+        else:
+            passes.model.to(at)  # type: ignore[arg-type]
+            model = EncoderDecoder(passes, kept, way, torch.float32)
+            pools = trial_kv(model, 16)
+            assert model.device == at
+        self.model = model
+        context: Any = SimpleNamespace(
+            table=self.table,
+            system=SimpleNamespace(is_reporter=lambda spec: False),
+            spec=None,
+            log=logging.getLogger("worker"),
+        )
+        parts = pools, self.table.as_numpy().tokens, BLOCK, SLOTS, *request_readers(context, model.vocab_size)
+        self.runner = EncoderDecoderRunner(model, self.spec, *parts, sounds=self.sound if self.spec.speech else None)
+        self.refs = [self.open(slot) for slot in range(SLOTS)]
+
+    @staticmethod
+    def sound(ref: int) -> torch.Tensor:
+        with on_the_host():
+            own = torch.Generator().manual_seed(ref & 1)
+            return torch.randn(1, SPEECH.mels, SPEECH.frames, generator=own)
+
+    def laid_out(self, slot: int) -> Any:
+        read = [0] * POSITIONS if self.spec.speech else READ[slot]
+        return lay_out(self.spec, BLOCK, read, self.spec.start)
+
+    def open(self, slot: int) -> int:
+        ref = self.table.open_slot(slot, b"", 1)
+        log = self.laid_out(slot)
+        self.table.write_prompt(ref, log.tokens, b"", 8, log.rendition)
+        return ref
+
+    def run(self, steps: int) -> list[list[int]]:
+        """Tokens of both: their prompts at once, then step by step."""
+        drawn: list[list[int]] = []
+        lengths = [len(self.laid_out(row).tokens) for row in range(SLOTS)]
+        blocks = np.random.default_rng(0).permutation(16)[:12].reshape(SLOTS, 6).astype(np.int32)
+        new = [NewRow.make(row, self.refs[row], size, size, 0, blocks[row], GREEDY) for row, size in enumerate(lengths)]
+        for number in range(1, steps + 1):
+            first = number == 1
+            step = Step.make(1, number, new if first else [], [0, 1], lengths if first else [1, 1], [])
+            drawn.append(list(map(int, self.runner.run(step))))
+        return drawn
+
+
+@pytest.mark.parametrize(("name", "way"), [("bart", Way.FLAT), ("t5", Way.SINGLE), ("whisper", Way.FLAT)])
+def test_tokens_are_a_cpus(name: str, way: Way, device: PretendedDevice) -> None:
+    """What was read stays on the device; tokens are drawn on the host."""
+    with on_the_host(), torch.no_grad():
+        expected = Worker(name, way, torch.device("cpu")).run(6)
+    assert Worker(name, way, DEVICE).run(6) == expected and len({token for one in expected for token in one}) > 1
+
+
+def test_what_is_asked_of_a_sound(device: PretendedDevice) -> None:
+    """When each token was said, and whether anything was: the decoder goes over the whole text once more."""
+
+    def asked(at: torch.device) -> dict[str, Any]:
+        worker = Worker("whisper", Way.FLAT, at)
+        place = HEARS.room(BLOCK, POSITIONS)
+        ids = [1, 40, 41, 42]
+        table: Any = SimpleNamespace(
+            rendition=lambda ref: msgspec.msgpack.encode(Rendition(encoder=POSITIONS, hearing=Hearing())),
+            prompt_length=lambda ref: place + 1,
+            generated=lambda ref: 3,
+            token_ids=lambda ref, start, end: ids[start - place : end - place],
+        )
+        return Listening(worker.model, HEARS, table, BLOCK, worker.sound).look(0, SPEECH.samples, timed=True)
+
+    with on_the_host(), torch.no_grad():
+        expected = asked(torch.device("cpu"))
+    found = asked(DEVICE)
+    assert found["times"] == expected["times"] and len(found["times"]) == 3
+    assert found["logprob"] == pytest.approx(expected["logprob"], abs=1e-4)
+    assert found["no_speech"] == pytest.approx(expected["no_speech"], rel=1e-3)
+
+
+# --- what is loaded ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "stored", "wanted"),
+    [
+        ({}, torch.float16, torch.float16),
+        ({}, torch.float32, torch.bfloat16),
+        ({}, None, torch.bfloat16),
+        ({"dtype": "float32"}, torch.float16, torch.float32),
+    ],
+)
+def test_the_type(options: dict[str, str], stored: torch.dtype | None, wanted: torch.dtype) -> None:
+    config, found = make_config({"model": "m", **options}), SimpleNamespace(config=SimpleNamespace(dtype=stored))
+    assert load.types_of(config, None, found, DEVICE)[0] is wanted  # type: ignore[arg-type]
+
+
+def test_a_small_model_is_tried_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the way that is right on the host, without what replaces parts of it there."""
+    asked: list[tuple[Any, ...]] = []
+    verdict: Any = SimpleNamespace(way=Way.SINGLE)
+    monkeypatch.setattr(load, "verify", lambda twin, read: verdict)
+    monkeypatch.setattr(load, "verify_there", lambda *given: asked.append(given))
+    twin, read = object(), object()
+    assert load.verify_on(DEVICE, twin, read) is verdict  # type: ignore[arg-type]
+    assert asked == [(twin, read, Way.SINGLE, DEVICE, trial_kv, BLOCK)]
+
+
+def test_heads_for_which_there_is_no_memory() -> None:
+    with torch.no_grad():
+        passes = EncoderDecoderPasses(made("bart"))
+        kept = describe(passes, Way.FLAT)[0]
+    info: Any = SimpleNamespace(architecture="BartForConditionalGeneration", folder="m")
+    assert load.shape_on_gpu(info, kept, passes.model.config).layers == passes.layers
+    layers = [msgspec.structs.replace(layer, key_dim=600) for layer in kept.layers if layer is not None]
+    with pytest.raises(ConfigError, match="heads of 608 numbers, and on a GPU 576 are most"):
+        load.shape_on_gpu(info, msgspec.structs.replace(kept, layers=tuple(layers)), passes.model.config)
