@@ -24,6 +24,7 @@ from ..vision.encoder import BadItem, MediaSource, Owner, VisionEncoder
 from .divided import by_length
 from .load import load_whole
 from .runner import ENDED, PooledRow, PoolingWriter
+from .whole_prompts import in_parts
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
@@ -90,9 +91,12 @@ class DualEncoderRunner:
                 self._writer.write([row], [self.encoder.embeddings(items[0], owner).rows])
             except BadItem:
                 failed.append(~number)
-        self._writer.write(texts, [vector[None] for vector in self._texts.vectors([row.ids for row in texts])])
+        in_parts(self._pool, texts)
         self.failed_rows = failed
         return np.full(len(rows), ENDED, np.int32)
+
+    def _pool(self, texts: Sequence[PooledRow]) -> None:
+        self._writer.write(texts, [vector[None] for vector in self._texts.vectors([row.ids for row in texts])])
 
 
 def load_dual_encoder(
@@ -103,4 +107,4 @@ def load_dual_encoder(
     kind = str(model.config.model_type)
     about = VisionSpec(kind=kind, placeholders=(NO_TOKEN,), hidden=spec.width)
     most = int(config.encoder_cache_gb * GB)
-    return TextEncoder(model, info, spec), VisionEncoder(model, about, dtype, source, most)
+    return TextEncoder(model, info, spec), VisionEncoder(model, about, dtype, source, most, device)
