@@ -31,7 +31,7 @@ from .parked import ParkedWorker, load_weights, sleep_word
 from .plugins.worker import Worker, own_methods
 from .profile import TorchProfiler
 from .start.model import load
-from .token_log import read_own_tokens
+from .start.token_log import read_own_tokens
 from .torch_import import import_torch
 
 if TYPE_CHECKING:

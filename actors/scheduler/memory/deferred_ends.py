@@ -22,7 +22,7 @@ That is no promise. A late member may still find the next use
     - where an epoch ends while steps run: one has failed, the engine sleeps, or is wanted again while it gives all away
     - on a GPU, whose worker says that it is there while another member reads for a step that was launched before
 What comes of it ends as every mismatch between members does, in workers that are started anew and rows that are
-computed again. With --also it may be another model's, whose ids are read by worker/token_log.py.
+computed again. With --also it may be another model's, whose ids are read by worker/start/token_log.py.
 """
 
 from __future__ import annotations

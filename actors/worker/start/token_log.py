@@ -14,7 +14,7 @@ from actorserve.shm.segment import Segment
 from actorserve.shm.table.arrays import TableArrays
 from actorserve.shm.table.table import RequestTable
 
-from ..runtime.process import Context
+from ...runtime.process import Context
 
 
 class OwnTokens(np.ndarray):

@@ -17,11 +17,11 @@ from actorserve.actors.protocol.step import NewRow, Step
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Context
 from actorserve.actors.supervisor.shared_memory import Memory
-from actorserve.actors.worker.token_log import OwnTokens, read_own_tokens
+from actorserve.actors.worker.start.token_log import OwnTokens, read_own_tokens
 from actorserve.shm.table.table import make_ref
 from tests.support.models.checkpoints import VOCABULARY
 
-from .driver import GREEDY, LENGTH, config_for, make_runner
+from ..driver import GREEDY, LENGTH, config_for, make_runner
 
 WORDS = 2048  # of the demo model
 
