@@ -134,3 +134,28 @@ def test_a_start_that_finds_no_kernels() -> None:
     (count,) = (int(what.split()[1]) for what in found if "kernels compiled by 1 threads" in what)
     each = [value for what, value in found.items() if "of the longest" in what]
     assert len(each) <= count <= 22 and 0 < max(each) <= found["CPU time of all kernels together"]
+
+
+def test_a_long_row_is_timed_in_both_ways() -> None:
+    """With long rows divided, and as if there were no graphs for that; beside steps in which it is short."""
+    program = (
+        "from types import SimpleNamespace\n"
+        "from tools.gpu import ragged as own\n"
+        "uneven, seen = SimpleNamespace(sizes=[8]), []\n"
+        "class Bench:\n"
+        "    def __init__(self, *given, **named):\n"
+        "        decoding = SimpleNamespace(sizes=[4, 8])\n"
+        "        self.runner = SimpleNamespace(uneven=uneven, decoding=decoding, run=lambda step: None)\n"
+        "    def place(self, rows, computed, known, first=0):\n"
+        "        seen.append(known)\n"
+        "        return []\n"
+        "    def step(self, placed, counts):\n"
+        "        assert counts == [1] * 6\n"
+        "    def seconds(self, *given):\n"
+        "        return 1 if seen[-1] == 100 else 3 if uneven.sizes else 9\n"
+        "own.compile_kernels = own.capture_graphs = lambda *given: None\n"
+        "own.Bench = Bench\n"
+        "own.ragged('a model', 6, 100, 1, 1)"
+    )
+    costs = [finding["value"] for finding in said_by(program)]
+    assert costs == [4e6, 1e6, 0.25], "of each of two layers, divided and not, and the share"

@@ -270,6 +270,13 @@ class Bench:
         self.number += 1
         return Step.make(1, self.number, new, range(len(counts)), counts)
 
+    def seconds(self, rows: int, warm: int, steps: int) -> float:
+        """What one of so many steps of decoding takes, behind `warm` others."""
+        self.decode(rows, warm)
+        begun = time.perf_counter()
+        self.decode(rows, steps)
+        return (time.perf_counter() - begun) / steps
+
     def decode(self, rows: int, steps: int, tokens: int = 1) -> list[PendingStep]:
         """Steps of so many tokens a row, drafts among them; one started while the one before it runs."""
         done: list[PendingStep] = []

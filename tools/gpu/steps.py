@@ -4,6 +4,7 @@ decode      a token a row: the floor is the bytes of weights and KV over the mea
 asking      the same, where one row or all ask for more than the best token: what that costs
 mixed       rows that decode, and the chunk of a prompt: the floor is bytes or products, whichever takes longer
 prefill     a prompt alone: the floor is its products over the measured one
+ragged      rows that decode, of which one has a long context (ragged.py)
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 
 from . import ceilings
 from .profile import profiled
+from .ragged import ragged
 from .report import TINY, at_least, at_most, say, surviving
 from .shapes import ASKING, Bench, capture_graphs, compile_kernels, flops_a_token, kv_bytes, weight_bytes
 
@@ -44,13 +46,14 @@ class Plan:
     asking: tuple[int, ...] = ()
     mixed: tuple[tuple[int, int], ...] = ()  # (rows that decode, tokens of the chunk)
     chunks: tuple[int, ...] = ()  # of prompts alone
+    ragged: int = 0  # rows, one of which is long
 
 
 MIXED = ((32, 16), (32, 128), (32, 512), (128, 128), (32, 1024))
 PLANS = {
     "Llama-3.1-8B": Plan((1, 8, 32, 128, 256), {1: 0.8, 8: 0.8, 32: 0.8}, (32, 256), (), MIXED, (4096, 8192)),
-    "Qwen3-0.6B": Plan((1, 8, 32, 128, 256), {32: 0.55}, (), (32,), MIXED, (8192,)),
-    "tiny": Plan((1, 4), {}, (), (2,), ((1, 16),), (16,)),
+    "Qwen3-0.6B": Plan((1, 8, 32, 128, 256), {32: 0.55}, (), (32,), MIXED, (8192,), 64),
+    "tiny": Plan((1, 4), {}, (), (2,), ((1, 16),), (16,), 2),
 }
 OVERHEAD_US = 40.0  # a layer, beyond the bytes' own time, at batch sizes of 1 and 8
 BUSY = {"decode": 0.97, "mixed": 0.9}
@@ -71,8 +74,7 @@ def decode(bench: Bench, label: str, rows: int, limits: dict[str, float], goal: 
     """`full`: its kernels are looked at one by one, too."""
     runner, shape = bench.runner, bench.shape
     runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT), [1] * rows))
-    bench.decode(rows, WARM)
-    step = clocked(lambda: bench.decode(rows, STEPS), 1) / STEPS
+    step = bench.seconds(rows, WARM, STEPS)
     host = launching(bench, rows)
     size = size_for(runner.decoding.sizes, rows) or rows
     alone = ceilings.seconds(lambda: replay(runner, size))
@@ -117,8 +119,7 @@ def asking(bench: Bench, name: str, rows: int) -> None:
 
     def took(ask: dict[int, object]) -> float:
         bench.runner.run(bench.step(bench.place(rows, CONTEXT - 1, CONTEXT, ask), [1] * rows))  # type: ignore[arg-type]
-        bench.decode(rows, WARM)
-        return clocked(lambda: bench.decode(rows, STEPS), 1) / STEPS
+        return bench.seconds(rows, WARM, STEPS)
 
     plain = took({})
     for kind, sampling in ASKING.items():
@@ -257,10 +258,15 @@ def prompts(name: str, plan: Plan, limits: dict[str, float]) -> None:
             prefill(bench, name, chunk, limits)
 
 
+def one_long(name: str, plan: Plan, limits: dict[str, float]) -> None:
+    if plan.ragged:
+        ragged(name, plan.ragged, CONTEXT, WARM, STEPS)
+
+
 def main(name: str) -> None:
     limits, plan = ceilings.known(), PLANS[name]
     with torch.inference_mode():
-        for part in (usual, fused, quantised, prompts):
+        for part in (usual, fused, quantised, prompts, one_long):
             with surviving(f"{name}, {part.__name__}"):
                 part(name, plan, limits)
             gc.collect()
