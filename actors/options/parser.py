@@ -147,7 +147,12 @@ class Parser(argparse.ArgumentParser):
         values = meaning.split(value)
         if isinstance(values, dict):
             return [f"{meaning.words()[0]}={msgspec.json.encode(values).decode()}"]
-        return [*meaning.words(), *values] if isinstance(values, list) else [f"{meaning.words()[0]}={values}"]
+        if isinstance(values, list):
+            return [*meaning.words(), *values]
+        option, found = meaning.words()[0], [values]
+        while self._option_string_actions[option].nargs == "+" and left and left[0].isdecimal():  # of a list of numbers
+            found.append(left.pop(0))
+        return [f"{option}={one}" for one in found]
 
     def _compilation(self, name: str, value: str | None, meaning: Meaning, troubles: list[str]) -> list[str]:
         """Our words for what vLLM's --compilation-config says of CUDA graphs."""

@@ -31,6 +31,7 @@ from actorserve.actors.options.sources import read_environment
 from .command_lines import read
 
 NO_CACHE = {"enable_prefix_caching": False}
+SIZES = {"cudagraph_capture_sizes": [4, 8]}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,8 @@ NO_CACHE = {"enable_prefix_caching": False}
         ("--max_model_len 4k --kv_cache_memory_bytes=1GiB", {"max_model_len": 4000, "kv_cache_memory_bytes": 1 << 30}),
         ("--no_enable_prefix_caching", {"enable_prefix_caching": False}),
         ("-tp 2", {"tensor_parallel_size": 2}),
+        ("--cuda-graph-bs-decode 4 8 X --disable-decode-cuda-graph", {"model": "X", "enforce_eager": True} | SIZES),
+        ("--dsa-decode-backend x --cuda-graph-bs-prefill 4 8 --weight-loader-prefetch-checkpoints", {}),
         ("--log-verbose --no-log-jsonl", {"log_level": "debug"}),
         ("--poll-draft 1 --cpu-mask-draft ff --no-cors-credentials", {}),
         ("-pp 2", {"pipeline_parallel_size": 2}),

@@ -23,6 +23,8 @@ def test_what_there_is_not_is_refused_with_the_reason(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        ("--attn-dp-size 2", "a model is divided by --tensor-parallel-size"),
+        ("--enable-http2", "--http2-port is a port for HTTP/2"),
         ("--data-parallel-rpc-port 29550", "a model is divided by --tensor-parallel-size"),
         ("--slot-save-path /x", "folder:PATH:SIZE keeps KV blocks elsewhere"),
         ("--offline", "HF_HUB_OFFLINE=1 keeps from the hub"),
