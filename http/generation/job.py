@@ -81,6 +81,7 @@ class Job:
         self.headers: dict[str, str] = {}  # what is left of its limits
         self.model = 0  # which of the server's models is asked
         self.seed = 0  # what the answer's id is made of, once that is known
+        self.lost: ApiError | None = None  # why nothing may be begun by it (PreparedRequest)
         self.choices = [Choice(index) for index in range(len(prompts) * len(params))]
         loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = loop.create_future()  # something came of it; or it failed before
@@ -256,7 +257,9 @@ class Engine(Records, Protocol):
         """The same, for requests to another of the server's models."""
 
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
-        """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room."""
+        """Begin to generate, or go on with what was begun in these slots. ApiError 503 when there is no room, and the
+        job's own where nothing may be begun by it.
+        """
 
     def turn(self, account: Account) -> AbstractAsyncContextManager[None]:
         """While requests of this key are let in, nobody else does so. ApiError 503 where that cannot be had."""

@@ -18,6 +18,7 @@ from actorserve.actors.protocol.topics.administration import PrefixCacheReset, R
 from actorserve.actors.protocol.topics.calls import Detokenize, Detokenized, Synced, Tokenize, Tokenized
 from actorserve.actors.protocol.topics.prompts import TextPrompt
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.idempotency_keys import Key
 from actorserve.http.generation.job import Job
 from actorserve.shm.journals.keyed_log import KEY_BYTES
 from actorserve.shm.table.table import slot_of
@@ -34,6 +35,17 @@ async def test_the_first_call_of_all_may_fail(others: Others) -> None:
     others.tell("renderer-0", Failed([], 400, "out of vocabulary", "tokens", message.call))
     with pytest.raises(ApiError, match="out of vocabulary"):
         await asked
+
+
+async def test_what_has_lost_its_history_begins_nothing(others: Others) -> None:
+    first, free = others.begun(Key(b"1" * KEY_BYTES, b"digest", 0)), others.engine.slots.free
+    lost = job()
+    lost.lost = ApiError(400, "gone", "previous_response_id")
+    with pytest.raises(ApiError, match="gone"):
+        others.engine.submit(lost)
+    assert others.engine.slots.free == free
+    others.engine.submit(lost, first.refs)
+    assert lost.refs == first.refs
 
 
 async def test_a_request_from_render_to_its_end(others: Others) -> None:

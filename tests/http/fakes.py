@@ -121,6 +121,8 @@ class FakeEngine:
     def submit(self, job: Job, refs: list[int] | None = None) -> None:
         if self.refusal is not None:
             raise self.refusal
+        if refs is None and job.lost is not None:
+            raise job.lost
         self.running.append(job)
         self.jobs.put_nowait(job)
 
@@ -167,7 +169,8 @@ class FakeEngine:
         self.open_sessions[key] = until
 
     def release(self, job: Job) -> None:
-        self.running.remove(job)
+        if job in self.running:  # it may not have begun
+            self.running.remove(job)
         self.released.put_nowait(job)
 
     def times(self, job: Job) -> JobTimes:

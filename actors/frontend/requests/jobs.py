@@ -78,6 +78,8 @@ class Jobs:
         """Open a slot for each choice, all or none, and post its prompts to the renderer that has least to do."""
         if self.gives_up:
             raise about_to_end()
+        if job.lost is not None:
+            raise job.lost
         if (refusal := self._sleep.refusal()) is not None:
             raise refusal
         self._make_room(len(job.choices), job.counted)

@@ -22,11 +22,11 @@ from ...middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_
 from ...openai.responses.answers import answer_to
 from ...openai.responses.compaction import may_compact
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
-from ...openai.responses.references import resolved
+from ...openai.responses.references import names_items
 from ...openai.responses.requests import can_move, input_items, renamed
-from ...openai.responses.schemas import InputItemsQuery, Object, ResponsesRequest
+from ...openai.responses.schemas import InputItemsQuery, ResponsesRequest
 from ...openai.responses.store import ResponseStore, RunningAnswer, RunningResponse, owner_of, response_id, seed_of
-from ...openai.responses.stored import StoredResponse, not_found, page_of, without_own
+from ...openai.responses.stored import History, StoredResponse, not_found, page_of
 from ...openai.schemas import ChatRequest
 from ...output import answer as answers
 from ...output.formats import AnswerFormat, ResponsesFormat
@@ -75,18 +75,15 @@ class ResponsesApi:
         keeps = keeper == self.engine.index or (keeper < self.engine.frontends and not self.engine.alone)
         if keeps:
             await self.generator.give_to(request, keeper)
-        begun_before = await self._give_to_conversation(request, raw, body, in_turns)
-        if body.previous_response_id is not None:
-            begun_before = await self._has_begun(request, raw, in_turns, None if begun_by is None else keeper)
-        body = self._resolved(body, request[CLIENT], begun_before)
+        begun_before = await self._has_begun(request, raw, body, in_turns, None if begun_by is None else keeper)
         await self.generator.want_adapter(request, body.model)
         if body.background and (begun := self._begun_before(request)) is not None:
             return await self._in_background(request, body, begun)
-        earlier = self.requests.earlier(body, request[CLIENT], begun=begun_before)
+        body, before = self.requests.found(body, request[CLIENT], begun_before)
         if in_turns:
-            return await self._in_turns(request, raw, body, servers, earlier)
+            return await self._in_turns(request, raw, body, servers, before)
         who, seeds = (name_request(request, body.request_id), request[CLIENT]), request if moves else None
-        chat, asked = self.requests.ask(body, *who, seeds, earlier)
+        chat, asked = self.requests.ask(body, *who, seeds, before)
         model = check_model(chat.model, *self.settings.names, True)  # who comes new is checked where it begins
         if body.background:
             check_model(chat.model, *self.settings.names)
@@ -107,42 +104,31 @@ class ResponsesApi:
         except ApiError as error:
             raise renamed(error) from None
 
-    async def _give_to_conversation(
-        self, request: web.Request, raw: bytes, body: ResponsesRequest, in_turns: bool
+    async def _has_begun(
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, in_turns: bool, owner: int | None
     ) -> bool:
-        """Its frontend adds to it what this response says, and nobody else. Is the response there from before? It is
-        told then, whatever the conversation is by now.
+        """Is its answer, or a part of it, there, whatever it was to go on from is by now? The frontend that has its
+        conversation adds to that what this response says, and nobody else. `owner`: see Answering.key.
         """
-        if (name := body.conversation_id) is None:
+        conversations, name = self.keeping.conversations, body.conversation_id
+        if name is not None:
+            await self.generator.give_to(request, conversations.owner(name, "conversation"))
+            owner = self.engine.index
+        elif body.previous_response_id is None and not names_items(body):
             return False
-        conversations = self.keeping.conversations
-        await self.generator.give_to(request, conversations.owner(name, "conversation"))
-        begun = await self._has_begun(request, raw, in_turns, self.engine.index)
-        if not begun:
+        key = await self.generator.key(request, raw, owner)
+        is_kept = self.tools.is_kept(key) if in_turns else self.generator.is_kept(key)
+        begun = is_kept or self.generator.goes_on(request)
+        if name is not None and not begun:
             conversations.check_room(name, body, request[CLIENT])
         return begun
 
-    async def _has_begun(self, request: web.Request, raw: bytes, in_turns: bool, owner: int | None) -> bool:
-        """Is it answered from what is there, whatever it was to go on from is by now? `owner`: see Answering.key."""
-        key = await self.generator.key(request, raw, owner)
-        is_kept = self.tools.is_kept(key) if in_turns else self.generator.is_kept(key)
-        return is_kept or self.generator.goes_on(request)
-
-    def _resolved(self, body: ResponsesRequest, client: str, begun: bool = False) -> ResponsesRequest:
-        """With the items that it names. `begun`: see ConversationStore.said."""
-
-        def said() -> list[Object]:
-            name = body.conversation_id
-            return [] if name is None else self.keeping.conversations.said(name, client, begun)
-
-        return resolved(body, self.keeping, client, said)
-
     async def _in_turns(
-        self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], earlier: list[Object]
+        self, request: web.Request, raw: bytes, body: ResponsesRequest, servers: list[McpServer], before: History
     ) -> web.StreamResponse:
         """One whose model may call tools of these servers, or may have to sum up its input."""
         who = name_request(request, body.request_id), request[CLIENT]
-        asked = self.requests.with_tools(raw, body, servers, who, earlier=earlier)
+        asked = self.requests.with_tools(raw, body, servers, who, before)
         if not body.background:
             return await self.tools.create(request, asked)
         self.keeping.check_room()
@@ -156,9 +142,9 @@ class ResponsesApi:
 
     async def count(self, request: web.Request, raw: bytes) -> web.StreamResponse:
         """POST /v1/responses/input_tokens: how many tokens its prompt has."""
-        body = self._resolved(read(ResponsesRequest, raw), request[CLIENT])
+        body, before = self.requests.found(read(ResponsesRequest, raw), request[CLIENT])
         await self.generator.want_adapter(request, body.model)
-        chat, asked = self.requests.ask(body, request[REQUEST_ID], request[CLIENT])
+        chat, asked = self.requests.ask(body, request[REQUEST_ID], request[CLIENT], before=before)
         check_model_of(request.get(ACCOUNT), check_model(chat.model, *self.settings.names))
         try:
             tokens, _ = await self.engine.tokenize(asked.prompts[0], False)
@@ -168,10 +154,10 @@ class ResponsesApi:
 
     def chat_to_render(self, request: web.Request, raw: bytes) -> ChatRequest:
         """The chat request whose prompt a response's is."""
-        body = self._resolved(read(ResponsesRequest, raw), request[CLIENT])
+        body, before = self.requests.found(read(ResponsesRequest, raw), request[CLIENT])
         if servers := mcp_servers(body, self.settings):
             raise bad_request(f"{servers[0].path}: tools of MCP servers cannot be rendered.", servers[0].path)
-        return self.requests.ask(body, name_request(request, body.request_id), request[CLIENT])[0]
+        return self.requests.ask(body, name_request(request, body.request_id), request[CLIENT], before=before)[0]
 
     # --- in the background -----------------------------------------------------------------------------------------
 
@@ -225,14 +211,13 @@ class ResponsesApi:
 
     def _background_again(self, left: Background, client: str) -> RunningResponse:
         """What a predecessor had begun, from its request."""
-        body = self._resolved(read(ResponsesRequest, left.raw), client, True)
+        body, before = self.requests.found(read(ResponsesRequest, left.raw), client, True)
         servers = mcp_servers(body, self.settings)
         key = response_id(self.engine.index, left.seed, left.created)
-        earlier = without_own(self.requests.earlier(body, client, begun=True), key)
         if servers or may_compact(body):
             who = left.request_id, client
-            return self.tools.again(self.requests.with_tools(left.raw, body, servers, who, earlier=earlier), left)
-        chat, asked = self.requests.ask(body, left.id, client, earlier=earlier)
+            return self.tools.again(self.requests.with_tools(left.raw, body, servers, who, before), left)
+        chat, asked = self.requests.ask(body, left.id, client, before=before.without(key))
         model = check_model(chat.model, *self.settings.names, True)
         answer = answer_to(body, key, model, left.created, self.settings.sampling_defaults)
         return self.keeping.begin_again(left, self.engine, asked, answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -11,11 +12,11 @@ from ...errors import ApiError, bad_request
 from ...generation.adapter import chat_request
 from ...generation.prepare import PreparedRequest, ask_chat
 from ...openai.responses.mcp.tools import McpServer
-from ...openai.responses.references import Finder
-from ...openai.responses.requests import check_tools, input_items, named, renamed, to_chat
+from ...openai.responses.references import Finder, names_items, resolved
+from ...openai.responses.requests import check_tools, input_items, named, renamed, stand_in, to_chat
 from ...openai.responses.schemas import Object, ResponsesRequest
 from ...openai.responses.store import ResponseStore
-from ...openai.responses.stored import StoredResponse, history
+from ...openai.responses.stored import History, StoredResponse, history
 from ...openai.schemas import ChatRequest
 from ...settings import Settings
 from ..answering import seeded
@@ -34,41 +35,43 @@ class ResponseRequests:
         request_id: str,
         client: str,
         seeds: web.Request | None = None,
-        earlier: list[Object] | None = None,
+        before: History | None = None,
     ) -> tuple[ChatRequest, PreparedRequest]:
-        """`seeds`: the request whose stream another server may go on with; `earlier`: what stands before its input,
+        """`seeds`: the request whose stream another server may go on with; `before`: what stands before its input,
         where it is known.
         """
-        earlier = self.earlier(body, client) if earlier is None else earlier
+        before = History(self.earlier(body, client)) if before is None else before
         try:
-            chat = chat_request(to_chat(body, earlier))
+            chat = chat_request(to_chat(body, before.items) if before.lost is None else to_chat(stand_in(body)))
             chat = chat if seeds is None else seeded(seeds, chat)
             asked = ask_chat(chat, self._settings, request_id, client)
         except ApiError as error:
             raise renamed(error) from None
         asked.rendering["constrained_by"] = named(asked.rendering["constrained_by"])
-        return chat, asked
+        return chat, replace(asked, lost=before.lost)
 
-    def earlier(
-        self, body: ResponsesRequest, client: str, kept: Finder | None = None, begun: bool = False
-    ) -> list[Object]:
-        """What stands before its input; `kept`: where else than in the store it is looked for; `begun`: its answer is
-        there, though its conversation, or the response before it, may be gone.
+    def found(self, body: ResponsesRequest, client: str, begun: bool = False) -> tuple[ResponsesRequest, History]:
+        """It with the items that it names, and what stands before its input. `begun`: its answer, or a part of it, is
+        there, though what it goes on from may be gone.
         """
+        try:
+            earlier = self.earlier(body, client)
+            there = earlier if body.conversation is not None else ()
+            return resolved(body, self._keeping, client, there), History(earlier)
+        except ApiError as error:
+            if not begun:
+                raise
+            return body, History([], error)
+
+    def earlier(self, body: ResponsesRequest, client: str, kept: Finder | None = None) -> list[Object]:
+        """What stands before its input; `kept`: where else than in the store it is looked for."""
         previous, found = body.previous_response_id, self._keeping if kept is None else kept
         if (name := body.conversation_id) is not None:
             if previous is not None:
                 text = "previous_response_id and conversation both say what stands before input: give either."
                 raise bad_request(text, "previous_response_id")
-            return self._keeping.conversations.said(name, client, begun)
-        if previous is None:
-            return []
-        try:
-            return history(lambda name: found.find(name, client), previous)
-        except ApiError:
-            if not begun:
-                raise
-            return []
+            return self._keeping.conversations.said(name, client)
+        return history(lambda name: found.find(name, client), previous) if previous is not None else []
 
     def with_tools(
         self,
@@ -76,21 +79,21 @@ class ResponseRequests:
         body: ResponsesRequest,
         servers: list[McpServer],
         who: tuple[str, str],
-        *,
-        earlier: list[Object] | None = None,
+        before: History,
         keep: Callable[[str, Object], object] | None = None,
     ) -> RequestFacts:
         """One whose model may call tools of these servers. `who`: the request's id, and its client."""
         check_tools(body)
-        earlier = self.earlier(body, who[1]) if earlier is None else earlier
         return RequestFacts(
-            *(body, raw, servers, earlier),
-            lambda turn, before: self.ask(turn, *who, earlier=before)[1],
+            *(body, raw, servers, before),
+            lambda turn, before: self.ask(turn, *who, before=before)[1],
             keep or (lambda key, ended: self.keep(body, key, ended, who[1])),
         )
 
     def keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> bool:
         """Is it found again, if its client wants that?"""
+        if names_items(body):  # which are gone: what was kept of it when they were there stays
+            return False
         stored = StoredResponse(ended, input_items(body, key), client)
         self._keeping.conversations.add_response(stored)
         return body.store is not False and self._keeping.put(stored)

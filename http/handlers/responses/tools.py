@@ -38,9 +38,9 @@ from ...openai.responses.mcp.run import ToolRun
 from ...openai.responses.mcp.run_format import ToolRunFormat
 from ...openai.responses.mcp.tools import McpServer
 from ...openai.responses.requests import renamed
-from ...openai.responses.schemas import Object, ResponsesRequest
+from ...openai.responses.schemas import ResponsesRequest
 from ...openai.responses.store import response_id
-from ...openai.responses.stored import without_own
+from ...openai.responses.stored import History
 from ...transport.json_response import json_response
 from ...transport.resume import Predecessor, record_of
 from ..answering import NO_SLOT, pin, stream_answer
@@ -77,8 +77,8 @@ class RequestFacts:
     body: ResponsesRequest
     raw: bytes
     servers: list[McpServer]
-    earlier: list[Object]
-    ask: Callable[[ResponsesRequest, list[Object]], PreparedRequest]  # with what stands before its input
+    before: History
+    ask: Callable[[ResponsesRequest, History], PreparedRequest]  # with what stands before its input
     keep: Callable[[str, dict[str, Any]], object]
 
 
@@ -132,10 +132,10 @@ class ToolResponses:
         key = response_id(self._engine.index, start.seed, start.created)
         model = check_model(asked.body.model, *self._settings.names, start.is_known)
         answer = answer_to(asked.body, key, model, start.created, self._settings.sampling_defaults)
-        earlier = without_own(asked.earlier, key)
+        before = asked.before.without(key)
         return ToolRun(
-            *(self._engine, self._settings.tools, asked.body, asked.servers, answer, earlier),
-            lambda turn: asked.ask(turn, earlier),
+            *(self._engine, self._settings.tools, asked.body, asked.servers, answer, before),
+            lambda turn: asked.ask(turn, before),
             submit,
             self._settings.max_tool_calls,
             partial(asked.keep, key),
@@ -143,8 +143,17 @@ class ToolResponses:
         )
 
     def is_kept(self, key: Key | None) -> bool:
-        """Has a request with this Idempotency-Key begun one?"""
-        return key is not None and bool(self._engine.get(key.name))
+        """Was it asked before, by this Idempotency-Key?"""
+        found = self._found(key)
+        return found is not None and key is not None and found.digest == key.digest
+
+    def _found(self, key: Key | None) -> StartRecord | None:
+        """What a request with this key has begun."""
+        packed = self._engine.get(key.name) if key is not None else None
+        try:
+            return msgspec.msgpack.decode(packed, type=StartRecord) if packed else None
+        except msgspec.ValidationError:  # an answer of one turn
+            return None
 
     async def _start(self, request: web.Request, asked: RequestFacts) -> Start:
         name_request(request, asked.body.request_id)
@@ -158,10 +167,11 @@ class ToolResponses:
         if before is not None:
             request[REPLAYED] = before.replayed
             return Start(digest, before.seed, before.created, key, before, True)
-        packed = self._engine.get(key.name) if key is not None else None
-        if key is None or not packed:
+        if key is not None and (kept := self._engine.kept(key)) is not None:
+            check_same(key, kept)
+        found = self._found(key)
+        if key is None or found is None:
             return Start(digest, secrets.randbits(64), int(time.time()), key)
-        found = msgspec.msgpack.decode(packed, type=StartRecord)
         check_same(key, Kept(found.digest, [], found.seed, found.created))
         request[REPLAYED] = True
         return Start(digest, found.seed, found.created, key, None, True)

@@ -33,6 +33,7 @@ from ...openai.responses.socket import (
     unkept,
 )
 from ...openai.responses.store import response_id
+from ...openai.responses.stored import History
 from ...output.formats import AnswerFormat, ResponsesFormat
 from ...pooling.prepare import check_generates
 from ..answering import NO_SLOT, new_job, pin
@@ -114,7 +115,7 @@ class _Making:
         """One whose model calls nothing here."""
         api, active = self.api, self.active
         asked_body = streamed(self.body, self.message.prepares)
-        chat, asked = api.requests.ask(asked_body, *self.who(), earlier=self.earlier)
+        chat, asked = api.requests.ask(asked_body, *self.who(), before=History(self.earlier))
         model = check_model(chat.model, *api.settings.names, state is not None)
         check_model_of(self.request.get(ACCOUNT), model)
         answer = answer_to(self.body, self.key, model, active.created, api.settings.sampling_defaults)
@@ -137,7 +138,7 @@ class _Making:
         """One whose model may call tools of these servers, or may have to sum up its input."""
         body = streamed(self.body, self.message.prepares)
         facts = self.api.requests.with_tools(
-            self.active.raw, body, servers, self.who(), earlier=self.earlier, keep=self._keep
+            self.active.raw, body, servers, self.who(), History(self.earlier), keep=self._keep
         )
         start = Start(digest_of(self.active.raw), self.active.seed, self.active.created, is_known=state is not None)
         try:

@@ -102,14 +102,9 @@ class ConversationStore:
             raise _not_found(name, field)
         return found
 
-    def said(self, name: str, client: str, begun: bool) -> list[Object]:
-        """What a response goes on from. `begun`: with one that is there, nothing where it is gone."""
-        try:
-            return self.get(name, client, "conversation").said()
-        except ApiError:
-            if not begun:
-                raise
-            return []
+    def said(self, name: str, client: str) -> list[Object]:
+        """What a response goes on from."""
+        return self.get(name, client, "conversation").said()
 
     def put(self, stored: StoredConversation, field: str = "items") -> None:
         """413 if it is longer than before, and than requests may make it."""

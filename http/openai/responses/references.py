@@ -25,14 +25,14 @@ class Finder(Protocol):
 
 
 def resolved(
-    request: ResponsesRequest, kept: Finder, client: str, conversation: Callable[[], Iterable[Object]] = tuple
+    request: ResponsesRequest, kept: Finder, client: str, conversation: Iterable[Object] = ()
 ) -> ResponsesRequest:
     """The request with the items themselves. ApiError where one is not kept, or is named twice. `conversation`: the
     items that the request goes on from.
 
     An item is taken once, so that a body of names is never made longer than all that is kept.
     """
-    if not any(map(_is_reference, _items(request))):
+    if not names_items(request):
         return request
 
     @cache
@@ -41,7 +41,7 @@ def resolved(
         stored = kept.find(response, client)
         return {} if stored is None else {item["id"]: item for item in (*stored.input, *stored.response["output"])}
 
-    there = {item["id"]: item for item in conversation()}
+    there = {item["id"]: item for item in conversation}
     taken: set[str] = set()
     items: list[Object] = []
     for index, item in enumerate(_items(request)):
@@ -52,6 +52,11 @@ def resolved(
             taken.add(item["id"])
         items.append(item)
     return msgspec.structs.replace(request, input=items)
+
+
+def names_items(request: ResponsesRequest) -> bool:
+    """Are there items that are kept elsewhere?"""
+    return any(map(_is_reference, _items(request)))
 
 
 def _items(request: ResponsesRequest) -> list[Object]:

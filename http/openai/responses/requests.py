@@ -12,7 +12,7 @@ from ...generation.adapter import with_names
 from ...generation.fields.ranges import check_ranges
 from ...generation.prompts import check_tool_name
 from ..thinking import THINKING_SWITCHES
-from .compaction import check_rules, compacts, may_compact, summarising
+from .compaction import TRIGGER, check_rules, compacts, may_compact, summarising
 from .items import ResponseOptions
 from .messages import messages_of
 from .schemas import (
@@ -75,6 +75,12 @@ def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object
     elif request.tool_choice not in (None, "auto", "none"):
         raise bad_request("tool_choice asks for a tool, and there are no tools.", "tool_choice")
     return chat
+
+
+def stand_in(request: ResponsesRequest) -> ResponsesRequest:
+    """For one whose conversation is gone: its answer is read by all but its messages, and no model is asked."""
+    said: list[Object] = [{"role": "user", "content": "-"}]
+    return msgspec.structs.replace(request, input=[*said, {"type": TRIGGER}] if compacts(request) else said)
 
 
 def renamed(error: ApiError) -> ApiError:

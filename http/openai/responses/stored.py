@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -65,6 +66,18 @@ class StoredResponse(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, response=self.response | {"status": "cancelled"})
 
 
+@dataclass(frozen=True)
+class History:
+    """What stands before a response's input. `lost`: why some of it is not there, though the response was begun."""
+
+    items: list[Object]
+    lost: ApiError | None = None
+
+    def without(self, key: str) -> History:
+        """Before the input of the response of this key, which may have ended before, and added to it."""
+        return replace(self, items=[item for item in self.items if key not in item.get("id", "")])
+
+
 def history(find: Callable[[str], StoredResponse | None], response_id: str) -> list[Object]:
     """All items up to the end of this response, oldest first: what a request that goes on from it begins with."""
     chain: list[StoredResponse] = []
@@ -95,11 +108,6 @@ def items_as_kept(given: Iterable[Object], key: str) -> list[Object]:
         own = item.get("id")  # nobody has looked at it
         items.append(item | {"type": kind, "id": own if own and isinstance(own, str) else f"in_{key}{index:04x}"})
     return items
-
-
-def without_own(items: Iterable[Object], key: str) -> list[Object]:
-    """What stands before the input of the response of this key, which may have ended before, and added to it."""
-    return [item for item in items if key not in item.get("id", "")]
 
 
 def page_of(items: list[Object], wanted: InputItemsQuery) -> Object:

@@ -32,6 +32,7 @@ from ..compaction import COMPACTION, check_summary, triggered
 from ..events import ResponseEvents
 from ..items import McpItem
 from ..schemas import McpApprovalRequestItem, McpApprovalResponseItem, Object, ResponsesRequest
+from ..stored import History
 from .calls import ToolCalls
 from .readers import RunReaders
 from .records import LOST, ListsRecord, RunRecords, TurnRecord, packed
@@ -51,14 +52,14 @@ class ToolRun:
         body: ResponsesRequest,
         servers: list[McpServer],
         answer: ResponseAnswer,
-        earlier: list[Object],
+        before: History,
         ask: Callable[[ResponsesRequest], PreparedRequest],
         begin: Callable[[Job], Awaitable[None]],
         most_calls: int,
         keep: Callable[[Object], object],
         limit: int | None = None,
     ) -> None:
-        """`ask` makes a turn's request, `begin` submits its job; `earlier` stands before `input`. `keep` is given the
+        """`ask` makes a turn's request, `begin` submits its job; `before` stands before `input`. `keep` is given the
         whole response before the client has its end. `limit`: tokens beyond which what was said is summed up.
         """
         self._keep = keep
@@ -75,7 +76,7 @@ class ToolRun:
         self._calls = ToolCalls(tools, self._records, min(most_calls, body.max_tool_calls or most_calls))
         given = body.input
         self._input: list[Object] = [{"role": "user", "content": given}] if isinstance(given, str) else given or []
-        self._before = [*earlier, *self._input]
+        self._before, self._lost = [*before.items, *self._input], before.lost
         self._lists: dict[str, list[Tool]] = {}
         self._turn: Job | None = None
         self._pieces: list[Piece] = []
@@ -131,7 +132,7 @@ class ToolRun:
             tool = self._calls.offered.get(asked.name) if asked is not None else None
             if asked is None or tool is None or tool.server.address.label != asked.server_label:
                 path = f"input[{index}].approval_request_id"
-                raise bad_request(f"{path}: no tool of this request was asked for by it.", path)
+                raise self._lost or bad_request(f"{path}: no tool of this request was asked for by it.", path)
             if answer.approve:
                 found.append(asked)
         return found

@@ -13,6 +13,7 @@ from actorserve.http.openai.responses.answers import ResponseAnswer
 from actorserve.http.openai.responses.mcp.background import RunningTools
 from actorserve.http.openai.responses.mcp.run import ToolRun
 from actorserve.http.openai.responses.schemas import ResponsesRequest
+from actorserve.http.openai.responses.stored import History
 from tests.http.fakes import finish_all
 from tests.http.serving import serving
 
@@ -88,7 +89,7 @@ class BrokenRun(ToolRun):
 async def test_one_that_cannot_be_opened_ends() -> None:
     answer = ResponseAnswer(KEY, "m", 9, {"previous_response_id": None, "background": True})
     nothing = cast(Any, None)
-    run = BrokenRun(*(nothing,) * 2, ResponsesRequest(input="hi"), [], answer, [], *(nothing,) * 2, 1, nothing)
+    run = BrokenRun(*(nothing,) * 2, ResponsesRequest(input="hi"), [], answer, History([]), *(nothing,) * 2, 1, nothing)
     running = RunningTools(run, b"digest", "id")
     running.begin()
     with pytest.raises(ApiError) as found:

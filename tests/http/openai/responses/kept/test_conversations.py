@@ -14,7 +14,7 @@ from actorserve.actors.protocol.messages import Finish
 from actorserve.actors.protocol.topics.prompts import ChatPrompt
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.responses.conversations import MOST, ConversationStore, StoredConversation
-from actorserve.http.openai.responses.stored import StoredResponse, without_own
+from actorserve.http.openai.responses.stored import History, StoredResponse
 from tests.http.fakes import FakeEngine, finish_all, rendered, say
 from tests.http.openai.responses.test_runs import TOOL, Noted
 from tests.http.serving import Answer, Served, serving
@@ -328,7 +328,7 @@ def test_the_same_response_adds_once() -> None:
         store.add_response(ended)
     found = store.get(NAME, "")
     assert [item["id"] for item in found.items] == ["in_a0000", "msg_a0000"]
-    assert without_own(found.said(), "a0000") == []
+    assert History(found.said()).without("a0000").items == []
 
 
 @pytest.mark.parametrize("text", ["a", "a" * (1 << 21)])
