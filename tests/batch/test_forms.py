@@ -33,7 +33,13 @@ def test_which_paths_take_forms(path: str, taken: bool) -> None:
 
 
 async def test_fields_are_those_of_the_line() -> None:
-    body = {"model": "ears", "temperature": 0.5, "stream": False, "prompt": None, "timestamp_granularities": ["word"]}
+    body: dict[str, Any] = {
+        "model": "ears",
+        "temperature": 0.5,
+        "stream": False,
+        "prompt": None,
+        "timestamp_granularities": ["word"],
+    }
     assert await fields_of(request(file_url=URL, **body)) == [
         ("file", SOUND),
         *(("model", "ears"), ("temperature", "0.5"), ("stream", "false"), ("timestamp_granularities[]", "word")),
