@@ -194,6 +194,7 @@ def held(server: Server) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two minutes, on a machine that may be busy
 async def test_a_hundred_sleeps_under_load_leave_nothing(server: Server) -> None:
     """Eight clients ask without an end; each answer is whole, whatever sleeps and dies between its tokens."""
     async with awake_behind(server) as session:
