@@ -219,30 +219,38 @@ class ToolRun:
 
     async def _begin_turn(self) -> Job:
         """By slots that a predecessor has begun, or new ones."""
-        asked = await self._asked(self._said())
+        refs = self._begun_refs()
+        asked = await self._asked(self._said(), refs is not None)
         job = self._turn = asked.new_job()
         job.seed = int.from_bytes(self._records.name("seed", self._turns)[:8], "big")
         job.choices[0].grain = GRAIN
         self._pieces = []
-        key = self._slots
-        kept = self._engine.kept(key)
-        if kept is not None and self._engine.has(kept.refs):
-            self._engine.submit(job, kept.refs)
+        if refs is not None:
+            self._engine.submit(job, refs)
         else:
             await self._begin(job)
-            self._engine.keep(key, job, job.seed, self.answer.created)
+            self._engine.keep(self._slots, job, job.seed, self.answer.created)
         self.job.choices[0].ref = job.choices[0].ref
         return job
 
-    async def _asked(self, said: list[Object]) -> PreparedRequest:
-        """For an answer, or where the prompt is too long for one, for a summary."""
-        turn = self._request(said)
-        asked, output = self._ask(turn), self._writer.output
-        output.compacts = False
-        if self._limit is not None and (not said or said[-1]["type"] != COMPACTION):
-            tokens, _ = await self._engine.tokenize(asked.prompts[0], False)
+    def _begun_refs(self) -> list[int] | None:
+        """The slots in which a predecessor has begun this turn. Their key says whether it sums up: what was too long then
+        may be shorter by now.
+        """
+        for compacts in (True, False):
+            self._writer.output.compacts = compacts
+            kept = self._engine.kept(self._slots)
+            if kept is not None and self._engine.has(kept.refs):
+                return kept.refs
+        return None
+
+    async def _asked(self, said: list[Object], begun: bool) -> PreparedRequest:
+        """For an answer, or where the prompt is too long for one, for a summary. `begun`: for which is known."""
+        turn, output = self._request(said), self._writer.output
+        if not begun and self._limit is not None and (not said or said[-1]["type"] != COMPACTION):
+            tokens, _ = await self._engine.tokenize(self._ask(turn).prompts[0], False)
             output.compacts = len(tokens) > self._limit
-        return self._ask(triggered(turn)) if output.compacts else asked
+        return self._ask(triggered(turn) if output.compacts else turn)
 
     async def _generate(self) -> TurnRecord:
         """The turn's text, as it comes."""
@@ -258,7 +266,8 @@ class ToolRun:
     @property
     def _slots(self) -> Key:
         """By which the turn's slots are found again."""
-        return Key(self._records.name("slots", self._turns), b"", self._engine.index)
+        kind = "summary" if self._writer.output.compacts else "slots"
+        return Key(self._records.name(kind, self._turns), b"", self._engine.index)
 
     def update(self, choice: Choice) -> None:
         """The turn's job has more text."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
 from actorserve.actors.protocol.messages import Finish
+from actorserve.http.app import make_app
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
 from actorserve.http.openai.responses.answers import answer_to
@@ -20,7 +22,7 @@ from actorserve.http.openai.responses.stored import StoredResponse, history
 from tests.http.fakes import finish_all, rendered, say
 from tests.http.openai.responses.scripted import KEY, SAID, THOUGHT, USAGE, events_of
 from tests.http.openai.responses.test_requests import TIME, WEATHER, call, messages, request_of, result
-from tests.http.serving import Answer, Served
+from tests.http.serving import SETTINGS, Answer, Served
 
 COMPACT = "/v1/responses/compact"
 TRIGGERED = {"type": TRIGGER}
@@ -151,6 +153,25 @@ async def test_what_is_short_is_answered(served: Served) -> None:
 async def test_behind_half_a_summary_nothing_is_answered(served: Served, turn: tuple[str, int], status: int) -> None:
     answer, _ = await answered(served, turn)
     assert answer.status == status
+
+
+@pytest.mark.parametrize("sums_up", [True, False])
+async def test_a_successor_reads_a_turn_as_what_it_was_begun(served: Served, sums_up: bool) -> None:
+    """Whatever is too long by now, and though nobody says how long it is."""
+    engine, rules = served.engine, [{**RULE, "compact_threshold": 1 if sums_up else 2}]
+    engine.has = lambda refs: True  # type: ignore[method-assign]
+    body = {"input": TALK, "context_management": rules, "background": True}
+    name = (await served.ask("POST", "/v1/responses", body)).json["id"]
+    await served.job()
+    engine.tokenize = AsyncMock(side_effect=ApiError(503, "later"))  # type: ignore[method-assign]
+    make_app(engine, SETTINGS)
+    finish_all(await served.job(), "Oslo")
+    if sums_up:
+        finish_all(await served.job())
+    while "in_progress" in (told := await served.ask("GET", f"/v1/responses/{name}")).json["status"]:
+        await served.release()
+    assert [item["type"] for item in told.json["output"]] == ["compaction"] * sums_up + ["message"]
+    assert not engine.tokenize.await_count
 
 
 # --- the path --------------------------------------------------------------------------------------------------------
