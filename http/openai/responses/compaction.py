@@ -51,8 +51,8 @@ def may_compact(request: ResponsesRequest) -> bool:
 
 def threshold_of(request: ResponsesRequest, longest: int) -> int | None:
     """Beyond how many tokens its input is summed up first, for a model of texts of up to `longest`; None: never."""
-    rules = request.context_management or () if may_compact(request) else ()
-    return min((rule.compact_threshold or longest * 4 // 5 for rule in rules), default=None)
+    rules, most = request.context_management or () if may_compact(request) else (), longest * 4 // 5
+    return min((min(rule.compact_threshold or most, most) for rule in rules), default=None)
 
 
 def triggered(request: ResponsesRequest) -> ResponsesRequest:
@@ -73,10 +73,12 @@ def with_trigger(request: ResponsesRequest) -> ResponsesRequest:
     return request if compacts(request) else msgspec.structs.replace(triggered(request), max_output_tokens=room)
 
 
-def summarising(request: ResponsesRequest) -> ResponsesRequest:
-    """The request for a summary. Tools are told, so that the conversation begins as it did, and not called."""
+def summarising(request: ResponsesRequest, earlier: list[Object]) -> ResponsesRequest:
+    """The request for a summary. Tools are told, so that the conversation begins as it did, and not called. `earlier`:
+    what stands before its input.
+    """
     given = request.input[:-1] if isinstance(request.input, list) else []
-    if not given and request.previous_response_id is None:
+    if not given and not earlier:
         raise bad_request("input has nothing to sum up.", "input")
     tools = [tool for tool in request.tools or () if tool.type != MCP]
     return msgspec.structs.replace(

@@ -55,8 +55,9 @@ MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object:
     """The JSON object of the chat request. `earlier`: the items that stand before `input`."""
     _check(request)
+    earlier = list(earlier)
     if compacts(request):
-        request = summarising(request)
+        request = summarising(request, earlier)
     chat: Object = {name: value for name in PASSED if (value := getattr(request, name)) is not None}
     chat["messages"] = _messages(request, earlier)
     if _goes_on(request.input):

@@ -234,8 +234,8 @@ class ToolRun:
         return job
 
     def _begun_refs(self) -> list[int] | None:
-        """The slots in which a predecessor has begun this turn. Their key says whether it sums up: what was too long then
-        may be shorter by now.
+        """The slots in which a predecessor has begun this turn. Their key says whether it sums up: what was too long
+        then may be shorter by now.
         """
         for compacts in (True, False):
             self._writer.output.compacts = compacts

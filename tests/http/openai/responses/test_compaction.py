@@ -107,6 +107,8 @@ def test_of_several_thresholds_the_least_counts() -> None:
     rules = [{"type": "compaction"}, {"type": "compaction", "compact_threshold": 70}]
     given = request_of(input=TALK, context_management=rules)
     assert (threshold_of(given, 100), threshold_of(given, 50)) == (70, 40)
+    beyond = request_of(input=TALK, context_management=[{"type": "compaction", "compact_threshold": 200_000}])
+    assert threshold_of(beyond, 50) == 40, "a longer prompt has no room"
     assert threshold_of(request_of(input=TALK), 50) is None
     assert threshold_of(request_of(input=[*TALK, TRIGGERED], context_management=rules), 50) is None
 
@@ -147,6 +149,17 @@ async def test_what_is_too_long_is_summed_up_before_it_is_answered(served: Serve
 async def test_what_is_short_is_answered(served: Served) -> None:
     answer, _ = await answered(served, ("yes", Finish.STOP), context_management=[{**RULE, "compact_threshold": 2}])
     assert [item["type"] for item in answer.json["output"]] == ["message"]
+
+
+async def test_a_conversation_is_summed_up_without_input(served: Served) -> None:
+    name = (await served.ask("POST", "/v1/conversations", {"items": [FIRST]})).json["id"]
+    turns = ("Oslo", Finish.STOP), ("yes", Finish.STOP)
+    answer, (summing, _) = await answered(served, *turns, input=None, conversation=name)
+    assert [item["type"] for item in answer.json["output"]] == ["compaction", "message"]
+    assert contents(summing) == ["Where is Oslo?", INSTRUCTIONS]
+    empty = (await served.ask("POST", "/v1/conversations", {})).json["id"]
+    refused, _ = await answered(served, input=[TRIGGERED], conversation=empty)
+    assert (refused.status, refused.error["param"]) == (400, "input")
 
 
 @pytest.mark.parametrize(("turn", "status"), [(("Os", Finish.LENGTH), 400), (("Os", Finish.ABORT), 503)])
