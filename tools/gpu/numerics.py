@@ -193,6 +193,7 @@ def main() -> int:
     """Each kind in a process of its own: nothing is timed, and compiling is most of it."""
     command = [sys.executable, "-m", "tools.gpu.numerics"]
     started = [subprocess.Popen([*command, kind]) for kind in TRIED]
+    started.append(subprocess.Popen([sys.executable, "-m", "tools.gpu.beside"]))
     return max(abs(process.wait()) for process in started)
 
 
