@@ -64,6 +64,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
     no_stop_trim: bool | None = None  # SGLang's name of include_stop_str_in_output
+    repeat_penalty: Annotated[float | None, Range(0, 100, above=True)] = None  # llama.cpp's of repetition_penalty
     truncate_prompt_tokens: Annotated[int | None, Range(-1)] = None
     truncation_side: Literal["left", "right"] | None = None  # what is cut off
     add_special_tokens: bool | None = None

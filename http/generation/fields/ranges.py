@@ -45,6 +45,8 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSha
     check_built(request, (kv_transfer.FIELD,) if kv is not None else ())
     kv_transfer.check_transfer(request.kv_transfer_params, kv)
     check_ranges(request)
+    if request.repetition_penalty is None:
+        request.repetition_penalty = request.repeat_penalty
     for name in ("max_tokens", "max_completion_tokens"):
         if getattr(request, name, None) == 0 and not (isinstance(request, CompletionRequest) and request.echo):
             least = "at least 1" if isinstance(request, TokensRequest) else f"{NO_LIMIT} or at least 1"

@@ -102,6 +102,7 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "enable_thinking": (None,),
     "include_reasoning": (None, True),
     "parallel_tool_calls": (None, True),
+    "repeat_penalty": (None, 1),
     "spaces_between_special_tokens": (*NOTHING, True),
     "thinking": (None,),
     "thinking_token_budget": (None, -1),

@@ -18,7 +18,7 @@ from actorserve.http.generation.fields.sampling import (
     with_own_seeds,
 )
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
-from tests.http.bodies import HI, body_of, for_chat, generations, refusal
+from tests.http.bodies import HI, body_of, for_chat, for_completion, generations, refusal
 
 
 def test_seeds_differ_over_the_choices_and_come_again() -> None:
@@ -82,6 +82,14 @@ def test_parameters_arrive() -> None:
     assert for_chat(stop="a")[1][0].stop == ["a"]
     assert for_chat(no_stop_trim=True)[1][0].include_stop_str_in_output  # as SGLang calls it
     assert not for_chat(no_stop_trim=False)[1][0].include_stop_str_in_output
+
+
+def test_a_penalty_by_llamacpps_name() -> None:
+    """Its clients send it to OpenAI's paths, too; it looks back on the whole text."""
+    for make in (for_chat, for_completion):
+        assert make(repeat_penalty=1.5)[1][0].sampling.repetition_penalty == 1.5
+        assert make(repeat_penalty=1.5, repetition_penalty=1.25)[1][0].sampling.repetition_penalty == 1.25
+        assert refusal(make, repeat_penalty=0).param == "repeat_penalty"
 
 
 def test_defaults_of_the_model() -> None:
