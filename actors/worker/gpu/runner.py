@@ -88,8 +88,6 @@ class GpuRunner:
         self.decoding = Graphs(capture, self._decode, device)
         self.mixed = Graphs(mixed, self._compute, device)
         self.adapted: AdaptedSteps | None = None  # with --enable-lora
-        if model.lora is not None:
-            self.adapted = AdaptedSteps(AdapterSlots(model.lora), sizes, model, self.decoding, self.mixed)
         self.pictures = None if vision is None else StepPictures(vision, sizes, model)
         self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
         self._at = StepNumbers.of(self._numbers, sizes)
@@ -106,6 +104,9 @@ class GpuRunner:
         self.scratch = SplitScratch(model.shape, sizes.length, counts, device)
         uneven = [] if model.batch_invariant else [size for size in capture if self.scratch.divides(size)]
         self.uneven = Graphs(uneven, self._decode_uneven, device)
+        if model.lora is not None:
+            kinds = self.decoding, self.uneven, self.mixed
+            self.adapted = AdaptedSteps(AdapterSlots(model.lora), sizes, model, *kinds)
 
     @property
     def pending(self) -> Sequence[PendingStep]:
@@ -208,8 +209,8 @@ class GpuRunner:
         buffers.send(self._numbers, 2 * draws, 3 * draws + size)
         adapted = self.adapted if self.adapted is not None and self.adapted.begin(buffers, size, work.rows) else None
         uneven = size in self.uneven.sizes and self.scratch.is_uneven(size, self.computed[work.rows])
-        plain = self.uneven if uneven else self.decoding
-        (plain if adapted is None else adapted.decoding).step(size)
+        steps = self if adapted is None else adapted
+        (steps.uneven if uneven else steps.decoding).step(size)
         return size
 
     def _decode(self, size: int) -> None:
@@ -356,6 +357,7 @@ class GpuRunner:
         kinds["decoding, some rows long"] = self.uneven
         if self.adapted is not None:
             kinds |= {"prompts, adapters": self.adapted.mixed, "decoding, adapters": self.adapted.decoding}
+            kinds["decoding, some rows long, adapters"] = self.adapted.uneven
         sampler = self.sampler
         kinds |= {"rows that ask": sampler.changing, "rows": sampler.plain, "greedy rows": sampler.greedy}
         return {name: graphs for name, graphs in kinds.items() if graphs.sizes}

@@ -24,6 +24,7 @@ from actorserve.actors.model.lora.adapter import AdapterError, read_adapter  # n
 from actorserve.actors.options.config import Config  # noqa: E402
 from actorserve.actors.protocol.request import Sampling  # noqa: E402
 from actorserve.actors.worker.gpu import start as gpu_start  # noqa: E402
+from actorserve.actors.worker.gpu.layers import scratch  # noqa: E402
 from actorserve.actors.worker.gpu.layers.stored import StoredGpuLinear  # noqa: E402
 from actorserve.actors.worker.gpu.lora.resident import GpuLayout, SlotAdapters  # noqa: E402
 from actorserve.actors.worker.gpu.lora.start import make_maker, make_sites  # noqa: E402
@@ -145,6 +146,23 @@ def test_a_base_of_few_bits(name: str, checkpoints: Folders, tmp_path: Path) -> 
     assert isinstance(base.base, StoredGpuLinear)
     told = Sampling(0, temperature=0.0, logprobs=1)
     scene.check([Sequence(prompt(size, size), 2, told, adapter=n) for n, size in enumerate((9, 80, 17))], seed=3)
+
+
+def test_a_long_row_is_divided_with_adapters_too(
+    checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By graphs of its own, of which it has the same as without."""
+    monkeypatch.setattr(scratch, "LONG", 16)
+    folder = checkpoints("qwen3", initializer_range=0.1, num_hidden_layers=1)
+    scene, sizes = Scene(folder, written(folder, tmp_path, ["rslora"]), 1), list[int]()
+    adapted = scene.runner.adapted
+    assert adapted is not None and scene.runner._graphs()["decoding, some rows long, adapters"] is adapted.uneven
+    run = adapted.uneven.step
+    monkeypatch.setattr(adapted.uneven, "step", lambda size: (sizes.append(size), run(size)))
+    told = Sampling(0, temperature=0.0, logprobs=1)
+    lengths = enumerate((90, 6, 5, 4))
+    scene.check([Sequence(prompt(length, length), 8, told, adapter=n % 2) for n, length in lengths])
+    assert sizes and set(sizes) <= {2, 4}
 
 
 def tokens_of_the_cpu(folder: Path, adapters: Several[Path], sequences: list[Sequence]) -> list[list[int]]:

@@ -33,15 +33,21 @@ class AdaptedSteps:
     """Of one runner."""
 
     def __init__(
-        self, slots: AdapterSlots, sizes: Sizes, model: Computed, decoding: Graphs[int], mixed: Graphs[StepSize]
+        self,
+        slots: AdapterSlots,
+        sizes: Sizes,
+        model: Computed,
+        decoding: Graphs[int],
+        uneven: Graphs[int],
+        mixed: Graphs[StepSize],
     ) -> None:
-        """`decoding`, `mixed`: the same without adapters."""
+        """`decoding`, `uneven`, `mixed`: the same without adapters."""
         self.slots, self.sites = slots, slots.sites
         self._of_row = np.full(sizes.rows, -1, np.int64)
         self._room = BlockRoom(sizes.listed_tokens, self.sites.count, model.dtype, model.batch_invariant)
         self._vector = torch.full((self._room.size,), -1, dtype=torch.int32, device=self.sites.device)
         self._last: Told | None = None  # what the device was told last, and nothing since
-        self.decoding = decoding.under(self.giving)
+        self.decoding, self.uneven = decoding.under(self.giving), uneven.under(self.giving)
         self.mixed = mixed.under(lambda size: self.giving(size.tokens))
 
     def giving(self, tokens: int) -> AbstractContextManager[None]:
