@@ -158,7 +158,12 @@ def test_a_long_row_is_divided_with_adapters_too(
     adapted = scene.runner.adapted
     assert adapted is not None and scene.runner._graphs()["decoding, some rows long, adapters"] is adapted.uneven
     run = adapted.uneven.step
-    monkeypatch.setattr(adapted.uneven, "step", lambda size: (sizes.append(size), run(size)))
+
+    def step(size: int) -> None:
+        sizes.append(size)
+        run(size)
+
+    monkeypatch.setattr(adapted.uneven, "step", step)
     told = Sampling(0, temperature=0.0, logprobs=1)
     lengths = enumerate((90, 6, 5, 4))
     scene.check([Sequence(prompt(length, length), 8, told, adapter=n % 2) for n, length in lengths])
