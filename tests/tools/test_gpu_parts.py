@@ -140,7 +140,7 @@ def test_a_long_row_is_timed_in_both_ways() -> None:
     """With long rows divided, and as if there were no graphs for that; beside steps in which it is short."""
     program = (
         "from types import SimpleNamespace\n"
-        "from tools.gpu import ragged as own\n"
+        "from tools.gpu.kernels import ragged as own\n"
         "uneven, seen = SimpleNamespace(sizes=[8]), []\n"
         "class Bench:\n"
         "    def __init__(self, *given, **named):\n"

@@ -4,7 +4,7 @@ decode      a token a row: the floor is the bytes of weights and KV over the mea
 asking      the same, where one row or all ask for more than the best token: what that costs
 mixed       rows that decode, and the chunk of a prompt: the floor is bytes or products, whichever takes longer
 prefill     a prompt alone: the floor is its products over the measured one
-ragged      rows that decode, of which one has a long context (ragged.py)
+ragged      rows that decode, of which one has a long context (kernels/ragged.py)
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from . import ceilings
+from .kernels.ragged import ragged
 from .profile import profiled
-from .ragged import ragged
 from .report import TINY, at_least, at_most, say, surviving
 from .shapes import ASKING, Bench, capture_graphs, compile_kernels, flops_a_token, kv_bytes, weight_bytes
 

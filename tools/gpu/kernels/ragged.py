@@ -4,8 +4,8 @@ rows divided among programs (actors/worker/gpu/layers/scratch.py) and without, w
 
 from __future__ import annotations
 
-from .report import TINY, at_most, say
-from .shapes import Bench, capture_graphs, compile_kernels
+from ..report import TINY, at_most, say
+from ..shapes import Bench, capture_graphs, compile_kernels
 
 from actorserve.actors.worker.gpu.graphs import size_for  # isort: skip
 
