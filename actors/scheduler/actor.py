@@ -103,6 +103,8 @@ class SchedulerActor(Actor):
         self._workers = system.group_of(KINDS["worker"], context.spec.engine)
         self.tiers = TierLanes(context, self.scheduler) if context.config.offloads else None
         self.handover = Handover(context, self.scheduler) if len(system.engines) > 1 else None
+        if self.handover is not None:
+            self.scheduler.others_end = self.handover.others_end
         self.scheduler.recover(self._admit, None if self.handover is None else self.handover.recovered())
         members = len(system.workers_of(context.spec.engine))
         self.administration = Administration(context, self.scheduler, members, self._post_to_workers)
@@ -228,7 +230,6 @@ class SchedulerActor(Actor):
         if self.scheduler.in_flight or not self.scheduler.sequences:  # the worker waits for nothing: text goes first
             done += self._post_moved()
         done += self._plan()
-        done += self._tell_paused(self.scheduler.pause.drained(len(self.scheduler.batch), self.scheduler.waiting))
         done += self._turn_administration() + self.adapters.turn() + self._post_moved()
         if self.tiers is not None:
             self.wait_s = self.tiers.sooner(self.wait_s)
@@ -257,10 +258,14 @@ class SchedulerActor(Actor):
         return done
 
     def _turn_administration(self) -> int:
+        drains = self.scheduler.drains
+        paused = self._tell_paused(self.scheduler.pause.drained(self.scheduler.is_drained))
         fell_asleep, done = self.administration.turn(self.worker.incarnation > 0)
         if fell_asleep:
             self.worker.sleep()
-        return done
+        if drains and not self.scheduler.drains and self.handover is not None:
+            self.handover.wake_others()
+        return paused + done
 
     def about_failure(self) -> dict[str, Any]:
         """How it stood, and the steps that are under way."""

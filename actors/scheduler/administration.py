@@ -125,7 +125,7 @@ class Administration:
     def turn(self, has_worker: bool) -> tuple[bool, int]:
         """(whether it has fallen asleep now, how much was done): what has begun has ended, or workers are parked."""
         sleep, scheduler = self._sleep, self._scheduler
-        drained = sleep.drained(len(scheduler.batch), scheduler.waiting) or self._ends_nowhere()
+        drained = sleep.drained(scheduler.is_drained) or self._ends_nowhere()
         fell = drained and self._fall_asleep(sleep.state, [])
         nobody = (sleep.is_waited_for or bool(self._calls)) and self.has_no_workers
         calls = sleep.answers(0 if nobody else self._workers, has_worker or nobody)

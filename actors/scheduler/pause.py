@@ -6,9 +6,9 @@ answer asks again.
 
 from __future__ import annotations
 
-from actorserve.shm.kv_map.pause import PauseState, PauseWord
+from collections.abc import Callable
 
-from .waiting import WaitingQueue
+from actorserve.shm.kv_map.pause import PauseState, PauseWord
 
 
 class PauseControl:
@@ -30,9 +30,9 @@ class PauseControl:
         if call not in self._callers:  # it is asked again now and then
             self._callers.append(call)
 
-    def drained(self, running: int, waiting: WaitingQueue) -> list[int]:
+    def drained(self, is_drained: Callable[[], bool]) -> list[int]:
         """The calls to answer now: nothing that has begun is left, so nothing is planned any more."""
-        if self.state is PauseState.DRAINING and not running and waiting.first_begun() is None:
+        if self.state is PauseState.DRAINING and is_drained():
             self.set(PauseState.PAUSED)
         return self.take_callers() if self.state is not PauseState.DRAINING else []
 

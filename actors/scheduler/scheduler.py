@@ -100,6 +100,7 @@ class Scheduler:
         self.tiers: Fetches | None = None  # of --kv-offload
         self.leaving: set[int] = set()  # refs that go to another engine as soon as no step of them is under way
         self.notes: BlockNotes | None = None  # of --kv-events-config
+        self.others_end: Callable[[], bool] = lambda: True  # has what has begun in engines that may give it to this one
         self._start_engine(0)
 
     @property
@@ -301,6 +302,10 @@ class Scheduler:
     def drains(self) -> bool:
         """Does an operator wait until all that has begun has ended?"""
         return self.pause.state is PauseState.DRAINING or self.sleep.state.draining
+
+    def is_drained(self) -> bool:
+        """Has it ended?"""
+        return not len(self.batch) and self.waiting.first_begun() is None and self.others_end()
 
     def _rests(self) -> bool:
         """An operator wants nothing to be computed."""

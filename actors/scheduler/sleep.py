@@ -6,11 +6,9 @@ so, whatever dies. Who waited for an answer asks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from actorserve.shm.kv_map.sleep import Part, SleepState, SleepWord
-
-from .waiting import WaitingQueue
 
 
 class SleepControl:
@@ -34,9 +32,9 @@ class SleepControl:
         if not self.is_asleep:
             self._set(wanted._replace(draining=True, asleep=Part.NONE))
 
-    def drained(self, running: int, waiting: WaitingQueue) -> bool:
+    def drained(self, is_drained: Callable[[], bool]) -> bool:
         """Is nothing left that has begun?"""
-        return self.state.draining and not running and waiting.first_begun() is None
+        return self.state.draining and is_drained()
 
     @property
     def is_waited_for(self) -> bool:

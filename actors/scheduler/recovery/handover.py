@@ -25,6 +25,10 @@ numbers, since each would count on the same room; those whose turn comes later c
 brings for one that is given counts no more; if the worker is not to end after all, an epoch begins before anybody can
 come back to such a step.
 
+Where an operator waits for the end of what has begun (/pause and /sleep with mode=wait), each engine computes until all
+of it has ended in all of them: who held before could be given some, by one that has not heard of it yet, or whose
+worker dies. With engines elsewhere nobody waits for others: of those it is not known what they have.
+
 A sequence that was part of the step at which a worker died may be why. How often that was is in the engine word, too:
 the next engine tries it alone when a single engine would.
 """
@@ -35,6 +39,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+
+from actorserve.shm.kv_map.pause import PauseState, PauseWord
+from actorserve.shm.kv_map.sleep import SleepWord
+from actorserve.shm.rings.mailbox import wake
 
 from ...engines.ownership import Ownership
 from ...engines.refusals import Refusals
@@ -73,6 +81,9 @@ class Handover:
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
         self._num_prefill = context.config.prefill_engines
         self._prefills = self._is_prefill(self._engine)
+        others = [] if context.config.remote_engines else [one for one in self._peers if one != self._engine]
+        memory, offsets = context.segment.map, context.system.kv_map_offsets
+        self._words = [(one, PauseWord(memory, offsets[one]), SleepWord(memory, offsets[one])) for one in others]
 
     def _is_prefill(self, engine: int) -> bool:
         """Does it compute prompts alone, for others?"""
@@ -87,6 +98,29 @@ class Handover:
     def recovered(self) -> list[int]:
         """What a predecessor owned; what it may have given away without saying so is said again."""
         return self.own(self._table.current_refs(0, self._table.slots), Admit)
+
+    # --- when an operator waits for what has begun ---------------------------------------------------------------
+
+    def others_end(self) -> bool:
+        """Has what has begun ended in the other engines, too, and in none is more to begin? None of it comes to one
+        without a worker.
+        """
+        if not self._scheduler.pool.count:
+            return True
+        table, draining = self._table, {self._engine}
+        for engine, pause, sleep in self._words:
+            if pause.state is PauseState.PAUSED or sleep.state.asleep:
+                continue
+            if pause.state is not PauseState.DRAINING and not sleep.state.draining:
+                return False
+            draining.add(engine)
+        refs = table.current_refs(0, table.slots) if self._words else []
+        return not any(table.generated(ref) and not table.finish(ref) and table.engine(ref) in draining for ref in refs)
+
+    def wake_others(self) -> None:
+        """They look again at what they wait for."""
+        for name in self.others:
+            wake(self._context.eventfds[name])
 
     # --- when the worker is gone ---------------------------------------------------------------------------------
 
