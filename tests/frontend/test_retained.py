@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 
 from actorserve.actors.protocol.messages import (
@@ -16,7 +17,7 @@ from actorserve.actors.protocol.messages import (
     Resent,
     TokenLogprobs,
 )
-from actorserve.http.generation.idempotency_keys import Key
+from actorserve.http.generation.idempotency_keys import Kept, Key
 from actorserve.http.generation.job import Job
 
 from .others import Others, end, job, text_of
@@ -144,6 +145,25 @@ async def test_a_successor_gives_what_its_predecessor_kept(others: Others) -> No
     assert cancelled == lost.refs and not others.table.is_cancelled(running.refs[0])
     others.tell("detokenizer-0", Resent(made.refs), end(made.refs[0]))
     assert text_of(reader) == "text" and reader.done.done()
+
+
+async def test_a_successor_finds_nothing_that_was_forgotten_before_its_end_was_noted(others: Others) -> None:
+    free = others.engine.slots.free
+    made = begin(others)
+    finish(others, made)
+    others.engine.abort(made, ONE)
+    others.restart()
+    assert others.engine.kept(ONE) is None and others.engine.slots.free == free
+
+
+async def test_an_answer_that_runs_is_kept_whatever_time_a_server_before_gave_it(others: Others) -> None:
+    """From its beginning, as records had it once."""
+    made = begin(others)
+    others.engine.put(ONE.name, msgspec.msgpack.encode(Kept(ONE.digest, made.refs, 7, 8, until=time.time() - 1)))
+    others.restart()
+    finish(others, again(others))
+    others.engine.beat(0)
+    assert others.engine.kept(ONE), "its time counts from its end"
 
 
 async def test_who_comes_later_is_told_what_stands_before_all_text(others: Others) -> None:

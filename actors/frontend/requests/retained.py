@@ -44,8 +44,11 @@ class RetainedAnswers:
             kept = msgspec.msgpack.decode(payload, type=Kept)
         except msgspec.DecodeError:  # another kind of record
             return
-        has_ended = bool(kept.until)
-        if (not has_ended or kept.until > time.time()) and all(self._is_usable(ref) for ref in kept.refs):
+        if not all(self._is_usable(ref) for ref in kept.refs):
+            return
+        if not all(self._table.finish(ref) for ref in kept.refs):  # servers before wrote the time also of what runs
+            kept = msgspec.structs.replace(kept, until=0.0)
+        if not kept.until or kept.until > time.time():
             self._remember(key, kept)
 
     def _is_usable(self, ref: int) -> bool:
@@ -82,10 +85,11 @@ class RetainedAnswers:
     def forget(self, key: bytes) -> list[int]:
         """Its slots are nobody's answer any more."""
         kept = self._kept.pop(key, None)
-        self._running.pop(key, None)
-        self._until.pop(key, None)
         if kept is None:
             return []
+        if self._until.pop(key, None) is None:  # its record says nothing of an end: no successor is to find it
+            del self._running[key]
+            self._recent.put(key, b"")
         for ref in kept.refs:
             self._keys.pop(ref, None)
         return kept.refs
