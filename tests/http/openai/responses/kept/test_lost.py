@@ -106,7 +106,7 @@ async def test_an_answer_in_one_slot_is_told_whatever_its_input_needs(served: Se
 @pytest.mark.parametrize("has_slots", [True, False])
 async def test_one_in_the_background_goes_on_in_its_slots_or_fails(served: Served, has_slots: bool) -> None:
     first = (await asked(served, "first")).json["id"]
-    body = {"input": None, "previous_response_id": first, "background": True}
+    body = {"input": None if has_slots else "hi", "previous_response_id": first, "background": True}
     begun = (await served.ask("POST", PATH, body)).json["id"]
     await served.job()
     forget(served, first)
