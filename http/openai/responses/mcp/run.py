@@ -177,8 +177,6 @@ class ToolRun:
         record = self._records.get(TurnRecord, self._turns)
         if record is None:
             record = await self._generate()
-            if not self._records.put(record, self._turns):
-                raise ApiError(500, LOST)
         else:
             self._writer.output.compacts = record.compacts
             for piece in record.pieces:
@@ -257,11 +255,14 @@ class ToolRun:
         job = await self._begin_turn() if self._turn is None else self._turn
         job.listen(self)
         await asyncio.shield(job.done)
+        reason = job.choices[0].finish_reason or ""
+        usage = (job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
+        record = TurnRecord(packed(self._pieces), reason, usage, self._writer.output.compacts)
+        if not self._records.put(record, self._turns):
+            raise ApiError(500, LOST)
         self._engine.abort(job, self._slots)
         self._turn = None
-        choice = job.choices[0]
-        usage = (job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
-        return TurnRecord(packed(self._pieces), choice.finish_reason or "", usage, self._writer.output.compacts)
+        return record
 
     @property
     def _slots(self) -> Key:

@@ -77,6 +77,24 @@ async def test_a_tool_s_schema_may_have_any_number(before: bool) -> None:
         assert answer.status == 200 and answer.json["output"][-1]["type"] == "message"
 
 
+async def test_a_turn_has_its_slots_until_it_is_kept() -> None:
+    """A frontend may die at any line, and what the turn went on from may be gone by then."""
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        engine, put, held = served.engine, served.engine.put, []
+
+        def noted(key: bytes, payload: bytes) -> bool:
+            if b"mcp-turn" in payload:
+                held.append(len(engine.kept_jobs))
+            return put(key, payload)
+
+        engine.put = noted  # type: ignore[method-assign]
+        client = await served.client()
+        client.send("POST", "/v1/responses", {"input": "hi", "tools": [TOOL]})
+        finish_all(await served.job())
+        assert (await client.answer()).status == 200
+        assert held == [1] and not engine.kept_jobs
+
+
 KEY = f"{0:02x}{7:016x}{9:08x}"
 
 
