@@ -16,6 +16,7 @@ from msgspec import inspect
 
 from .config import Config, ConfigError
 from .fields import OBJECTS, canonical, flag, integer, is_left_out, option_fields, plain_type, trouble_with
+from .names.environment import llama_values
 from .names.given import named_values
 from .other_servers import VARIABLES, meaning_of
 from .parser import nearest
@@ -33,8 +34,8 @@ BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false
 def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     """The options that variables set; an empty one sets nothing. What sets no option is warned of.
 
-    Of other servers' variables those that stand for one of ours; ours win over them. Kubernetes tells of a Service
-    whose name begins as ours do in variables of its own, which set nothing.
+    Of other servers' variables those that stand for one of ours, and llama-server's; ours win over them. Kubernetes
+    tells of a Service whose name begins as ours do in variables of its own, which set nothing.
     """
     known = option_fields()
     fields = {variable(name): field for name, field in known.items()}
@@ -50,7 +51,8 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
             warn(f"{name}: there is no such option{near}")
         elif text:
             values.setdefault(fields[name].name, value_of(name, fields[name], text))
-    return values
+    theirs = llama_values(environ, warn)
+    return {name: value_of(variable, known[name], value) for name, (variable, value) in theirs.items()} | values
 
 
 def variable(name: str) -> str:

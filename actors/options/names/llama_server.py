@@ -1,8 +1,33 @@
-"""Names of `llama-server` that few type. Behind a needless one, = is a value that it has."""
+"""Names of `llama-server` that few type, and its variables. Behind a needless one, = is a value that it has."""
 
 from __future__ import annotations
 
 from . import reasons as why
+
+VARIABLES = {  # LLAMA_ARG_…: its option, where that has another name
+    "BATCH": "batch-size",
+    "UBATCH": "ubatch-size",
+    "N_PREDICT": "n-predict",
+    "N_PARALLEL": "parallel",
+    "ROPE_SCALING_TYPE": "rope-scaling",
+    "KV_OFFLOAD": "op-offload",  # as needless; --kv-offload is something else here
+    "SPEC_DRAFT_CACHE_TYPE_K": "spec-draft-type-k",
+    "SPEC_DRAFT_CACHE_TYPE_V": "spec-draft-type-v",
+    "SPEC_DRAFT_HF_REPO": "spec-draft-hf",
+    "CHECKPOINT_MIN_SPACING_NT": "checkpoint-min-step",
+    "STATIC_PATH": "path",
+    "ENDPOINT_METRICS": "metrics",
+    "ENDPOINT_PROPS": "props",
+    "ENDPOINT_SLOTS": "slots",
+    "THINK": "reasoning-format",
+    "THINK_BUDGET": "reasoning-budget",
+    "THINK_BUDGET_MESSAGE": "reasoning-budget-message",
+}
+SWITCHES = frozenset(  # of the refused: those without a value
+    "offline cpu-moe spec-draft-cpu-moe context-shift ui-mcp-proxy agent models-autoload skip-chat-parsing "
+    "prefill-assistant".split()
+)
+WHERE_ON = ("metrics", "props")  # off is how they are there if nobody asks for them
 
 NEEDLESS = {
     why.ONE_WAY: "-C= --cpu-mask= -Cr= --cpu-range= --cpu-strict= --prio= --poll= -Cb= --cpu-mask-batch= -Crb= "

@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("ACTORSERVE_")]:
+    for name in [name for name in os.environ if name.startswith(("ACTORSERVE_", "LLAMA_ARG_"))]:
         monkeypatch.delenv(name)
