@@ -196,6 +196,7 @@ class Settings:
     max_tool_calls: int = 32  # of one response
     plugins: LogitsPlugins | None = None  # what --logits-processors says, where there are any
     watermarks: bool = True  # answers may have one
+    any_model_name: bool = False  # one that nothing has is this model
     root_path: str = ""  # that clients find the server below, behind a proxy
 
     @property
@@ -241,6 +242,6 @@ class Settings:
         return bool(self.api_keys) or self.accounts.enabled
 
     @property
-    def names(self) -> tuple[list[str], AdapterNames]:
-        """By which a request may ask: those of the model, and those of adapters."""
-        return self.served, self.adapters
+    def names(self) -> tuple[list[str], AdapterNames, bool]:
+        """By which a request may ask: those of the model, those of adapters, and whether any other."""
+        return self.served, self.adapters, self.any_model_name

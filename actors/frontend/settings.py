@@ -23,7 +23,7 @@ ANY_ADDRESS = ("", "0.0.0.0", "::")
 OPTIONS = (  # that are settings by the same name
     *("max_body_bytes", "max_num_seqs", "max_log_len", "max_audio_bytes", "max_tool_calls", "first_engine"),
     *("admin_api_key", "allow_credentials", "root_path", "response_role", "trust_request_chat_template"),
-    *("idempotent_request_ids", "prefix_cache_per_client", "exclude_tools_when_tool_choice_none"),
+    *("any_model_name", "idempotent_request_ids", "prefix_cache_per_client", "exclude_tools_when_tool_choice_none"),
 )
 OF_MODEL = ("max_model_len", "sampling_defaults", "vocab_size", "end_tokens", "pooling", "encoder")  # likewise
 

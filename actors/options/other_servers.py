@@ -196,6 +196,7 @@ ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
 
 VARIABLES = {  # of the environment, with the value that the field has
     "VLLM_BATCH_INVARIANT": "deterministic",
+    "VLLM_SKIP_MODEL_NAME_VALIDATION": "any_model_name",
     "ACTORSERVE_ENGINES": "remote_engines",
 }
 KEY_VARIABLES = ("VLLM_API_KEY", "LLAMA_API_KEY")  # of which the first that is there is a key, where none is given

@@ -242,9 +242,9 @@ _ALL_KINDS = (  # in the order of starting; stopping is the reverse
         "--shutdown-timeout at most, and its clients must connect anew",
         changeable=frozenset(
             "api_key api_key_file admin_api_key allowed_origins allowed_methods allowed_headers "
-            "enable_request_id_headers served_model_name ssl_certfile ssl_keyfile ssl_ca_certs idempotency_window "
-            "idempotent_request_ids chat_template trust_request_chat_template tool_call_parser reasoning_parser "
-            "tool_parser_plugin reasoning_parser_plugin "
+            "enable_request_id_headers served_model_name any_model_name ssl_certfile ssl_keyfile ssl_ca_certs "
+            "idempotency_window idempotent_request_ids chat_template trust_request_chat_template tool_call_parser "
+            "reasoning_parser tool_parser_plugin reasoning_parser_plugin "
             "enable_auto_tool_choice exclude_tools_when_tool_choice_none prefix_cache_per_client response_role "
             "trust_request_mm_kwargs fingerprint_mode fingerprint_value "
             "default_chat_template_kwargs sse_keep_alive_interval realtime_idle_timeout allow_credentials root_path "

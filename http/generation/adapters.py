@@ -29,13 +29,15 @@ GONE = -1  # the id of no adapter: no sequence is admitted with it
 
 
 def adapter_of(name: str | None, settings: Settings) -> int:
-    """The id of the adapter that a request for this model has; 0: none. GONE where nothing has this name: who comes new
-    is refused by check_model, and who goes on with slots that were begun has the id in them.
+    """The id of the adapter that a request for this model has; 0: none. GONE where nothing has this name and not every
+    name is the model: who comes new is refused by check_model, and who goes on with begun slots has the id in them.
     """
     if not name or name in settings.served or not settings.adapters.enabled:
         return 0
     found = settings.adapters.find(name)
-    return GONE if found is None else found.id
+    if found is None:
+        return 0 if settings.any_model_name else GONE
+    return found.id
 
 
 def check_name(name: str, served: list[str]) -> None:

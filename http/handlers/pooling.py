@@ -161,7 +161,7 @@ class PoolingApi:
         fields: Sequence[str] = (),
     ) -> tuple[Answer, Job]:
         """The job, all of whose prompts are computed. `fields`: that of each, where they are not numbered in one."""
-        model = check_model(body.model, self._settings.served)
+        model = check_model(body.model, self._settings.served, any_name=self._settings.any_model_name)
         request_id = name_request(request, body.request_id)
         asked = work(body, self._settings, prompts, wanted, (request_id, request[CLIENT], field))
         job = Job(asked.prompts, [asked.params], asked.rendering)

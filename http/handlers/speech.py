@@ -83,7 +83,7 @@ class SpeechApi:
 
     async def _written_down(self, request: web.Request, body: SpeechRequest, task: str) -> web.StreamResponse:
         """The answer to a form that is in order."""
-        model = check_model(body.model, self._settings.served)
+        model = check_model(body.model, self._settings.served, any_name=self._settings.any_model_name)
         request_id = name_request(request, body.request_id)
         check_model_of(request.get(ACCOUNT), model)
         measured = await self._generator.measure(request, body.file, self._generator.goes_on(request))

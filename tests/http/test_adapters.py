@@ -1,15 +1,19 @@
-"""An adapter that has to be loaded is not, for a key that may not ask for it."""
+"""Adapters by their names: one that has to be loaded is not, for a key that may not ask for it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from actorserve.actors.accounts.account import Account
 from actorserve.http.errors import ApiError
+from actorserve.http.generation.adapters import GONE, adapter_of
 from actorserve.http.handlers.answering import Answering
 from actorserve.http.middleware.context import ACCOUNT
+from actorserve.http.settings import AdapterNames, ServedAdapter
+from tests.http.serving import SETTINGS
 
 
 class LoadingEngine:
@@ -18,6 +22,20 @@ class LoadingEngine:
 
     async def want_adapter(self, name: str | None) -> None:
         self.wanted.append(name)
+
+
+class Loaded(AdapterNames):
+    enabled = True
+
+    def find(self, name: str) -> ServedAdapter | None:
+        return ServedAdapter(7, "mine", "folder") if name == "mine" else None
+
+
+def test_a_name_that_nothing_has_is_no_adapter_or_the_model() -> None:
+    settings = replace(SETTINGS, adapters=Loaded())
+    assert [adapter_of(name, settings) for name in ("mine", "tiny", "gpt-4o")] == [7, 0, GONE]
+    settings = replace(settings, any_model_name=True)
+    assert [adapter_of(name, settings) for name in ("mine", "tiny", "gpt-4o")] == [7, 0, 0]
 
 
 async def test_what_a_key_may_not_ask_for_is_not_loaded() -> None:

@@ -16,7 +16,7 @@ from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.http.handlers.models import ModelApis, index_of, index_of_query
 from actorserve.http.routes import ROUTES
 from actorserve.http.settings import Catalog, Settings
-from tests.http.fakes import FakeEngine
+from tests.http.fakes import FakeEngine, finish_all
 from tests.http.realtime.talk import talking
 from tests.http.realtime.test_client_secrets import OfFile
 from tests.http.serving import PATIENCE_S, SETTINGS, Served, serving
@@ -195,6 +195,25 @@ def test_who_is_asked_over_a_websocket() -> None:
 def test_a_response_in_the_background_goes_on_with_a_model_that_writes() -> None:
     catalog = catalog_of(POOLER, SECOND)
     assert index_of(catalog.models[0], b'{"input": "a", "background": true}') == 1
+
+
+async def test_any_name_is_the_first_model_that_does_it() -> None:
+    """--any-model-name: the answer says the name again; a key for some models has these alone, and an adapter wins."""
+    catalog = catalog_of({"any_model_name": True}, {"any_model_name": True} | POOLER)
+    async with serving(model=0, catalog=catalog, any_model_name=True, accounts=OfFile(), api_keys=["other"]) as served:
+        client = await served.client()
+        client.send("POST", "/v1/chat/completions", {**CHAT, "model": "gpt-4o"}, X_Api_Key="other")
+        job = await served.job()
+        finish_all(job)
+        assert (await client.answer()).json["model"] == "gpt-4o"
+        client.send("POST", "/v1/embeddings", {"input": "hi", "model": "text-embedding-3"}, X_Api_Key="other")
+        assert await served.engine.others[1].jobs.get()
+        client.leave()
+        for asked, key, status in (("gpt-4o", "theirs", 404), ("tiny", "theirs", 200), ("gpt-4o", "other", 200)):
+            answer = await served.ask("POST", "/tokenize", {"prompt": "hi", "model": asked}, X_Api_Key=key)
+            assert answer.status == status
+        answer = await served.ask("POST", "/tokenize", {"prompt": "hi", "model": "a" * 257}, X_Api_Key="other")
+        assert answer.status == 404
 
 
 OF_ONE_MODEL: list[tuple[str, str, dict[str, Any] | None]] = [

@@ -106,7 +106,8 @@ class InferenceService:
         spec = pooling_of(settings)
         body = embedding_of(request)
         check_task(spec, EMBED)
-        model, request_id = check_model(body.model, settings.served), named(request.request_id)
+        model = check_model(body.model, settings.served, any_name=settings.any_model_name)
+        request_id = named(request.request_id)
         prompts, _ = inputs(body, settings, spec)
         asked = work(body, settings, prompts, embedding(body, spec), (request_id, client, "texts"))
         job = Job(asked.prompts, [asked.params], asked.rendering)
@@ -149,7 +150,7 @@ class InferenceService:
         check_generates(settings)
         request_id = named(request.request_id)
         given, asked, wants_ids = prepared(request, settings, request_id, client)
-        model = check_model(given.model, settings.served)
+        model = check_model(given.model, settings.served, any_name=settings.any_model_name)
         job = asked.new_job()
         job.seed, job.account = secrets.randbits(64), account
         check_model_of(account, model)

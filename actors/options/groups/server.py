@@ -107,6 +107,10 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     served_model_name: Annotated[
         list[str], Meta(description="names under which clients ask for the model; the first stands in answers")
     ] = []
+    any_model_name: Annotated[
+        bool,
+        Meta(description="a name that nothing has is the first model that does what is asked; answers say it again"),
+    ] = False
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="seconds that running requests get to end when the server is stopped")
     ] = 30.0

@@ -23,6 +23,7 @@ EMPTY_OBJECT = re.compile(r"^Expected `object[^`]*`, got `array` - at `\$\.(\w+)
 EXACT = 1 << 53  # from here on, a float's integer need not be the one that was written
 RANK = "X-data-parallel-rank"
 LONGEST_NUMBER = 9  # digits of an engine's
+LONGEST_NAME = 256  # of a model that nobody knows; each event says it
 log = logging.getLogger("http")
 
 
@@ -112,16 +113,22 @@ def _log_unknown(value: msgspec.Struct, body: bytes) -> None:
 
 
 def check_model(
-    asked: str | None, served: list[str], adapters: AdapterNames | None = None, going_on: bool = False
+    asked: str | None,
+    served: list[str],
+    adapters: AdapterNames | None = None,
+    any_name: bool = False,
+    going_on: bool = False,
 ) -> str:
-    """The name to answer with. 404 for a model or an adapter that is not served; `going_on`: begun when it was, and it
-    may be gone by now.
+    """The name to answer with. 404 for a model or an adapter that is not served, unless any name is taken; `going_on`:
+    begun when it was, and it may be gone by now.
     """
     if asked is None or asked == "":
         return served[0]
     if going_on or asked in served or (adapters is not None and adapters.find(asked) is not None):
         return asked
     if adapters is not None and adapters.can_load(asked):
+        return asked
+    if any_name and len(asked) <= LONGEST_NAME:
         return asked
     raise no_model(asked)
 

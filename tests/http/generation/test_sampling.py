@@ -121,6 +121,7 @@ def test_the_most_tokens() -> None:
 def test_models() -> None:
     assert check_model(None, ["a", "b"]) == check_model("", ["a", "b"]) == "a"
     assert check_model("b", ["a", "b"]) == "b"
+    assert check_model("c", ["a", "b"], any_name=True) == "c"
     error = refusal(check_model, "c", ["a", "b"])
     assert (error.status, error.param, error.code) == (404, "model", "model_not_found") and "`c`" in error.message
 

@@ -192,6 +192,9 @@ def test_a_variable_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "maybe")
     with pytest.raises(ConfigError, match=r"^VLLM_BATCH_INVARIANT: maybe"):
         read()
+    monkeypatch.delenv("VLLM_BATCH_INVARIANT")
+    monkeypatch.setenv("VLLM_SKIP_MODEL_NAME_VALIDATION", "1")
+    assert read() == Config(any_model_name=True)
 
 
 def test_engines_elsewhere_are_named_as_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
