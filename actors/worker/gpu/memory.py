@@ -107,7 +107,7 @@ def kv_kind(config: Config, dtype: torch.dtype, device: torch.device) -> torch.d
     if config.kv_cache_dtype != "fp8":
         raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: on a GPU auto, {name} or fp8 for this model")
     if not supported(device):
-        raise ConfigError("--kv-cache-dtype fp8: this GPU has no instructions for it (Ada, Hopper and newer have)")
+        raise ConfigError("--kv-cache-dtype fp8: this GPU has no instructions for it (Ada, Hopper and newer do)")
     return E4M3
 
 

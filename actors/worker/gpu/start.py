@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from ..vision.rows import VisionRows
 
 log = logging.getLogger("worker")
+ANY = "(--device cpu takes any)"
 
 Drafter = GpuModel | list[MedusaHead] | RecurrentHead | BlockDrafter  # what makes drafts beside the model
 
@@ -190,13 +191,15 @@ def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
         check_experts(shape.moe)
+    if shape.latent is not None and shape.latent.index is not None:
+        raise ConfigError("model: layers whose queries see some tokens alone are computed on a CPU (--device cpu)")
     if shape.latent is not None and config.kv_cache_dtype == "fp8":
         raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
     check_block_size(config)
     layer = attention_of(shape)
     for width in (layer.key_dim, layer.value_dim):
         if width % 16 or width > LARGEST_HEAD:
-            raise ConfigError(f"model: heads of {width} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD}")
+            raise ConfigError(f"model: heads of {width} numbers; on a GPU multiples of 16 up to {LARGEST_HEAD} {ANY}")
     spec = shape.vision
     if spec is not None and spec.whole_pictures and any(own is not None and own < spec.span for own in shape.windows):
         raise ConfigError(
@@ -205,7 +208,7 @@ def check_shape(config: Config, shape: Architecture) -> None:
         )
     group = layer.heads // layer.kv_heads
     if group > LARGEST_GROUP:
-        raise ConfigError(f"model: {group} heads share one of keys; on a GPU {LARGEST_GROUP} can")
+        raise ConfigError(f"model: {group} heads share one of keys; on a GPU {LARGEST_GROUP} can {ANY}")
 
 
 def choose_dtype(config: Config, shape: Architecture) -> torch.dtype:

@@ -20,7 +20,6 @@ from actorserve.kernels.triton.rms_norm import rms_norm
 from actorserve.kernels.triton.rotary_kv import Pools, RotaryTables, rotate_and_write
 
 from ....model.layers import LatentSpec
-from ....options.config import ConfigError
 
 if TYPE_CHECKING:
     from ..executor import GpuBatch, GpuBuilder
@@ -47,9 +46,7 @@ class LatentAttention:
     def __init__(self, build: GpuBuilder, spec: LatentSpec, attend: Attend) -> None:
         """`spec` with the names of the checkpoint."""
         shape, sizes = build.shape, build.shape.latent
-        assert sizes is not None
-        if sizes.index is not None:
-            raise ConfigError("model: layers whose queries see some tokens alone are computed on a CPU (--device cpu)")
+        assert sizes is not None and sizes.index is None, "check_shape has looked"
         self.sizes, self.heads, self.interleaved, self._attend = sizes, shape.heads, shape.rope.interleaved, attend
         *down, last = spec.products()
         self.q_up = None if spec.q_up is None else build.linear(*last)

@@ -55,7 +55,7 @@ def few_bits(
     yield stored
     if rounds_inputs and (stored is None or not stored.count_scaled()):
         raise ConfigError(
-            f"--quantization {config.quantization}: no weights here are e4m3 with scales by tensor or row"
+            f"--quantization {config.quantization}: no weights here are e4m3 with scales by tensor or row; auto goes"
         )
     if stored is not None:
         kind = shape.quantization.name if not stays else "gguf" if shape.stored is None else shape.stored.name
