@@ -22,6 +22,7 @@ from actorserve.shm.media.inbox import MediaInbox
 from actorserve.shm.table.stamps import Stamp, Stamps
 from actorserve.shm.table.table import slot_of
 
+from ..model.vision.processing import without_torch
 from ..options.config import Config
 from ..protocol.messages import Failed, Prepare, ToMedia
 from ..protocol.topics.administration import ForgetMedia, MediaForgotten
@@ -31,7 +32,6 @@ from ..runtime.process import IDLE_S, Actor, Context, run
 from ..telemetry.gauges import MediaGauge
 from .fetch import Fetcher, check_url
 from .part_maker import Made, PartMaker
-from .processors import without_torch
 from .refused import MediaRefused
 from .requests import GONE, Part, Pending, read_request
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..model.vision.processing import has_pixtral, patch_size, pixtral_patch
 from ..protocol.media import AUDIO, IMAGE, VIDEO
 from .films.texts import internvl_film, qwen_film, qwen_timed_film, smolvlm_film
 from .refused import MediaRefused
@@ -39,7 +40,6 @@ class Expansion:
     name: str  # of that name
     embedded: tuple[str, str]  # the token in whose places embeddings go, in the same way
     text: Callable[[ExpansionInput, str], str]  # what is written for one picture, with that token
-    arguments: Callable[[ExpansionInput], dict[str, Any]] = lambda told: {}  # with which the image processor is called
     embeds: Callable[[ExpansionInput, str, int], str] | None = (
         None  # what is written for so many embeddings, if it can be told
     )
@@ -53,7 +53,7 @@ def _one_by_one(told: ExpansionInput, token: str, count: int) -> str:
 
 
 def _llava_embeds(told: ExpansionInput, token: str, count: int) -> str:
-    if _has_pixtral(told):
+    if has_pixtral(told.config):
         raise MediaRefused("this model's pictures have rows, which embeddings do not tell apart.")
     return token * count
 
@@ -97,26 +97,11 @@ def _gemma3(told: ExpansionInput, token: str) -> str:
     return f"Here is the original image {one}{beside}" + " ".join([one] * crops)
 
 
-def _patch_size(told: ExpansionInput) -> int:
-    """Of the vision tower."""
-    vision = told.config.get("vision_config") or {}
-    return int(told.processor.get("patch_size") or vision.get("patch_size") or 14)
-
-
-def _has_pixtral(told: ExpansionInput) -> bool:
-    """Is the vision tower Pixtral's?"""
-    return (told.config.get("vision_config") or {}).get("model_type") == "pixtral"
-
-
-def _llava_arguments(told: ExpansionInput) -> dict[str, Any]:
-    return _pixtral_arguments(told) if _has_pixtral(told) else {}
-
-
 def _llava(told: ExpansionInput, token: str) -> str:
-    if _has_pixtral(told):
+    if has_pixtral(told.config):
         return _pixtral(told, token)
     height, width = told.outputs["pixel_values"].shape[-2:]
-    patch = _patch_size(told)
+    patch = patch_size(told.config, told.processor)
     count = (height // patch) * (width // patch) + _more_of_llava(told)
     return token * int(count)
 
@@ -131,7 +116,7 @@ def _llava_next(told: ExpansionInput, token: str) -> str:
     height, width = (int(size) for size in told.outputs["image_sizes"][0])
     rows, columns = told.outputs["pixel_values"].shape[-2:]
     best_height, best_width = _best_resolution(height, width, told.sizes["image_grid_pinpoints"])
-    patch = _patch_size(told)
+    patch = patch_size(told.config, told.processor)
     high, wide = rows // patch, columns // patch
     seen_high, seen_wide = _unpadded(height, width, high * (best_height // rows), wide * (best_width // columns))
     count = seen_high * seen_wide + seen_high + high * wide + _more_of_llava(told)
@@ -160,18 +145,8 @@ def _unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, in
     return rows, columns - (columns - shown) // 2 * 2
 
 
-def _pixtral_patch(told: ExpansionInput) -> int:
-    """What becomes one embedding, in pixels."""
-    merged = int(told.processor.get("spatial_merge_size") or told.config.get("spatial_merge_size") or 1)
-    return _patch_size(told) * merged
-
-
-def _pixtral_arguments(told: ExpansionInput) -> dict[str, Any]:
-    return {"patch_size": _pixtral_patch(told)}
-
-
 def _pixtral(told: ExpansionInput, token: str) -> str:
-    processor, patch = told.processor, _pixtral_patch(told)
+    processor, patch = told.processor, pixtral_patch(told.config, told.processor)
     height, width = (int(size) for size in told.outputs["image_sizes"][0])
     between, end = processor.get("image_break_token", "[IMG_BREAK]"), processor.get("image_end_token", "[IMG_END]")
     row = token * (width // patch)
@@ -222,14 +197,6 @@ _QWEN_AUDIO, _VOXTRAL = ("<|AUDIO|>", "audio_token"), ("[AUDIO]", "audio_token")
 _LLAVA = ("<image>", "image_token")
 
 
-def _cropped(told: ExpansionInput) -> dict[str, Any]:
-    return {"crop_to_patches": True}
-
-
-def _tiled(told: ExpansionInput) -> dict[str, Any]:
-    return {"return_row_col_info": True}
-
-
 EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type and the modality
     **{name: {IMAGE: _QWEN, VIDEO: _QWEN_FILM} for name in ("qwen2_vl", "qwen2_5_vl")},
     **{name: {IMAGE: _QWEN, VIDEO: _QWEN_TIMED_FILM} for name in ("qwen3_vl", "qwen3_vl_moe")},
@@ -238,25 +205,24 @@ EXPANSIONS: dict[str, dict[str, Expansion]] = {  # by config.json's model_type a
             "<start_of_image>", "boi_token", ("<image_soft_token>", "image_token"), _gemma3, embeds=_gemma3_embeds
         )
     },
-    "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, _llava_arguments, embeds=_llava_embeds)},
+    "llava": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava, embeds=_llava_embeds)},
     "llava_next": {IMAGE: Expansion(*_LLAVA, _LLAVA, _llava_next, embeds=_one_by_one)},
-    "mistral3": {IMAGE: Expansion("[IMG]", "image_token", ("[IMG]", "image_token"), _pixtral, _pixtral_arguments)},
+    "mistral3": {IMAGE: Expansion("[IMG]", "image_token", ("[IMG]", "image_token"), _pixtral)},
     "internvl": {
         IMAGE: Expansion(
             "<IMG_CONTEXT>",
             "context_image_token",
             ("<IMG_CONTEXT>", "context_image_token"),
             _internvl,
-            _cropped,
             embeds=_between_marks,
         ),
         VIDEO: Expansion("<video>", "video_token", ("<IMG_CONTEXT>", "context_image_token"), internvl_film),
     },
-    "idefics3": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled)},
+    "idefics3": {IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm)},
     "qwen2_audio": {AUDIO: Expansion(*_QWEN_AUDIO, _QWEN_AUDIO, _sound)},
     "voxtral": {AUDIO: Expansion(*_VOXTRAL, _VOXTRAL, _sound)},
     "smolvlm": {
-        IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm, _tiled),
+        IMAGE: Expansion(*_LLAVA, _LLAVA, _smolvlm),
         VIDEO: Expansion("<video>", "video_token", _LLAVA, smolvlm_film),
     },
     **{name: {IMAGE: Expansion(*_LLAVA, _LLAVA, _patches, alone=True)} for name in ("clip", "siglip")},

@@ -1,16 +1,12 @@
 """The model's own processors: a picture to the tensors that the model takes, and what is written for it in the prompt.
 
-Pixels by transformers' image processors on Pillow and numpy, which need no torch: where it is installed it is hidden
-from them while they are imported, and with it most of their memory. The text by expansion.py.
+Pixels by transformers' image processors (model/vision/processing.py). The text by expansion.py.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,8 +18,9 @@ from ..model.info import ModelInfo, read_json
 from ..model.media import OF_FILMS
 from ..model.pooling.dual_encoder import NO_TOKEN
 from ..model.tokenizers.tokenizer import load_tokenizer, tokenizer_config
+from ..model.vision.processing import PROCESSOR_FILE, image_arguments, load_image_processor
 from ..options.config import Config, ConfigError
-from ..options.objects.media import PROCESSING, processor_kwargs
+from ..options.objects.media import processor_kwargs
 from ..protocol.media import AUDIO, EMBEDS, IMAGE, PIXELS, VIDEO, MediaSource
 from .expansion import EXPANSIONS, Expansion, ExpansionInput
 from .pictures import Pictures
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 
 NESTED = ("extra_special_tokens", "model_specific_special_tokens")
 BOUNDS = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}  # other names of sizes, in pixels
-PROCESSOR_FILE = "processor_config.json"
 COLOURS, NUMBER_BYTES = 3, 4
 STANDS_FOR = {IMAGE: "pictures", VIDEO: "films", AUDIO: "sounds"}
 
@@ -106,7 +102,7 @@ class ImageProcessor:
         self._process = load_image_processor(Path(model.folder), processor_kwargs(config))
         self._told = replace(told_of(model), sizes=self._process.to_dict())
         self._marks = Marks(model, self._told, IMAGE)
-        self._arguments = self._marks.expansion.arguments(self._told)
+        self._arguments = image_arguments(self._told.config, self._told.processor)
 
     def process(self, data: bytes, source: MediaSource) -> Processed:
         """See Processor."""
@@ -172,18 +168,6 @@ def check_tokens(count: int, longest: int) -> None:
         raise MediaRefused(f"it takes {count} tokens of the {longest} that the model takes.")
 
 
-def load_image_processor(folder: Path, changes: dict[str, Any]) -> Any:
-    """transformers' processor of the model's folder, on Pillow. ConfigError says why there is none."""
-    with without_torch():
-        from transformers import AutoImageProcessor
-
-        try:
-            return AutoImageProcessor.from_pretrained(str(folder), backend="pil", local_files_only=True, **changes)
-        except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
-            about = f"{PROCESSING}: " if changes else ""
-            raise ConfigError(f"{about}model: {folder} has no processor of pictures that can be had: {error}") from None
-
-
 def named_tokens(model: ModelInfo) -> dict[str, str]:
     """The special tokens that the tokenizer's settings name, by these names."""
     values = tokenizer_config(model)
@@ -196,17 +180,3 @@ def named_tokens(model: ModelInfo) -> dict[str, str]:
         if name.endswith("_token") and isinstance(text, str):
             found[name] = text
     return found
-
-
-@contextmanager
-def without_torch() -> Iterator[None]:
-    """Whoever is imported meanwhile finds no torch, if nobody has imported it yet."""
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would say that there is none
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["torch"]

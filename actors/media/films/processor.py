@@ -13,12 +13,13 @@ import numpy as np
 
 from ...model.info import ModelInfo, read_json
 from ...model.media import OF_FILMS
+from ...model.vision.processing import PROCESSOR_FILE
 from ...options.config import Config
 from ...options.objects.media import media_reading, processor_kwargs
 from ...protocol.media import FRAMES, VIDEO, MediaSource
 from ..expansion import ExpansionInput
 from ..pictures import Pictures
-from ..processors import BOUNDS, PROCESSOR_FILE, ImageProcessor, Marks, Processed, told_of
+from ..processors import BOUNDS, ImageProcessor, Marks, Processed, told_of
 from ..refused import MediaRefused
 from ..steps import in_parts
 from .frames import FileFrames, Film, Frames, ListedFrames

@@ -11,6 +11,9 @@ most said how far they stand from their positions.
 
 from __future__ import annotations
 
+import json
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,26 +24,60 @@ from actorserve.kernels.triton.rotary_kv import RotaryTables
 from actorserve.kernels.triton.vision.axis_turns import AXES, AxisTurns, turn_by_axes
 from actorserve.kernels.triton.vision.given_rows import GivenRows
 
+from ...model.info import ModelInfo
 from ...model.vision.spec import VisionSpec
-from ...options.config import Config
+from ...options.config import Config, ConfigError
+from ...protocol.media import AUDIO
 from ...protocol.step import LOOKS, NewRow, Step
 from ..models.rope import inverse_frequencies
 from ..vision.step import Run, VisionStep
 from .buffers import Sizes, StepBuffers
 from .executor import GpuBatch, GpuModel
+from .memory import is_out_of_memory, measure
 
 if TYPE_CHECKING:  # with transformers, which a model of texts alone does without
     from ..vision.rows import VisionRows
     from .sampler import PendingStep, RowWork
 
+log = logging.getLogger("worker")
 
-# In which a tower computes a large picture: one of 16,384 patches takes Qwen2-VL's 0.6 GiB. Computed, not measured.
+# In which a tower computes a large picture, where none was tried: one of 16,384 patches takes Qwen2-VL's 0.6 GiB.
 TOWER_BYTES = 1 << 30
 
 
-def pictures_bytes(config: Config) -> int:
+def pictures_bytes(config: Config, tower: int = TOWER_BYTES) -> int:
     """Of a device's memory, what is kept for pictures beside the tower's weights: embeddings, and how they are made."""
-    return int(config.encoder_cache_gb * (1 << 30)) + TOWER_BYTES
+    return int(config.encoder_cache_gb * (1 << 30)) + tower
+
+
+def try_tower(config: Config, info: ModelInfo, pictures: StepPictures | None, large: bool) -> int:
+    """Encode a small picture or sound, or the largest of a request; bytes that are kept for such, if any may come.
+    ConfigError if it cannot be done."""
+    if pictures is None:
+        return 0
+    from ..vision.encoder import BadItem  # with transformers, as what follows
+    from ..vision.trial import is_wanted, make_trial
+
+    if not is_wanted(config, info):
+        return 0
+    encoder, trial = pictures.vision.encoder, make_trial(config, info, large)
+    try:
+        peak, _ = measure(encoder.device, partial(encoder.try_out, trial.modality, trial.arrays))
+    except BadItem as error:
+        raise _refused(info, f"its encoder cannot compute {trial.words} on this GPU ({error})") from error
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        less = "--max-model-len" if AUDIO in info.media else "--max-media-pixels and --mm-processor-kwargs"
+        room = f"takes more memory than this GPU has left ({less} bound it)"
+        raise _refused(info, f"{trial.words}, as one request may have it, {room}") from error
+    log.info("%s: the encoder takes %.2f GiB", trial.words, peak / 2**30)
+    return pictures_bytes(config, peak)
+
+
+def _refused(info: ModelInfo, reason: str) -> ConfigError:
+    texts = f"--limit-mm-per-prompt '{json.dumps(dict.fromkeys(info.media, 0))}' serves texts alone"
+    return ConfigError(f"model: {info.architecture}: {reason}. --device cpu serves it; {texts}")
 
 
 def numbers_of(spec: VisionSpec) -> int:

@@ -82,7 +82,7 @@ from .memory import (
     pool_bytes,
     room_for_blocks,
 )
-from .pictures import pictures_bytes
+from .pictures import try_tower
 from .runner import GpuRunner
 
 if TYPE_CHECKING:
@@ -338,6 +338,7 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
     """Try the largest steps out, and give what they leave to KV memory; (the number of its blocks, how it is)."""
     config, model, log, length = context.config, runner.model, context.log, context.model.max_model_len
     kind = kv_kind(config, model.dtype, model.device)
+    try_tower(config, context.model, runner.pictures, large=False)  # before kernels are compiled, which takes longer
     windows = plan_tables(config, model.shape, length)
     beside = _make_pools(config, runner, 1, windows)
     plan = plan_memory(config, model.shape, length, kind, beside)
@@ -347,11 +348,12 @@ def _give_memory(context: Context, runner: GpuRunner, group: TensorParallelGroup
         _make_pools(config, runner, found, windows, kept.take)
         log.info("KV memory of %s, which was there: %d blocks", str(kind).removeprefix("torch."), found)
         return found, plan
+    pictures = try_tower(config, context.model, runner.pictures, large=True)
     peak, used = measure(model.device, runner.profile_steps)
     graphs = 0 if is_eager(config, model) else graph_bytes(runner)
     context.phase_ends(StartPhase.PROFILE)
     total = device_memory(model.device)[1]
-    taken = used + (0 if runner.pictures is None else pictures_bytes(config))
+    taken = used + pictures
     room = room_for_blocks(config, total, taken, peak + graphs)
     blocks = blocks_in(config, plan, length, room)
     left = total - taken - peak - graphs

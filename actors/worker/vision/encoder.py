@@ -7,7 +7,7 @@ prompts with the same picture. What was let go of is made again: the arena has t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -140,6 +140,11 @@ class VisionEncoder:
         if item.digest not in self.cache:
             self._slices().advance(item.digest, lambda: self._make(item, owner), share)
 
+    def try_out(self, modality: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Make embeddings of what is no request's, and keep none; BadItem says what the tower cannot do."""
+        given = {name: self._shaped(name, torch.from_numpy(np.array(value))) for name, value in arrays.items()}
+        self._made_of(modality, given)
+
     def _slices(self) -> Slices[Embeddings]:
         if self._parts is None:
             self._parts = Slices(self.tower, self.device)
@@ -184,9 +189,11 @@ class VisionEncoder:
         return value.flatten(0, value.dim() - wanted) if value.dim() > wanted else value
 
     def _make(self, item: MediaItem, owner: Owner) -> Embeddings:
-        given = self.tensors(item, owner)
+        return self._made_of(item.modality, self.tensors(item, owner))
+
+    def _made_of(self, modality: str, given: dict[str, Tensor]) -> Embeddings:
         try:
-            return self._given(given[IMAGE_EMBEDS]) if IMAGE_EMBEDS in given else self._encode(item, given)
+            return self._given(given[IMAGE_EMBEDS]) if IMAGE_EMBEDS in given else self._encode(modality, given)
         except BadItem:
             raise
         except (ValueError, TypeError, IndexError, KeyError, AttributeError, RuntimeError) as error:
@@ -205,13 +212,13 @@ class VisionEncoder:
         parts = self._there(rows).split(hidden, -1)
         return _copies(parts[0], parts[1:])
 
-    def _encode(self, item: MediaItem, given: dict[str, Tensor]) -> Embeddings:
-        if item.modality == AUDIO:
+    def _encode(self, modality: str, given: dict[str, Tensor]) -> Embeddings:
+        if modality == AUDIO:
             features, mask = self._there(given["input_features"].to(self.dtype)), given.get("feature_attention_mask")
             return _copies(heard(self.tower, features, None if mask is None else self._there(mask)), ())
-        function, names = self._function("get_video_features" if item.modality == VIDEO else "get_image_features")
+        function, names = self._function("get_video_features" if modality == VIDEO else "get_image_features")
         floats = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in given.items()}
-        if item.modality == VIDEO and "pixel_values_videos" not in names:
+        if modality == VIDEO and "pixel_values_videos" not in names:
             floats = {"pixel_values" if name == "pixel_values_videos" else name: v for name, v in floats.items()}
         out = function(**{name: self._there(value) for name, value in floats.items() if name in names})
         deepstack = getattr(out, "deepstack_features", None) or ()

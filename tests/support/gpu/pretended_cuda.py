@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .recorded_graphs import RecordedGraph
+
+if TYPE_CHECKING:
+    from torch import UntypedStorage
 
 PROCESSORS = 132
 ROOM = 1 << 30
@@ -58,6 +62,33 @@ class Stream:
     def wait_event(self, event: Event) -> None: ...
 
 
+class DeviceMemory:
+    """Bytes of tensors; what graphs keep is not counted."""
+
+    def __init__(self) -> None:
+        self.allocated = self.peak = 0
+        self._tensors = Counter[int]()  # of each storage
+
+    def take(self, tensor: object, storage: UntypedStorage) -> None:
+        """For as long as the tensor is there."""
+        address, size = storage.data_ptr(), storage.nbytes()
+        if not self._tensors[address]:
+            self.allocated += size
+            self.peak = max(self.peak, self.allocated)
+        self._tensors[address] += 1
+        weakref.finalize(tensor, self._give_back, address, size)
+
+    def _give_back(self, address: int, size: int) -> None:
+        self._tensors[address] -= 1
+        if not self._tensors[address]:
+            del self._tensors[address]
+            self.allocated -= size
+
+    def reset_peak(self, on: object = None) -> None:
+        """Begin anew."""
+        self.peak = self.allocated
+
+
 class Pools:
     """Of graphs: torch takes none into one whose graphs are all gone."""
 
@@ -91,7 +122,7 @@ class CUDAGraph(RecordedGraph):
             self.pools.give_back(self.pool)
 
 
-def names_of(device: Device) -> dict[str, Any]:
+def names_of(device: Device, memory: DeviceMemory) -> dict[str, Any]:
     """By the names that they have in torch.cuda."""
     pools = Pools()
 
@@ -110,7 +141,7 @@ def names_of(device: Device) -> dict[str, Any]:
         assert device.graph is None and not device.hurry
         device.wait()
 
-    nothing = ("_lazy_init", "set_device", "empty_cache", "reset_peak_memory_stats")
+    nothing = ("_lazy_init", "set_device", "empty_cache")
     found: dict[str, Any] = dict.fromkeys(nothing, lambda *given: None)
     found |= {"Event": type("Event", (Event,), {"device": device}), "Stream": Stream, "current_stream": Stream}
     found |= {"CUDAGraph": type("CUDAGraph", (CUDAGraph,), {"pools": pools}), "graph": graph}
@@ -118,6 +149,8 @@ def names_of(device: Device) -> dict[str, Any]:
     found |= dict.fromkeys(("stream", "device"), lambda own: contextlib.nullcontext())
     # Of the interpreter, which knows no wait for the kernel before, as Hopper has.
     properties = SimpleNamespace(multi_processor_count=PROCESSORS)
-    sizes = {"mem_get_info": (ROOM, ROOM), "memory_allocated": 0, "max_memory_allocated": 0}
-    told = {"get_device_properties": properties, "get_device_capability": (8, 9), "get_device_name": "none", **sizes}
+    found |= {"memory_allocated": lambda on=None: memory.allocated, "max_memory_allocated": lambda on=None: memory.peak}
+    found |= {"reset_peak_memory_stats": memory.reset_peak}
+    told = {"get_device_properties": properties, "get_device_capability": (8, 9), "get_device_name": "none"}
+    told["mem_get_info"] = ROOM, ROOM
     return found | {name: lambda on=None, value=value: value for name, value in told.items()}

@@ -17,7 +17,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .pretended_cuda import names_of
+from .pretended_cuda import DeviceMemory, names_of
 from .recorded_graphs import RecordedGraph, again
 
 DEVICE = torch.device("cuda", 0)
@@ -45,6 +45,7 @@ class OnDevice(Tensor):
     """A tensor there; `held` has its numbers."""
 
     held: Tensor
+    memory: ClassVar[DeviceMemory] = DeviceMemory()
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> OnDevice:
@@ -53,6 +54,7 @@ class OnDevice(Tensor):
             shell = torch.empty_strided(inner.shape, inner.stride(), dtype=inner.dtype, device=SHELL)
             made: OnDevice = Tensor._make_subclass(cls, shell)
         made.held = inner
+        OnDevice.memory.take(made, inner.untyped_storage())
         return made
 
     @property
@@ -272,9 +274,9 @@ def pretended() -> Iterator[PretendedDevice]:
     """A device for all kernels of this project that are imported by now."""
     for needed in ("actorserve.kernels.triton.linear.fixed_linear", "torch._dynamo"):  # which else a call would import
         import_module(needed)
-    device = PretendedDevice()
+    device, OnDevice.memory = PretendedDevice(), DeviceMemory()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in names_of(device).items():
+        for name, value in names_of(device, OnDevice.memory).items():
             patch.setattr(torch.cuda, name, value)
         for module_name, module in list(sys.modules.items()):
             if module_name.startswith("actorserve.kernels.triton."):

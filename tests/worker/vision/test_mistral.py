@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers.models.whisper.modeling_whisper import sinusoids
 
-from actorserve.actors.media.processors import load_image_processor
 from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.values import read_json
+from actorserve.actors.model.vision.processing import load_image_processor
 from tests.support.models.mistral.files import SINES, TOKENIZER, convert
 from tests.support.models.sounds.listeners import Listening, listener
 from tests.support.models.vision.families import checkpoint

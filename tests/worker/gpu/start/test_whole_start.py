@@ -40,6 +40,7 @@ from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
 from actorserve.actors.worker.gpu.graphs import Graphs
 from actorserve.actors.worker.gpu.memory import kv_block_bytes
 from actorserve.actors.worker.gpu.runner import GpuRunner
+from actorserve.actors.worker.vision.encoder import BadItem, VisionEncoder
 from tests.support.gpu.no_device import EMPTY, Unwritten, compile_nothing
 from tests.support.gpu.recorded_graphs import RecordedGraph, recording
 from tests.support.models import heads
@@ -323,6 +324,33 @@ def test_a_start_whose_graphs_cannot_be_captured(checkpoints: Folders, monkeypat
     in_place_of_a_gpu(monkeypatch, captured)
     with pytest.raises(ConfigError, match=r"^CUDA graphs, prompts of .* is capturing\. --enforce-eager"):
         started(config_of(checkpoints, "qwen3"))
+
+
+def test_a_tower_that_fails_ends_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before there is a request with a picture."""
+
+    def fail(*given: Any) -> None:
+        raise BadItem("it lacks an instruction")
+
+    in_place_of_a_gpu(monkeypatch, recorded)
+    monkeypatch.setattr(VisionEncoder, "try_out", fail)
+    with pytest.raises(ConfigError, match=r"picture of .* on this GPU \(it lacks an instruction\)\. --device cpu"):
+        started(config_of(partial(families.checkpoint, root=tmp_path), "qwen3_vl"))
+
+
+def test_what_the_tower_takes_is_no_kv_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    in_place_of_a_gpu(monkeypatch, recorded)
+    monkeypatch.setattr(gpu_start, "measure", lambda device, run: (0, 0))
+    tried: list[bool] = []
+
+    def all_of_it(config: Config, info: Any, pictures: Any, large: bool) -> int:
+        tried.append(large)
+        return ROOM
+
+    monkeypatch.setattr(gpu_start, "try_tower", all_of_it)
+    with pytest.raises(ConfigError, match="--gpu-memory-utilization: 0 bytes are left for KV memory"):
+        started(config_of(partial(families.checkpoint, root=tmp_path), "qwen3_vl", enforce_eager=True))
+    assert tried == [False, True]
 
 
 @contextmanager
