@@ -56,10 +56,12 @@ def computing_on(config: Config, device: torch.device) -> Iterator[None]:
     if device.type == "cpu":
         yield
         return
-    from ..gpu.memory import is_out_of_memory  # and with it Triton
+    from ..gpu.memory import await_freed_memory, is_out_of_memory  # and with it Triton
 
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
+    torch.backends.cudnn.allow_tf32 = False  # of convolutions, which that does not say
+    await_freed_memory(config, device, held=0)
     torch.cuda.set_per_process_memory_fraction(config.gpu_memory_utilization, device)
     try:
         yield
@@ -80,5 +82,8 @@ def moved(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
 
     size, free = sum(one.numel() for one in model.parameters()) * dtype.itemsize, device_memory(device)[0]
     if size > free:
-        raise ConfigError(f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free")
+        raise ConfigError(
+            f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free; --device cpu computes "
+            "it on the CPU"
+        )
     model.to(device, dtype)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from actorserve.actors.options.config import Config, ConfigError, make_config
+from actorserve.actors.worker.gpu import memory as gpu_memory
 from actorserve.actors.worker.start import beside
 from actorserve.actors.worker.start.beside import computing_on, device_of
 
@@ -87,10 +88,34 @@ def test_options_of_the_other_device_are_refused(gpus: Any) -> None:
     assert device_of(context_of(make_config({"model": "m", "kv_cache_dtype": "int8"}))) == torch.device("cpu")
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, free: list[int]) -> None:
+    """A GPU of a GiB, of which so much is free at each look; the last of these stays."""
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *fraction: None)
+    monkeypatch.setattr(gpu_memory, "LOOK_S", 0)
+    monkeypatch.setattr(gpu_memory, "device_memory", lambda device: (free[0] if len(free) == 1 else free.pop(0), GIB))
+
+
+def test_memory_of_a_killed_predecessor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the driver frees after its death: what is measured too soon would be missing ever after."""
+    free = [GIB // 8, GIB // 2, GIB]
+    pretend(monkeypatch, free)
+    with computing_on(make_config({"model": "m"}), torch.device("cuda", 0)):
+        assert free == [GIB]
+
+
+def test_float32_is_computed_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions are rounded by cuDNN unless it is told not to."""
+    pretend(monkeypatch, [GIB])
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    with computing_on(make_config({"model": "m"}), torch.device("cuda", 0)):
+        assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+
+
 def test_what_it_may_have_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is said where that is too little; other errors stay what they are."""
     given: list[tuple[float, torch.device]] = []
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    pretend(monkeypatch, [GIB])
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *fraction: given.append(fraction))
     config, device = make_config({"model": "m", "gpu_memory_utilization": 0.25}), torch.device("cuda", 1)
     said = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 1.00 GiB. If reserved is large, see more"
