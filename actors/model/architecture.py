@@ -134,6 +134,18 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
             moe = msgspec.structs.replace(moe, shared_gate_up=(), shared_down=None, shared_gate=None)
         return msgspec.structs.replace(spec, moe=moe)
 
+    def unused(self) -> tuple[str, ...]:
+        """What names begin with of tensors that a checkpoint may have and the model has no use for: also of indexers in
+        layers that see what another has chosen.
+        """
+        shared: list[str] = []
+        if self.latent is not None and self.latent.index is not None:
+            for index, chooses in enumerate(self.latent.index.layers):
+                spec = self.layer.at(self.first_layer + index).latent
+                if spec is not None and spec.index is not None and not chooses:
+                    shared += [f"{name}." for name in (spec.index.norm, *(own.name for own in spec.index.linears()))]
+        return *self.beside, *shared
+
     def layer_of(self, index: int, rank: int) -> LayerSpec:
         """The same of one member of a tensor-parallel group, whose shape this is: with the experts that it has."""
         divided = self.moe is not None and self.moe.experts != self.moe.routed

@@ -15,7 +15,7 @@ from ..values import Values
 from .deepseek import CORRECTED, LARGEST, OF_LATENT, latent, latent_layer, listed_experts
 from .family import Family
 
-KINDS = ("full", "shared")
+KINDS, LETTERS = ("full", "shared"), ("F", "S")  # of layers; in a pattern letters
 INDEX = IndexSpec(
     queries=LinearSpec("self_attn.indexer.wq_b", (Axis.INDEX_QUERIES,), Axis.Q_LATENT),
     key=LinearSpec("self_attn.indexer.wk", (Axis.INDEX_KEY,), Axis.HIDDEN),
@@ -49,21 +49,23 @@ def indexed(interleaved: bool) -> Callable[[Values], dict[str, Any]]:
 
 
 def choosing_layers(given: Values, layers: int) -> tuple[bool, ...]:
-    """By `indexer_types`, or a pattern (F, S), or each `index_topk_freq`-th from the `index_skip_topk_offset`-th on."""
-    kinds, pattern = given["indexer_types"], given["index_topk_pattern"]
-    if kinds is None and pattern is not None:
-        names = dict(zip("FS", KINDS, strict=True))
-        kinds = [names.get(one, one) for one in pattern] if isinstance(pattern, str | list) else pattern
+    """By `indexer_types`, or a pattern (F, S), or each `index_topk_freq`-th from the `index_skip_topk_offset`-th on. A
+    list may go on for the layers behind the last, which predict further tokens.
+    """
+    field = "indexer_types" if given["indexer_types"] is not None else "index_topk_pattern"
+    kinds = given[field]
     if kinds is None:
         every = max(given.whole("index_topk_freq", 0) or 1, 1)
         offset = given.whole("index_skip_topk_offset", 0)
         behind = 2 if offset is None else offset
-        kinds = [KINDS[max(layer - behind + 1, 0) % every != 0] for layer in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
-        raise given.wrong("indexer_types", f"a list of {layers} times {' or '.join(KINDS)}")
-    if kinds[0] != KINDS[0]:
-        raise given.wrong("indexer_types", f"a list that begins with {KINDS[0]}")
-    return tuple(kind == KINDS[0] for kind in kinds)
+        return tuple(max(layer - behind + 1, 0) % every == 0 for layer in range(layers))
+    full, shared = zip(KINDS, LETTERS, strict=True)
+    kinds = [*kinds] if isinstance(kinds, str) and field != "indexer_types" else kinds
+    if not isinstance(kinds, list) or len(kinds) < layers or any(kind not in (*full, *shared) for kind in kinds):
+        raise given.wrong(field, f"for each of {layers} layers {' or '.join(KINDS)}")
+    if kinds[0] not in full:
+        raise given.wrong(field, f"{KINDS[0]} for the first layer")
+    return tuple(kind in full for kind in kinds[:layers])
 
 
 ABSENT = {

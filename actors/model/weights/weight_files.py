@@ -238,7 +238,8 @@ def _compare(folder: Path, shape: Architecture, found: dict[str, StoredTensor], 
     """Every tensor of the architecture is there with its shape, and no other."""
     needless = {name for name in found if name.endswith("rotary_emb.inv_freq")}  # of old checkpoints
     needless |= {f"{HEAD}.weight"} if shape.tied else set()
-    needless |= {name for name in found if name.startswith(shape.beside)}
+    unused = shape.unused()
+    needless |= {name for name in found if name.startswith(unused)}
     if shape.stored is not None and shape.stored.needless is not None:
         needless |= {name for name in found if shape.stored.needless.fullmatch(name)}
     problems = []

@@ -17,6 +17,7 @@ from actorserve.actors.model.config_json import find_architecture, read_architec
 from actorserve.actors.model.info import read_json, resolve_model
 from actorserve.actors.model.pipeline.stages import stage_shapes
 from actorserve.actors.model.sharding import shard_shape
+from actorserve.actors.model.weights.weight_files import check_tensors, check_weights
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.cpu.executor import CpuModel
 from actorserve.actors.worker.cpu.layers import indexer, latent
@@ -116,8 +117,20 @@ def test_queries_are_chosen_for_some_at_a_time(checkpoints: Folders, monkeypatch
         ({"indexer_types": None}, (True, True, True)),
         ({"indexer_types": None, "index_topk_pattern": "FSS"}, (True, False, False)),
         ({"indexer_types": None, "index_topk_freq": 4, "index_skip_topk_offset": 1}, (True, False, False)),
-        ({"indexer_types": ["shared", "full", "full"]}, "a list that begins with full"),
-        ({"indexer_types": ["full"]}, "a list of 3 times full or shared"),
+        ({"indexer_types": None, "index_topk_pattern": ["full", "shared", "full"]}, (True, False, True)),
+        ({"indexer_types": None, "index_topk_pattern": ["F", "F", "S", "S"]}, (True, True, False)),
+        ({"indexer_types": ["full", "shared", "full", "full"]}, (True, False, True)),  # the last predicts a token more
+        ({"indexer_types": ["shared", "full", "full"]}, "indexer_types = .*; full for the first layer is needed"),
+        ({"indexer_types": ["full"]}, "indexer_types = .*; for each of 3 layers full or shared is needed"),
+        ({"indexer_types": "full"}, "indexer_types = 'full'; for each of 3 layers"),
+        (
+            {"indexer_types": None, "index_topk_pattern": "FSX"},
+            "index_topk_pattern = 'FSX'; for each of 3 layers full or",
+        ),
+        (
+            {"indexer_types": None, "index_topk_pattern": [["F"]] * 3},
+            "index_topk_pattern = .*; for each of 3 layers full or",
+        ),
         ({"index_head_dim": 14}, "index_head_dim = 14; an even number, and at least 16"),
         ({"index_topk": 0}, "index_topk = 0"),
     ],
@@ -132,6 +145,16 @@ def test_which_layers_choose(changes: dict[str, Any], layers: tuple[bool, ...] |
     assert shape.latent is not None and shape.latent.index is not None and shape.latent.index.layers == layers
     own = {name.split(".")[2] for name in shape.tensors() if ".indexer." in name}
     assert own == {str(layer) for layer, chooses in enumerate(layers) if chooses}
+
+
+def test_a_checkpoint_may_have_what_layers_choose_by_where_they_do_not(checkpoints: Folders) -> None:
+    folder = checkpoints("deepseek_v32")  # all of whose layers choose
+    shape = read_architecture(read_json(folder / "config.json") | {"indexer_types": ["full", "shared", "full"]})
+    found = check_weights(folder, shape)
+    there = found["model.layers.1.self_attn.indexer.wk.weight"]
+    check_tensors(folder, shape, found | {"model.layers.1.self_attn.indexer.wk.weight_scale_inv": there})
+    with pytest.raises(ConfigError, match=r"layers\.2\..*\.weight_scale_inv, for which the model has no use"):
+        check_tensors(folder, shape, found | {"model.layers.2.self_attn.indexer.wk.weight_scale_inv": there})
 
 
 def test_layers_that_choose_are_not_in_several_stages(checkpoints: Folders) -> None:
