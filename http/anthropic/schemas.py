@@ -16,6 +16,7 @@ Object = dict[str, Any]
 OTHERS = ("chat_template_kwargs", "structured_outputs", "priority", "request_id")  # the chat request's
 NAMES = {  # the chat request's fields that have another name here
     "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
     "stop": "stop_sequences",
     "response_format": "output_config.format",
     "reasoning_effort": "output_config.effort",

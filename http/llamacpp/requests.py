@@ -13,6 +13,7 @@ from ..generation.fields.decoding import decode
 from ..generation.infill import files_of, infill_ends, infill_tokens
 from ..openai.schemas import Object, TokensRequest
 from ..pooling.schemas import EmbeddingRequest
+from .names import penalty_of, unused
 from .schemas import (
     HINTS,
     MOST_TEXTS,
@@ -31,17 +32,6 @@ SAME = (
     *("presence_penalty", "frequency_penalty", "ignore_eos", "grammar", "json_schema"),
 )
 NAMES = {"max_tokens": "n_predict", "n": "n_cmpl", "repetition_penalty": "repeat_penalty", "logprobs": "n_probs"}
-INFILL = "infill"  # keeps what is likely enough to be filled in: the likeliest token, where nothing else draws
-SAMPLERS: dict[str, tuple[str, ...]] = {  # by their names there: the fields that are theirs
-    **{name: (name,) for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
-    "typ_p": ("typical_p",),
-    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
-    **dict.fromkeys(("dry", "xtc", "tfs_z", INFILL), ()),  # which are refused elsewhere, where they are asked for
-}
-OFF: Object = {
-    **{"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "top_n_sigma": -1, "typical_p": 1},
-    **{"repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
-}
 NEVER = -100  # a bias; what it is added to is far from it
 
 
@@ -105,13 +95,15 @@ def completion_of(body: LlamaCompletionRequest) -> TokensRequest:
         given["n"] = body.n_cmpl
     if body.n_predict is not None and body.n_predict >= 0:
         given["max_tokens"] = max(1, body.n_predict)  # what is drawn at the prompt's end nobody is told
+    if (penalty := penalty_of(body.repeat_penalty, body.repeat_last_n)) is not None:
+        given["repetition_penalty"] = penalty
     if body.seed is not None and body.seed >= 0:
         given["seed"] = body.seed
     if body.n_probs:
         given["logprobs"] = body.n_probs
     if body.logit_bias:
         given["logit_bias"] = _biases(body.logit_bias)
-    return decode(TokensRequest, encoded(given | _penalty(body) | _unused(body.samplers or []), None))
+    return decode(TokensRequest, encoded(given | unused(body.samplers or []), None))
 
 
 class _Texts(msgspec.Struct):
@@ -155,28 +147,6 @@ def infill_of(body: LlamaInfillRequest, special: Mapping[str, int]) -> list[int]
     extra = [(file.filename or f"file{number}", file.text) for number, file in enumerate(body.input_extra or [])]
     body.prompt = tokens.prompt(body.input_prefix, body.input_suffix, files_of(extra, special)) + (body.prompt or "")
     return [] if body.ignore_eos else infill_ends(special, tokens)
-
-
-def _penalty(body: LlamaCompletionRequest) -> Object:
-    if body.repeat_penalty is None or body.repeat_last_n == 0:
-        return {}
-    if body.repeat_penalty != 1 and body.repeat_last_n not in (None, -1):
-        text = "repeat_last_n: repeat_penalty looks back on the whole text here; -1 says so."
-        raise bad_request(text, "repeat_last_n")
-    return {"repetition_penalty": body.repeat_penalty}
-
-
-def _unused(samplers: list[str] | str) -> Object:
-    """What turns off the samplers that are not among these, if any are named."""
-    if isinstance(samplers, str):
-        raise bad_request("samplers: a list of names is taken, not their letters.", "samplers")
-    for name in samplers:
-        if name not in SAMPLERS:
-            raise bad_request(f"samplers: {name[:64]!r} is none of {', '.join(SAMPLERS)}.", "samplers")
-    used = {name for one in samplers for name in SAMPLERS[one]}
-    if INFILL in samplers and "temperature" not in samplers:
-        return {name: value for name, value in OFF.items() if name not in used} | {"temperature": 0}
-    return {name: value for name, value in OFF.items() if name not in used} if samplers else {}
 
 
 def texts_of(given: Biases | None) -> list[str]:

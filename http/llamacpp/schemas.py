@@ -15,6 +15,7 @@ HINTS: dict[str, tuple[object, ...]] = {  # likewise, but where a text is filled
     "t_max_predict_ms": (0, -1),
 }
 NOTHING: dict[str, tuple[object, ...]] = {  # known, and refused unless they have one of these values
+    "adaptive_target": (-1,),
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
     "lora": ([],),
@@ -69,7 +70,8 @@ class LlamaCompletionRequest(msgspec.Struct, kw_only=True):
     samplers: list[str] | str | None = None  # those that are used, in our order; an empty list: as if left out
     model: str | None = None
 
-    dry_multiplier: Any = None  # these are in NOTHING
+    adaptive_target: Any = None  # these are in NOTHING
+    dry_multiplier: Any = None
     dynatemp_range: Any = None
     lora: Any = None
     min_keep: Any = None

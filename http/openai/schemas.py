@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from actorserve.actors.protocol.request import INT32, INT64, MOST_LOGPROBS, NamedProcessor, Range, SamplingFields
+from actorserve.actors.protocol.request import INT32, INT64, MOST_LOGPROBS, NamedProcessor, Range
 
+from ..llamacpp.names import LlamaFields
 from ..media.schemas import MediaFields
 from .thinking import ReasoningOptions, ThinkingBudget, ThinkingOptions, rename_thinking
 
@@ -54,7 +55,7 @@ class RepetitionDetection(msgspec.Struct):
     min_count: Annotated[int, Meta(ge=0, le=4096)] = 0
 
 
-class GenerationFields(SamplingFields, kw_only=True):
+class GenerationFields(LlamaFields, kw_only=True):
     """What chat and completions have in common."""
 
     model: str | None = None
@@ -64,7 +65,6 @@ class GenerationFields(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
     no_stop_trim: bool | None = None  # SGLang's name of include_stop_str_in_output
-    repeat_penalty: Annotated[float | None, Range(0, 100, above=True)] = None  # llama.cpp's of repetition_penalty
     truncate_prompt_tokens: Annotated[int | None, Range(-1)] = None
     truncation_side: Literal["left", "right"] | None = None  # what is cut off
     add_special_tokens: bool | None = None

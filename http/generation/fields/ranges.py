@@ -10,6 +10,7 @@ import msgspec
 from actorserve.actors.protocol.request import MOST_LOGPROB_IDS, ranges_of
 
 from ...errors import bad_request
+from ...llamacpp.names import take_names
 from ...openai.schemas import (
     NO_LIMIT,
     ChatRequest,
@@ -45,12 +46,13 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSha
     check_built(request, (kv_transfer.FIELD,) if kv is not None else ())
     kv_transfer.check_transfer(request.kv_transfer_params, kv)
     check_ranges(request)
-    if request.repetition_penalty is None:
-        request.repetition_penalty = request.repeat_penalty
-    for name in ("max_tokens", "max_completion_tokens"):
+    take_names(request)
+    for name in ("n_predict", "max_tokens", "max_completion_tokens"):
         if getattr(request, name, None) == 0 and not (isinstance(request, CompletionRequest) and request.echo):
             least = "at least 1" if isinstance(request, TokensRequest) else f"{NO_LIMIT} or at least 1"
             raise bad_request(f"{name} must be {least}, not 0.", name)
+    if request.n_predict is not None:
+        _limit(request, NO_LIMIT if request.n_predict < 0 else request.n_predict)
     if request.truncate_prompt_tokens == 0:
         raise bad_request("truncate_prompt_tokens must be -1 or at least 1, not 0.", "truncate_prompt_tokens")
     if request.stream_options is not None and not request.stream:
@@ -62,6 +64,13 @@ def check_fields(request: GenerationFields, vocab_size: int = 1 << 31, kv: KVSha
     _check_words(request, vocab_size)
     if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
         raise bad_request("top_logprobs goes with logprobs: true.", "top_logprobs")
+
+
+def _limit(request: GenerationFields, tokens: int) -> None:
+    """By llama.cpp's name, which goes before OpenAI's there."""
+    request.max_tokens = tokens
+    if isinstance(request, ChatRequest):
+        request.max_completion_tokens = None
 
 
 def _check_best_of(request: GenerationFields) -> None:

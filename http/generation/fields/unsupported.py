@@ -1,5 +1,6 @@
-"""Fields that clients know from OpenAI, Anthropic, vLLM and SGLang and that have no effect here: every endpoint refuses
-them by name where they ask for something. If they were passed over, it would look as if they had been heeded.
+"""Fields that clients know from OpenAI, Anthropic, vLLM, SGLang and llama.cpp and that have no effect here: every
+endpoint refuses them by name where they ask for something. If they were passed over, it would look as if they had been
+heeded.
 
 Not among them: labels and hints that change no answer (`user`, `prompt_cache_key`, `session_id`, `verbosity` …).
 """
@@ -16,7 +17,8 @@ from ...anthropic import schemas as anthropic
 from ...anthropic.schemas import CountRequest, MessagesRequest
 from ...cohere.schemas import CohereChatRequest
 from ...errors import bad_request
-from ...llamacpp.schemas import LlamaCompletionRequest, LlamaInfillRequest
+from ...llamacpp.schemas import HINTS, LlamaCompletionRequest, LlamaInfillRequest
+from ...llamacpp.schemas import NOTHING as OF_LLAMACPP
 from ...ollama.schemas import OllamaChatRequest, OllamaGenerateRequest
 from ...openai.responses import schemas as responses
 from ...openai.responses.schemas import ResponsesRequest
@@ -92,6 +94,10 @@ NOT_BUILT: dict[str, tuple[object, ...]] = {  # field: the values that change no
     "stop_regex": NOTHING,
     "stream_reasoning": (None, True),
     "use_audio_in_video": NOTHING,
+    # llama.cpp's
+    "n_cmpl": (None, 1),
+    "n_probs": NOTHING,
+    **{name: (None, *values) for name, values in (OF_LLAMACPP | HINTS).items()},
 }
 DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes nothing where they are not known
     "n": (*NOTHING, 1),
@@ -102,6 +108,8 @@ DEFAULTS: dict[str, tuple[object, ...]] = {  # of chat's fields: what changes no
     "enable_thinking": (None,),
     "include_reasoning": (None, True),
     "parallel_tool_calls": (None, True),
+    "n_predict": (None, -1),
+    "repeat_last_n": (*NOTHING, -1, 64),  # 64 is what it is there
     "repeat_penalty": (None, 1),
     "spaces_between_special_tokens": (*NOTHING, True),
     "thinking": (None,),

@@ -25,6 +25,7 @@ NAMES = {  # the chat request's fields that have another name here
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
+    "n_predict": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "truncate_prompt_tokens": "truncation",

@@ -157,6 +157,8 @@ ASKING: dict[str, list[Any]] = {
     "separate_reasoning": [False],
     "stream_reasoning": [False],
     "data_parallel_rank": [1],
+    "min_keep": [2],
+    "n_cmpl": [2],
 }
 BODIES: dict[type[msgspec.Struct], dict[str, Any]] = {
     ChatRequest: {"messages": HI},

@@ -1,0 +1,68 @@
+"""llama.cpp's fields on OpenAI's paths: what has a name of ours is taken, what would change an answer is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actorserve.http.generation.fields.decoding import decode
+from actorserve.http.generation.fields.ranges import check_fields
+from actorserve.http.generation.fields.sampling import max_tokens_of
+from actorserve.http.generation.fields.unsupported import read
+from actorserve.http.llamacpp.schemas import HINTS, NOTHING
+from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
+from tests.http.bodies import HI, body_of, for_chat, for_completion, refusal
+
+BOTH = [ChatRequest, CompletionRequest]
+
+
+def limit(kind: type[GenerationFields], **fields: Any) -> int | None:
+    request = decode(kind, body_of(**fields))
+    check_fields(request)
+    return max_tokens_of(request)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_n_predict_is_max_tokens_and_goes_before_it(kind: type[GenerationFields]) -> None:
+    given = {"messages": HI, "prompt": "hi"}
+    assert limit(kind, **given, n_predict=5) == limit(kind, **given, n_predict=5, max_tokens=9) == 5
+    assert limit(kind, **given, n_predict=-1) is limit(kind, **given, n_predict=-2, max_tokens=9) is None
+    assert refusal(limit, kind, **given, n_predict=0).param == "n_predict"
+
+
+def test_it_goes_before_chats_other_name_too() -> None:
+    assert limit(ChatRequest, messages=HI, n_predict=5, max_completion_tokens=9) == 5
+
+
+@pytest.mark.parametrize("make", [for_chat, for_completion])
+def test_samplers_that_are_not_named_are_off(make: Any) -> None:
+    drawn = make(samplers=["top_k", "temperature"], temperature=0.5, top_k=40, min_p=0.1, repeat_penalty=1.2)[1][0]
+    found = drawn.sampling
+    assert (found.temperature, found.top_k, found.min_p, found.repetition_penalty) == (0.5, 40, 0, 1)
+    assert make(samplers=[], min_p=0.25)[1][0].sampling.min_p == 0.25
+    for samplers in (["nobody"], "kypmt"):
+        assert refusal(make, samplers=samplers).param == "samplers"
+
+
+@pytest.mark.parametrize("make", [for_chat, for_completion])
+def test_a_penalty_looks_back_on_the_whole_text(make: Any) -> None:
+    assert make(repeat_penalty=1.5, repeat_last_n=-1)[1][0].sampling.repetition_penalty == 1.5
+    assert make(repeat_penalty=1.5, repeat_last_n=0)[1][0].sampling.repetition_penalty == 1
+    assert make(repeat_penalty=1, repeat_last_n=64)[1][0].sampling.repetition_penalty == 1
+    assert refusal(make, repeat_penalty=1.5, repeat_last_n=64).param == "repeat_last_n"
+
+
+@pytest.mark.parametrize("field", NOTHING | HINTS | {"n_probs": (0,), "n_cmpl": (1,)})
+def test_what_would_change_an_answer_is_refused(field: str) -> None:
+    for kind in BOTH:
+        for value in (NOTHING | HINTS).get(field, ()):
+            read(kind, body_of(messages=HI, prompt="hi", **{field: value}))
+        error = refusal(read, kind, body_of(messages=HI, prompt="hi", **{field: 2}))
+        assert error.param == field and field in error.message
+
+
+@pytest.mark.parametrize("field", ["mirostat_tau", "dry_base", "xtc_threshold", "dynatemp_exponent", "cache_prompt"])
+def test_what_says_how_alone_is_passed_over(field: str) -> None:
+    for kind in BOTH:
+        read(kind, body_of(messages=HI, prompt="hi", **{field: 1}))
