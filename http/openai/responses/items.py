@@ -181,8 +181,8 @@ class OutputItems:
         self._tokens.add_tokens(tokens)
 
     def next_turn(self) -> None:
-        """What follows is another answer of the model: its calls are counted anew."""
-        self._calls = []
+        """What follows is another answer of the model: its calls are counted anew, and its tokens are others."""
+        self._calls, self._tokens = [], TextTokens()
 
     def add_mcp(self, kind: Kind, label: str, name: str = "", arguments: str = "") -> McpItem:
         """An item that is no text of the model."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.actors.protocol.topics.tools import Tool
 
 from ....generation.idempotency_keys import KEY_BYTES
@@ -42,6 +43,11 @@ class TurnRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-turn"):
     finish_reason: str
     usage: tuple[int, int, int, int]  # tokens of prompt and answer, cached, of thinking
     compacts: bool = False  # it is a summary of what was said before
+    told: bytes = b""  # its tokens with logprobs, where they are wanted; MessagePack, which has all numbers
+
+    @property
+    def tokens(self) -> list[TokenLogprobs]:
+        return msgspec.msgpack.decode(self.told, type=list[TokenLogprobs]) if self.told else []
 
     @property
     def pieces(self) -> list[Piece]:

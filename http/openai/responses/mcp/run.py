@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
+from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.actors.protocol.topics.tools import Tool
 
 from ....errors import ApiError, bad_request
@@ -80,6 +81,7 @@ class ToolRun:
         self._lists: dict[str, list[Tool]] = {}
         self._turn: Job | None = None
         self._pieces: list[Piece] = []
+        self._tokens: list[TokenLogprobs] = []
         self._limit, self._turns = limit, 0
         self._answers = 0  # turns that are no summaries
         self._usage = [0, 0, 0, 0]
@@ -179,6 +181,7 @@ class ToolRun:
             record = await self._generate()
         else:
             self._writer.output.compacts = record.compacts
+            self._writer.add_tokens(record.tokens)
             for piece in record.pieces:
                 self._tell(self._writer.pieces([piece]))
         for at, count in enumerate(record.usage):
@@ -222,7 +225,7 @@ class ToolRun:
         job = self._turn = asked.new_job()
         job.seed = int.from_bytes(self._records.name("seed", self._turns)[:8], "big")
         job.choices[0].grain = GRAIN
-        self._pieces = []
+        self._pieces, self._tokens = [], []
         if refs is not None:
             self._engine.submit(job, refs)
         else:
@@ -258,7 +261,11 @@ class ToolRun:
         reason = job.choices[0].finish_reason or ""
         usage = (job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
         record = TurnRecord(packed(self._pieces), reason, usage, self._writer.output.compacts)
-        if not self._records.put(record, self._turns):
+        told = msgspec.msgpack.encode(self._tokens) if self._tokens else b""
+        for kept in (msgspec.structs.replace(record, told=told), record):  # rather without logprobs than not
+            if self._records.put(kept, self._turns):
+                break
+        else:
             raise ApiError(500, LOST)
         self._engine.abort(job, self._slots)
         self._turn = None
@@ -272,6 +279,8 @@ class ToolRun:
 
     def update(self, choice: Choice) -> None:
         """The turn's job has more text."""
+        self._tokens += choice.logprobs
+        self._writer.add_tokens(choice.logprobs)
         for piece in choice.take().pieces:
             self._pieces.append(piece)
             self._tell(self._writer.pieces([piece]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, cast
 
 import pytest
 
+from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from actorserve.actors.protocol.topics.tools import ServerAddress, Tool, ToolCalled
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
@@ -14,8 +16,8 @@ from actorserve.http.openai.responses.mcp.background import RunningTools
 from actorserve.http.openai.responses.mcp.run import ToolRun
 from actorserve.http.openai.responses.schemas import ResponsesRequest
 from actorserve.http.openai.responses.stored import History
-from tests.http.fakes import finish_all
-from tests.http.serving import serving
+from tests.http.fakes import finish_all, rendered, say
+from tests.http.serving import Served, serving
 
 
 class Noted:
@@ -93,6 +95,52 @@ async def test_a_turn_has_its_slots_until_it_is_kept() -> None:
         finish_all(await served.job())
         assert (await client.answer()).status == 200
         assert held == [1] and not engine.kept_jobs
+
+
+LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+
+
+def told(*texts: str) -> list[TokenLogprobs]:
+    """Tokens of these texts, whose likeliest ones may be impossible."""
+    best = [(b"x", 99, -math.inf)]
+    return [TokenLogprobs(text.encode(), at, -at / 4, 1, best) for at, text in enumerate(texts)]
+
+
+async def told_by(served: Served, key: str, first: bool) -> list[str]:
+    """The tokens with which a message is told, generated at `first`, and made of what is kept then."""
+    client = await served.client()
+    body = {"input": "hi", "tools": [TOOL], **LOGPROBS}
+    client.send("POST", "/v1/responses", body, Idempotency_Key=key)
+    if first:
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "yes, it", 2, logprobs=told("yes,", " it"))
+        say(job, 0, " is", 3, Finish.STOP, logprobs=[TokenLogprobs(b" is", 7, -0.5, 1)])
+    answer = await client.answer()
+    assert answer.status == 200, answer.body
+    (part,) = answer.json["output"][-1]["content"]
+    assert part["text"] == "yes, it is"
+    return [one["token"] for one in part["logprobs"]]
+
+
+async def test_messages_have_logprobs_also_where_they_are_made_again() -> None:
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        assert await told_by(served, "a", True) == await told_by(served, "a", False) == ["yes,", " it", " is"]
+
+
+async def test_a_turn_whose_logprobs_are_too_long_is_kept_without() -> None:
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        put, lengths = served.engine.put, []
+
+        def noted(key: bytes, payload: bytes) -> bool:
+            if b"mcp-turn" in payload:
+                lengths.append(len(payload))
+            return len(lengths) != 1 and put(key, payload)
+
+        served.engine.put = noted  # type: ignore[method-assign]
+        assert await told_by(served, "a", True) == ["yes,", " it", " is"]
+        assert await told_by(served, "a", False) == []
+        assert len(lengths) == 2 and lengths[1] < lengths[0]
 
 
 KEY = f"{0:02x}{7:016x}{9:08x}"
