@@ -12,11 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from actorserve import LLM
+from actorserve.actors.model.checks import combinations
+from actorserve.actors.model.checks.combinations import check_prompt_embeds
 from actorserve.actors.model.checks.device import check_device
-from actorserve.actors.model.info import DEMO_FOLDER
+from actorserve.actors.model.info import DEMO_FOLDER, resolve_model
 from actorserve.actors.model.memory import machine
+from actorserve.actors.model.vision.spec import VisionSpec
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from tests.model.damaged import GENERATION, find, refusal, write
 from tests.support.server import Server
@@ -56,7 +60,6 @@ def test_a_draft_model_is_looked_at_too(folder: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"enable_prompt_embeds": True},
         {"logits_processor_pattern": "a.*"},
         {"worker_cls": "a:B"},
         {"enable_eplb": True, "enable_expert_parallel": True, "tensor_parallel_size": 2},
@@ -69,6 +72,20 @@ def test_what_a_gpus_worker_does_not_do_is_refused_there(given: dict[str, Any]) 
     with pytest.raises(ConfigError, match=rf"^{option}: .*\(--device cpu\)"):
         check_device(Config(**given), on_gpu=True)
     check_device(Config(**given), on_gpu=False)
+
+
+def test_prompts_of_embeddings_on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CPU alone has beside them is refused; the option by itself is not."""
+    monkeypatch.setattr(combinations, "check_gpu", lambda config: config.device != "cpu")
+    model = structs.replace(resolve_model(Config(model=str(folder))), hidden=64)
+    seeing = structs.replace(model, vision=VisionSpec(kind="llava", placeholders=(1,), hidden=64))
+    ngram, suffix = (f'{{"method": "{method}", "num_speculative_tokens": 2}}' for method in ("ngram", "suffix"))
+    check_prompt_embeds(Config(enable_prompt_embeds=True, speculative_config=ngram), model)
+    for given, words in ((model, "ngram on a GPU"), (seeing, "alone with a model that sees or hears")):
+        config = Config(enable_prompt_embeds=True, speculative_config=suffix)
+        with pytest.raises(ConfigError, match=rf"^--enable-prompt-embeds: (?=.*{words}).*\(--device cpu\)"):
+            check_prompt_embeds(config, given)
+        check_prompt_embeds(structs.replace(config, device="cpu"), given)
 
 
 @pytest.mark.parametrize("value", [5, [1], [{"name": "default"}], [{"name": [], "template": "x"}]])

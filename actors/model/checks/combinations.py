@@ -134,9 +134,18 @@ def check_prompt_embeds(config: Config, model: ModelInfo) -> None:
     if not model.hidden:
         raise ConfigError(f"{option}: {name} is not computed by this server's own layers, which take embeddings")
     if check_gpu(config):
-        raise ConfigError(f"{option}: embeddings are taken on a CPU only (--device cpu)")
+        _check_prompt_embeds_on_gpu(config, model)
     if config.remote_engines or config.steward or config.nnodes > 1:
         raise ConfigError(f"{option}: prompts that are embeddings are computed on the server's machine only")
+
+
+def _check_prompt_embeds_on_gpu(config: Config, model: ModelInfo) -> None:
+    """ConfigError if something beside it is a CPU's alone."""
+    option, name = "--enable-prompt-embeds", model.architecture
+    if model.vision is not None:
+        raise ConfigError(f"{option}: on a CPU (--device cpu) alone with a model that sees or hears ({name})")
+    if not isinstance(read_speculative(config), NgramOptions | None):
+        raise ConfigError(f"{option}: beside it {OPTION} has method: ngram on a GPU, others on a CPU (--device cpu)")
 
 
 def check_vision(config: Config, model: ModelInfo, spec: VisionSpec) -> None:

@@ -42,7 +42,6 @@ def _check_only_on_cpu(config: Config) -> None:
     """ConfigError if an option is given of which the worker of a GPU would do nothing."""
     for option, given in (
         ("--enable-eplb", config.enable_eplb),
-        ("--enable-prompt-embeds", config.enable_prompt_embeds),
         ("--logits-processors", bool(config.logits_processors)),
         ("--logits-processor-pattern", config.logits_processor_pattern is not None),
         ("--worker-cls", config.worker_cls is not None),

@@ -4,7 +4,7 @@ from their positions, and how far they see.
 The host knows all of it before the step (worker/vision/rows.py), and sends a few numbers a token; embeddings are on the
 device, where they were made. A step without any sends nothing, and one that decodes has none: of its tokens it is at
 most said how far they stand from their positions.
-    embeddings   lie side by side, whoever has them; of each token it is said which are its own
+    embeddings   and what is added behind layers (given_rows.py)
     turns        of models whose tokens stand at three positions: cosines and sines by token, made at the step's begin
     reach        of models in which tokens of a picture see one another: the end of each token's picture
 """
@@ -22,7 +22,6 @@ from torch import Tensor
 
 from actorserve.kernels.triton.rotary_kv import RotaryTables
 from actorserve.kernels.triton.vision.axis_turns import AXES, AxisTurns, turn_by_axes
-from actorserve.kernels.triton.vision.given_rows import GivenRows
 
 from ...model.info import ModelInfo
 from ...model.vision.spec import VisionSpec
@@ -30,9 +29,10 @@ from ...options.config import Config, ConfigError
 from ...protocol.media import AUDIO
 from ...protocol.step import LOOKS, NewRow, Step
 from ..models.rope import inverse_frequencies
-from ..vision.step import Run, VisionStep
+from ..vision.step import Run
 from .buffers import Sizes, StepBuffers
 from .executor import GpuBatch, GpuModel
+from .given_rows import NUMBERS, GivenBuffer
 from .memory import is_out_of_memory, measure
 
 if TYPE_CHECKING:  # with transformers, which a model of texts alone does without
@@ -82,7 +82,7 @@ def _refused(info: ModelInfo, reason: str) -> ConfigError:
 
 def numbers_of(spec: VisionSpec) -> int:
     """How many the host says of a token: whose embeddings it has, how far it stands off, or sees."""
-    return 1 + (AXES if spec.axes else 0) + spec.whole_pictures
+    return NUMBERS + (AXES if spec.axes else 0) + spec.whole_pictures
 
 
 class StepPictures:
@@ -91,13 +91,11 @@ class StepPictures:
     def __init__(self, vision: VisionRows, sizes: Sizes, model: GpuModel) -> None:
         spec, device, tokens = vision.spec, model.device, sizes.listed_tokens
         self.vision, self._tokens = vision, tokens
-        kinds = 1 + spec.deepstack
-        self._rows = torch.zeros(kinds, tokens, spec.hidden, dtype=model.dtype, device=device)
         self._numbers = torch.zeros(tokens * numbers_of(spec), dtype=torch.int64, device=device)
-        self._places = self._numbers[:tokens].fill_(-1)
+        self._given = GivenBuffer(self._numbers, tokens, spec.hidden, 1 + spec.deepstack, model.dtype)
         self._shifts = self._numbers[tokens:].view(tokens, AXES) if spec.axes else None
         self._ends = self._numbers[tokens:] if spec.whole_pictures else None
-        self._given = self._shifted = False  # whether what is there is of anybody
+        self._shifted = False  # whether what is there is of anybody
         self._own = torch.arange(tokens, device=device)
         if spec.axes:
             rope = model.shape.rope
@@ -133,31 +131,16 @@ class StepPictures:
         if self._shifts is not None:
             self._shift(self._shifts, buffers, None if step is None else step.turns, work)
         if step is None or step.at is None:
-            self._take_back()
+            if self._given.take_back() and self._ends is not None:
+                self._ends.zero_()
             return False
-        self._give(buffers, step, step.at.numpy())
+        assert step.rows is not None
+        self._given.give(
+            buffers, step.at.numpy(), (step.rows, *step.deepstack)
+        )  # none behind layers where clients gave none
         if self._ends is not None:
             self._reach(buffers, step.runs, work)
         return True
-
-    def _give(self, buffers: StepBuffers, step: VisionStep, at: np.ndarray) -> None:
-        places, count = buffers.pictures[: self._tokens], at.size
-        places.fill(-1)
-        places[at] = np.arange(count)
-        buffers.send_pictures(self._numbers, 0, self._tokens)
-        for target, rows in zip(self._rows, (step.rows, *step.deepstack), strict=False):
-            assert rows is not None
-            target[:count].copy_(rows)
-        self._rows[1 + len(step.deepstack) :, :count].zero_()  # where clients gave embeddings without
-        self._given = True
-
-    def _take_back(self) -> None:
-        """What the last step with pictures had."""
-        if self._given:
-            self._places.fill_(-1)
-            self._given = False
-            if self._ends is not None:
-                self._ends.zero_()
 
     def _shift(self, shifts: Tensor, buffers: StepBuffers, turns: Tensor | None, work: RowWork) -> None:
         if turns is None:
@@ -186,8 +169,8 @@ class StepPictures:
         """A step with what its tokens have; `given`: some may be pictures'."""
         tokens = len(batch.inputs.ids)
         if given:
-            rows = GivenRows(self._places[:tokens], self._rows[0], self._rows[1:])
-            batch = batch._replace(given=rows, ends=None if self._ends is None else self._ends[:tokens])
+            ends = None if self._ends is None else self._ends[:tokens]
+            batch = batch._replace(given=self._given.of(tokens), ends=ends)
         if self._shifts is None:
             return batch
         turned = RotaryTables(*(table[:tokens] for table in self._turned))

@@ -35,6 +35,7 @@ from ...protocol.step import NewRow, Step
 from ..speculative.verifier import DraftOutcome
 from .buffers import BufferPool, Sizes, StepBuffers, StepNumbers, fill_up
 from .executor import GpuBatch, GpuModel, Hidden
+from .given_rows import NUMBERS, PromptRows
 from .graphs import Graphs, StepSize, capture_sizes, size_for, smallest
 from .layers.scratch import SplitScratch
 from .lora.slots import AdapterSlots
@@ -45,6 +46,7 @@ from .sampler import PendingStep, RowWork, Sampler
 
 if TYPE_CHECKING:
     from ...protocol.wire import Numbers
+    from ..cpu.prompt_embeds import RowEmbeds
     from ..vision.rows import VisionRows
 
 PLAIN = Rendition()
@@ -67,13 +69,16 @@ class GpuRunner:
         make_matchers: Callable[[], Matchers] | None = None,
         mixed: Sequence[StepSize] = (),
         vision: VisionRows | None = None,
+        embeds: RowEmbeds | None = None,
     ) -> None:
         """`log`: the token ids of the request table [slots, tokens]; `capture`: batch sizes of graphs, ascending;
-        `mixed`: sizes of those for steps with prompts; `vision` is there where the model sees pictures.
+        `mixed`: sizes of those for steps with prompts; `vision` is there where the model sees pictures, `embeds`
+        where prompts may be embeddings; not both.
 
         The KV memory is set afterwards (`pools`, one of each layer), when it is known how much there can be.
         """
-        sizes = sizes if vision is None else sizes._replace(seen=numbers_of(vision.spec))
+        said = 0 if embeds is None else NUMBERS
+        sizes = sizes._replace(seen=said if vision is None else numbers_of(vision.spec))
         self.model, self.log, self.sizes = model, log, sizes
         self.device = device = model.device
         self.pools: list[Pools] = []
@@ -89,6 +94,7 @@ class GpuRunner:
         self.mixed = Graphs(mixed, self._compute, device)
         self.adapted: AdaptedSteps | None = None  # with --enable-lora
         self.pictures = None if vision is None else StepPictures(vision, sizes, model)
+        self.embeds = None if embeds is None else PromptRows(embeds, sizes, model)
         self._numbers = torch.zeros(sum(StepNumbers.counts(sizes)), dtype=torch.int64, device=device)
         self._at = StepNumbers.of(self._numbers, sizes)
         for rows in (self._at.asking, self._at.masks, self._at.drawing, self._at.rows):
@@ -127,7 +133,7 @@ class GpuRunner:
         buffers.begin()
         self._change_rows(step, buffers)
         work = self._plan(step)
-        seeing = self.pictures is not None and self.pictures.begin(buffers, work)
+        seeing = any(one is not None and one.begin(buffers, work) for one in (self.pictures, self.embeds))
         self._before(buffers, work)
         rows = np.repeat(work.rows, work.draws)
         pending = PendingStep(work, rows, self.known[rows], buffers)
@@ -191,7 +197,8 @@ class GpuRunner:
             self.log[slot, : new.num_prompt_tokens],
             self.log[slot, new.num_prompt_tokens : new.num_known_tokens],
         )
-        self.sampler.place(row, new.sampling, self.read_rendition(new.ref), prompt, answer)
+        given = 0 if self.embeds is None else self.embeds.place(row, new.ref)  # which have no tokens
+        self.sampler.place(row, new.sampling, self.read_rendition(new.ref), prompt[given:], answer)
         self.sampler.logprobs.place(row, new.ref, new.sampling, new.num_prompt_tokens)
         if self.adapted is not None:
             self.adapted.place(row, new.adapter)
@@ -238,7 +245,9 @@ class GpuRunner:
         make_inputs(rows, starts, firsts, state, inputs, sizes.block_size, longest, given, sizes.window)
 
     def _seen(self, batch: GpuBatch, given: bool = False) -> GpuBatch:
-        """With what its tokens have of pictures; `given`: some may be embeddings of these."""
+        """With what its tokens have of pictures; `given`: some may be embeddings, of these or of prompts."""
+        if self.embeds is not None and given:
+            batch = self.embeds.among(batch)
         return batch if self.pictures is None else self.pictures.among(batch, given)
 
     def _forward(self, batch: GpuBatch) -> Hidden:

@@ -32,6 +32,7 @@ from ...options.objects.speculative import (
 from ...protocol.step import KVLayout
 from ...runtime.process import Context
 from ...telemetry.startup import StartPhase
+from ..cpu.prompt_embeds import RowEmbeds
 from ..kept_memory.device import needed
 from ..models.weights import dtype_on_gpu, open_head, open_weights
 from ..start.shared import engines_beside, join_group, request_readers, threads_of, warn_unused_memory
@@ -298,6 +299,8 @@ def make_runner(
     capture = capture_sizes(config.cudagraph_capture_sizes, rows)
     mixed = () if is_eager(config, model) else mixed_sizes(rows, tokens, drafts is not None)
     ids = context.table.as_numpy().tokens
+    area = context.prompt_embeds()
+    embeds = None if area is None or not context.model.hidden else RowEmbeds(area, rows)
     given = model, ids, sizes, capture, *request_readers(context, model.shape.vocab_size), mixed
     if isinstance(draft, list):
         return MedusaDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), heads=draft)
@@ -309,8 +312,9 @@ def make_runner(
         return ModelDraftingRunner(*given, lookup=Lookup(1, 1, sizes.drafts), draft=draft)
     if isinstance(drafts, NgramOptions):
         lookup = Lookup(*drafts.lookup, sizes.drafts)
-        return DraftingRunner(*given, lookup=lookup, adaptive=config.tensor_parallel_size == 1, vision=vision)
-    return GpuRunner(*given, vision=vision)
+        one = config.tensor_parallel_size == 1
+        return DraftingRunner(*given, lookup=lookup, adaptive=one, vision=vision, embeds=embeds)
+    return GpuRunner(*given, vision=vision, embeds=embeds)
 
 
 def _make_pools(

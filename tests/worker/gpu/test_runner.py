@@ -50,6 +50,7 @@ from tests.support.selection import slow  # noqa: E402
 from ..driver import GREEDY, LENGTH, Driver, Sequence, config_for, make_runner  # noqa: E402
 
 if TYPE_CHECKING:
+    from actorserve.actors.worker.cpu.prompt_embeds import RowEmbeds
     from actorserve.actors.worker.vision.rows import VisionRows
 
 Folders = Callable[..., Path]
@@ -76,6 +77,7 @@ def make_gpu_runner(
     lora: GpuLoraSites | None = None,
     model: GpuModel | None = None,
     vision: VisionRows | None = None,
+    embeds: RowEmbeds | None = None,
 ) -> GpuRunner:
     """With `graphs` steps are filled up to their sizes; `capture` makes them, or records what stands for them. `model`,
     `draft`: where they are loaded already."""
@@ -90,9 +92,9 @@ def make_gpu_runner(
         assert isinstance(runner, ModelDraftingRunner)
         runner.draft_pools = make_pools(other.shape, BLOCKS, config.block_size, kind, DEVICE)
     elif lookup is None:
-        runner = GpuRunner(model, log, sizes, [1, 2, 4], mixed=mixed, vision=vision)
+        runner = GpuRunner(model, log, sizes, [1, 2, 4], mixed=mixed, vision=vision, embeds=embeds)
     else:
-        runner = DraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup, vision=vision)
+        runner = DraftingRunner(model, log, sizes, [1, 2, 4], mixed=mixed, lookup=lookup, vision=vision, embeds=embeds)
     runner.pools = make_pools(shape, BLOCKS, config.block_size, kind, DEVICE)
     if capture:
         capture_steps(runner)

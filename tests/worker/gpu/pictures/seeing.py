@@ -63,6 +63,34 @@ class Cutting(GpuDriver):
         return count if not self.vision.spec.whole_pictures else inside[0][1] - sequence.computed
 
 
+def record(
+    runner: GpuRunner,
+    logits: dict[int, dict[int, torch.Tensor]],
+    besides: Callable[[GpuRunner, Any], None] = lambda runner, work: None,
+) -> None:
+    """Take down those of all positions, by slot; `besides` is told of each step."""
+    forward, launch, model = runner._forward, runner.launch, runner.model
+    made: list[torch.Tensor] = []
+
+    def computed(batch: Any) -> Hidden:
+        hidden = forward(batch)
+        made.append(model.logits(model.norm(Hidden(*(part.clone() for part in hidden)))).cpu())
+        return hidden
+
+    def started(step: Step) -> Any:
+        made.clear()
+        pending = launch(step)
+        work, token = pending.work, 0
+        for row, count, first in zip(work.rows.tolist(), work.counts.tolist(), work.firsts.tolist(), strict=True):
+            own = logits.setdefault(int(runner.slot[row]), {})
+            own |= {first + at: made[0][token + at] for at in range(count)}
+            token += count
+        besides(runner, work)
+        return pending
+
+    runner._forward, runner.launch = computed, started  # type: ignore[method-assign]
+
+
 class Seeing(Cutting):
     """Takes down logits of all positions, by slot."""
 
@@ -70,28 +98,9 @@ class Seeing(Cutting):
         super().__init__(runner, **options)
         self.logits: dict[int, dict[int, torch.Tensor]] = {}
         self.mixed = 0  # steps of rows with pictures and others
-        forward, launch, model = runner._forward, runner.launch, runner.model
-        made: list[torch.Tensor] = []
+        record(runner, self.logits, self._count)
 
-        def computed(batch: Any) -> Hidden:
-            hidden = forward(batch)
-            made.append(model.logits(model.norm(Hidden(*(part.clone() for part in hidden)))).cpu())
-            return hidden
-
-        def started(step: Step) -> Any:
-            made.clear()
-            pending = launch(step)
-            self._keep(runner, pending.work, made[0])
-            return pending
-
-        runner._forward, runner.launch = computed, started  # type: ignore[method-assign]
-
-    def _keep(self, runner: GpuRunner, work: Any, logits: torch.Tensor) -> None:
-        token = 0
-        for row, count, first in zip(work.rows.tolist(), work.counts.tolist(), work.firsts.tolist(), strict=True):
-            own = self.logits.setdefault(int(runner.slot[row]), {})
-            own |= {first + at: logits[token + at] for at in range(count)}
-            token += count
+    def _count(self, runner: GpuRunner, work: Any) -> None:
         sees = [bool(self.vision.encoder.source.items(int(runner.slot[row]), 1)) for row in work.rows.tolist()]
         self.mixed += any(sees) and not all(sees)
 

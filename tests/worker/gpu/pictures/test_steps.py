@@ -125,13 +125,13 @@ def test_rows_without_pictures_cost_nothing_more(made: Made) -> None:
     runner._buffers.take = lambda: tell(take())  # type: ignore[method-assign]
     with torch.inference_mode():
         runner.finish(launched(runner, 1, [placed(0, 0, seen, 0, [1, 2])], [0], [len(seen.ids)]))
-        assert len(sent) == 2 and int((pictures._places >= 0).sum()) > 0 and pictures._numbers.any()
+        assert len(sent) == 2 and int((pictures._given._places >= 0).sum()) > 0 and pictures._numbers.any()
         runner.finish(launched(runner, 2, [], [0], [1]))
         assert len(sent) == 3 and sent[-1][1] - sent[-1][0] == 3, "a row behind a picture: three numbers"
         runner.finish(launched(runner, 3, [placed(1, 1, plain, 0, [3, 4])], [1], [len(plain.ids)]))
         runner.finish(launched(runner, 4, [], [1], [1]))
     assert len(sent) == 3
-    assert bool((pictures._places == -1).all()) and not pictures._numbers[len(pictures._places) :].any()
+    assert bool((pictures._given._places == -1).all()) and not pictures._numbers[len(pictures._given._places) :].any()
 
 
 def test_parts_of_a_picture_are_made_beside_rows_that_decode(made: Made) -> None:

@@ -102,6 +102,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], type[GpuRunner]]] = {  # kind, op
     "8-bit experts": ("qwen3_moe", {"quantization": "int8"}, GpuRunner),
     "4-bit weights, adapters": ("qwen3", {"quantization": "int4", "enable_lora": True, "max_loras": 2}, GpuRunner),
     "8-bit inputs": ("qwen3", {"quantization": "w8a8_fp8", "dtype": "bfloat16"}, GpuRunner),
+    "prompts of embeddings": ("qwen3", {"enable_prompt_embeds": True}, GpuRunner),
     "pictures": ("qwen3_vl", {}, GpuRunner),
     "pictures, drafts, eager": ("qwen3_vl", {"speculative_config": NGRAM, "enforce_eager": True}, DraftingRunner),
     "by transformers": ("qwen3", {"model_impl": "transformers"}, GpuRunner),
@@ -121,6 +122,7 @@ QUICK = (
     "draft model",
     "8-bit keys and values",
     "8-bit inputs",
+    "prompts of embeddings",
     "pictures",
 )
 
@@ -216,6 +218,7 @@ def check(setting: str, config: Config, ready: WorkerReady, runner: GpuRunner) -
     check_memory(ready, runner, "windows" in setting)
     assert (runner.adapted is not None) == config.enable_lora
     assert (runner.pictures is not None) == (kind in SEEING)
+    assert (runner.embeds is not None) == config.enable_prompt_embeds
     for graphs in runner._graphs().values():
         assert graphs._graphs.keys() == (set() if gpu_start.is_eager(config, runner.model) else set(graphs.sizes))
 
