@@ -14,7 +14,7 @@ from actorserve.http.llamacpp.schemas import HINTS, NOTHING
 from actorserve.http.openai.schemas import ChatRequest, CompletionRequest, GenerationFields
 from tests.http.bodies import HI, body_of, for_chat, for_completion, refusal
 
-BOTH = [ChatRequest, CompletionRequest]
+BOTH: list[type[GenerationFields]] = [ChatRequest, CompletionRequest]
 
 
 def limit(kind: type[GenerationFields], **fields: Any) -> int | None:
