@@ -16,7 +16,6 @@ import torch
 
 from ..model.architecture import Architecture
 from ..model.checks.combinations import check_pooling, check_vision
-from ..model.checks.device import check_device, only_on_cpu
 from ..model.config_json import find_architecture, read_architecture
 from ..model.gguf.folder import is_gguf
 from ..model.gguf.gpu_bytes import gpu_bytes
@@ -50,6 +49,7 @@ from ..protocol.topology import System
 from .cpu.layers.native import choose
 from .models.weights import choose_dtype, open_checkpoint
 from .speculative.actor import load_drafter
+from .start.beside import uses_gpu_beside
 from .start.model import check_options, uses_gpu
 from .torch_import import import_rest
 
@@ -115,8 +115,7 @@ def _tower_size(config: Config, model: ModelInfo) -> int | None:
 def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[str, Any]) -> Facts:
     """Of a model that makes no texts."""
     check_pooling(config, model, spec)
-    on_gpu = uses_gpu(config) and not only_on_cpu(config, model)
-    check_device(config, on_gpu)
+    on_gpu = _beside_on_gpu(config, model)
     way = {"way": f"pools: {', '.join(spec.tasks)} of {', '.join(spec.methods)}"}
     if spec.base:
         shape = read_architecture(native_values(values, spec.base), quantization=config.quantization)
@@ -137,13 +136,20 @@ def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[s
     yield {"blocks": System(config, model).max_blocks, "kv_bytes": 0, "estimated": False}
 
 
+def _beside_on_gpu(config: Config, model: ModelInfo) -> bool:
+    """Whether a GPU computes what goes on with no texts of its own, or reads by an encoder."""
+    on_gpu, reason = uses_gpu_beside(config, model)
+    if reason:
+        log.warning("computing on the CPU: %s", reason)
+    return on_gpu
+
+
 def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
     """Of layers of transformers that read a prompt, and others that write."""
     from .adapter.facts import weight_bytes as bytes_of
     from .encoder_decoder.load import describe_encoder_decoder, types_of
 
-    on_gpu = uses_gpu(config) and not only_on_cpu(config, model)
-    check_device(config, on_gpu)
+    on_gpu = _beside_on_gpu(config, model)
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     found, kv, shell = describe_encoder_decoder(config, model, device)
     dtype, method = types_of(config, model, found, device)

@@ -78,10 +78,10 @@ class EagerDecoder:
         return self.model.norm(self.model.forward(batch, pools))
 
 
-def check_decoder(config: Config, shape: Architecture) -> None:
-    """ConfigError unless the kernels can take this model."""
+def check_decoder(config: Config, shape: Architecture) -> torch.dtype:
+    """In what it is computed; ConfigError unless the kernels can take this model."""
     check_shape(config, shape)
-    choose_dtype(config, shape)
+    return choose_dtype(config, shape)
 
 
 def make_decoder(

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from ...model.checks.device import check_device, only_on_cpu
+from ...model.checks.device import check_device, check_gpu, only_on_cpu
+from ...model.info import ModelInfo, read_json
+from ...model.memory.machine import float_on_gpu
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context
+from ..torch_import import import_rest
 from .model import uses_gpu, why_no_gpu
 from .shared import speaks_for_all
 
@@ -25,18 +29,59 @@ def device_of(context: Context) -> torch.device:
     """That of this worker; ConfigError if it cannot be the one that options ask for."""
     config, system, spec = context.config, context.system, context.spec
     first = system.first_device(context.served.engines[0])
-    on_gpu = uses_gpu(config, first)
-    reason = only_on_cpu(config, context.model) if on_gpu else why_no_gpu(config, first)
+    on_gpu, reason = uses_gpu_beside(config, context.model, first)
     count = torch.cuda.device_count() if on_gpu else 0
-    if on_gpu and not reason and config.device != "cuda":
-        reason = _too_few(config, first, count)
-    on_gpu = on_gpu and not reason
-    check_device(config, on_gpu)
+    if on_gpu and config.device != "cuda" and (reason := _too_few(config, first, count)):
+        on_gpu = False
+        check_device(config, on_gpu)
     if on_gpu:
         return torch.device("cuda", (system.first_device(spec.engine) + spec.index) % count)
     if reason and speaks_for_all(context):
         context.log.warning("computing on the CPU: %s", reason)
     return CPU
+
+
+def uses_gpu_beside(config: Config, model: ModelInfo, first: int = 0) -> tuple[bool, str]:
+    """Whether a GPU computes such a model, and else what keeps it from one that there is. ConfigError if no device can
+    do what options ask for.
+    """
+    reason = only_on_cpu(config, model)
+    on_gpu = not reason and uses_gpu(config, first)  # torch is asked for no GPU that is not wanted
+    if reason:
+        reason = reason if check_gpu(config) else ""
+    elif on_gpu:
+        try:
+            check_on_gpu(config, model)
+        except ConfigError as error:
+            if config.device == "cuda":
+                raise
+            on_gpu, reason = False, str(error)
+    else:
+        reason = why_no_gpu(config, first)
+    if not on_gpu:
+        check_device(config, on_gpu=False)
+    return on_gpu, reason
+
+
+def check_on_gpu(config: Config, model: ModelInfo) -> None:
+    """ConfigError if an option, or the shape of the model's own layers, is one that a CPU alone can do."""
+    check_device(config, on_gpu=True)
+    if model.pooling is not None and not model.pooling.base:
+        return
+    import_rest()
+    from ..gpu.memory import check_block_size  # and with it Triton
+
+    check_block_size(config)
+    if model.pooling is None:
+        stored = read_json(Path(model.folder) / "config.json")
+        own = float_on_gpu(config, str(stored.get("dtype") or stored.get("torch_dtype") or "float32"))
+    else:
+        from ..eager.decoder import check_decoder
+        from ..pooling.decoder import hidden_shape
+
+        own = str(check_decoder(config, hidden_shape(config, model, model.pooling))).removeprefix("torch.")
+    if config.kv_cache_dtype not in ("auto", own):
+        raise ConfigError(f"--kv-cache-dtype {config.kv_cache_dtype}: {model.architecture} has auto on a GPU")
 
 
 def _too_few(config: Config, first: int, count: int) -> str:

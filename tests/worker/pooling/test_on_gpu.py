@@ -22,6 +22,7 @@ from actorserve.actors.worker.pooling.grouped import GroupedAttention
 from actorserve.actors.worker.pooling.poolers import Dense, Pooler
 from actorserve.actors.worker.pooling.runner import PooledRow, PoolingWriter
 from actorserve.actors.worker.pooling.whole_prompts import in_parts
+from actorserve.actors.worker.start import beside
 from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host, pretended
 from tests.support.models.embedders import FAMILIES, SENTENCES, hidden_states, logits, write_model
 from tests.support.selection import slow
@@ -190,7 +191,7 @@ def test_weights_for_which_there_is_no_room(tmp_path: Path, device: PretendedDev
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1 << 30))
     with on_the_host():
         write_model("bert", tmp_path)
-    with pytest.raises(ConfigError, match=r"its weights take [\d,]+ bytes of the GPU's memory, and 1,000 are free"):
+    with pytest.raises(ConfigError, match=r"its weights take [\d,]+ bytes .* 1,000 are free; --device cpu computes"):
         on_device(tmp_path)
 
 
@@ -226,7 +227,7 @@ def test_the_largest_step_is_one_that_a_scheduler_may_plan(
 
 
 def test_what_check_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "uses_gpu", lambda config: config.device != "cpu")
+    monkeypatch.setattr(beside, "uses_gpu", lambda config, first: config.device != "cpu")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
     write_model("bert", tmp_path)
     numbers = sum(one.numel() for one in load_file(tmp_path / "model.safetensors").values())

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config, ConfigError, make_config
 from actorserve.actors.worker.gpu import memory as gpu_memory
 from actorserve.actors.worker.start import beside
@@ -24,7 +27,7 @@ def context_of(config: Config, first: int = 0, engine: int = 0, index: int = 0) 
         system=SimpleNamespace(first_device=lambda own: first + own),
         spec=SimpleNamespace(engine=engine, index=index),
         served=SimpleNamespace(engines=range(4)),
-        model=None,
+        model=SimpleNamespace(pooling=SimpleNamespace(base="")),  # an encoder
         log=SimpleNamespace(warning=lambda text, *given: said.append(text % given)),
         said=said,
     )
@@ -36,6 +39,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def there(count: int, reason: str = "", old: str = "") -> None:
         monkeypatch.setattr(beside, "uses_gpu", lambda config, first: count > 0 and config.device != "cpu" and not old)
+        monkeypatch.setattr(beside, "check_gpu", lambda config: count > 0 and config.device != "cpu")
         monkeypatch.setattr(beside, "why_no_gpu", lambda config, first: old)
         monkeypatch.setattr(beside, "only_on_cpu", lambda config, model: reason)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -80,12 +84,72 @@ def test_why_it_is_the_cpu_is_said_once(gpus: Any) -> None:
         assert first.said == [f"computing on the CPU: {reason or old}"] and not second.said
 
 
-def test_options_of_the_other_device_are_refused(gpus: Any) -> None:
+def test_what_no_gpu_may_compute_asks_for_none(gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver of whose GPUs torch finds none ends the start of others."""
+
+    def missing(config: Config, first: int) -> bool:
+        raise ConfigError("--device auto: there is a driver here, and torch finds no GPU")
+
+    gpus(1, "int8 is made on a CPU")
+    monkeypatch.setattr(beside, "uses_gpu", missing)
+    assert device_of(context_of(make_config({"model": "m"}))) == torch.device("cpu")
     gpus(1)
-    with pytest.raises(ConfigError, match="--kv-cache-dtype int8: on a CPU only"):
-        device_of(context_of(make_config({"model": "m", "kv_cache_dtype": "int8"})))
-    gpus(0)
-    assert device_of(context_of(make_config({"model": "m", "kv_cache_dtype": "int8"}))) == torch.device("cpu")
+    monkeypatch.setattr(beside, "uses_gpu", missing)
+    with pytest.raises(ConfigError, match="torch finds no GPU"):
+        device_of(context_of(make_config({"model": "m"})))
+
+
+def write_decoder(folder: Path, **fields: Any) -> Path:
+    """The config of one that pools."""
+    values = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 16, "hidden_size": 32}
+    values |= {"intermediate_size": 48, "num_attention_heads": 4, "num_hidden_layers": 1, "num_key_value_heads": 2}
+    values |= {"max_position_embeddings": 64, "rms_norm_eps": 1e-6, "vocab_size": 90, "dtype": "float32", **fields}
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+POOLS = PoolingSpec(tasks=["embed"], base="Qwen3ForCausalLM", methods=["last"], normalize=True, hidden=32, width=32)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "said"),
+    [
+        ({"kv_cache_dtype": "int8"}, {}, "--kv-cache-dtype int8: on a CPU only"),
+        ({"kv_cache_dtype": "fp8"}, {}, "--kv-cache-dtype fp8: Qwen3ForCausalLM has auto on a GPU"),
+        ({"kv_cache_dtype": "float32"}, {}, "--kv-cache-dtype float32: Qwen3ForCausalLM has auto on a GPU"),
+        ({"kv_cache_dtype": "bfloat16"}, {}, ""),
+        ({"block_size": 8}, {}, "--block-size 8: on a GPU it is one of"),
+        ({}, {"head_dim": 24}, "heads of 24 numbers"),
+        ({}, {}, ""),
+    ],
+)
+def test_what_only_a_cpu_can_do(
+    options: dict[str, Any], shape: dict[str, Any], said: str, gpus: Any, tmp_path: Path
+) -> None:
+    """--device auto is the CPU then, and --device cuda refuses it; where there is no GPU nothing is said."""
+    folder = write_decoder(tmp_path, **shape)
+    found = {}
+    for count, device in ((1, "auto"), (0, "auto")):
+        gpus(count)
+        context = context_of(make_config({"model": "m", "device": device, **options}))
+        context.model = SimpleNamespace(pooling=POOLS, architecture="Qwen3ForCausalLM", folder=folder)
+        found[count] = device_of(context), "".join(context.said)
+    assert found[0] == (torch.device("cpu"), "")
+    assert found[1][0].type == ("cpu" if said else "cuda") and said in found[1][1] and bool(said) == bool(found[1][1])
+    if said:
+        gpus(1)
+        context.config = make_config({"model": "m", "device": "cuda", **options})
+        with pytest.raises(ConfigError, match=said):
+            device_of(context)
+
+
+def test_of_an_encoder_with_a_decoder(gpus: Any, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"torch_dtype": "float16"}')
+    gpus(1)
+    for given, wanted in (("auto", "cuda"), ("float16", "cuda"), ("bfloat16", "cpu"), ("fp8", "cpu")):
+        context = context_of(make_config({"model": "m", "kv_cache_dtype": given}))
+        context.model = SimpleNamespace(pooling=None, architecture="Bart", folder=tmp_path)
+        assert device_of(context).type == wanted
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, free: list[int]) -> None:
