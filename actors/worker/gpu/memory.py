@@ -39,6 +39,10 @@ LOWER_LORA = "--max-cpu-loras or --max-lora-rank"
 SMALLER = "Take a smaller model, fewer bits (--quantization int8 or int4), or more GPUs (--tensor-parallel-size)"
 
 
+class NoRoom(ConfigError):
+    """The device has less memory than the model needs; a CPU may have it."""
+
+
 def make_pools(
     shape: Architecture,
     blocks: int,
@@ -196,7 +200,7 @@ def blocks_in(config: Config, plan: KVMemory, max_length: int, room: int) -> int
         option = "--gpu-memory-utilization" if config.kv_cache_memory_bytes is None else "--kv-cache-memory-bytes"
         fits = plan.tokens(config, max_length, max(0, room // size))
         advice = f"or set --max-model-len to at most {fits}" if fits else "or take a smaller model"
-        raise ConfigError(
+        raise NoRoom(
             f"{option}: {max(0, room):,} bytes are left for KV memory, which hold {fits:,} tokens, and one sequence "
             f"may have {max_length:,} ({sequence * size:,} bytes); give more, {advice}"
         )
@@ -210,7 +214,7 @@ def check_given_bytes(config: Config, plan: KVMemory, blocks: int, left: int, su
     if config.kv_cache_memory_bytes is None or taken <= sure:
         return ""
     if taken > left:
-        raise ConfigError(
+        raise NoRoom(
             f"--kv-cache-memory-bytes: {taken:,} bytes are more than the {max(0, left):,} that weights and steps leave "
             "of the GPU's memory; give less, or leave the option out"
         )

@@ -97,11 +97,13 @@ def _too_few(config: Config, first: int, count: int) -> str:
 
 @contextmanager
 def computing_on(config: Config, device: torch.device) -> Iterator[None]:
-    """What is loaded meanwhile lies there, and has no more of a GPU than --gpu-memory-utilization from then on."""
+    """What is loaded meanwhile lies there, and has no more of a GPU than --gpu-memory-utilization from then on. NoRoom
+    if that is not enough.
+    """
     if device.type == "cpu":
         yield
         return
-    from ..gpu.memory import await_freed_memory, is_out_of_memory  # and with it Triton
+    from ..gpu.memory import NoRoom, await_freed_memory, is_out_of_memory  # and with it Triton
 
     torch.cuda.set_device(device)
     torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
@@ -114,7 +116,7 @@ def computing_on(config: Config, device: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         reason = str(error).splitlines()[0].split(" If reserved")[0]
-        raise ConfigError(
+        raise NoRoom(
             f"out of GPU memory at the start: {reason} Lower --max-num-batched-tokens, --max-num-seqs or "
             "--max-model-len; --gpu-memory-utilization is what this model may have of the GPU, of which others may "
             "have a part; --device cpu computes it on the CPU"
@@ -122,12 +124,12 @@ def computing_on(config: Config, device: torch.device) -> Iterator[None]:
 
 
 def moved(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """To the device, in this type. ConfigError if its weights do not fit."""
-    from ..gpu.memory import device_memory
+    """To the device, in this type. NoRoom if its weights do not fit."""
+    from ..gpu.memory import NoRoom, device_memory
 
     size, free = sum(one.numel() for one in model.parameters()) * dtype.itemsize, device_memory(device)[0]
     if size > free:
-        raise ConfigError(
+        raise NoRoom(
             f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free; --device cpu computes "
             "it on the CPU"
         )

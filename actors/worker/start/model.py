@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from ...model.checks.device import check_device, check_gpu
@@ -51,14 +52,33 @@ def load(context: Context) -> WorkerActor:
 
 
 def _load_beside(context: Context, device: torch.device) -> WorkerActor:
-    """Of a model that goes on with no texts of its own, or reads by an encoder."""
+    """Of a model that goes on with no texts of its own, or reads by an encoder. A GPU may be full by other servers' KV
+    memory: without --device cuda such a model is the CPU's then.
+    """
+    from .beside import CPU
+
     if context.model.pooling is not None:
-        from ..pooling import start as pooling_start
+        from ..pooling.start import start
+    else:
+        from ..encoder_decoder.start import start
+    if device == CPU or context.config.device == "cuda":
+        return start(context, device)
+    from ..gpu.memory import NoRoom  # and with it Triton
 
-        return pooling_start.start(context, device)
-    from ..encoder_decoder import start as reading_start
+    try:
+        return start(context, device)
+    except NoRoom as error:
+        context.log.warning("computing on the CPU: %s", error)
+    _let_go()
+    return start(context, CPU)
 
-    return reading_start.start(context, device)
+
+def _let_go() -> None:
+    """Of a GPU's memory, and the host's, what a start has left."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def uses_gpu(config: Config, first: int = 0) -> bool:

@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from actorserve.actors.model.memory.kv_memory import KVMemory
 from actorserve.actors.model.pooling.spec import PoolingSpec
 from actorserve.actors.options.config import Config, ConfigError, make_config
+from actorserve.actors.worker.encoder_decoder import start as reading_start
 from actorserve.actors.worker.gpu import memory as gpu_memory
+from actorserve.actors.worker.pooling import start as pooling_start
 from actorserve.actors.worker.start import beside
+from actorserve.actors.worker.start import model as start_model
 from actorserve.actors.worker.start.beside import computing_on, device_of
 
 GIB = 1 << 30
@@ -183,7 +187,7 @@ def test_what_it_may_have_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *fraction: given.append(fraction))
     config, device = make_config({"model": "m", "gpu_memory_utilization": 0.25}), torch.device("cuda", 1)
     said = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has 1.00 GiB. If reserved is large, see more"
-    with pytest.raises(ConfigError) as error, computing_on(config, device):
+    with pytest.raises(gpu_memory.NoRoom) as error, computing_on(config, device):
         raise torch.OutOfMemoryError(said)
     words = str(error.value)
     assert words.startswith("out of GPU memory at the start: CUDA out of memory. Tried") and "If reserved" not in words
@@ -193,3 +197,39 @@ def test_what_it_may_have_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("an illegal memory access")
     with pytest.raises(torch.OutOfMemoryError), computing_on(config, torch.device("cpu")):
         raise torch.OutOfMemoryError(said)
+
+
+@pytest.mark.parametrize("kind", [pooling_start, reading_start])
+def test_a_gpu_that_is_full(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By others' memory: the model is the CPU's, unless --device cuda was asked for."""
+    asked: list[str] = []
+
+    def start(context: Any, device: torch.device) -> str:
+        asked.append(device.type)
+        if device.type == "cuda":
+            raise gpu_memory.NoRoom("--gpu-memory-utilization: 0 bytes are left for KV memory")
+        return "served"
+
+    monkeypatch.setattr(kind, "start", start)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: asked.append("let go"))
+    context = context_of(make_config({"model": "m"}))
+    context.model = SimpleNamespace(pooling=object() if kind is pooling_start else None)
+    assert start_model._load_beside(context, torch.device("cuda", 0)) == "served"  # type: ignore[comparison-overlap]
+    assert asked == ["cuda", "let go", "cpu"]
+    assert context.said == ["computing on the CPU: --gpu-memory-utilization: 0 bytes are left for KV memory"]
+    context.config = make_config({"model": "m", "device": "cuda"})
+    with pytest.raises(gpu_memory.NoRoom):
+        start_model._load_beside(context, torch.device("cuda", 0))
+
+
+def test_what_says_that_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, a step, KV memory."""
+    pretend(monkeypatch, [100])
+    with pytest.raises(gpu_memory.NoRoom, match="its weights take 400 bytes"):
+        beside.moved(torch.nn.Linear(10, 10, bias=False), torch.device("cuda", 0), torch.float32)
+    config, plan = make_config({"model": "m"}), KVMemory(100, 4, None, 0)
+    with pytest.raises(gpu_memory.NoRoom, match="3 bytes are left for KV memory"):
+        gpu_memory.blocks_in(config, plan, 64, 3)
+    config = make_config({"model": "m", "kv_cache_memory_bytes": 1000})
+    with pytest.raises(gpu_memory.NoRoom, match="1,000 bytes are more than the 7 "):
+        gpu_memory.check_given_bytes(config, plan, 10, 7, 7)
