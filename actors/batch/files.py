@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from ..options.config import ConfigError
+from ..protocol.wire import UNREADABLE
 
 BEGINNING = b'{"'  # of each answer
 
@@ -59,7 +60,7 @@ def requests(path: Path) -> Iterator[tuple[int, Request]]:
 def _request(line: bytes, where: str) -> Request:
     try:
         request = _decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{where} is no request of a batch: {error}") from None
     if request.method != "POST":
         raise ConfigError(f"{where}: method must be POST, not {request.method}")
@@ -128,7 +129,7 @@ class Answers:
             return  # whole, but for its end
         except msgspec.ValidationError:
             is_answer = False
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             is_answer = line.startswith(BEGINNING[: len(line)])
         if not is_answer:
             where = f"--output-file: {self._path}, line {number}"
@@ -138,7 +139,7 @@ class Answers:
         where = f"--output-file: {self._path}, line {number}"
         try:
             name = _decode_answer(line).custom_id
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             raise ConfigError(f"{where} is no answer of a batch: name a new file") from None
         if name not in self._expected:
             raise ConfigError(f'{where} answers "{name}", which is not in the input: name a new file')

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from ..protocol.wire import UNREADABLE
 from .files import Request
 
 OF_SOUNDS = ("/audio/transcriptions", "/audio/translations")  # whatever a path begins with
-MOST_BYTES = 1 << 30  # of a sound; what a server takes of it is the server's to say
-DATA = "data:"
-Fields = list[tuple[str, str | bytes]]
+Fields = list[tuple[str, str]]
 
 
 class FormError(Exception):
-    """There is no form of this request; the message is for people."""
+    """There is no form of this request; the message is for people. `retry_after`: there may be one later; what a server
+    says of when, which may be nothing.
+    """
+
+    def __init__(self, message: str, retry_after: str | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 def takes_form(request: Request) -> bool:
@@ -26,58 +30,38 @@ def takes_form(request: Request) -> bool:
     return request.url.partition("?")[0].endswith(OF_SOUNDS)
 
 
-async def fields_of(request: Request) -> Fields:
-    """The form's fields, with the sound that `file_url` names. FormError if it cannot be had."""
-    given: dict[str, Any] = {name: msgspec.json.decode(bytes(value)) for name, value in request.body.items()}
-    if "file" in given:
+def fields_of(request: Request) -> tuple[str, Fields]:
+    """(the address of the sound, the other fields of the form). FormError if they are not."""
+    url: Any = None
+    fields: Fields = []
+    for name, value in request.body.items():
+        try:
+            given = msgspec.json.decode(bytes(value))
+            if name == "file_url":
+                url = given
+            else:
+                fields += _texts(name, given)
+        except UNREADABLE as error:
+            raise FormError(f"{name}: {error}") from None
+    if "file" in request.body:
         raise FormError("file cannot stand in a line of JSON: file_url names the sound")
-    url = given.pop("file_url", None)
     if not isinstance(url, str):
         raise FormError("file_url must be an address, https: or data:, of the sound")
-    fields: Fields = [("file", _in_address(url) if url[: len(DATA)].lower() == DATA else await _fetched(url))]
-    for name, value in given.items():
-        listed = isinstance(value, list)
-        fields += [(f"{name}[]" if listed else name, _text(one)) for one in (value if listed else [value])]
-    return [(name, value) for name, value in fields if value != "null"]
+    return url, fields
 
 
-def form_of(fields: Fields) -> aiohttp.FormData:
+def form_of(sound: bytes, fields: Fields) -> aiohttp.FormData:
     """One to send: each can be sent once."""
     form = aiohttp.FormData()
+    form.add_field("file", sound, filename="file")
     for name, value in fields:
-        if isinstance(value, bytes):
-            form.add_field(name, value, filename=name)
-        else:
-            form.add_field(name, value)
+        form.add_field(name, value)
     return form
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _in_address(url: str) -> bytes:
-    head, _, data = url.partition(",")
-    if not head.lower().endswith(";base64"):
-        raise FormError("file_url: a data: address is data:TYPE;base64,DATA")
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        raise FormError("file_url: its base64 cannot be read") from None
-
-
-async def _fetched(url: str) -> bytes:
-    """By a session of its own: the server's key is not for others."""
-    if not url.lower().startswith(("http://", "https://")):
-        raise FormError("file_url must begin with https://, http:// or data:")
-    data = bytearray()
-    try:
-        async with aiohttp.ClientSession(trust_env=True) as session, session.get(url) as answer:
-            answer.raise_for_status()
-            async for piece in answer.content.iter_any():
-                data += piece
-                if len(data) > MOST_BYTES:
-                    raise FormError(f"file_url is longer than {MOST_BYTES} bytes")
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise FormError(f"file_url cannot be fetched: {str(error) or type(error).__name__}") from None
-    return bytes(data)
+def _texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """A field for each value that there is."""
+    listed = isinstance(value, list)
+    for one in value if listed else [value]:
+        if one is not None:
+            yield f"{name}[]" if listed else name, one if isinstance(one, str) else msgspec.json.encode(one).decode()

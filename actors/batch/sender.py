@@ -2,7 +2,7 @@
 
 What the server answers is the answer, also a 4xx, but for one that lets nobody in: that ends the run. Where it gives
 none (a connection that breaks, a server that is gone) or says that it cannot just now, the request is sent again, to
-whoever is ready then.
+whoever is ready then; so it is with a sound that cannot be fetched just now.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from ..protocol.wire import UNREADABLE
 from .files import Answers, BatchError, Request
 from .forms import FormError, fields_of, form_of, takes_form
 from .servers import BatchServer
+from .sounds import BUSY, CONNECT_S, Sounds, text_of
 
-BUSY = frozenset({408, 429, 500, 502, 503, 504})
 NOT_LET_IN = frozenset({401, 403})
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
 MOST_DOUBLINGS = 7  # from the first pause to the longest; of many more there is no float
-CONNECT_S = 60.0
 MOST_SAID = 200  # letters of why it does not let us in
 
 
@@ -57,6 +58,7 @@ class Sender:
         self._settings = settings
         self._answers = answers
         self._progress = progress
+        self._sounds = Sounds(settings.timeout_s)
         self.tally = Tally()
 
     async def run(self, waiting: Iterator[Request]) -> None:
@@ -88,31 +90,40 @@ class Sender:
             self._progress()
 
     async def _answer(self, session: aiohttp.ClientSession, request: Request) -> dict[str, Any]:
-        try:
-            body = await _body_of(request)
-        except FormError as error:
-            return _line(request, None, {"code": "no_form", "message": str(error)})
-        for tries in range(self._settings.retries + 1):
-            address = await self._server.address()
-            last = tries == self._settings.retries
-            try:
-                async with session.post(address + request.url, **body()) as response:
-                    said = await response.read()
-                    if response.status in NOT_LET_IN:  # the right key would find it answered
-                        raise BatchError(self._not_let_in(address, request, response, said))
-                    if response.status not in BUSY or last:
-                        return _line(request, _response(response, said), None)
-                    pause = _pause(response.headers.get("Retry-After", ""), tries)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                self._server.lost()
-                if last:
-                    detail = str(error) or type(error).__name__
-                    return _line(
-                        request, None, {"code": "no_answer", "message": f"the server gave no answer: {detail}"}
-                    )
-                pause = _pause("", tries)
-            await asyncio.sleep(pause)
+        async with AsyncExitStack() as held:
+            body = _Body(request, self._sounds, held)
+            for tries in range(self._settings.retries + 1):
+                found = await self._try(session, request, body, last=tries == self._settings.retries)
+                if isinstance(found, dict):
+                    return found
+                await asyncio.sleep(_pause(found, tries))
         raise AssertionError("unreachable: the last try returns")
+
+    async def _try(
+        self, session: aiohttp.ClientSession, request: Request, body: _Body, last: bool
+    ) -> dict[str, Any] | str:
+        """Its answer; or, where another try is due, what a server says of when, which may be nothing."""
+        address = await self._server.address()
+        try:
+            sent = await body.sent()
+        except FormError as error:
+            if error.retry_after is None or last:
+                return _line(request, None, {"code": "no_form", "message": str(error)})
+            return error.retry_after
+        try:
+            async with session.post(address + request.url, **sent) as response:
+                said = await response.read()
+                if response.status in NOT_LET_IN:  # the right key would find it answered
+                    raise BatchError(self._not_let_in(address, request, response, said))
+                if response.status not in BUSY or last:
+                    return _line(request, _response(response, said), None)
+                return response.headers.get("Retry-After", "")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self._server.lost()
+            if not last:
+                return ""
+            message = f"the server gave no answer: {text_of(error)}"
+            return _line(request, None, {"code": "no_answer", "message": message})
 
     def _not_let_in(self, address: str, request: Request, response: aiohttp.ClientResponse, said: bytes) -> str:
         key = "with this key" if self._settings.key else "without a key"
@@ -120,13 +131,23 @@ class Sender:
         return f"{address} answers {request.custom_id} with {response.status} {key}: {reason}"
 
 
-async def _body_of(request: Request) -> Callable[[], dict[str, Any]]:
-    """What makes what is sent of it, anew for each try. FormError if there is none."""
-    if takes_form(request):
-        fields = await fields_of(request)
-        return lambda: {"data": form_of(fields)}
-    sent = {"data": msgspec.json.encode(request.body), "headers": {"Content-Type": "application/json"}}
-    return lambda: sent
+class _Body:
+    """What is sent of a request, anew for each try; a sound is fetched once, and held until the answer."""
+
+    def __init__(self, request: Request, sounds: Sounds, held: AsyncExitStack) -> None:
+        self._request = request
+        self._sounds = sounds
+        self._held = held
+        self._sound: bytes | None = None
+
+    async def sent(self) -> dict[str, Any]:
+        """FormError if there is none."""
+        if not takes_form(self._request):
+            return {"data": msgspec.json.encode(self._request.body), "headers": {"Content-Type": "application/json"}}
+        url, fields = fields_of(self._request)
+        if self._sound is None:
+            self._sound = await self._held.enter_async_context(self._sounds.at(url))
+        return {"data": form_of(self._sound, fields)}
 
 
 def _pause(retry_after: str, tries: int) -> float:
@@ -140,7 +161,7 @@ def _pause(retry_after: str, tries: int) -> float:
 def _response(response: aiohttp.ClientResponse, said: bytes) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(said)
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # of a proxy, say
+    except UNREADABLE:  # of a proxy, say
         body = said.decode(errors="replace")
     return {
         "status_code": response.status,

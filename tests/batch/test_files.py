@@ -46,6 +46,7 @@ def test_requests_have_the_numbers_of_their_lines(tmp_path: Path) -> None:
         (line("a", body={"stream": True}), "stream must be false"),
         (line("a") + line("b") + line("a"), 'line 3: custom_id "a" is that of line 1'),
         ("\xff", "no request of a batch"),
+        ('{"custom_id": "a", "url": "/v1/x", "body": {"x": ' + "[" * 5000, "no request of a batch: maximum recursion"),
     ],
 )
 def test_what_is_no_request_is_told_by_its_line(tmp_path: Path, text: str, said: str) -> None:
