@@ -3,27 +3,33 @@ that is pretended."""
 
 from __future__ import annotations
 
+from copy import copy, deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from ..test_runner import DEVICE, GpuDriver, steps_of  # isort: skip  # before kernels are imported
 
+from actorserve.actors.model.info import resolve_model
+from actorserve.actors.model.lora.adapter import read_adapter
 from actorserve.actors.protocol.step import LOOKS, NewRow, Step
 from actorserve.actors.worker.gpu.graphs import StepSize
 from actorserve.actors.worker.gpu.layers.fused import FusedLayers
 from actorserve.actors.worker.gpu.lora.sites import GpuLoraSites
+from actorserve.actors.worker.gpu.lora.start import make_maker
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.kernels.triton.drafts import Lookup
 from actorserve.shm.table.table import make_ref
 from tests.support.gpu import pretended_device
 from tests.support.gpu.pretended_device import on_the_host, pretended
-from tests.support.models.vision.reference import Prompt, Source, picture
+from tests.support.models.vision.reference import Prompt, Reference, Source, picture
 from tests.support.selection import slow
 
-from ...driver import GREEDY, Sequence
+from ...driver import GREEDY, Sequence, config_for
 from .. import test_runner
 from .seeing import ANSWER, TEXT, Cutting, Made, Seeing, assert_same, make_runner, prompts_of
 
@@ -178,6 +184,48 @@ def test_adapters_change_the_text_part_alone(made: Made) -> None:
     driver = Cutting(runner, budget=40, seed=1)
     found = driver.run(driver.asked(prompts, 2))
     assert found == [reference.generate(prompt, 2) for prompt in prompts]
+
+
+def adapted(reference: Reference, folder: Path) -> Reference:
+    """With an adapter of its text part, which is saved there."""
+    found, model = copy(reference), deepcopy(reference.model)
+    targets = r".*language_model.*\.(q_proj|v_proj|o_proj|gate_proj|down_proj)"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        found.model = get_peft_model(model, LoraConfig(r=4, target_modules=targets, init_lora_weights=False))
+        for name, parameter in found.model.named_parameters():
+            if "lora_" in name:
+                parameter.data.normal_(0, 0.15)
+    found.model.save_pretrained(str(folder))
+    return found
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", *slow("llava", "qwen3_vl", "gemma3")])
+def test_an_adapter_in_use_beside_pictures(family: str, made: Made, tmp_path: Path) -> None:
+    """Of a row with pictures and of one without, beside the same without it; the tower has none."""
+    reference, folder = made(family)
+    other, source = adapted(reference, tmp_path), Source()
+    two, plain, _ = prompts_of(reference, source)
+    source.add(1, two)
+    prompts, adapters = [two, two, plain, plain], [1, 0, 1, 0]
+    source.of_slot.pop(2)
+    runner = make_runner(folder, source, lora=GpuLoraSites(2, 8, DEVICE), capture=True)
+    given = config_for(folder, device="cpu", block_size=16, enable_lora=True, max_loras=2, max_lora_rank=8)
+    assert runner.adapted is not None
+    slot = runner.adapted.slots.take(1)
+    assert slot is not None
+    with torch.inference_mode():
+        made_of = make_maker(given, resolve_model(given), runner.model).make(read_adapter(str(tmp_path), 8))
+        runner.adapted.slots.write(slot, made_of)
+    driver = Cutting(runner, budget=20, seed=1)
+    sequences = driver.asked(prompts, ANSWER)
+    for sequence, adapter in zip(sequences, adapters, strict=True):
+        sequence.adapter = adapter
+    found = driver.run(sequences)
+    for prompt, adapter, tokens in zip(prompts, adapters, found, strict=True):
+        own = other if adapter else reference
+        assert tokens == own.logits(prompt, tokens[:-1])[len(prompt.ids) - 1 :].argmax(-1).tolist()
+    assert found[0] != found[1] and found[2] != found[3]
 
 
 def test_an_item_that_makes_no_embeddings_fails_its_own_row_alone(made: Made, caplog: pytest.LogCaptureFixture) -> None:
