@@ -28,7 +28,8 @@ INJECTED = re.compile(r"\w+_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(
 ADDRESSES = ("tcp://", "udp://", "sctp://")  # a Service's, in NAME_PORT
 WHOLE = ("api_key",)  # one text, in which a comma is a comma
 MAY_BE_WHOLE = ("also",)  # the same, but where it is JSON
-BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+BOOLEANS = dict.fromkeys(("1", "true", "yes", "on", "enabled"), True)
+BOOLEANS |= dict.fromkeys(("0", "false", "no", "off", "disabled"), False)
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, object]:

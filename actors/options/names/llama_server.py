@@ -99,12 +99,32 @@ REFUSED = {
     "`actorserve models` lists them": "-cl --cache-list",
     "`actorserve completion` writes it": "--completion-bash",
 }
-HARMLESS = {
+UNSET, NAUGHT, ONE = ("-1", "-1.0", "-1.00"), ("0", "0.0", "0.00"), ("1", "1.0", "1.00")
+HARMLESS = {  # defaults, which scripts write out: what they say is so anyway, or of what there is not
+    **dict.fromkeys("-n --predict --n-predict".split(), ("-1",)),
+    **dict.fromkeys(
+        "--reasoning-budget --sleep-idle-seconds --top-nsigma --top-n-sigma --adaptive-target --yarn-ext-factor "
+        "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast".split(),
+        UNSET,
+    ),
+    **dict.fromkeys(
+        "-cram --cache-ram -mg --main-gpu --mirostat --dry-multiplier --dynatemp-range --xtc-probability "
+        "--presence-penalty --frequency-penalty --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
+        "--spec-draft-n-min --draft-n-min --spec-draft-p-min".split(),
+        NAUGHT,
+    ),
+    **dict.fromkeys("--typical --typical-p --dynatemp-exp".split(), ONE),
+    **dict.fromkeys(("-sm", "--split-mode"), ("layer", "none")),
     "--spec-type": ("none",),
-    "--mirostat": ("0",),
-    **dict.fromkeys(("--dry-multiplier", "--dynatemp-range", "--xtc-probability"), ("0", "0.0")),
-    **dict.fromkeys(("--typical", "--typical-p"), ("1", "1.0")),
+    **dict.fromkeys(("--spec-draft-n-max", "--draft-n"), ("3", "16")),
+    **dict.fromkeys(("--spec-draft-p-split", "--draft-p-split"), ("0.1", "0.10")),
+    **dict.fromkeys(
+        "--spec-draft-type-k -ctkd --cache-type-k-draft --spec-draft-type-v -ctvd --cache-type-v-draft".split(),
+        ("f16", "bf16"),
+    ),
+    "--models-max": ("4",),
+    "--models-autoload": ("true",),
     "--embd-normalize": ("2",),
-    "--sleep-idle-seconds": ("-1",),
+    "--reasoning-effort": ("default",),
     **dict.fromkeys(("-rea", "--reasoning"), ("auto",)),
 }

@@ -35,6 +35,7 @@ from .command_lines import read
         ("CACHE_PROMPT", "0", {"enable_prefix_caching": False}),
         ("NO_CACHE_PROMPT", "1", {"enable_prefix_caching": False}),
         ("CORS_CREDENTIALS", "true", {"allow_credentials": True}),
+        ("CORS_CREDENTIALS", "disabled", {"allow_credentials": False}),
         ("EMBEDDINGS", "enabled", {"runner": "pooling"}),
         ("EMBEDDINGS", "disabled", {}),
         ("LOG_JSONL", "off", {"log_format": "text"}),
@@ -71,6 +72,27 @@ def test_what_sets_nothing_is_warned_of(name: str, text: str, warned: str, capsy
     assert f"warning: LLAMA_ARG_{name}: {warned}" in capsys.readouterr().err.replace("op-offload: ", "")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("N_PREDICT", "-1"),
+        ("THINK_BUDGET", "-1"),
+        ("SPLIT_MODE", "layer"),
+        ("SPLIT_MODE", "none"),
+        ("CACHE_RAM", "0"),
+        ("MAIN_GPU", "0"),
+        ("PRESENCE_PENALTY", "0.00"),
+        ("YARN_EXT_FACTOR", "-1.00"),
+        ("SPEC_DRAFT_N_MAX", "3"),
+        ("SPEC_DRAFT_CACHE_TYPE_K", "f16"),
+        ("MODELS_AUTOLOAD", "1"),
+        ("REASONING_EFFORT", "default"),
+    ],
+)
+def test_defaults_ask_for_nothing(name: str, text: str) -> None:
+    assert read_environment({f"LLAMA_ARG_{name}": text}) == {}
+
+
 @pytest.mark.parametrize("name", ["ENDPOINT_METRICS", "ENDPOINT_PROPS"])
 def test_what_is_not_asked_for_may_be_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_environment({f"LLAMA_ARG_{name}": "0"}) == {}
@@ -85,6 +107,9 @@ def test_what_is_not_asked_for_may_be_there(name: str, capsys: pytest.CaptureFix
         ("CACHE_PROMPT", "maybe", "maybe is neither 1 nor 0"),
         ("TEMPERATURE", "0", "temperature: not supported"),
         ("CPU_MOE", "1", "cpu-moe: not supported"),
+        ("N_PREDICT", "128", "n-predict: not supported"),
+        ("SPLIT_MODE", "row", "split-mode: not supported"),
+        ("CACHE_RAM", "8192", "cache-ram: not supported"),
         ("ENDPOINT_SLOTS", "0", "no-slots: not supported"),
     ],
 )
