@@ -91,7 +91,10 @@ def _check_room(size: int, device: torch.device) -> None:
     """ConfigError if weights do not fit: transformers would say less."""
     free = device_memory(device)[0]
     if size > free:
-        raise ConfigError(f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free")
+        raise ConfigError(
+            f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free; --device cpu computes "
+            "it on the CPU"
+        )
 
 
 def _random(found: Adapted, config: Config, dtype: torch.dtype, device: torch.device) -> Any:
