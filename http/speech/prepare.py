@@ -84,7 +84,7 @@ def read_form(fields: Mapping[str, list[Any]]) -> SpeechRequest:
     for name, values in fields.items():
         plain = name.removesuffix("[]")
         if plain in LISTS:
-            given[plain] = [value.decode(errors="replace") for value in values]
+            given[plain] = [value.decode(errors="replace") for value in values if value]
         elif plain == "file":
             given[plain] = values[-1]
         elif values[-1] != b"":

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from actorserve.http.errors import ApiError
-from actorserve.http.speech.prepare import LEAST_HELD, MOST_HELD, HeldSounds, read_form
+from actorserve.http.speech.prepare import LEAST_HELD, LISTS, MOST_HELD, HeldSounds, read_form
 
 
 def test_sounds_are_held_up_to_a_bound_and_let_go_of() -> None:
@@ -34,3 +34,9 @@ def test_one_of_several_languages_is_the_language() -> None:
     assert read_form({"file": [b"a"], "languages[]": [b"DE"]}).language == "de"
     assert read_form({"file": [b"a"], "languages[]": [b"de"], "language": [b"en"]}).language == "en"
     assert read_form({"file": [b"a"], "languages[]": [b"de", b"en"]}).languages == ["de", "en"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_an_empty_field_of_a_list_says_nothing(name: str) -> None:
+    read = read_form({"file": [b"a"], name: [b""]})
+    assert getattr(read, name) == [] and read.language is None
