@@ -5,6 +5,7 @@ The engine tells all tokens, with those of thinking, of calls and of markup, whi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from actorserve.actors.protocol.messages import TokenLogprobs
@@ -17,34 +18,36 @@ class TextTokens:
     """Told tokens, in their order, whose text was not given out yet."""
 
     def __init__(self) -> None:
-        self._waiting: list[TokenLogprobs] = []
-        self._rest = b""  # the last token that was taken goes on with this, behind the text that was given out
+        self._waiting: deque[TokenLogprobs] = deque()
+        self._text = bytearray()  # what was not given out: first the rest of the last token that was taken
+        self._rest = 0  # bytes of that
 
     def add_tokens(self, tokens: Iterable[TokenLogprobs]) -> None:
         """The next ones. A text's tokens come before it, or with it."""
-        self._waiting += tokens
+        for one in tokens:
+            self._waiting.append(one)
+            self._text += one.text
 
     def take(self, text: str) -> list[TokenLogprobs]:
         """Those of the next text, which stands behind all before it; a token over two texts is the first one's."""
         if not self._waiting:
             return []
         sought = text.encode(errors="replace")
-        data = self._rest + b"".join(one.text for one in self._waiting)
-        begin = data.find(sought)
+        begin = self._text.find(sought)
         if begin < 0:  # half a character was replaced, or a parser has written it anew
             return []
-        return self._between(begin, begin + len(sought), data)
+        return self._between(begin, begin + len(sought))
 
-    def _between(self, begin: int, end: int, data: bytes) -> list[TokenLogprobs]:
-        at, taken, passed = len(self._rest), [], 0
-        for one in self._waiting:
-            if at >= end:
-                break
+    def _between(self, begin: int, end: int) -> list[TokenLogprobs]:
+        """Tokens that have some of these bytes; all up to the last one wait no more, at no cost for those behind it."""
+        at, taken = self._rest, []
+        while self._waiting and at < end:
+            one = self._waiting.popleft()
             if at + len(one.text) > begin:
                 taken.append(one)
             at += len(one.text)
-            passed += 1
-        self._waiting, self._rest = self._waiting[passed:], data[end : max(at, end)]
+        del self._text[:end]
+        self._rest = at - end
         return taken
 
 

@@ -41,6 +41,8 @@ from .tools import McpServer, listed_before, offered, told, unreachable, with_fu
 
 log = logging.getLogger("http")
 GRAIN = 8  # characters of an event, so that events are the same whenever they are made
+AT_ONCE = 256  # pieces that are told again before others have their turn
+MOST_TOLD = 64 << 10  # bytes of a turn's logprobs that are kept: more of them would push out what others keep
 
 
 class ToolRun:
@@ -182,8 +184,10 @@ class ToolRun:
         else:
             self._writer.output.compacts = record.compacts
             self._writer.add_tokens(record.tokens)
-            for piece in record.pieces:
+            for index, piece in enumerate(record.pieces):
                 self._tell(self._writer.pieces([piece]))
+                if index % AT_ONCE == AT_ONCE - 1:
+                    await asyncio.sleep(0)
         for at, count in enumerate(record.usage):
             self._usage[at] += count
         items = self._writer.output.items[first:]
@@ -262,10 +266,8 @@ class ToolRun:
         usage = (job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
         record = TurnRecord(packed(self._pieces), reason, usage, self._writer.output.compacts)
         told = msgspec.msgpack.encode(self._tokens) if self._tokens else b""
-        for kept in (msgspec.structs.replace(record, told=told), record):  # rather without logprobs than not
-            if self._records.put(kept, self._turns):
-                break
-        else:
+        kept = msgspec.structs.replace(record, told=told if len(told) <= MOST_TOLD else b"")
+        if not any(self._records.put(one, self._turns) for one in (kept, record)):  # rather without logprobs than not
             raise ApiError(500, LOST)
         self._engine.abort(job, self._slots)
         self._turn = None

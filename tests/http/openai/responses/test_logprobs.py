@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -64,6 +64,26 @@ def test_what_cannot_be_found_has_none() -> None:
     tokens = TextTokens()
     tokens.add_tokens(told("a", b"\xf0", "b"))
     assert tokens.take("\ufffd") == [] and ids(tokens.take("b")) == [2]
+
+
+class Counted:
+    """A token that counts how often its text is read."""
+
+    def __init__(self, text: bytes, reads: list[int]) -> None:
+        self._text, self._reads = text, reads
+
+    @property
+    def text(self) -> bytes:
+        self._reads[0] += 1
+        return self._text
+
+
+def test_what_waits_is_not_read_for_each_text() -> None:
+    """All tokens may be there before the first text, as where an answer is told again."""
+    reads, tokens, count = [0], TextTokens(), 500
+    tokens.add_tokens(cast(TokenLogprobs, Counted(b"word", reads)) for _ in range(count))
+    assert sum(len(tokens.take("word")) for _ in range(count)) == count
+    assert reads[0] <= 4 * count
 
 
 PIECES: list[Piece] = [

@@ -12,6 +12,7 @@ from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from actorserve.actors.protocol.topics.tools import ServerAddress, Tool, ToolCalled
 from actorserve.http.errors import ApiError
 from actorserve.http.openai.responses.answers import ResponseAnswer
+from actorserve.http.openai.responses.mcp import run
 from actorserve.http.openai.responses.mcp.background import RunningTools
 from actorserve.http.openai.responses.mcp.run import ToolRun
 from actorserve.http.openai.responses.schemas import ResponsesRequest
@@ -128,19 +129,46 @@ async def test_messages_have_logprobs_also_where_they_are_made_again() -> None:
         assert await told_by(served, "a", True) == await told_by(served, "a", False) == ["yes,", " it", " is"]
 
 
-async def test_a_turn_whose_logprobs_are_too_long_is_kept_without() -> None:
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_turn_whose_logprobs_are_too_long_is_kept_without(
+    refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their own bound, or by that of records."""
+    monkeypatch.setattr(run, "MOST_TOLD", 1 << 10 if refused else 16)
     async with serving(tools=Noted(), tool_parser="hermes") as served:
         put, lengths = served.engine.put, []
 
         def noted(key: bytes, payload: bytes) -> bool:
             if b"mcp-turn" in payload:
                 lengths.append(len(payload))
-            return len(lengths) != 1 and put(key, payload)
+            return not (refused and len(lengths) == 1) and put(key, payload)
 
         served.engine.put = noted  # type: ignore[method-assign]
         assert await told_by(served, "a", True) == ["yes,", " it", " is"]
         assert await told_by(served, "a", False) == []
-        assert len(lengths) == 2 and lengths[1] < lengths[0]
+        assert len(lengths) == 1 + refused
+
+
+async def test_others_have_their_turn_while_a_long_turn_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "AT_ONCE", 1)
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        await told_by(served, "a", True)
+        loop, passes, told_at = asyncio.get_running_loop(), [0], []
+        tell = ToolRun._tell
+
+        def passed() -> None:
+            passes[0] += 1
+            loop.call_soon(passed)
+
+        def noted(self: ToolRun, events: bytes) -> None:
+            if b"output_text.delta" in events:
+                told_at.append(passes[0])
+            tell(self, events)
+
+        monkeypatch.setattr(ToolRun, "_tell", noted)
+        loop.call_soon(passed)
+        await told_by(served, "a", False)
+        assert len(told_at) == 2 and told_at[0] < told_at[1]
 
 
 KEY = f"{0:02x}{7:016x}{9:08x}"
