@@ -32,7 +32,7 @@ from ..adapter.verify import randomise
 from ..memory import large_blocks_apart
 from ..models.weights import dtype_on_gpu
 from ..start.beside import moved
-from .model import EncoderDecoder
+from .model import EncoderDecoder, Way
 from .passes import EncoderDecoderPasses, width_of
 from .verify import READ, Reader, Verdict, describe, verify, verify_there
 
@@ -121,9 +121,13 @@ def shape_on_gpu(info: ModelInfo, kv: KVSpec, config: Any) -> Architecture:
 def verify_on(device: torch.device, twin: PreTrainedModel, read: Reader) -> Verdict:
     """The way that is right on the host, tried on the device."""
     from ..eager.trial import BLOCK, trial_kv  # and with it Triton
+    from ..gpu.compilations import check_launcher, writable_cache
 
     verdict = verify(twin, read)
-    verify_there(twin, read, verdict.way, device, trial_kv, BLOCK)
+    with writable_cache(log):
+        if verdict.way is Way.FLAT:  # whose attention is Triton's
+            check_launcher()
+        verify_there(twin, read, verdict.way, device, trial_kv, BLOCK)
     return verdict
 
 

@@ -17,6 +17,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -134,3 +135,20 @@ class EncoderDecoder:
         step: DecodingStep = (FlatRows if self.way is Way.FLAT else SingleRow)(kv, self.kv, slots, own, cross)
         with attending(step):
             return self.passes.decode(ids[None], sent(positions, self.device), step, None)[0]
+
+    def try_out(self, length: int, features: Tensor | None, kv: AnyRowsKV, rows: int) -> None:
+        """All kinds of steps, so that kernels are compiled and memory is measured: a prompt that reads so many
+        positions, `rows` that decode behind it, and their logits. All of it is written to the first block.
+        """
+        read = RowInput(length, features)
+        begun, first = self._place(kv, read) + 2, np.zeros(1, np.int32)
+        table = first.repeat(begun // kv.block_size + 1)
+        decoding = range(rows if self.way is Way.FLAT else 1)  # others go through one after the other
+        for spans in (
+            [Span(0, begun, 0, table, False)],
+            [Span(row, 1, begun, table, False) for row in decoding],
+        ):
+            count = spans[-1].first + spans[-1].size
+            slots = torch.zeros(count, dtype=torch.long)
+            self.compute(torch.full((count,), 3), slots, kv, spans, [read] * len(spans))
+        self.logits(torch.zeros(rows, self.passes.width, dtype=self.dtype))

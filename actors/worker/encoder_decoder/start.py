@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +23,7 @@ from ..start.kernels import use_kernels
 from ..start.shared import request_readers, threads_of, warn_unused_memory
 from ..torch_import import import_rest
 
+TRIED = 3  # tokens of the decoder
 if TYPE_CHECKING:
     from .model import EncoderDecoder
     from .rows_kv import AnyRowsKV
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 def start(context: Context, device: torch.device) -> WorkerActor:
     """The actor, its model loaded; ConfigError if model or memory cannot be had."""
     with computing_on(context.config, device):
-        return _start(context, device)
+        if device.type == "cpu":
+            return _start(context, device)
+        from ..gpu.compilations import compiling  # and with it Triton
+
+        with compiling(context):
+            return _start(context, device)
 
 
 def _start(context: Context, device: torch.device) -> WorkerActor:
@@ -80,22 +85,24 @@ def _host_memory(context: Context, model: EncoderDecoder) -> tuple[Sequence[Pool
 
 
 def _device_memory(context: Context, model: EncoderDecoder, device: torch.device) -> tuple[AnyRowsKV, int, KVMemory]:
-    """What is left beside the longest thing that is read."""
+    """What is left beside the largest steps."""
+    from ..eager.kv import DeviceKV  # and with it Triton
     from ..eager.memory import give_memory
-    from ..gpu.compilations import writable_cache
+    from ..gpu.memory import make_pools
     from .load import shape_on_gpu
 
-    encoder, length = context.model.encoder, context.model.max_model_len
+    config, encoder, length = context.config, context.model.encoder, context.model.max_model_len
     assert encoder is not None
-    shape = shape_on_gpu(context.model, model.kv, model.passes.model.config)
+    shape, size = shape_on_gpu(context.model, model.kv, model.passes.model.config), config.block_size
     speech = encoder.speech
-    read = torch.full((1, encoder.longest), 3) if speech is None else torch.zeros(1, speech.mels, speech.frames)
-    with writable_cache(context.log):
-        return give_memory(context, shape, model.dtype, device, length, partial(_encode, model, read))
+    sound = None if speech is None else torch.zeros(1, speech.mels, speech.frames)
 
+    def try_out() -> None:
+        longest = max(length, encoder.room(size) + TRIED)
+        kv = DeviceKV(make_pools(shape, 1, size, model.dtype, device), size, longest, device)
+        model.try_out(encoder.longest, sound, kv, config.max_num_seqs)
 
-def _encode(model: EncoderDecoder, read: Tensor) -> None:
-    model.encode(read)
+    return give_memory(context, shape, model.dtype, device, length, try_out)
 
 
 def _sounds(context: Context) -> Callable[[int], Tensor]:

@@ -265,3 +265,12 @@ def report_late_compilations(context: Context) -> None:
         context.log.debug("compiled late: %s", repr)
 
     triton.knobs.runtime.jit_post_compile_hook = compiled
+
+
+@contextmanager
+def compiling(context: Context) -> Iterator[None]:
+    """A start whose kernels are compiled as they are launched: what is compiled later is counted."""
+    begin_to_read_triton()
+    with writable_cache(context.log):
+        yield
+    report_late_compilations(context)

@@ -142,21 +142,27 @@ def _with_kv(context: Context, spec: PoolingSpec, group: TensorParallelGroup | N
 def _with_device_kv(context: Context, spec: PoolingSpec, device: torch.device) -> WorkerActor:
     """The same on a GPU, kernel by kernel: steps are prompts, whose kernels are long enough for that."""
     import_rest()
-    from ..eager.decoder import check_decoder, make_decoder  # and with it Triton
+    from ..gpu.compilations import check_launcher, compiling  # and with it Triton
+
+    with compiling(context):
+        check_launcher()
+        return _eager(context, spec, device)
+
+
+def _eager(context: Context, spec: PoolingSpec, device: torch.device) -> WorkerActor:
+    from ..eager.decoder import check_decoder, make_decoder
     from ..eager.memory import give_memory
-    from ..gpu.compilations import writable_cache
 
     config, info, begun = context.config, context.model, time.perf_counter()
     shape = hidden_shape(config, info, spec)
     check_decoder(config, shape)
     read, head = open_hidden(config, info, spec, shape, device)
-    with writable_cache(context.log):
-        model = make_decoder(config, info, shape, read, device)
-        _loaded(context, model.dtype, begun, device)
-        context.phase_ends(StartPhase.DRAFTS)
-        most, length = max(config.max_num_batched_tokens, info.max_model_len), context.served.max_tokens
-        try_out = partial(model.try_out, most, config.block_size)
-        memory = give_memory(context, model.model.shape, model.dtype, device, length, try_out)
+    model = make_decoder(config, info, shape, read, device)
+    _loaded(context, model.dtype, begun, device)
+    context.phase_ends(StartPhase.DRAFTS)
+    most, length = max(config.max_num_batched_tokens, info.max_model_len), context.served.max_tokens
+    try_out = partial(model.try_out, most, config.block_size)
+    memory = give_memory(context, model.model.shape, model.dtype, device, length, try_out)
     context.phase_ends(StartPhase.KV_MEMORY)
     log = context.table.as_numpy().tokens
     writer = PoolingWriter(Pooler(spec, head, device), _vectors(context), log)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+import triton
 from transformers import AutoConfig, AutoModelForSpeechSeq2Seq
 
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec, SpeechSpec
@@ -29,6 +32,7 @@ from actorserve.actors.worker.encoder_decoder.model import EncoderDecoder, Way
 from actorserve.actors.worker.encoder_decoder.passes import EncoderDecoderPasses
 from actorserve.actors.worker.encoder_decoder.runner import EncoderDecoderRunner
 from actorserve.actors.worker.encoder_decoder.verify import describe, verify, verify_there
+from actorserve.actors.worker.gpu import compilations
 from actorserve.actors.worker.memory import make_pools
 from actorserve.actors.worker.start.shared import request_readers
 from actorserve.shm.segment import Segment
@@ -165,6 +169,27 @@ def test_tokens_are_a_cpus(name: str, way: Way, device: PretendedDevice) -> None
     assert Worker(name, way, DEVICE).run(6) == expected and len({token for one in expected for token in one}) > 1
 
 
+@pytest.mark.parametrize(("name", "way"), [("bart", Way.FLAT), ("t5", Way.SINGLE), *slow(("whisper", Way.FLAT))])
+def test_the_start_runs_what_steps_run(
+    name: str, way: Way, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the model's type: a prompt, rows that decode behind it, logits of all of these; over a single block."""
+    worker = Worker(name, way, DEVICE)
+    model, passes, seen = worker.model, worker.model.passes, list[tuple[str, tuple[int, ...]]]()
+
+    def noted(part: str, own: Any, given: Any, *others: Any) -> Any:
+        seen.append((part, tuple(given.shape)))
+        return own(given, *others)
+
+    for part in ("encode", "decode", "logits"):
+        monkeypatch.setattr(passes, part, partial(noted, part, getattr(passes, part)))
+    features = worker.sound(0) if worker.spec.speech else None
+    model.try_out(worker.spec.longest, features, trial_kv(model, 1), 5)
+    read = (1, 80, 2 * POSITIONS) if name == "whisper" else (1, 32)
+    rows = 5 if way is Way.FLAT else 1
+    assert seen == [("encode", read), ("decode", (1, 2)), ("decode", (1, rows)), ("logits", (5, passes.width))]
+
+
 def test_what_is_asked_of_a_sound(device: PretendedDevice) -> None:
     """When each token was said, and whether anything was: the decoder goes over the whole text once more."""
 
@@ -206,14 +231,31 @@ def test_the_type(options: dict[str, str], stored: torch.dtype | None, wanted: t
 
 
 def test_a_small_model_is_tried_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the way that is right on the host, without what replaces parts of it there."""
+    """In the way that is right on the host, without what replaces parts of it there; what is compiled for it has a
+    folder. Only the way whose attention is Triton's needs a compiler of C.
+    """
     asked: list[tuple[Any, ...]] = []
-    verdict: Any = SimpleNamespace(way=Way.SINGLE)
-    monkeypatch.setattr(load, "verify", lambda twin, read: verdict)
-    monkeypatch.setattr(load, "verify_there", lambda *given: asked.append(given))
-    twin, read = object(), object()
-    assert load.verify_on(DEVICE, twin, read) is verdict  # type: ignore[arg-type]
-    assert asked == [(twin, read, Way.SINGLE, DEVICE, trial_kv, BLOCK)]
+
+    def there(*given: Any) -> None:
+        assert Path(triton.knobs.cache.dir).is_dir()
+        asked.append(given)
+
+    def lacking() -> None:
+        raise ConfigError("--device: kernels of a GPU cannot be launched")
+
+    monkeypatch.setattr(triton.knobs.cache, "dir", "/dev/null/cache")
+    monkeypatch.setattr(load, "verify", lambda twin, read: SimpleNamespace(way=twin))
+    monkeypatch.setattr(load, "verify_there", there)
+    read: Any = object()
+    for way in Way:
+        twin: Any = way
+        assert load.verify_on(DEVICE, twin, read).way is way
+        assert asked.pop() == (twin, read, way, DEVICE, trial_kv, BLOCK)
+    monkeypatch.setattr(compilations, "check_launcher", lacking)
+    single: Any = Way.SINGLE
+    assert load.verify_on(DEVICE, single, read).way is Way.SINGLE
+    with pytest.raises(ConfigError, match="cannot be launched"):
+        load.verify_on(DEVICE, Way.FLAT, read)  # type: ignore[arg-type]
 
 
 def test_heads_for_which_there_is_no_memory() -> None:

@@ -23,6 +23,8 @@ from actorserve.actors.worker.eager import decoder, trial
 from actorserve.actors.worker.eager import memory as eager_memory
 from actorserve.actors.worker.encoder_decoder import load as reading_load
 from actorserve.actors.worker.encoder_decoder import start as reading
+from actorserve.actors.worker.encoder_decoder.model import EncoderDecoder
+from actorserve.actors.worker.gpu import compilations
 from actorserve.actors.worker.pooling import start as pooling
 from tests.support.gpu.pretended_device import DEVICE, OnDevice, PretendedDevice, on_the_host, pretended
 from tests.support.models.encoder_decoders import write_tiny
@@ -38,7 +40,15 @@ SIZES: dict[str, Any] = {"block_size": BLOCK, "max_model_len": LENGTH, "max_num_
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedDevice]:
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Contexts of workers that count what is compiled from now on: here it would be other tests' kernels."""
+    found: list[Any] = []
+    monkeypatch.setattr(compilations, "report_late_compilations", found.append)
+    return found
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch, counting: list[Any]) -> Iterator[PretendedDevice]:
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: None)
     monkeypatch.setattr(eager_memory, "RESERVE", 0)
     with pretended() as found:
@@ -75,7 +85,7 @@ def vector(context: Any, actor: Any, scheduler: Scheduler) -> np.ndarray:
     return np.frombuffer(found[2], np.float32)
 
 
-def test_a_decoder_that_pools(checkpoints: Callable[..., Path], device: PretendedDevice) -> None:
+def test_a_decoder_that_pools(checkpoints: Callable[..., Path], device: PretendedDevice, counting: list[Any]) -> None:
     with on_the_host():
         folder = checkpoints("qwen3", num_hidden_layers=1)
     options = {"model": str(folder), "runner": "pooling", "dtype": "float32", **SIZES}
@@ -86,18 +96,20 @@ def test_a_decoder_that_pools(checkpoints: Callable[..., Path], device: Pretende
             actor = pooling.start(context, where)
             found.append(vector(context, actor, scheduler))
     assert isinstance(actor.runner.kv.pools[0].keys, OnDevice)  # type: ignore[attr-defined]
+    assert counting == [context]
     assert actor.blocks == 2 * 7 and np.abs(found[1] - found[0]).max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
 def test_an_encoder_with_a_decoder(
-    name: str, tmp_path: Path, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, device: PretendedDevice, monkeypatch: pytest.MonkeyPatch, counting: list[Any]
 ) -> None:
     with on_the_host():
         write_tiny(name, tmp_path)
     monkeypatch.setattr(reading_load, "verify_there", lambda *given: None)  # see test_encoder_decoder.py
     hosted(monkeypatch, reading_load, "try_encoder_decoder", "_read", "describe")
-    found = []
+    found, tried = [], list[tuple[Any, ...]]()
+    monkeypatch.setattr(EncoderDecoder, "try_out", lambda *given: tried.append(given[1:]))
     for at, where in (("cpu", torch.device("cpu")), ("auto", DEVICE)):
         options = {"model": str(tmp_path), "dtype": "float32", "device": at, **SIZES, "max_model_len": None}
         with on_the_host() if at == "cpu" else torch.no_grad(), torch.no_grad():
@@ -112,7 +124,26 @@ def test_an_encoder_with_a_decoder(
             new = NewRow.make(0, ref, size, size, 0, list(range(8)), GREEDY)
             steps = [Step.make(1, 1, [new], [0], [size]), *(Step.make(1, 2 + n, [], [0], [1]) for n in range(3))]
             found.append([int(actor.runner.run(step)[0]) for step in steps])
+    ((longest, sound, kv, rows),) = tried
+    assert (longest, sound, len(kv.pools[0].keys), rows) == (spec.longest, None, 1, 2) and counting == [context]
     assert found[0] == found[1] and actor.runner.reader.device == DEVICE  # type: ignore[attr-defined]
+
+
+def test_a_machine_that_cannot_launch_kernels(
+    checkpoints: Callable[..., Path], device: PretendedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said before weights are read."""
+
+    def lacking() -> None:
+        raise ConfigError("--device: kernels of a GPU cannot be launched")
+
+    with on_the_host():
+        folder = checkpoints("qwen3", num_hidden_layers=1)
+    monkeypatch.setattr(compilations, "check_launcher", lacking)
+    monkeypatch.setattr(pooling, "open_hidden", None)
+    options = {"model": str(folder), "runner": "pooling", "dtype": "float32", "device": "auto", **SIZES}
+    with pytest.raises(ConfigError, match="cannot be launched"):
+        pooling.start(born(make_config(options))[1], DEVICE)
 
 
 def test_no_room_at_the_start(checkpoints: Callable[..., Path], device: PretendedDevice, monkeypatch: Any) -> None:
