@@ -1,8 +1,9 @@
 """Which tokens a query sees where it sees the likeliest few alone (model/layers.py: IndexSpec), on a CPU.
 
     score of key k_j for query i = Σ_h weight_ih · max(0, q_ih · k_j)    of which the highest `topk` up to i are seen
-The k of a token is kept behind its latent. Scores are made for some queries at a time, or for each alone, of keys up
-to it, where bits must not follow from the chunk that it is in.
+The k of a token is kept behind its latent, in the model's type; norms of keys, weights and scores are float32. Scores
+are made for some queries at a time, or for each alone, of keys up to it, where bits must not follow from the chunk that
+it is in.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ class Indexer:
             order[:turning] = order[:turning].view(2, -1).t().flatten()
 
         def read(name: str) -> Tensor:
-            heads: Tensor = build.get(name).to(build.dtype).unflatten(0, (-1, sizes.dim))
+            heads: Tensor = build.get(name).unflatten(0, (-1, sizes.dim))
             return heads[:, order].flatten(0, 1)
 
-        self.queries = self._product(read(f"{spec.queries.name}.weight"))
-        self.key = self._product(read(f"{spec.key.name}.weight"))
-        self.gain, self.bias = read(f"{spec.norm}.weight"), read(f"{spec.norm}.bias")
+        self.queries = self._product(read(f"{spec.queries.name}.weight").to(build.dtype))
+        self.key = self._product(read(f"{spec.key.name}.weight").to(build.dtype))
+        self.gain, self.bias = (read(f"{spec.norm}.{part}").float() for part in ("weight", "bias"))
         scale = (sizes.heads * sizes.dim) ** -0.5
-        self.weights = self._product(build.get(f"{spec.weights.name}.weight").to(build.dtype) * scale)
+        self.weights = self._product(build.get(f"{spec.weights.name}.weight").float() * scale)
 
     def _product(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         if self.alone:
@@ -59,7 +60,8 @@ class Indexer:
 
     def keys(self, seen: Tensor, rotations: Tensor) -> Tensor:
         """What is kept of tokens, [tokens, 1, dim]."""
-        keys = F.layer_norm(self.key(seen), (self.sizes.dim,), self.gain, self.bias, NORM_EPS)[:, None]
+        made = F.layer_norm(self.key(seen).float(), (self.sizes.dim,), self.gain, self.bias, NORM_EPS)
+        keys = made.to(seen.dtype)[:, None]
         self.rotate(keys[..., : self.turning], rotations)
         return keys
 
@@ -69,7 +71,7 @@ class Indexer:
         """
         queries = self.queries(latent).unflatten(1, (self.sizes.heads, -1))
         self.rotate(queries[..., : self.turning], rotations)
-        weights, keys = self.weights(seen), keys.contiguous()
+        queries, weights, keys = queries.float(), self.weights(seen.float()), keys.float().contiguous()
         count = 1 if self.alone else max(1, SCORED // (self.sizes.heads * len(keys)))
         parts = zip(queries.split(count), weights.split(count), strict=True)
         found = [self._best(*part, position + number * count, keys) for number, part in enumerate(parts)]
