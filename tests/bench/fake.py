@@ -44,6 +44,7 @@ class Fake:
         self.behave: Behaviour = well
         self.refuse: Callable[[int, dict[str, Any]], int | None] = lambda number, body: None
         self.wants: tuple[str, int] | None = None  # the header with the key, and the status of who has it not
+        self.models: Any = {"data": [{"id": "fake"}]}
         self.unready = 0  # times that it says so
         self.asked_ready = self.asked_models = 0
         self.hang_up_after: int | None = None  # requests of a connection, without a word
@@ -82,7 +83,7 @@ class Fake:
 
     async def _models(self, request: web.Request) -> web.Response:
         self.asked_models += 1
-        return web.json_response({"data": [{"id": "fake"}]})
+        return web.json_response(self.models)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

@@ -225,6 +225,13 @@ def test_whoever_is_asked_by_proxy_is_measured_so(fake: Fake, monkeypatch: pytes
         assert counter(Target(fake.base_url, "fake", tls=tls), None)[1] == "words"
 
 
+@pytest.mark.parametrize("models", [[], "fake", {"data": None}, {"data": ["fake"]}, {"data": []}])
+def test_a_list_of_no_models_names_none(models: Any, fake: Fake) -> None:
+    fake.models = models
+    with pytest.raises(ServerError, match=r"/v1/models names no model \(.*\); --model does"):
+        first_model(fake.base_url, {}, OWN)
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_gateway_that_wants_a_key_for_every_path_is_ready(fake: Fake, status: int) -> None:
     fake.wants = ("Bearer right", status)

@@ -37,7 +37,7 @@ def first_model(base_url: str, headers: dict[str, str], tls: ClientTls) -> str:
         request = urllib.request.Request(base_url + "/v1/models", headers=headers)
         with ask(request, 30.0, tls) as response:
             return str(json.load(response)["data"][0]["id"])
-    except (OSError, ValueError, LookupError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise ServerError(f"{base_url}/v1/models names no model ({error}); --model does") from None
 
 
@@ -51,7 +51,7 @@ def counter(target: Target, tokenizer: str | None) -> tuple[Count, str]:
     count = functools.partial(_tokenize, target)
     try:
         count("a b")
-    except (urllib.error.HTTPError, ValueError, KeyError):
+    except (urllib.error.HTTPError, ValueError, LookupError, TypeError):
         return words_counted, "words"
     except OSError as error:
         raise ServerError(f"{target.base_url}: {error}") from None
