@@ -20,7 +20,7 @@ from ..telemetry.versions import versions
 
 DESCRIPTION = """Say what a report of a fault should say of this machine: versions, processor, memory, GPUs, limits and
 the variables that change what the server does. Nothing is started, and no key is shown."""
-PREFIXES = ("ACTORSERVE_", "CUDA_", "HF_", "OMP_", "TRITON_", "XDG_", "MALLOC_")
+PREFIXES = ("ACTORSERVE_", "LLAMA_ARG_", "CUDA_", "HF_", "OMP_", "TRITON_", "XDG_", "MALLOC_")
 VARIABLES = ("CC", "LD_PRELOAD", "LD_LIBRARY_PATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 HIDDEN = ("KEY", "KEYS", "TOKEN", "SECRET", "PASSWORD", "PROXY")  # ends of words in a name: nobody's business
 WHO = re.compile(r"(?<=://)[^\s@]*@")  # user and password in an address

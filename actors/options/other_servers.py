@@ -199,7 +199,8 @@ VARIABLES = {  # of the environment, with the value that the field has
     "VLLM_SKIP_MODEL_NAME_VALIDATION": "any_model_name",
     "ACTORSERVE_ENGINES": "remote_engines",
 }
-KEY_VARIABLES = ("VLLM_API_KEY", "LLAMA_API_KEY")  # of which the first that is there is a key, where none is given
+# Of which the first that is there is a key, where none is given.
+KEY_VARIABLES = ("VLLM_API_KEY", "LLAMA_API_KEY", "LLAMA_ARG_API_KEY")
 
 
 TABLES = (common, vllm, sglang, llama_server)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from ..config import ConfigError
 from ..fields import flag, option_fields
-from ..other_servers import Meaning, meaning_of
+from ..other_servers import KEY_VARIABLES, Meaning, meaning_of
 from .given import named_values
 from .llama_server import SWITCHES, VARIABLES, WHERE_ON
 
@@ -22,7 +22,7 @@ def llama_values(environ: Mapping[str, str], warn: Callable[[str], None]) -> dic
     """By field name: the variable, and its value as text, or what it stands for. What sets nothing is warned of."""
     found: dict[str, tuple[str, object]] = {}
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(PREFIX) or not text:
+        if not variable.startswith(PREFIX) or variable in KEY_VARIABLES or not text:
             continue
         name = variable.removeprefix(PREFIX)
         option = VARIABLES.get(name, name.lower().replace("_", "-"))

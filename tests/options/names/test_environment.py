@@ -29,7 +29,6 @@ from .command_lines import read
         ("THREADS", "-1", {"threads": None}),
         ("HOST", "0.0.0.0", {"host": "0.0.0.0"}),
         ("PORT", "9000", {"port": 9000}),
-        ("API_KEY", "secret", {"api_key": ["secret"]}),
         ("ALIAS", "a,b", {"served_model_name": ["a", "b"]}),
         ("CHAT_TEMPLATE_KWARGS", '{"a": 1}', {"default_chat_template_kwargs": '{"a": 1}'}),
         ("CACHE_PROMPT", "0", {"enable_prefix_caching": False}),

@@ -208,7 +208,7 @@ def test_engines_elsewhere_are_named_as_on_the_command_line(monkeypatch: pytest.
     assert read().remote_engines == ["c:3"]
 
 
-@pytest.mark.parametrize("name", ["VLLM_API_KEY", "LLAMA_API_KEY"])
+@pytest.mark.parametrize("name", ["VLLM_API_KEY", "LLAMA_API_KEY", "LLAMA_ARG_API_KEY"])
 def test_a_key_for_another_server_is_one_where_there_is_no_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
