@@ -21,6 +21,7 @@ from actorserve.actors.worker.torch_import import generator
 SAID = "said: "
 LATE = "come when it is said"
 RUNNER = "runner with "  # so many drafts, of a folder
+SEES = "sees as "  # a family, of a folder
 
 
 def say(value: object) -> None:
@@ -56,6 +57,12 @@ def main(rank: int, size: int, meeting: str, step_s: float, do: str, go: Path) -
         drafts, folder = do.removeprefix(RUNNER).split(" ", 1)
         for gather in (False, True):
             say(drawn(Path(folder), group, int(drafts), gather))
+    if do.startswith(SEES):
+        sys.path.insert(0, str(Path(__file__).parents[2]))
+        from tests.worker.group_runner import seen
+
+        family, folder = do.removeprefix(SEES).split(" ", 1)
+        say(seen(Path(folder), family, group))
     say("?")
     go.read_bytes()
     if do == "wait":

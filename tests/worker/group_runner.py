@@ -17,12 +17,14 @@ from actorserve.actors.model.info import read_json, resolve_model
 from actorserve.actors.protocol.request import Sampling
 from actorserve.actors.worker.gpu.buffers import Sizes
 from actorserve.actors.worker.gpu.drafts.speculation import DraftingRunner
+from actorserve.actors.worker.gpu.executor import GpuModel
 from actorserve.actors.worker.gpu.layers.varied_layers import make_model
 from actorserve.actors.worker.gpu.memory import make_pools
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.actors.worker.logprobs import LogprobsWriter
 from actorserve.actors.worker.models.weights import open_weights
 from actorserve.actors.worker.tensor_parallel import TensorParallelGroup
+from actorserve.actors.worker.torch_import import import_rest
 from actorserve.kernels.triton.drafts import Lookup
 from actorserve.shm.table.logprobs import Logprobs
 
@@ -63,6 +65,21 @@ def drawn(folder: Path, group: TensorParallelGroup, drafts: int, gather: bool) -
     return {"tokens": found, "steps": each}
 
 
+def seen(folder: Path, family: str, group: TensorParallelGroup) -> dict[str, Any]:
+    """The tokens of prompts with pictures and without, and those of transformers' whole model."""
+    import_rest()
+    from tests.support.models.vision.reference import Reference, Source
+
+    from .gpu.pictures import seeing
+
+    reference, source = Reference(family, folder), Source()
+    prompts = seeing.prompts_of(reference, source)
+    runner = seeing.make_runner(folder, source, model=load_model(folder, group), graphs=False)
+    driver = seeing.Cutting(runner, budget=40, seed=1)
+    found = driver.run(driver.asked(prompts, 2))
+    return {"tokens": found, "transformers": [reference.generate(prompt, 2) for prompt in prompts]}
+
+
 class Never:
     """In the place of what says which rows are greedy: none."""
 
@@ -84,10 +101,7 @@ def count_steps(graphs: Any, name: str, steps: Counter[str]) -> None:
 
 
 def make_runner(folder: Path, group: TensorParallelGroup, drafts: int) -> GpuRunner:
-    config = config_for(folder, block_size=BLOCK_SIZE)
-    shape = read_architecture(read_json(folder / "config.json"))
-    own, get = open_weights(config, resolve_model(config), shape, group)
-    model = make_model(own, get, torch.float32, LENGTH, DEVICE, group)
+    model = load_model(folder, group)
     log, sizes = np.zeros((ROWS, LENGTH), np.int32), Sizes(ROWS, TOKENS, LENGTH, BLOCK_SIZE, drafts)
     if drafts:
         lookup = Lookup(1, 2, drafts)
@@ -97,5 +111,13 @@ def make_runner(folder: Path, group: TensorParallelGroup, drafts: int) -> GpuRun
     if group.rank == 0:  # and nobody else
         runner.sampler.logprobs = LogprobsWriter(Logprobs(Logprobs.create(ROWS, LENGTH), ROWS, LENGTH), ROWS)
     runner.block_size = BLOCK_SIZE  # type: ignore[attr-defined]
-    runner.pools = make_pools(own, BLOCKS, BLOCK_SIZE, torch.float32, DEVICE)
+    runner.pools = make_pools(model.shape, BLOCKS, BLOCK_SIZE, torch.float32, DEVICE)
     return runner
+
+
+def load_model(folder: Path, group: TensorParallelGroup) -> GpuModel:
+    """This member's part."""
+    config = config_for(folder, block_size=BLOCK_SIZE)
+    shape = read_architecture(read_json(folder / "config.json"))
+    own, get = open_weights(config, resolve_model(config), shape, group)
+    return make_model(own, get, torch.float32, LENGTH, DEVICE, group)

@@ -19,9 +19,11 @@ from safetensors.torch import load_file, save_file
 
 from actorserve.actors.worker import symmetric_memory
 from actorserve.actors.worker.symmetric_memory import BUFFER, ONE_SHOT, SymmetricSum
+from tests.support.models.vision import families
+from tests.support.selection import slow
 from tests.support.warm import server_environment, start_warm
 
-from .group_member import LATE, RUNNER, SAID, own
+from .group_member import LATE, RUNNER, SAID, SEES, own
 
 PROGRAM = str(Path(__file__).with_name("group_member.py"))
 LONG_S = 100.0  # no test waits so long
@@ -134,6 +136,18 @@ def test_members_on_gpus_draw_greedily_without_gathering_logits(
     alone, told, asks, drawn = map(set, own["steps"])
     assert alone == {"greedy"} and "plain" in told and "changing" in asks and "plain" in drawn
     assert not any("greedy" in steps for steps in gathered["steps"])
+    for member in members:
+        member.go_on()
+    assert [member.wait() for member in members] == [0, 0]
+
+
+@pytest.mark.parametrize("family", slow("qwen3_vl", "llava"))
+def test_members_on_gpus_that_see(start: Start, tmp_path: Path, family: str) -> None:
+    """Each has the whole tower, and a part of all layers behind it."""
+    folder = families.checkpoint(family, tmp_path / "models", num_hidden_layers=2)
+    members = start(2, f"{SEES}{family} {folder}")
+    one, other = (member.said() for member in members)
+    assert one["tokens"] == other["tokens"] == one["transformers"]
     for member in members:
         member.go_on()
     assert [member.wait() for member in members] == [0, 0]
