@@ -58,7 +58,8 @@ class Sounds:
                 return bytes(data)
         except aiohttp.ClientResponseError as error:
             passing = error.status in BUSY or error.status >= 500
-            raise _failed(error, (error.headers or {}).get("Retry-After", "") if passing else None) from None
+            after = "" if error.headers is None else error.headers.get("Retry-After", "")
+            raise _failed(error, after if passing else None) from None
         except ValueError as error:  # an address that is none, of which idna objects to some
             raise _failed(error, None) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
