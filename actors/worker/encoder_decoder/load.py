@@ -63,7 +63,7 @@ def load_encoder_decoder(config: Config, info: ModelInfo, device: torch.device =
         if found.verdict.improved:
             improve(model, dtype, method, apart=cross)
         if device.type != "cpu":
-            moved(model, device, dtype)
+            moved(model, device)
     return EncoderDecoder(passes, kv, found.verdict.way, dtype, method.computes_in is not None)
 
 

@@ -29,7 +29,7 @@ from ..adapter.checkpoint.stored import Source
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
 from ..memory import large_blocks_apart
-from ..start.beside import moved
+from ..start.beside import exchange, moved, tensors_of
 from .encoder import Encoder, Way, tried
 
 log = logging.getLogger("worker")
@@ -58,7 +58,8 @@ def load_encoder(config: Config, info: ModelInfo, spec: PoolingSpec, device: tor
         if device.type == "cpu":
             improve(encoder.base, dtype, method)
         else:
-            _move(encoder, info, device, dtype)
+            others = (torch.bfloat16, torch.float32) if config.dtype == "auto" else ()
+            _move(encoder, info, device, dtype, *(other for other in others if other is not dtype))
     why = "".join(f"; not {way.name.lower()}: {reason}" for way, reason in reasons.items() if way is not encoder.way)
     log.info("%s by transformers %s, %s%s", info.architecture, transformers.__version__, encoder.way.value, why)
     return encoder
@@ -80,18 +81,21 @@ def load_whole(
     return model, dtype
 
 
-def _move(encoder: Encoder, info: ModelInfo, device: torch.device, dtype: torch.dtype) -> None:
-    """To the device, where a text has about the hidden states that float32 gives it on the host."""
-    texts = tried(encoder.model, info.max_model_len)
+def _move(encoder: Encoder, info: ModelInfo, device: torch.device, *dtypes: torch.dtype) -> None:
+    """To the device, in the first type in which a text has about the hidden states that it has on the host."""
+    texts, own = tried(encoder.model, info.max_model_len), tensors_of(encoder.model)
     exact = encoder.hidden(texts)
-    moved(encoder.model, device, dtype)
-    near = min(_likeness(one, other) for one, other in zip(exact, encoder.hidden(texts), strict=True))
-    if not near >= NEAR:
+    for dtype in dtypes:
+        moved(encoder.model, device, dtype)
+        near = min(_likeness(one, other) for one, other in zip(exact, encoder.hidden(texts), strict=True))
+        if near >= NEAR:
+            return
         name = str(dtype).removeprefix("torch.")
-        others = " and ".join(f"--dtype {other}" for other in ("bfloat16", "float32") if other != name)
-        raise _refused(
-            info, f"in {name} its hidden states are not those of float32 (cosine {near:.4f}); {others} have more range"
-        )
+        said = f"in {name} its hidden states are not those of float32 (cosine {near:.4f})"
+        log.info("%s: %s", info.architecture, said)
+        exchange(encoder.model, own.__getitem__)
+    others = " and ".join(f"--dtype {other}" for other in ("bfloat16", "float32") if other != name)
+    raise _refused(info, f"{said}; {others} have more range")
 
 
 def _likeness(exact: Tensor, found: Tensor) -> float:

@@ -6,12 +6,12 @@ A GPU is theirs where the models that go on with texts leave one; --device cuda 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...model.checks.device import check_device, check_gpu, only_on_cpu
 from ...model.info import ModelInfo, read_json
@@ -23,6 +23,7 @@ from .model import uses_gpu, why_no_gpu
 from .shared import speaks_for_all
 
 CPU = torch.device("cpu")
+FREQUENCIES = "inv_freq"  # in transformers' names of them
 
 
 def device_of(context: Context) -> torch.device:
@@ -123,14 +124,50 @@ def computing_on(config: Config, device: torch.device) -> Iterator[None]:
         ) from None
 
 
-def moved(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """To the device, in this type. NoRoom if its weights do not fit."""
+def moved(model: nn.Module, device: torch.device, dtype: torch.dtype | None = None) -> None:
+    """To the device, as it is, or in this type but for what stays in float32. NoRoom if it does not fit."""
     from ..gpu.memory import NoRoom, device_memory
 
-    size, free = sum(one.numel() for one in model.parameters()) * dtype.itemsize, device_memory(device)[0]
+    own = tensors_of(model)
+    types = {name: _type_of(model, name, one, dtype) for name, one in own.items()}
+    size, free = sum(one.numel() * types[name].itemsize for name, one in own.items()), device_memory(device)[0]
     if size > free:
         raise NoRoom(
             f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free; --device cpu computes "
             "it on the CPU"
         )
-    model.to(device, dtype)
+    exchange(model, lambda name: own[name].to(device, types[name]))
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """By name; what is shared once."""
+    return {name: one.detach() for name, one in _named(model)}
+
+
+def exchange(model: nn.Module, tensor: Callable[[str], Tensor]) -> None:
+    """Give it others of these names."""
+    before = _named(model)
+    names = {id(one): name for name, one in before}
+
+    def other(one: Tensor) -> Tensor:
+        """What a module has that comes a second time is another's already."""
+        name = names.get(id(one))
+        return one if name is None else tensor(name)
+
+    model._apply(other)
+
+
+def _named(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _type_of(model: nn.Module, name: str, tensor: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    """In which a tensor of that name is. Frequencies of rotations are multiplied by positions: in few bits far ones
+    are turned by whole radians too much or too little.
+    """
+    if dtype is None or not tensor.is_floating_point() or FREQUENCIES in name:
+        return tensor.dtype
+    kept = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    if dtype is torch.float16:
+        kept |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return torch.float32 if any(f".{part}." in f".{name}." for part in kept) else dtype

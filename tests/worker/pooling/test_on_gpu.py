@@ -187,6 +187,55 @@ def test_a_type_without_the_range_is_named(tmp_path: Path, device: PretendedDevi
         load._move(encoder, info, DEVICE, dtype)
 
 
+@pytest.mark.parametrize(
+    ("family", "dtype", "kept"),
+    [
+        ("modernbert", torch.bfloat16, "inv_freq"),
+        ("gemma3_text", torch.bfloat16, "inv_freq"),
+        ("t5", torch.float16, ".wo."),
+    ],
+)
+def test_what_stays_in_float32(
+    family: str, dtype: torch.dtype, kept: str, tmp_path: Path, device: PretendedDevice
+) -> None:
+    """As transformers has it where it loads a model in this type; it is computed so."""
+    with on_the_host():
+        write_model(family, tmp_path)
+    model = on_device(tmp_path, dtype=str(dtype).removeprefix("torch."))
+    named = dict(model.model.named_parameters()) | dict(model.model.named_buffers())
+    assert {one.dtype for name, one in named.items() if kept in name} == {torch.float32}
+    assert {one.dtype for one in model.model.parameters()} >= {dtype}
+
+
+def test_a_type_without_the_range_is_not_taken_by_itself(tmp_path: Path, device: PretendedDevice) -> None:
+    """--dtype auto goes on to one that has it."""
+    with on_the_host():
+        write_model("bert", tmp_path)
+    config, info = options(tmp_path, dtype="auto")
+    assert info.pooling is not None
+    own = load._load
+
+    def large(*given: Any) -> Any:
+        with on_the_host(), torch.no_grad():
+            model, dtype, method = own(*given)
+            found: Any = model
+            found.encoder.layer[-1].output.LayerNorm.weight.mul_(1e6)
+        assert dtype is torch.float16
+        return model, dtype, method
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(load, "_load", large)
+        choose = Encoder.choose
+
+        def chosen(encoder: Encoder, longest: int) -> Any:
+            with on_the_host():
+                return choose(encoder, longest)
+
+        patch.setattr(Encoder, "choose", chosen)
+        model = load.load_encoder(config, info, info.pooling, DEVICE)
+    assert model.model.dtype is torch.bfloat16
+
+
 def test_weights_for_which_there_is_no_room(tmp_path: Path, device: PretendedDevice, monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 1 << 30))
     with on_the_host():

@@ -233,3 +233,50 @@ def test_what_says_that_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> Non
     config = make_config({"model": "m", "kv_cache_memory_bytes": 1000})
     with pytest.raises(gpu_memory.NoRoom, match="1,000 bytes are more than the 7 "):
         gpu_memory.check_given_bytes(config, plan, 10, 7, 7)
+
+
+class Turning(torch.nn.Module):
+    """As a model of transformers keeps some tensors in float32."""
+
+    _keep_in_fp32_modules = ("wo",)
+    _keep_in_fp32_modules_strict = ("scores",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wi, self.wo, self.scores = (torch.nn.Linear(2, 2, bias=False) for _ in range(3))
+        self.rotary, self.again = (torch.nn.Module(),) * 2  # one that comes twice
+        self.tied = self.wi
+        self.rotary.register_buffer("full_inv_freq", torch.tensor([1.0, 1e-4]), persistent=False)
+        self.rotary.register_buffer("scale", torch.tensor(3.0))
+        self.rotary.register_buffer("position_ids", torch.arange(2), persistent=False)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"),
+    [(torch.float16, {"wo.weight", "scores.weight"}), (torch.bfloat16, {"scores.weight"}), (None, None)],
+)
+def test_what_loses_its_meaning_in_few_bits_stays_in_float32(
+    dtype: torch.dtype | None, kept: set[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frequencies of rotations, and what transformers says; without a type all stays as it is."""
+    pretend(monkeypatch, [GIB])
+    model = Turning()
+    before = beside.tensors_of(model)
+    beside.moved(model, torch.device("cpu"), dtype)
+    found = beside.tensors_of(model)
+    floats = {name for name, one in found.items() if one.dtype is torch.float32}
+    everything = {name for name, one in before.items() if one.is_floating_point()}
+    assert floats == (everything if kept is None else {*kept, "rotary.full_inv_freq"})
+    assert torch.equal(found["rotary.full_inv_freq"], before["rotary.full_inv_freq"])
+    assert found["rotary.position_ids"].dtype is torch.int64 and model.tied is model.wi
+
+
+def test_another_try_begins_with_what_was_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, [GIB])
+    model = Turning()
+    model.wi.weight.data.fill_(1e6)
+    exact = beside.tensors_of(model)
+    beside.moved(model, torch.device("cpu"), torch.float16)
+    assert model.wi.weight.isinf().all()
+    beside.exchange(model, exact.__getitem__)
+    assert torch.equal(model.wi.weight, exact["wi.weight"]) and (exact["wi.weight"] == 1e6).all()
