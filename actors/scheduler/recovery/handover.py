@@ -27,7 +27,9 @@ come back to such a step.
 
 Where an operator waits for the end of what has begun (/pause and /sleep with mode=wait), each engine computes until all
 of it has ended in all of them: who held before could be given some, by one that has not heard of it yet, or whose
-worker dies. With engines elsewhere nobody waits for others: of those it is not known what they have.
+worker dies. Of who has begun and has no token yet no other engine knows: those stay until they have one, and nobody is
+given to an engine that holds by then, but by one that no worker is wanted in. With engines elsewhere nobody waits for
+others: of those it is not known what they have.
 
 A sequence that was part of the step at which a worker died may be why. How often that was is in the engine word, too:
 the next engine tries it alone when a single engine would.
@@ -102,20 +104,30 @@ class Handover:
     # --- when an operator waits for what has begun ---------------------------------------------------------------
 
     def others_end(self) -> bool:
-        """Has what has begun ended in the other engines, too, and in none is more to begin? None of it comes to one
-        without a worker.
-        """
-        if not self._scheduler.pool.count:
-            return True
-        table, draining = self._table, {self._engine}
+        """Has what has begun ended in the other engines, too, and in none is more to begin?"""
+        table, holding, draining = self._table, self._holding(), {self._engine}
         for engine, pause, sleep in self._words:
-            if pause.state is PauseState.PAUSED or sleep.state.asleep:
+            if engine in holding:
                 continue
             if pause.state is not PauseState.DRAINING and not sleep.state.draining:
                 return False
             draining.add(engine)
         refs = table.current_refs(0, table.slots) if self._words else []
         return not any(table.generated(ref) and not table.finish(ref) and table.engine(ref) in draining for ref in refs)
+
+    def _holding(self) -> set[int]:
+        """The other engines that compute nothing, whatever they have."""
+        return {one for one, pause, sleep in self._words if pause.state is PauseState.PAUSED or sleep.state.asleep}
+
+    def _able(self) -> list[int]:
+        """The other engines that can compute now, and will."""
+        holding = self._holding() if self._scheduler.drains else ()
+        return [engine for engine in self._router.up(but=self._engine) if engine not in holding]
+
+    def _movable(self) -> list[Sequence]:
+        """Who would go on elsewhere."""
+        drains, sequences = self._scheduler.drains, self._scheduler.sequences.values()
+        return [one for one in sequences if not (drains and one.has_run and not one.num_generated_tokens)]
 
     def wake_others(self) -> None:
         """They look again at what they wait for."""
@@ -131,7 +143,7 @@ class Handover:
     @property
     def leaves(self) -> bool:
         """Is the worker about to end (supervisor/engines/parking.py), and can others go on with what is here?"""
-        return self.is_parked and bool(self._router.up(but=self._engine))
+        return self.is_parked and bool(self._able())
 
     @property
     def is_parked(self) -> bool:
@@ -149,10 +161,13 @@ class Handover:
         """For so long the next worker is waited for."""
         return 0.0 if self.is_parked else self._patience.left_s(time.monotonic())
 
-    def give_all(self) -> dict[int, int]:
-        """All sequences go to engines that can compute them; how many went to which. None, while there is no such."""
-        sequences = sorted(self._scheduler.sequences.values(), key=lambda sequence: sequence.arrival)
-        engines = self._router.up(but=self._engine) if sequences else []
+    def give_all(self, anywhere: bool = False) -> dict[int, int]:
+        """All sequences go to engines that can compute them; how many went to which. None, while there is no such.
+        `anywhere`: no worker is to come here, so also to those that hold.
+        """
+        movable = self._scheduler.sequences.values() if anywhere else self._movable()
+        sequences = sorted(movable, key=lambda sequence: sequence.arrival)
+        engines = (self._able() or (self._router.up(but=self._engine) if anywhere else [])) if sequences else []
         return self._give(sequences, engines) if engines else {}
 
     def give_part(self) -> dict[int, int]:
@@ -166,7 +181,8 @@ class Handover:
         if self._router.leave_before(self._engine):
             self._gave_at = now
             return {}
-        rooms = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine)
+        all_rooms, able = self._router.rooms(self._scheduler.limits.max_num_seqs, but=self._engine), self._able()
+        rooms = {engine: count for engine, count in all_rooms.items() if engine in able}
         if not rooms:
             return self.give_all() if now > self._gave_at + STUCK_S else {}
         self._gave_at = now
@@ -178,10 +194,7 @@ class Handover:
 
     def _part(self, engines: list[int]) -> list[Sequence]:
         cached, table = self._router.cached, self._table
-        costs = [
-            (one.num_tokens - cached(table.hashes(one.ref), engines), one.arrival, one)
-            for one in self._scheduler.sequences.values()
-        ]
+        costs = [(one.num_tokens - cached(table.hashes(one.ref), engines), one.arrival, one) for one in self._movable()]
         part: list[Sequence] = []
         tokens = 0
         for cost, _, sequence in sorted(costs, key=lambda one: one[:2]):

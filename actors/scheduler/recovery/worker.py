@@ -161,7 +161,7 @@ class EngineWorker:
                 return given
         if self._scheduler.pool.count:
             self._let_go()
-        return 0 if alone and handover.waits_s else self._say_given(handover.give_all(), alone)
+        return 0 if alone and handover.waits_s else self._say_given(handover.give_all(self._has_none()), alone)
 
     @property
     def _has_any(self) -> bool:

@@ -8,14 +8,13 @@ import pytest
 
 from actorserve.actors.engines.loads import EngineLoads
 from actorserve.actors.protocol.messages import Admit, Cancel, Finish, Stopped
-from actorserve.actors.protocol.topics.administration import Pause, Resume, Sleep
+from actorserve.actors.protocol.topics.administration import Pause, Resume
 from actorserve.actors.runtime.in_flight import Ended
 from actorserve.actors.scheduler.recovery import handover
 from actorserve.actors.scheduler.recovery.suspects import DEATHS_BEFORE_TRIAL
 from actorserve.actors.telemetry.gauges import SchedulerGauge
-from actorserve.shm.kv_map.pause import PauseState
 
-from .two_engines import PROMPT, Engine, Servers
+from .two_engines import PROMPT, Servers
 
 
 class Died(BaseException):
@@ -231,35 +230,6 @@ def test_what_has_begun_goes_on_in_an_engine_for_prompts_while_its_end_is_waited
     servers.deliver()
     assert second.refs == (set() if waits else {ref})
     assert bool(servers.table.finish(ref)) is waits
-
-
-@pytest.mark.parametrize("sleeps", [False, True])
-@pytest.mark.parametrize("dies", [False, True])
-def test_an_engine_without_work_computes_what_it_may_still_be_given_while_an_end_is_waited_for(
-    servers: Servers, sleeps: bool, dies: bool
-) -> None:
-    """By one that has not heard of it yet, or by one that has, and whose worker dies."""
-    first, second = servers.engines
-    ref = servers.submit(0, limit=8)
-    first.compute(2)
-    wanted = Sleep(7, 1, "wait", False, 0, None) if sleeps else Pause(7, "wait", False)
-
-    def has_ended(engine: Engine) -> bool:
-        scheduler = engine.actor.scheduler
-        return scheduler.sleep.is_asleep if sleeps else scheduler.pause.state is PauseState.PAUSED
-
-    for engine in (first, second) if dies else (second,):
-        engine.turn(wanted)
-    first.kill_worker()
-    first.turn()
-    if not dies:
-        first.turn(wanted)
-    assert not first.refs and not has_ended(second)
-    servers.deliver()
-    while second.steps:
-        second.compute(1)
-    first.turn()
-    assert servers.table.finish(ref) and has_ended(first) and has_ended(second)
 
 
 def test_a_suspect_that_is_taken_over_is_tried_where_it_stands(servers: Servers) -> None:

@@ -29,9 +29,12 @@ def test_a_sleep_waits_for_no_end_that_can_come_nowhere(servers: Servers) -> Non
     assert not second.actor.administration.is_parked, "the other engine may be up soon, and take it"
     first.turn(Sleep(9, 1, "wait"))
     second.turn()
+    assert not any(engine.actor.administration.is_parked for engine in servers.engines), "its worker is still to come"
+    first.turn(Sleep(10, 1, "keep"))
+    second.turn()
     assert all(engine.actor.administration.is_parked for engine in servers.engines) and second.refs == {ref}
     for engine in servers.engines:
-        engine.turn(WakeUp(10, 3))
+        engine.turn(WakeUp(11, 3))
     first.begin_worker()
     first.meet()
     second.turn()

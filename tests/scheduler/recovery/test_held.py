@@ -1,0 +1,113 @@
+"""Several engines while an operator waits for the end of what has begun (/pause and /sleep with mode=wait)."""
+
+from __future__ import annotations
+
+import pytest
+
+from actorserve.actors.protocol.topics.administration import Pause, Resume, Sleep
+from actorserve.shm.kv_map.pause import PauseState
+
+from .two_engines import Engine, Servers
+
+
+def is_paused(engine: Engine) -> bool:
+    return engine.actor.scheduler.pause.state is PauseState.PAUSED
+
+
+def compute_all(engine: Engine) -> None:
+    while engine.steps:
+        engine.compute(1)
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_engine_without_work_computes_what_it_may_still_be_given_while_an_end_is_waited_for(
+    servers: Servers, sleeps: bool, dies: bool
+) -> None:
+    """By one that has not heard of it yet, or by one that has, and whose worker dies."""
+    first, second = servers.engines
+    ref = servers.submit(0, limit=8)
+    first.compute(2)
+    wanted = Sleep(7, 1, "wait", False, 0, None) if sleeps else Pause(7, "wait", False)
+
+    def has_ended(engine: Engine) -> bool:
+        return engine.actor.scheduler.sleep.is_asleep if sleeps else is_paused(engine)
+
+    for engine in (first, second) if dies else (second,):
+        engine.turn(wanted)
+    first.kill_worker()
+    first.turn()
+    if not dies:
+        first.turn(wanted)
+    assert not first.refs and not has_ended(second)
+    servers.deliver()
+    compute_all(second)
+    first.turn()
+    assert servers.table.finish(ref) and has_ended(first) and has_ended(second)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_who_is_begun_without_a_token_ends_where_it_is_while_that_is_waited_for(
+    servers: Servers, is_busy: bool
+) -> None:
+    """Another engine does not see that it is begun: it holds by then, or would not go on with it."""
+    first, second = servers.engines
+    busy = servers.submit(0, limit=20) if is_busy else None
+    if is_busy:
+        first.compute(2)
+    ref = servers.submit(1, limit=8)
+    assert second.steps and not servers.table.generated(ref)
+    for engine in (second, first):
+        engine.turn(Pause(7, "wait", False))
+    assert is_paused(first) is not is_busy and not is_paused(second)
+    if not is_busy:
+        second.compute(2)
+    second.kill_worker()
+    second.turn()
+    assert not servers.deliver() and second.refs == {ref}
+    second.begin_worker()
+    second.meet()
+    for engine in (first, second, first):
+        compute_all(engine)
+        engine.turn()
+    assert servers.table.finish(ref) and is_paused(first) and is_paused(second)
+    assert busy is None or servers.table.finish(busy)
+
+
+def test_a_pause_is_not_waited_for_where_no_worker_is_to_come(servers: Servers) -> None:
+    first, second = servers.engines
+    ref = servers.submit(1)
+    for engine in (second, first):
+        engine.turn(Pause(7, "wait", False))
+    second.park()
+    second.turn()
+    assert second.refs == {ref} and second.steps, "it computes on: the other one holds"
+    second.kill_worker()
+    second.turn()
+    servers.deliver()
+    assert first.refs == {ref} and is_paused(second)
+    first.turn(Resume(8))
+    compute_all(first)
+    assert servers.table.finish(ref)
+
+
+def test_an_engine_whose_worker_is_away_computes_what_it_may_be_given_while_an_end_is_waited_for(
+    servers: Servers,
+) -> None:
+    first, second = servers.engines
+    ref = servers.submit(1, limit=8)
+    second.compute(2)
+    first.kill_worker()
+    for engine in servers.engines:
+        engine.turn(Pause(7, "wait", False))
+    assert not is_paused(first)
+    second.kill_worker()
+    second.turn()
+    first.begin_worker()
+    first.meet()
+    second.turn()
+    servers.deliver()
+    assert first.refs == {ref}
+    compute_all(first)
+    second.turn()
+    assert servers.table.finish(ref) and is_paused(first) and is_paused(second)
