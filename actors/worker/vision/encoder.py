@@ -26,6 +26,8 @@ CPU = torch.device("cpu")
 EVERY: Container[str] = frozenset(("",))  # names of tensors
 DIMENSIONS = {"pixel_values": 4, "image_sizes": 2, "image_grid_thw": 2, "video_grid_thw": 2}
 OUT_OF_MEMORY = "allocate memory"  # in what torch's CPU allocator says when it cannot
+WITHOUT_ROOM = "valid cuDNN algorithm"  # none that fits in what is free
+OF_DEVICE = ("CUDA error", "cuDNN error", "cuBLAS error")  # in what torch says of the runtime and libraries
 LISTED = {"siglip2": {"pixel_values": 3, "pixel_attention_mask": 2, "spatial_shapes": 2}}  # patches, some of them none
 TILES = ("llava_next", "smolvlm", "idefics3")  # pictures of several parts, which have a dimension of their own
 PATCHES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")  # a row of numbers each
@@ -199,6 +201,8 @@ class VisionEncoder:
         except (ValueError, TypeError, IndexError, KeyError, AttributeError, RuntimeError) as error:
             if OUT_OF_MEMORY in str(error) or isinstance(error, torch.OutOfMemoryError):
                 raise
+            if self.device.type == "cuda":
+                _raise_if_of_device(error)
             raise BadItem(f"the model's encoder does not take it ({str(error).splitlines()[0]})") from None
 
     def _given(self, value: Tensor) -> Embeddings:
@@ -237,6 +241,19 @@ class VisionEncoder:
     def _rows(self, made: Tensor | Sequence[Tensor]) -> Tensor:
         parts = [made] if isinstance(made, Tensor) else list(made)
         return torch.cat([part.reshape(-1, self.spec.hidden) for part in parts])
+
+
+def _raise_if_of_device(error: Exception) -> None:
+    """A GPU's errors are no picture's: there is no room for a library, or a step before has failed, which is heard at
+    the next look.
+    """
+    from ..gpu.memory import is_out_of_memory  # and with it Triton
+
+    words = (str(error).splitlines() or [""])[0]
+    if is_out_of_memory(error) or WITHOUT_ROOM in words:
+        raise torch.OutOfMemoryError(f"CUDA out of memory: {words}") from error
+    if any(name in words for name in OF_DEVICE):
+        raise error
 
 
 def _copies(rows: Tensor, deepstack: Sequence[Tensor]) -> Embeddings:

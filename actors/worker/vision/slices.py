@@ -8,6 +8,7 @@ next life begins the picture again.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
+log = logging.getLogger("worker")
 MOST = 4  # that have begun; of more the oldest is begun again when it is wanted
 T = TypeVar("T")
 
@@ -54,7 +56,10 @@ class Work(Generic[T]):
         """All of it, of so many layers; what went wrong is raised here."""
         self.advance(layers)
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # its frames are to hold no one that holds it
         assert self._made is not None
         return self._made
 
@@ -85,7 +90,9 @@ class Work(Generic[T]):
         except Dropped:
             pass
         except BaseException as error:
-            self._error = error
+            log.debug("a tower failed", exc_info=True)
+            self._error = error.with_traceback(None)  # whose frames hold all that was computed, on a GPU, too
+            error.__cause__ = error.__context__ = None
         self.done = True
         self._stands.release()
 

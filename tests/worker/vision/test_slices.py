@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
 
 from actorserve.actors.worker.vision.encoder import Owner
-from actorserve.actors.worker.vision.slices import MOST
+from actorserve.actors.worker.vision.slices import MOST, Work
 from tests.support.models.vision.families import FAMILIES
 from tests.support.models.vision.reference import Source, picture
 from tests.worker.driver import config_for, make_runner
@@ -70,3 +72,29 @@ def test_what_nobody_wants_is_dropped_and_an_error_is_the_asker_s(made: Made) ->
         assert torch.equal(made_anyway.rows, encoder._make(item, Owner(0, 1)).rows)
         first = source.of_slot[0][0]
         assert torch.equal(encoder.embeddings(first, Owner(0, 1)).rows, encoder._make(first, Owner(0, 1)).rows)
+
+
+def test_what_failed_holds_nothing_of_what_was_computed() -> None:
+    """Until Python looks for cycles: on a GPU the next try would not have that memory."""
+    computed: list[weakref.ref[torch.Tensor]] = []
+
+    def fail() -> None:
+        activation = torch.zeros(3)
+        computed.append(weakref.ref(activation))
+        try:
+            raise ValueError("inside")
+        except ValueError as error:
+            raise torch.OutOfMemoryError("CUDA out of memory") from error
+
+    work = Work(fail, lambda own: None, torch.device("cpu"))
+    gc.disable()
+    try:
+        work.advance(1)
+        assert computed[0]() is None
+        with pytest.raises(torch.OutOfMemoryError):
+            work.result(1)
+        own = weakref.ref(work)
+        del work
+        assert own() is None
+    finally:
+        gc.enable()

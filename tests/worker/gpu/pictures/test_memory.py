@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec import structs
+from transformers import PreTrainedModel
 
 from ..test_runner import load_model  # isort: skip  # before kernels are imported
 
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json, resolve_model
+from actorserve.actors.model.vision.spec import VisionSpec
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker import inspection
 from actorserve.actors.worker.gpu import memory
 from actorserve.actors.worker.gpu.memory import RESERVE, kv_block_bytes
 from actorserve.actors.worker.gpu.pictures import pictures_bytes
 from actorserve.actors.worker.gpu.start import check_shape
+from actorserve.actors.worker.vision.encoder import BadItem, Embeddings, VisionEncoder
+from actorserve.actors.worker.vision.start import NoMedia
 from tests.support.models.vision.families import checkpoint
 
 from ...driver import config_for
@@ -51,3 +55,29 @@ def test_pictures_have_memory_of_their_own(made: Made, monkeypatch: pytest.Monke
     tower = int(re.findall(r"of ([\d,]+)", facts["way"])[0].replace(",", ""))
     assert tower > 1000 and facts["weights_bytes"] > 4 * tower
     assert facts["blocks"] == 1000 - -(-facts["weights_bytes"] // size)
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", torch.OutOfMemoryError),
+        ("Triton Error [CUDA]: cudaErrorMemoryAllocation", torch.OutOfMemoryError),
+        ("Unable to find a valid cuDNN algorithm to run convolution", torch.OutOfMemoryError),
+        ("CUDA error: an illegal memory access was encountered\nIt may be of a step before", RuntimeError),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", RuntimeError),
+        ("shape '[2, 3]' is invalid for input of size 7", BadItem),
+    ],
+)
+def test_errors_of_the_device_are_no_picture_s(said: str, raised: type[Exception]) -> None:
+    """A CPU has none."""
+
+    def fail(*given: object) -> Embeddings:
+        raise RuntimeError(said)
+
+    spec = VisionSpec(kind="llava", placeholders=(1,), hidden=4)
+    for device, wanted in ((torch.device("cuda", 0), raised), (torch.device("cpu"), BadItem)):
+        encoder = VisionEncoder(PreTrainedModel, spec, torch.float32, NoMedia(), 0, device)  # type: ignore[arg-type]
+        encoder._encode = fail  # type: ignore[method-assign]
+        with pytest.raises(wanted) as error:
+            encoder._made_of("image", {})
+        assert type(error.value) is wanted and said.splitlines()[0] in str(error.value)
