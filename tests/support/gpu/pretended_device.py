@@ -23,6 +23,7 @@ import pytest
 import torch
 import triton
 from torch import Tensor
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -274,6 +275,7 @@ def pretended() -> Iterator[PretendedDevice]:
     """A device for all kernels of this project that are imported by now."""
     for needed in ("actorserve.kernels.triton.linear.fixed_linear", "torch._dynamo"):  # which else a call would import
         import_module(needed)
+    _device_constructors()  # which torch keeps from its first call on, and `torch.tensor` is another one below
     device, OnDevice.memory = PretendedDevice(), DeviceMemory()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in names_of(device, OnDevice.memory).items():
