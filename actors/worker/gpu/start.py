@@ -20,7 +20,7 @@ from ...model.gguf.folder import is_gguf
 from ...model.heads.formats import BlockShape, MedusaShape, RecurrentShape
 from ...model.info import ModelInfo, read_json
 from ...model.memory.kv_memory import KVMemory, WindowPlan
-from ...model.memory.machine import architecture_on_gpu, check_quantization, usable_cores
+from ...model.memory.machine import architecture_on_gpu, check_layers_on_gpu, check_quantization, usable_cores
 from ...options.config import Config, ConfigError
 from ...options.objects.speculative import (
     DraftModelOptions,
@@ -192,8 +192,7 @@ def check_shape(config: Config, shape: Architecture) -> None:
     """ConfigError unless the kernels can take this model."""
     if shape.moe is not None:
         check_experts(shape.moe)
-    if shape.latent is not None and shape.latent.index is not None:
-        raise ConfigError("model: layers whose queries see some tokens alone are computed on a CPU (--device cpu)")
+    check_layers_on_gpu(shape)
     if shape.latent is not None and config.kv_cache_dtype == "fp8":
         raise ConfigError("--kv-cache-dtype fp8: the model keeps latents (MLA), in the type that it computes in: auto")
     check_block_size(config)
