@@ -92,8 +92,8 @@ class ResponseRequests:
 
     def keep(self, body: ResponsesRequest, key: str, ended: dict[str, Any], client: str) -> bool:
         """Is it found again, if its client wants that?"""
-        if names_items(body):  # which are gone: what was kept of it when they were there stays
-            return False
         stored = StoredResponse(ended, input_items(body, key), client)
+        if names_items(body) and self._keeping.find(stored.id, client) is not None:
+            return True  # as it was when they were there
         self._keeping.conversations.add_response(stored)
         return body.store is not False and self._keeping.put(stored)

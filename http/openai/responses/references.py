@@ -45,7 +45,7 @@ def resolved(
     taken: set[str] = set()
     items: list[Object] = []
     for index, item in enumerate(_items(request)):
-        if _is_reference(item):
+        if is_reference(item):
             item = _found(item.get("id"), f"input[{index}].id", there, items_of)
             if item["id"] in taken:
                 raise bad_request(f"input[{index}].id: the item {item['id']!r} is named twice.", f"input[{index}].id")
@@ -56,15 +56,15 @@ def resolved(
 
 def names_items(request: ResponsesRequest) -> bool:
     """Are there items that are kept elsewhere?"""
-    return any(map(_is_reference, _items(request)))
+    return any(map(is_reference, _items(request)))
 
 
 def _items(request: ResponsesRequest) -> list[Object]:
     return request.input if isinstance(request.input, list) else []
 
 
-def _is_reference(item: Object) -> bool:
-    """`type` may be left out, as OpenAI has it."""
+def is_reference(item: Object) -> bool:
+    """Of an item that is named. `type` may be left out, as OpenAI has it."""
     kind = item.get("type")
     return kind == REFERENCE or (kind is None and "id" in item and not {"role", "content"} & item.keys())
 

@@ -15,6 +15,7 @@ from ..thinking import THINKING_SWITCHES
 from .compaction import TRIGGER, check_rules, compacts, may_compact, summarising
 from .items import ResponseOptions
 from .messages import messages_of
+from .references import is_reference
 from .schemas import (
     MCP,
     NAMES,
@@ -95,9 +96,11 @@ def named(field: str) -> str:
 
 
 def input_items(request: ResponsesRequest, key: str) -> list[Object]:
-    """`input` as items that have types and ids, as they are kept. The ids derive from the answer's."""
+    """`input` as items that have types and ids, as they are kept. The ids derive from the answer's, and from the items'
+    places, whether those that are named are there or gone.
+    """
     given = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input or []
-    return items_as_kept(given, key)
+    return [kept for item, kept in zip(given, items_as_kept(given, key), strict=True) if not is_reference(item)]
 
 
 def wanted(request: ResponsesRequest) -> ResponseOptions:

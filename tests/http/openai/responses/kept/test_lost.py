@@ -103,6 +103,29 @@ async def test_an_answer_in_one_slot_is_told_whatever_its_input_needs(served: Se
     assert other.status in (400, 404) and served.engine.jobs.empty()
 
 
+async def test_what_was_not_kept_yet_is_kept_without_the_items_that_are_gone(served: Served) -> None:
+    """Its frontend died before its end, and an item that it names was forgotten meanwhile."""
+    served.engine.has = lambda refs: True  # type: ignore[method-assign]
+    reference = {"type": "item_reference", "id": (await asked(served, "first")).json["output"][0]["id"]}
+    name = (await served.ask("POST", "/v1/conversations", {})).json["id"]
+    before = dict(served.engine.payloads)
+    body = {"input": [reference, {"role": "user", "content": "again"}], "conversation": name}
+    made = (await asked(served, "key", **body)).json
+    served.engine.payloads.clear()
+    served.engine.payloads.update(before)
+    forget(served, reference["id"])
+    for _ in range(2):
+        client = await served.client()
+        client.send("POST", PATH, body, Idempotency_Key="key")
+        finish_all(await served.job())
+        assert (await client.answer()).json["id"] == made["id"]
+        found = await served.ask("GET", f"{PATH}/{made['id']}")
+        assert (found.status, found.json["output"]) == (200, made["output"])
+        (kept,) = (await served.ask("GET", f"{PATH}/{made['id']}/input_items")).json["data"]
+        said = (await served.ask("GET", f"/v1/conversations/{name}/items?order=asc")).json["data"]
+        assert [one["id"] for one in said] == [kept["id"], made["output"][0]["id"]]
+
+
 @pytest.mark.parametrize("has_slots", [True, False])
 async def test_one_in_the_background_goes_on_in_its_slots_or_fails(served: Served, has_slots: bool) -> None:
     first = (await asked(served, "first")).json["id"]
