@@ -133,6 +133,8 @@ class ToolRun:
                 continue
             answer = checked(McpApprovalResponseItem, item, f"input[{index}]")
             asked = requests.get(answer.approval_request_id)
+            if asked is None and self._lost and not answer.approve:
+                continue  # nothing is made of a call that is denied, whatever it was
             tool = self._calls.offered.get(asked.name) if asked is not None else None
             if asked is None or tool is None or tool.server.address.label != asked.server_label:
                 path = f"input[{index}].approval_request_id"

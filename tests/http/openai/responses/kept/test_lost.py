@@ -67,14 +67,19 @@ async def test_one_that_has_ended_is_told_again(served: Served) -> None:
     assert refusal(await served.ask("POST", PATH, body | {"user": "u"}, Idempotency_Key="key")) == GONE, "another one"
 
 
-async def test_what_approves_calls_says_what_is_gone(served: Served) -> None:
+@pytest.mark.parametrize("approve", [True, False])
+async def test_what_approves_calls_says_what_is_gone(served: Served, approve: bool) -> None:
+    """What denies them is told again."""
     given = {"type": "mcp_approval_request", "name": "say", "arguments": "{}", "server_label": "noted"}
     first = (await asked(served, "first", input=[{"role": "user", "content": "hi"}, given | {"id": "a"}])).json["id"]
-    approval = {"type": "mcp_approval_response", "approval_request_id": "a", "approve": True}
+    approval = {"type": "mcp_approval_response", "approval_request_id": "a", "approve": approve}
     body = {"input": [approval], "previous_response_id": first, "tools": [TOOL]}
-    assert (await asked(served, "key", **body)).status == 200
+    told = await asked(served, "key", **body)
+    assert told.status == 200
     forget(served, first)
-    assert refusal(await served.ask("POST", PATH, body, Idempotency_Key="key")) == GONE
+    again = await served.ask("POST", PATH, body, Idempotency_Key="key")
+    assert refusal(again) == GONE if approve else (again.status, again.json["output"]) == (200, told.json["output"])
+    assert refusal(await served.ask("POST", PATH, body, Idempotency_Key="other")) == GONE
 
 
 @pytest.mark.parametrize("kind", ["no input", "reference", "reference alone", "denied"])
