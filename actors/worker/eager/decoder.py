@@ -53,7 +53,10 @@ class EagerDecoder:
     ) -> Tensor:
         """Hidden states of all tokens, on the device."""
         spans, device = attention.spans, self.model.device
-        tokens = to_device(np.stack([part.numpy() for part in (ids, positions, slots)]), device)
+        packed = np.zeros((3, len(ids) + len(ids) % 2), np.int64)  # by 16 bytes: kernels are compiled for that
+        for row, part in zip(packed, (ids, positions, slots), strict=True):
+            row[: len(ids)] = part.numpy()
+        tokens = to_device(packed, device)[:, : len(ids)]
         ends = np.array([span.position + span.size for span in spans], np.int32)
         starts = np.cumsum([0, *(span.size for span in spans)], dtype=np.int32)
         inputs = StepInputs(tokens[0], tokens[1], tokens[2], to_device(ends, device), kv.table(spans))

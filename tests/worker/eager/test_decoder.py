@@ -171,6 +171,21 @@ def test_a_step_is_started_without_a_wait(checkpoints: Callable[..., Path], devi
     assert len(pooled(made, Pooling(EMBED), CUTS)) == ROWS
 
 
+def test_what_kernels_are_given_is_aligned(checkpoints: Callable[..., Path], device: PretendedDevice) -> None:
+    """They are compiled anew for addresses that are no multiples of 16, which those of a step at the start are."""
+    with on_the_host():
+        config, info = options(checkpoints("qwen3", num_hidden_layers=1))
+    made = there(config, info)
+    model, seen = made.runner.model, list[Any]()
+    hidden = model._hidden
+    model._hidden = lambda batch, pools: [seen.append(batch.inputs), hidden(batch, pools)][1]
+    pooled(made, Pooling(EMBED), CUTS)
+    assert any(len(one.ids) % 2 for one in seen)
+    for one in seen:
+        for part in (one.ids, one.positions, one.slots):
+            assert part.is_contiguous() and part.storage_offset() * part.element_size() % 16 == 0
+
+
 def test_heads_that_kernels_cannot_take(checkpoints: Callable[..., Path]) -> None:
     config, info = options(checkpoints("qwen3", head_dim=24))
     assert info.pooling is not None
