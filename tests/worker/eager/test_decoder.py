@@ -178,7 +178,12 @@ def test_what_kernels_are_given_is_aligned(checkpoints: Callable[..., Path], dev
     made = there(config, info)
     model, seen = made.runner.model, list[Any]()
     hidden = model._hidden
-    model._hidden = lambda batch, pools: [seen.append(batch.inputs), hidden(batch, pools)][1]
+
+    def noted(batch: Any, pools: Any) -> Any:
+        seen.append(batch.inputs)
+        return hidden(batch, pools)
+
+    model._hidden = noted
     pooled(made, Pooling(EMBED), CUTS)
     assert any(len(one.ids) % 2 for one in seen)
     for one in seen:

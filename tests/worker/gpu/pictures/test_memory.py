@@ -71,7 +71,7 @@ def test_pictures_have_memory_of_their_own(made: Made, monkeypatch: pytest.Monke
 def test_errors_of_the_device_are_no_picture_s(said: str, raised: type[Exception]) -> None:
     """A CPU has none."""
 
-    def fail(*given: object) -> Embeddings:
+    def fail(modality: str, given: dict[str, torch.Tensor]) -> Embeddings:
         raise RuntimeError(said)
 
     spec = VisionSpec(kind="llava", placeholders=(1,), hidden=4)
