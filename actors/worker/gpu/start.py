@@ -103,6 +103,7 @@ def start(context: Context) -> GpuWorkerActor:
     try:
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
+        torch.backends.cudnn.allow_tf32 = False  # of towers' convolutions, which that does not say
         context.phase_ends(StartPhase.IMPORTS)
         begin_to_read_triton()
         with writable_cache(context.log):

@@ -29,7 +29,7 @@ from ..adapter.checkpoint.stored import Source
 from ..adapter.hooks import Unfit, register
 from ..adapter.improve import improve
 from ..memory import large_blocks_apart
-from ..start.beside import exchange, moved, tensors_of
+from ..start.beside import cast, exchange, moved, tensors_of
 from .encoder import Encoder, Way, tried
 
 log = logging.getLogger("worker")
@@ -114,8 +114,8 @@ def _load(
     dtype, method = _types(config, whole, device)
     first = dtype if device.type == "cpu" else torch.float32
     model = _make(config, info, spec, whole, first)
-    made: Any = model
-    made.to(first).eval()
+    cast(model, first)
+    model.eval()
     return model, dtype, method
 
 

@@ -139,6 +139,12 @@ def moved(model: nn.Module, device: torch.device, dtype: torch.dtype | None = No
     exchange(model, lambda name: own[name].to(device, types[name]))
 
 
+def cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """In this type, where it is, but for what stays in float32."""
+    own = tensors_of(model)
+    exchange(model, lambda name: own[name].to(_type_of(model, name, own[name], dtype)))
+
+
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """By name; what is shared once."""
     return {name: one.detach() for name, one in _named(model)}

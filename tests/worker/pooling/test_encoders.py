@@ -66,6 +66,17 @@ def test_hidden_states_are_those_of_each_text_alone(family: str, tmp_path: Path)
         assert cosines(mine.mean(0), theirs.mean(0)) > 0.99999
 
 
+@pytest.mark.parametrize("family", ["modernbert", "gemma3_text"])
+def test_frequencies_of_rotations_stay_in_float32(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a processor multiplies bfloat16 the rest is in it."""
+    write_model(family, tmp_path)
+    monkeypatch.setattr("actorserve.actors.worker.pooling.load.float_on_cpu", lambda config, stored: "bfloat16")
+    model = load(tmp_path, dtype="bfloat16").model
+    frequencies = {name: one.dtype for name, one in model.named_buffers() if "inv_freq" in name}
+    assert frequencies and set(frequencies.values()) == {torch.float32}
+    assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
+
+
 def test_a_bias_by_distance_is_no_longer_than_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a whole row would be as large as the square of all tokens of a step."""
     write_model("t5", tmp_path)
