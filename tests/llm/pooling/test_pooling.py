@@ -205,7 +205,7 @@ def test_files_that_cannot_be_are_named(file: str, value: object, text: str, tmp
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"device": "cuda"}, "--device cuda: BertModel pools"),
+        ({"device": "cuda", "quantization": "int8"}, "--device cuda"),
         ({"deterministic": True}, "--deterministic"),
         ({"convert": "classify"}, "--convert classify: BertModel has no head"),
         ({"pooler_config": {"dimensions": 33}}, "--pooler-config: dimensions: 33 is more than the 32"),
