@@ -69,8 +69,8 @@ def test_only_what_has_grown_where_it_is_worth_it() -> None:
 
 def test_this_process_is_read_as_the_kernel_tells_it() -> None:
     marked = bytearray(4 << 20)
-    ranges, mappings = mapped_ranges(), read_mappings()
-    assert len(mappings) == pytest.approx(len(ranges), abs=3)
+    before, mappings, after = len(mapped_ranges()), read_mappings(), len(mapped_ranges())
+    assert min(before, after) - 3 <= len(mappings) <= max(before, after) + 3, "and what is read takes and gives memory"
     assert sum(end - start for start, end in own_memory(mappings)) >= len(marked)
 
 
