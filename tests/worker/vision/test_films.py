@@ -11,11 +11,11 @@ import torch
 
 from actorserve.actors.protocol.media import IMAGE, VIDEO, MediaItem
 from tests.support.models.vision.families import FAMILIES, checkpoint
-from tests.support.models.vision.reference import Prompt, Reference, Source, picture
+from tests.support.models.vision.reference import Prompt, Reference, Source, assert_same, picture
 from tests.support.selection import slow
 from tests.worker.driver import Sequence, config_for, make_runner
 
-from .test_pictures import ANSWER, TEXT, Seeing, assert_same
+from .test_pictures import ANSWER, TEXT, Seeing
 
 GRID = (3, 4, 6)  # patches of time, height and width; four of a time are one
 OF_PICTURES = ("internvl", "smolvlm")  # whose frames are pictures

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from actorserve.actors.worker.speculative.ngram import NgramProposer
 from actorserve.actors.worker.vision.encoder import EmbeddingCache, Embeddings
 from tests.support.models.vision.families import FAMILIES, checkpoint
-from tests.support.models.vision.reference import Prompt, Reference, Source, picture
+from tests.support.models.vision.reference import Reference, Source, assert_same, picture
 from tests.support.selection import slow
 from tests.worker.driver import Driver, Sequence, config_for, make_runner
 
@@ -95,15 +95,6 @@ def run(made: Made, family: str, preempt: float = 0.0, **options: Any) -> Seeing
     for slot, (prompt, tokens) in enumerate(zip(prompts, found, strict=True)):
         assert_same(reference, prompt, tokens, driver.logits[slot])
     return driver
-
-
-def assert_same(reference: Reference, prompt: Prompt, tokens: list[int], logits: dict[int, torch.Tensor]) -> None:
-    """All logits are those of the whole model, and so are the tokens."""
-    wanted = reference.logits(prompt, tokens[:-1])
-    assert sorted(logits) == list(range(len(wanted)))
-    found = torch.stack([logits[at] for at in sorted(logits)])
-    assert float((found - wanted).abs().max() / wanted.abs().max()) < 2e-5
-    assert tokens == wanted[len(prompt.ids) - 1 :].argmax(-1).tolist()
 
 
 def test_experts_lie_as_they_were_published(made: Made, tmp_path: Path) -> None:

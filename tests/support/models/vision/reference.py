@@ -144,3 +144,14 @@ class Reference:
             )
         tokens: list[int] = whole[0, len(prompt.ids) :].tolist()
         return tokens
+
+
+def assert_same(reference: Reference, prompt: Prompt, tokens: list[int], logits: dict[int, Any]) -> None:
+    """All logits are those of the whole model, and so are the tokens."""
+    import torch
+
+    wanted = reference.logits(prompt, tokens[:-1])
+    assert sorted(logits) == list(range(len(wanted)))
+    found = torch.stack([logits[at] for at in sorted(logits)])
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 2e-5
+    assert tokens == wanted[len(prompt.ids) - 1 :].argmax(-1).tolist()

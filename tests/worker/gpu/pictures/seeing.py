@@ -15,7 +15,7 @@ from actorserve.actors.protocol.step import Step
 from actorserve.actors.worker.gpu.executor import Hidden
 from actorserve.actors.worker.gpu.runner import GpuRunner
 from actorserve.actors.worker.vision.start import load_vision
-from tests.support.models.vision.reference import Prompt, Reference, Source, picture
+from tests.support.models.vision.reference import Prompt, Reference, Source, assert_same, picture
 
 from ...driver import Sequence, config_for
 from .. import test_runner
@@ -128,12 +128,3 @@ def run(made: Made, family: str, preempt: float = 0.0, **given: Any) -> Seeing:
         assert_same(reference, prompt, tokens, driver.logits[slot])
     assert driver.mixed
     return driver
-
-
-def assert_same(reference: Reference, prompt: Prompt, tokens: list[int], logits: dict[int, torch.Tensor]) -> None:
-    """All logits are those of the whole model, and so are the tokens."""
-    wanted = reference.logits(prompt, tokens[:-1])
-    assert sorted(logits) == list(range(len(wanted)))
-    found = torch.stack([logits[at] for at in sorted(logits)])
-    assert float((found - wanted).abs().max() / wanted.abs().max()) < 2e-5
-    assert tokens == wanted[len(prompt.ids) - 1 :].argmax(-1).tolist()

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from .seeing import ANSWER, TEXT, Made, Seeing, assert_same, make_runner, run  # isort: skip  # before kernels are imported
+from .seeing import ANSWER, TEXT, Made, Seeing, make_runner, run  # isort: skip  # before kernels are imported
 
 from actorserve.actors.protocol.media import AUDIO, MediaItem
 from tests.support.models.sounds.listeners import KINDS, Listening, listener
 from tests.support.models.sounds.whispers import sound
 from tests.support.models.vision.families import FAMILIES
-from tests.support.models.vision.reference import Source
+from tests.support.models.vision.reference import Source, assert_same
 from tests.support.selection import slow
 
 from ...driver import Sequence

@@ -26,12 +26,12 @@ from actorserve.kernels.triton.drafts import Lookup
 from actorserve.shm.table.table import make_ref
 from tests.support.gpu import pretended_device
 from tests.support.gpu.pretended_device import on_the_host, pretended
-from tests.support.models.vision.reference import Prompt, Reference, Source, picture
+from tests.support.models.vision.reference import Prompt, Reference, Source, assert_same, picture
 from tests.support.selection import slow
 
 from ...driver import GREEDY, Sequence, config_for
 from .. import test_runner
-from .seeing import ANSWER, TEXT, Cutting, Made, Seeing, assert_same, make_runner, prompts_of
+from .seeing import ANSWER, TEXT, Cutting, Made, Seeing, make_runner, prompts_of
 
 
 @pytest.mark.parametrize("family", ["qwen2_5_vl", *slow("gemma3", "granite_vision", "llava")])
