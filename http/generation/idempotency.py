@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from ..errors import ApiError, bad_request
 from .choice import ENDED, further, make_state, read_state
-from .idempotency_keys import KEY_BYTES, Kept, Key
+from .idempotency_keys import KEY_BYTES, Kept, Key, Records, StartRecord
 
 MAX_KEY = 255  # characters
 CLOSED = "u"  # all choices have ended, and the usage event was given out
@@ -45,11 +47,20 @@ def key_of(
     return Key(name, hashlib.sha256(body).digest()[:KEY_BYTES], int.from_bytes(name[:8], "little") % frontends)
 
 
-def check_same(key: Key, kept: Kept) -> None:
+def check_same(key: Key, kept: Kept | StartRecord) -> None:
     """422 for a key that was used for another request."""
     if kept.digest != key.digest:
         text = "This Idempotency-Key was used a short time ago for a request with another body."
         raise ApiError(422, text, "Idempotency-Key")
+
+
+def begun_in_turns(key: Key, records: Records) -> StartRecord | None:
+    """The response of several turns that a request with this key has begun."""
+    packed = records.get(key.name)
+    try:
+        return msgspec.msgpack.decode(packed, type=StartRecord) if packed else None
+    except msgspec.ValidationError:  # an answer of one turn
+        return None
 
 
 @dataclass

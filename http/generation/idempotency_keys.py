@@ -24,6 +24,14 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     until: float = 0.0  # Unix seconds; 0: its end was not seen yet
 
 
+class StartRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-start"):
+    """Which response of several turns a key has begun: no slots hold its answer."""
+
+    digest: bytes  # of the request
+    seed: int
+    created: int
+
+
 class Background(msgspec.Struct, frozen=True, array_like=True, tag="background"):
     """A response that is being made while nobody waits: its request, and where its answer is."""
 

@@ -22,7 +22,7 @@ from ..errors import ApiError, overloaded
 from ..generation.choice import read_state
 from ..generation.fields.decoding import check_model, engine_of
 from ..generation.fields.sampling import NO_SEED
-from ..generation.idempotency import StreamProgress, check_same, key_of, last_event
+from ..generation.idempotency import StreamProgress, begun_in_turns, check_same, key_of, last_event
 from ..generation.idempotency_keys import Key
 from ..generation.job import Engine, Job
 from ..generation.prepare import PreparedRequest
@@ -231,6 +231,8 @@ class Answering:
             check_same(key, kept)
             refs, answer.seed, answer.created = kept.refs, kept.seed, kept.created
             request[REPLAYED] = True
+        elif key and given is None and (in_turns := begun_in_turns(key, self.engine)) is not None:
+            check_same(key, in_turns)
         elif start.begun and given is None:
             raise ApiError(404, "The stream of this Idempotency-Key is over and forgotten.", "Last-Event-ID")
         for choice, state in zip(job.choices, start.states, strict=True):

@@ -25,15 +25,14 @@ from ...accounts import check_model_of
 from ...errors import ApiError
 from ...generation.choice import read_state
 from ...generation.fields.decoding import check_model
-from ...generation.idempotency import StreamProgress, check_same
-from ...generation.idempotency_keys import KEY_BYTES, Background, Kept, Key
+from ...generation.idempotency import StreamProgress, begun_in_turns, check_same
+from ...generation.idempotency_keys import KEY_BYTES, Background, Key, StartRecord
 from ...generation.job import Job
 from ...generation.prepare import PreparedRequest
 from ...middleware.context import ACCOUNT, NOTED, REPLAYED, REQUEST_ID, RequestContext, name_request
 from ...openai.responses.answers import answer_to
 from ...openai.responses.compaction import threshold_of
 from ...openai.responses.mcp.background import RunningTools
-from ...openai.responses.mcp.records import StartRecord
 from ...openai.responses.mcp.run import ToolRun
 from ...openai.responses.mcp.run_format import ToolRunFormat
 from ...openai.responses.mcp.tools import McpServer
@@ -144,16 +143,8 @@ class ToolResponses:
 
     def is_kept(self, key: Key | None) -> bool:
         """Was it asked before, by this Idempotency-Key?"""
-        found = self._found(key)
+        found = begun_in_turns(key, self._engine) if key is not None else None
         return found is not None and key is not None and found.digest == key.digest
-
-    def _found(self, key: Key | None) -> StartRecord | None:
-        """What a request with this key has begun."""
-        packed = self._engine.get(key.name) if key is not None else None
-        try:
-            return msgspec.msgpack.decode(packed, type=StartRecord) if packed else None
-        except msgspec.ValidationError:  # an answer of one turn
-            return None
 
     async def _start(self, request: web.Request, asked: RequestFacts) -> Start:
         name_request(request, asked.body.request_id)
@@ -169,10 +160,10 @@ class ToolResponses:
             return Start(digest, before.seed, before.created, key, before, True)
         if key is not None and (kept := self._engine.kept(key)) is not None:
             check_same(key, kept)
-        found = self._found(key)
+        found = begun_in_turns(key, self._engine) if key is not None else None
         if key is None or found is None:
             return Start(digest, secrets.randbits(64), int(time.time()), key)
-        check_same(key, Kept(found.digest, [], found.seed, found.created))
+        check_same(key, found)
         request[REPLAYED] = True
         return Start(digest, found.seed, found.created, key, None, True)
 

@@ -64,14 +64,6 @@ class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-call"):
     error: str = ""
 
 
-class StartRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-start"):
-    """Which response an Idempotency-Key has begun."""
-
-    digest: bytes
-    seed: int
-    created: int
-
-
 def packed(pieces: list[Piece]) -> list[tuple[str, list[object]]]:
     return [(type(piece).__name__, list(msgspec.structs.astuple(piece))) for piece in pieces]
 

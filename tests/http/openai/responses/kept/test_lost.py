@@ -149,9 +149,12 @@ async def test_one_in_the_background_goes_on_in_its_slots_or_fails(served: Serve
     assert served.engine.jobs.empty()
 
 
-async def test_a_key_is_of_one_request_however_many_turns_it_takes(served: Served) -> None:
-    assert (await asked(served, "key")).status == 200
-    answer = await served.ask("POST", PATH, {"input": "hi", "tools": [TOOL]}, Idempotency_Key="key")
+@pytest.mark.parametrize("turns_first", [True, False])
+async def test_a_key_is_of_one_request_however_many_turns_it_takes(served: Served, turns_first: bool) -> None:
+    bodies: list[dict[str, Any]] = [{}, {"tools": [TOOL]}]
+    first, second = reversed(bodies) if turns_first else bodies
+    assert (await asked(served, "key", **first)).status == 200
+    answer = await served.ask("POST", PATH, {"input": "hi", **second}, Idempotency_Key="key")
     assert (answer.status, answer.error["param"]) == (422, "Idempotency-Key")
 
 
