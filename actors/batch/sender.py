@@ -22,7 +22,7 @@ from ..protocol.wire import UNREADABLE
 from .files import Answers, BatchError, Request
 from .forms import FormError, fields_of, form_of, takes_form
 from .servers import BatchServer
-from .sounds import BUSY, CONNECT_S, Sounds, text_of
+from .sounds import BUSY, CONNECT_S, Sounds, as_text, text_of
 
 NOT_LET_IN = frozenset({401, 403})
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
@@ -165,7 +165,7 @@ def _response(response: aiohttp.ClientResponse, said: bytes) -> dict[str, Any]:
         body = said.decode(errors="replace")
     return {
         "status_code": response.status,
-        "request_id": response.headers.get("X-Request-Id", ""),
+        "request_id": as_text(response.headers.get("X-Request-Id", "")),
         "body": body,
     }
 

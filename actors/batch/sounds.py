@@ -37,12 +37,16 @@ class Sounds:
             raise FormError("file_url must begin with https://, http:// or data:")
         held: list[int] = []
         try:
-            yield await self._fetched(url, held)
+            while isinstance(found := await self._fetched(url, held), int):
+                await self._wait_for(found, held)
+            yield found
         finally:
-            self._give(sum(held))
+            self._give(held)
 
-    async def _fetched(self, url: str, held: list[int]) -> bytes:
-        """To `held` what it has taken of the room is added, whatever becomes of it."""
+    async def _fetched(self, url: str, held: list[int]) -> bytes | int:
+        """Or for how many bytes there is no room: that is waited for without a connection, whose time-out is for the
+        address alone. `held` is what it has taken of the room, whatever becomes of it.
+        """
         try:
             # a session of its own: the server's key is not for others
             async with (
@@ -50,11 +54,15 @@ class Sounds:
                 session.get(url) as answer,
             ):
                 answer.raise_for_status()
-                held.append(await self._take(_most(answer)))
+                most = _most(answer)
+                if most > self._room + sum(held):
+                    return most
+                self._take(most, held)
                 data = bytearray()
                 async for piece in answer.content.iter_any():
                     data += piece
                     _check(len(data))
+                self._take(len(data), held)
                 return bytes(data)
         except aiohttp.ClientResponseError as error:
             passing = error.status in BUSY or error.status >= 500
@@ -65,21 +73,34 @@ class Sounds:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _failed(error, "") from None
 
-    async def _take(self, size: int) -> int:
+    async def _wait_for(self, size: int, held: list[int]) -> None:
+        """Until there is so much room, which is taken."""
+        self._give(held)
         while self._room < size:
             self._freed.clear()
             await self._freed.wait()
-        self._room -= size
-        return size
+        self._take(size, held)
 
-    def _give(self, size: int) -> None:
-        self._room += size
+    def _take(self, size: int, held: list[int]) -> None:
+        """In place of what is held."""
+        self._give(held)
+        held.append(size)
+        self._room -= size
+
+    def _give(self, held: list[int]) -> None:
+        self._room += sum(held)
+        held.clear()
         self._freed.set()
 
 
 def text_of(error: Exception) -> str:
-    """For people; it may quote bytes of a stranger that are no text, which no line can have."""
-    return (str(error) or type(error).__name__).encode(errors="replace").decode()
+    """For people; it may quote a stranger."""
+    return as_text(str(error) or type(error).__name__)
+
+
+def as_text(said: str) -> str:
+    """What a stranger says, in whose headers may be bytes that are no text, which no line can have."""
+    return said.encode(errors="replace").decode()
 
 
 def _failed(error: Exception, retry_after: str | None) -> FormError:

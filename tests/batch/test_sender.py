@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,12 +59,16 @@ class Place:
 async def answers_of(place: Place, retries: int, target: Path) -> list[dict[str, Any]]:
     async with place() as server:
         body = {"file_url": str(server.make_url("/a.wav"))}
-        line = json.dumps({"custom_id": "a", "url": PATH, "body": body})
-        ready = Ready(5.0, OWN)
-        ready.base_url = str(server.make_url("")).rstrip("/")
-        waiting: Iterator[Request] = iter([msgspec.json.decode(line, type=Request)])
-        with Answers(target, {"a"}) as answers:
-            await Sender(ready, Settings(1, retries, 60.0, None), answers, lambda: None).run(waiting)
+        line = json.dumps({"custom_id": "a", "url": PATH, "body": body}).encode()
+        return await sent(str(server.make_url("")).rstrip("/"), line, retries, target)
+
+
+async def sent(address: str, line: bytes, retries: int, target: Path) -> list[dict[str, Any]]:
+    ready = Ready(5.0, OWN)
+    ready.base_url = address
+    waiting: Iterator[Request] = iter([msgspec.json.decode(line, type=Request)])
+    with Answers(target, {"a"}) as answers:
+        await Sender(ready, Settings(1, retries, 60.0, None), answers, lambda: None).run(waiting)
     return [json.loads(line) for line in target.read_text().splitlines()]
 
 
@@ -90,3 +95,17 @@ async def test_one_that_is_not_had_is_told(sounds: list[int], asked: int, tmp_pa
     assert answer["response"] is None and answer["error"]["code"] == "no_form"
     assert f"cannot be fetched: {first}" in answer["error"]["message"]
     assert place.asked == ["sound"] * asked
+
+
+async def test_bytes_of_a_header_that_are_no_text_are_none_in_the_line(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Request-Id: r\xff\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        line = b'{"custom_id": "a", "url": "/v1/completions", "body": {}}'
+        (answered,) = await sent(f"http://127.0.0.1:{port}", line, 0, tmp_path / "out")
+    assert answered["response"] == {"status_code": 200, "request_id": "r?", "body": {}}

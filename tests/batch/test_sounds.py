@@ -82,10 +82,31 @@ async def test_an_error_that_quotes_no_text_is_one() -> None:
     assert str(told.value).encode()
 
 
+async def test_a_sound_of_no_told_length_holds_no_more_than_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sounds, "LONGEST", most := 2 * len(SOUND))
+    monkeypatch.setattr(sounds, "MOST_HELD", most + len(SOUND))
+
+    async def streamed(asked: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(asked)
+        await response.write(SOUND)
+        return response
+
+    app = web.Application()
+    app.router.add_get("/a.wav", streamed)
+    async with TestServer(app) as server:
+        held = Sounds(60.0)
+        async with held.at(url := str(server.make_url("/a.wav"))), held.at(url):
+            assert held._room == len(SOUND)
+        assert held._room == most + len(SOUND)
+
+
 async def test_as_many_bytes_are_held_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sounds, "LONGEST", len(SOUND))
     monkeypatch.setattr(sounds, "MOST_HELD", 2 * len(SOUND))
-    async with serve({}, []) as server:
+    seen: list[str | None] = []
+    async with serve({}, seen) as server:
         url, held = str(server.make_url("/a.wav")), Sounds(60.0)
         waits, wait = asyncio.Event(), held._freed.wait
         monkeypatch.setattr(held._freed, "wait", lambda: waits.set() or wait())  # type: ignore[func-returns-value]
@@ -94,9 +115,9 @@ async def test_as_many_bytes_are_held_as_there_is_room_for(monkeypatch: pytest.M
             fetched = asyncio.create_task(third.enter_async_context(held.at(url)))
             waiting = asyncio.create_task(waits.wait())
             await asyncio.wait([fetched, waiting], return_when=asyncio.FIRST_COMPLETED)
-            assert not fetched.done()
+            assert not fetched.done() and len(seen) == 3
             await second.aclose()
-            assert await fetched == SOUND
+            assert await fetched == SOUND and len(seen) == 4, "no connection waits for room, and is cut meanwhile"
         monkeypatch.setattr(sounds, "LONGEST", len(SOUND) - 1)
         with pytest.raises(FormError, match="is longer than 14 bytes"):
             await fetch(url)
