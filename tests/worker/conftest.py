@@ -13,10 +13,12 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
 from actorserve.actors.worker.cpu.layers import native
+from actorserve.actors.worker.gpu.libraries import settle_libraries
 from tests.support.compiler import need_compiler
 from tests.support.models.checkpoints import checkpoint
 
 torch.set_num_threads(1)
+settle_libraries()  # as workers of a GPU do, whose convolutions else are rounded
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from actorserve.actors.worker.gpu.buffers import Sizes  # isort: skip
 from actorserve.actors.worker.gpu.graphs import mixed_sizes  # isort: skip
 from actorserve.actors.worker.gpu.memory import make_pools  # isort: skip
 from actorserve.actors.worker.gpu.layers.varied_layers import make_model  # isort: skip
+from actorserve.actors.worker.gpu.libraries import settle_libraries  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
 from actorserve.actors.worker.models.weights import open_checkpoint  # isort: skip
 from actorserve.actors.options.config import make_config  # isort: skip
@@ -238,7 +239,7 @@ def whisper() -> None:
 
 
 def check(kind: str) -> None:
-    torch.set_float32_matmul_precision("highest")  # where this part is run alone, too
+    settle_libraries()  # as a worker does
     with tempfile.TemporaryDirectory() as root, torch.inference_mode():
         folder = Path(root) / kind
         if kind == BESIDE:

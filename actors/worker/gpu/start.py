@@ -61,6 +61,7 @@ from .layers.moe import check_experts
 from .layers.scratch import attention_of
 from .layers.sources import check_rounded_inputs, few_bits
 from .layers.varied_layers import make_model
+from .libraries import settle_libraries
 from .lora.sites import GpuLoraSites
 from .lora.start import make_sites, start_adapters
 from .memory import (
@@ -102,8 +103,7 @@ def start(context: Context) -> GpuWorkerActor:
     model: GpuModel | None = None
     try:
         torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
-        torch.backends.cudnn.allow_tf32 = False  # of towers' convolutions, which that does not say
+        settle_libraries()
         context.phase_ends(StartPhase.IMPORTS)
         begin_to_read_triton()
         with writable_cache(context.log):

@@ -18,6 +18,7 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.machine import float_on_gpu
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context
+from ..gpu.libraries import settle_libraries
 from ..torch_import import import_rest
 from .model import uses_gpu, why_no_gpu
 from .shared import speaks_for_all
@@ -107,8 +108,7 @@ def computing_on(config: Config, device: torch.device) -> Iterator[None]:
     from ..gpu.memory import NoRoom, await_freed_memory, is_out_of_memory  # and with it Triton
 
     torch.cuda.set_device(device)
-    torch.set_float32_matmul_precision("highest")  # a variable that images of CUDA set lowers it
-    torch.backends.cudnn.allow_tf32 = False  # of convolutions, which that does not say
+    settle_libraries()
     await_freed_memory(config, device, held=0)
     torch.cuda.set_per_process_memory_fraction(config.gpu_memory_utilization, device)
     try:

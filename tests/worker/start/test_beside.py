@@ -172,12 +172,14 @@ def test_memory_of_a_killed_predecessor_is_waited_for(monkeypatch: pytest.Monkey
         assert free == [GIB]
 
 
-def test_float32_is_computed_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions are rounded by cuDNN unless it is told not to."""
+def test_libraries_are_told_how_to_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions are rounded by cuDNN unless it is told not to, and its attention is planned for each shape."""
     pretend(monkeypatch, [GIB])
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    torch.backends.cuda.enable_cudnn_sdp(True)
     with computing_on(make_config({"model": "m"}), torch.device("cuda", 0)):
         assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cuda.cudnn_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
 
 
 def test_what_it_may_have_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,8 +135,6 @@ def in_place_of_a_gpu(patch: pytest.MonkeyPatch, captured: Callable[..., Any]) -
         get_device_name=lambda device: "no GPU",
     )
     stand_in = SimpleNamespace(device=lambda *named: cpu, cuda=cuda, OutOfMemoryError=torch.OutOfMemoryError)
-    stand_in.set_float32_matmul_precision = torch.set_float32_matmul_precision
-    stand_in.backends = SimpleNamespace(cudnn=SimpleNamespace(allow_tf32=True))
     stand_in.set_num_threads = torch.set_num_threads
     patch.setattr(gpu_start, "torch", stand_in)
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "graph_pool_handle"):
