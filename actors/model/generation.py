@@ -22,7 +22,7 @@ def read_override(given: dict[str, Any]) -> dict[str, Any]:
     if unknown:
         raise ConfigError(f"{OVERRIDE}: {unknown[0]} is none of {', '.join(known)}")
     sampling_defaults(Values(OVERRIDE, given))
-    return given
+    return {"do_sample": True} | given if "temperature" in given else given  # whatever the model's file says of it
 
 
 def sampling_defaults(given: Values) -> dict[str, float]:

@@ -12,6 +12,7 @@ import msgspec
 
 from .compilation import COMPILES
 from .names import common, llama_server, sglang, vllm
+from .names.llama_server import SAMPLING, UNLIMITED
 
 
 class Meaning(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class Meaning(msgspec.Struct, frozen=True):
     def split(self, value: str) -> str | list[str] | dict[str, object]:
         """The value as our option has it; of a JSON object with this key alone."""
         if self.key:
-            return {self.key: int(value) if value.isdecimal() else ALGORITHMS.get(value.lower(), value)}
+            return {self.key: ALGORITHMS.get(value.lower(), _number_in(value))}
         return [item.strip() for item in value.split(",")] if self.lists else value
 
     def words(self) -> list[str]:
@@ -63,6 +64,14 @@ def meaning_of(name: str) -> Meaning | None:
     if name.startswith("--no-") and name not in MEANINGS:
         return _opposite(MEANINGS.get(f"--{name[5:]}"))
     return MEANINGS.get(name)
+
+
+def _number_in(value: str) -> int | float | str:
+    """A text that is no number stays one: whoever reads the object says what is wrong with it."""
+    try:
+        return msgspec.json.decode(value, type=int | float)
+    except msgspec.DecodeError:
+        return value
 
 
 def _opposite(meaning: Meaning | None) -> Meaning | None:
@@ -132,6 +141,7 @@ SAME = {  # field: names that take the same value
     "threads": "-t",
     "seed": "-s --random-seed",
     "hf_overrides": "--json-model-override-args",
+    "override_generation_config": "--preferred-sampling-params",
     "step_timeout": "--watchdog-timeout",
     "max_header_bytes": "--h11-max-incomplete-event-size",
     "max_header_count": "--h11-max-header-count",
@@ -191,6 +201,7 @@ KEYS = {  # names that set one key of a JSON object: (field, key)
     "--ep-num-redundant-experts": ("eplb_config", "num_redundant_experts"),
     "--eplb-rebalance-num-iterations": ("eplb_config", "step_interval"),
 }
+KEYS |= {name: ("override_generation_config", key) for key, names in SAMPLING.items() for name in names.split()}
 ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}
 ALGORITHMS |= {name: name for name in ("eagle", "eagle3", "dflash", "ngram")}
 
@@ -229,7 +240,7 @@ HARMLESS = {name: values for table in TABLES for name, values in table.HARMLESS.
 MEANINGS = {
     **_spread(SAME, lambda field, _: Meaning(field=field, automatic=AUTOMATIC.get(field, ()), lists=field in LISTS)),
     **{name: Meaning(field=field, fixed=value) for name, (field, value) in FIXED.items()},
-    **{name: Meaning(field=field, key=key) for name, (field, key) in KEYS.items()},
+    **{name: Meaning(field=field, key=key, automatic=UNLIMITED.get(key, ())) for name, (field, key) in KEYS.items()},
     **_spread(NEEDLESS, _needless),
     **_spread(REFUSED, lambda reason, name: Meaning(refused=reason, harmless=HARMLESS.get(name, ()))),
 }

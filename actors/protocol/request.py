@@ -148,11 +148,17 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     frequency_penalty: Annotated[
         float | None,
         Parameter(
-            "subtracted from a token's logit for each time that it is in the answer", Range(-2, 2), processes=True
+            "subtracted from a token's logit for each time that it is in the answer",
+            Range(-2, 2),
+            processes=True,
+            configurable=True,
         ),
     ] = None
     presence_penalty: Annotated[
-        float | None, Parameter("subtracted from a token's logit if it is in the answer", Range(-2, 2), processes=True)
+        float | None,
+        Parameter(
+            "subtracted from a token's logit if it is in the answer", Range(-2, 2), processes=True, configurable=True
+        ),
     ] = None
     logit_bias: Annotated[
         dict[str, float] | None, Parameter("added to the logits of these token ids, each -100 to 100", processes=True)

@@ -58,3 +58,13 @@ def test_a_token_that_the_model_has_no_row_for_ends_nothing(folder: Path) -> Non
 def test_a_broken_tokenizer_is_told(folder: Path) -> None:
     (folder / "tokenizer.json").write_text('{"added_tokens": [{"id": "x", "content": 5}]}')
     assert "tokenizer.json cannot be read: Expected `int`, got `str`" in refusal(folder)
+
+
+def test_a_temperature_of_the_options_is_drawn_by(folder: Path) -> None:
+    write(folder, GENERATION, do_sample=False, top_k=None, top_p=None)
+    assert find(folder).sampling_defaults["temperature"] == 0
+    given: dict[str, Any] = {"temperature": 0.7, "presence_penalty": 1.5, "frequency_penalty": -0.5}
+    assert find(folder, override_generation_config=given).sampling_defaults == given
+    assert find(folder, override_generation_config=given | {"do_sample": False}).sampling_defaults["temperature"] == 0
+    said = refusal(folder, override_generation_config={"presence_penalty": 3})
+    assert "--override-generation-config says presence_penalty = 3; a number from -2 to 2" in said

@@ -48,9 +48,7 @@ REFUSED = {  # reason: names
     "--dist-init-addr --ep --ep-size "
     "--expert-parallel-size -dcp --decode-context-parallel-size "
     "--enable-dp-attention --disaggregation-mode -ts --tensor-split -sm --split-mode --rpc",
-    why.CLIENTS: "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --top-nsigma --top-n-sigma "
-    "--repeat-penalty "
-    "--presence-penalty --frequency-penalty --sampling-defaults --ignore-eos",
+    why.CLIENTS: "--sampling-defaults --ignore-eos",
     why.BY_REQUEST: "--enable-force-include-usage --return-tokens-as-token-ids "
     "--stream-response-default-include-usage --reasoning-budget --reasoning-effort --grammar --grammar-file "
     "-j --json-schema --prefill-assistant",

@@ -48,7 +48,7 @@ def _as_part(key: str, value: object, troubles: list[str]) -> dict[str, object]:
     name = base.replace("-", "_")
     meaning = None if name in option_fields() else meaning_of(flag(name))
     if meaning is not None and meaning.key:
-        return {} if dot else {meaning.field: meaning.split(str(value))}
+        return {} if dot or meaning.is_automatic(str(value)) else {meaning.field: meaning.split(str(value))}
     field = name if meaning is None else meaning.field
     if not dot or field not in OBJECTS:
         return {}
@@ -67,6 +67,8 @@ def _as_whole(
     if name in option_fields():
         return {name: value}
     meaning = meaning_of(flag(name))
+    if meaning is not None and meaning.key and meaning.is_automatic(str(value)):
+        return {}
     if meaning is None or meaning.key:
         troubles.append(f"{key}: there is no such option{unknown_option(key)}")
     elif meaning.compiles:

@@ -23,6 +23,19 @@ VARIABLES = {  # LLAMA_ARG_…: its option, where that has another name
     "THINK_BUDGET": "reasoning-budget",
     "THINK_BUDGET_MESSAGE": "reasoning-budget-message",
 }
+SAMPLING = {  # key of --override-generation-config: names, of what requests leave out
+    "temperature": "--temp --temperature",
+    "top_k": "--top-k",
+    "top_p": "--top-p",
+    "min_p": "--min-p",
+    "top_n_sigma": "--top-nsigma --top-n-sigma",
+    "typical_p": "--typical --typical-p",
+    "repetition_penalty": "--repeat-penalty",
+    "presence_penalty": "--presence-penalty",
+    "frequency_penalty": "--frequency-penalty",
+    "max_new_tokens": "-n --predict --n-predict",
+}
+UNLIMITED = {"max_new_tokens": ("-1", "-2")}  # what the model's length bounds in any case
 SWITCHES = frozenset(  # of the refused: those without a value
     "offline cpu-moe spec-draft-cpu-moe context-shift ui-mcp-proxy agent models-autoload skip-chat-parsing "
     "prefill-assistant".split()
@@ -53,7 +66,7 @@ NEEDLESS = {
     "thoughts of earlier answers are where the chat template puts them": "--reasoning-preserve",
 }
 REFUSED = {
-    why.CLIENTS: "--samplers --sampler-seq --sampling-seq --xtc-probability --xtc-threshold --typical --typical-p "
+    why.CLIENTS: "--samplers --sampler-seq --sampling-seq --xtc-probability --xtc-threshold "
     "--repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker "
     "--adaptive-target --adaptive-decay --dynatemp-range --dynatemp-exp --mirostat --mirostat-lr --mirostat-ent "
     "-l --logit-bias",
@@ -101,19 +114,18 @@ REFUSED = {
 }
 UNSET, NAUGHT, ONE = ("-1", "-1.0", "-1.00"), ("0", "0.0", "0.00"), ("1", "1.0", "1.00")
 HARMLESS = {  # defaults, which scripts write out: what they say is so anyway, or of what there is not
-    **dict.fromkeys("-n --predict --n-predict".split(), ("-1",)),
     **dict.fromkeys(
-        "--reasoning-budget --sleep-idle-seconds --top-nsigma --top-n-sigma --adaptive-target --yarn-ext-factor "
+        "--reasoning-budget --sleep-idle-seconds --adaptive-target --yarn-ext-factor "
         "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast".split(),
         UNSET,
     ),
     **dict.fromkeys(
         "-cram --cache-ram -mg --main-gpu --mirostat --dry-multiplier --dynatemp-range --xtc-probability "
-        "--presence-penalty --frequency-penalty --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
+        "--rope-freq-base --rope-freq-scale --yarn-orig-ctx "
         "--spec-draft-n-min --draft-n-min --spec-draft-p-min".split(),
         NAUGHT,
     ),
-    **dict.fromkeys("--typical --typical-p --dynatemp-exp".split(), ONE),
+    "--dynatemp-exp": ONE,
     **dict.fromkeys(("-sm", "--split-mode"), ("layer", "none")),
     "--spec-type": ("none",),
     **dict.fromkeys(("--spec-draft-n-max", "--draft-n"), ("3", "16")),

@@ -86,7 +86,6 @@ REFUSED = {
     "--speculative-ngram-external-corpus-path",
     "a draft is taken where the model itself would have said it": "--speculative-accept-threshold-acc "
     "--speculative-accept-threshold-single",
-    why.CLIENTS: "--preferred-sampling-params",
     why.BY_REQUEST: "--default-priority-value",
     "clients ask for it by truncate_prompt_tokens with each request": "--allow-auto-truncate",
     "clients ask for it by whitespace_pattern, or disable_any_whitespace, of structured_outputs": ""

@@ -39,6 +39,8 @@ from .command_lines import read
         ("EMBEDDINGS", "disabled", {}),
         ("LOG_JSONL", "off", {"log_format": "text"}),
         ("CACHE_TYPE_K", "f16", {}),
+        ("N_PREDICT", "128", {"override_generation_config": {"max_new_tokens": 128}}),
+        ("TEMPERATURE", "0.5", {"override_generation_config": {"temperature": 0.5}}),
     ],
 )
 def test_a_variable_is_its_option_given(name: str, text: str, expected: dict[str, Any]) -> None:
@@ -80,7 +82,6 @@ def test_what_sets_nothing_is_warned_of(name: str, text: str, warned: str, capsy
         ("SPLIT_MODE", "none"),
         ("CACHE_RAM", "0"),
         ("MAIN_GPU", "0"),
-        ("PRESENCE_PENALTY", "0.00"),
         ("YARN_EXT_FACTOR", "-1.00"),
         ("SPEC_DRAFT_N_MAX", "3"),
         ("SPEC_DRAFT_CACHE_TYPE_K", "f16"),
@@ -104,9 +105,8 @@ def test_what_is_not_asked_for_may_be_there(name: str, capsys: pytest.CaptureFix
         ("CTX_SIZE", "many", "many is not a whole number"),
         ("PORT", "99999", "99999 is out of range"),
         ("CACHE_PROMPT", "maybe", "maybe is neither 1 nor 0"),
-        ("TEMPERATURE", "0", "temperature: not supported"),
+        ("IGNORE_EOS", "1", "ignore-eos: not supported"),
         ("CPU_MOE", "1", "cpu-moe: not supported"),
-        ("N_PREDICT", "128", "n-predict: not supported"),
         ("SPLIT_MODE", "row", "split-mode: not supported"),
         ("CACHE_RAM", "8192", "cache-ram: not supported"),
         ("ENDPOINT_SLOTS", "0", "no-slots: not supported"),

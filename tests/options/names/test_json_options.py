@@ -99,3 +99,34 @@ def test_keys_of_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(eplb or "") == {"step_interval": 500}
     llm = read_options("X", {"speculative_algorithm": "NGRAM", "speculative_num_steps": 2})
     assert json.loads(llm.speculative_config or "") == {"method": "ngram", "num_speculative_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--temp 0.6 --top-k 20 --top-p 0.95 --min-p 0", {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0}),
+        ("--temperature 1e-1 -n 256", {"temperature": 0.1, "max_new_tokens": 256}),
+        ("--top-k -1 --n-predict -1 --predict=-2", {"top_k": -1}),
+        (
+            "--repeat-penalty 1.1 --presence-penalty 1.5 --frequency-penalty -0.5",
+            {"repetition_penalty": 1.1} | {"presence_penalty": 1.5, "frequency_penalty": -0.5},
+        ),
+        ("--typical-p 0.9 --top-nsigma 2 --temp warm", {"typical_p": 0.9, "top_n_sigma": 2, "temperature": "warm"}),
+        (
+            '--preferred-sampling-params {"top_p":0.9} --override-generation-config {"top_k":5}',
+            {"top_p": 0.9, "top_k": 5},
+        ),
+    ],
+)
+def test_what_requests_leave_out(words: str, expected: dict[str, Any]) -> None:
+    """llama-server has an option for each of what is one here."""
+    assert json.loads(read("folder", *words.split()).override_generation_config or "") == expected
+
+
+def test_what_requests_leave_out_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "of-llama.yaml"
+    file.write_text("temp: 0.6\nn-predict: -1\ntop-k: 20\n")
+    config = read("--config", str(file))
+    assert json.loads(config.override_generation_config or "") == {"temperature": 0.6, "top_k": 20}
+    file.write_text("n-predict: -1\n")
+    assert read("--config", str(file)) == Config()
