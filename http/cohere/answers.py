@@ -171,12 +171,13 @@ def floats(answer: Answer, job: Job, texts: list[str]) -> Object:
 def vectors(answer: Answer, job: Job, types: Iterable[str], texts: list[str], version: str = "2") -> Object:
     """POST /v2/embed."""
     made: Object = {kind: [_vector(choice, kind) for choice in job.choices] for kind in types}
+    units = {"input_tokens": job.prompt_tokens, "image_tokens": 0}
     return {
         "id": str(UUID(int=answer.seed << 64 | answer.created)),
         "response_type": "embeddings_by_type",
         "embeddings": made,
         "texts": texts,
-        "meta": {"api_version": {"version": version}, "billed_units": {"input_tokens": job.prompt_tokens}},
+        "meta": {"api_version": {"version": version}, "billed_units": units},
     }
 
 

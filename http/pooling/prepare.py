@@ -251,8 +251,8 @@ def prompt_named(body: InputFields, spec: PoolingSpec) -> str:
         kind = next((kind for kind, names in SAME.items() if body.input_type in names), None)
         names = (body.input_type, *(SAME[kind] if kind else ()))
         found = next((spec.prompts[name] for name in names if name in spec.prompts), None)
-        if found is None and spec.prompts and kind is None:
-            known = ", ".join(spec.prompts)
+        if found is None and kind is None:
+            known = ", ".join(spec.prompts) or f"it has none, and takes {', '.join(SAME)}"
             raise bad_request(f"input_type: {body.input_type!r} is no prompt of this model ({known}).", "input_type")
         return found or ""
     return spec.prompts.get(spec.default_prompt, "")

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from actorserve.actors.model.pooling.spec import PoolingSpec
+from actorserve.actors.protocol.request import CLASSIFY, EMBED
+
 from ...errors import bad_request
 from ...generation.fields.decoding import decode
 from ...middleware.context import BODY
@@ -14,6 +17,7 @@ from ...openai.schemas import InvocationRequest
 
 if TYPE_CHECKING:
     from ..api import Api
+    from ..pooling import PoolingApi
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -22,16 +26,13 @@ class Invocations:
     """Hands a request on to the handler that its body is for."""
 
     def __init__(self, api: Api, read_body: Callable[[web.Request], Awaitable[bytes]]) -> None:
-        generating = {"messages": api.chat, "prompt": api.completions, "token_ids": api.generate}
-        pooling: dict[str, Handler] = {
-            "task": api.pooling.pool,
-            "documents": api.pooling.rerank,
-            "text_1": api.pooling.score,
-            "queries": api.pooling.score,
-            "input": api.pooling.embeddings,
-            "messages": api.pooling.embeddings,
+        self._handlers: dict[str, Handler] = {
+            "messages": api.chat,
+            "prompt": api.completions,
+            "token_ids": api.generate,
         }
-        self._handlers: dict[str, Handler] = pooling if api.settings.pooling is not None else {**generating}
+        if (spec := api.settings.pooling) is not None:
+            self._handlers = _of_pooling(api.pooling, spec)
         self._read_body = read_body
 
     async def invoke(self, request: web.Request) -> web.StreamResponse:
@@ -42,3 +43,16 @@ class Invocations:
                 return await handler(request)
         names = ", ".join(self._handlers)
         raise bad_request(f"What is asked for is told by one of the fields {names}, and none is there.", "messages")
+
+
+def _of_pooling(api: PoolingApi, spec: PoolingSpec) -> dict[str, Handler]:
+    """Of a text alone a model makes what it is for: a vector, the scores of its labels, or what it has by token."""
+    of_text = api.embeddings if EMBED in spec.tasks else api.classify if CLASSIFY in spec.tasks else api.pool
+    return {
+        "task": api.pool,
+        "documents": api.rerank,
+        "text_1": api.score,
+        "queries": api.score,
+        "input": of_text,
+        "messages": of_text,
+    }

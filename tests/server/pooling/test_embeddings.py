@@ -285,6 +285,7 @@ def test_coheres_client(pooling_server: Server, expected: np.ndarray) -> None:
     assert np.array_equal(answer.embeddings.ubinary or [], bits)
     assert np.array_equal(answer.embeddings.binary or [], bits.astype(np.int16) - 128)
     assert answer.meta is not None and answer.meta.billed_units is not None and answer.meta.billed_units.input_tokens
+    assert answer.meta.billed_units.image_tokens == 0
     with pytest.raises(CohereError, match="int8"):
         client.embed(model="embedder", texts=["a"], input_type="search_query", embedding_types=["int8"])
     ranked = client.rerank(model="embedder", query=SENTENCES[0], documents=SENTENCES, top_n=2)
