@@ -30,7 +30,8 @@ class Work(Generic[T]):
     """One computation."""
 
     def __init__(self, make: Callable[[], T], register: Callable[[Work[T]], None], device: torch.device) -> None:
-        self._make, self._register, self._device = make, register, device
+        self._make, self._register = make, register
+        self._device = torch.cuda.current_device() if device.type == "cuda" else None  # of who asks
         self._passed = self._may_pass = 0
         self._dropped = False
         self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
@@ -81,10 +82,10 @@ class Work(Generic[T]):
 
     def _run(self) -> None:
         self._register(self)
-        torch.set_num_threads(self._threads)
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)  # each thread begins at the first
         try:
+            torch.set_num_threads(self._threads)
+            if self._device is not None:
+                torch.cuda.set_device(self._device)  # each thread begins at the first
             with torch.inference_mode():
                 self._made = self._make()
         except Dropped:

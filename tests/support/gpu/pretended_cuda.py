@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from .recorded_graphs import RecordedGraph
 
 if TYPE_CHECKING:
+    import torch
     from torch import UntypedStorage
 
 PROCESSORS = 132
@@ -141,8 +142,12 @@ def names_of(device: Device, memory: DeviceMemory) -> dict[str, Any]:
         assert device.graph is None and not device.hurry
         device.wait()
 
-    nothing = ("_lazy_init", "set_device", "empty_cache")
-    found: dict[str, Any] = dict.fromkeys(nothing, lambda *given: None)
+    def set_device(on: torch.device | int) -> None:
+        """torch knows none without a number."""
+        assert isinstance(on, int) or on.index is not None, f"Expected a torch.device with a specified index: {on}"
+
+    found: dict[str, Any] = dict.fromkeys(("_lazy_init", "empty_cache"), lambda *given: None)
+    found |= {"set_device": set_device, "current_device": lambda: 0}
     found |= {"Event": type("Event", (Event,), {"device": device}), "Stream": Stream, "current_stream": Stream}
     found |= {"CUDAGraph": type("CUDAGraph", (CUDAGraph,), {"pools": pools}), "graph": graph}
     found |= {"graph_pool_handle": pools.make, "synchronize": synchronize}

@@ -98,3 +98,22 @@ def test_what_failed_holds_nothing_of_what_was_computed() -> None:
         assert own() is None
     finally:
         gc.enable()
+
+
+def test_a_tower_computes_on_the_device_of_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever that is called; where it cannot be had, who waits hears it."""
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    work = Work(lambda: 5, lambda own: None, torch.device("cuda"))
+    assert work.result(1) == 5 and taken == [3]
+
+    def refuse(device: int) -> None:
+        raise RuntimeError("CUDA error: invalid device ordinal")
+
+    monkeypatch.setattr(torch.cuda, "set_device", refuse)
+    work = Work(lambda: 5, lambda own: None, torch.device("cuda"))
+    work._may_pass = 1
+    work._run()  # what its thread does
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        work.result(1)
