@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from pathlib import Path
 
 from actorserve.shm.board.board import ActorSnapshot, ActorState
@@ -56,15 +57,26 @@ class Liveness:
 
     @property
     def is_stopped(self) -> bool:
-        """By a signal (SIGSTOP), or a debugger."""
-        stat = _read(f"/proc/{self._pid}/stat") or ""
-        return stat.rpartition(")")[2][1:2] in ("T", "t")
+        return is_stopped(self._pid)
 
 
 def oom_kills() -> int | None:
     """Processes that the kernel has killed for want of memory, of all of this machine; None if it does not say."""
     lines = (_read("/proc/vmstat") or "").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal (SIGSTOP), or a debugger."""
+    stat = _read(f"/proc/{pid}/stat") or ""
+    return stat.rpartition(")")[2][1:2] in ("T", "t")
+
+
+def is_killed_by_others(returncode: int, kills_before: int | None) -> bool:
+    """Somebody sent it a signal to end: it was not the kernel, for what it did. `kills_before`: oom_kills() then."""
+    asked = -returncode in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    kills = oom_kills()
+    return asked or (returncode == -signal.SIGKILL and kills is not None and kills == kills_before)
 
 
 def cpu_seconds(pid: int) -> float:

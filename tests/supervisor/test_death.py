@@ -12,6 +12,7 @@ from actorserve.actors.model.info import resolve_model
 from actorserve.actors.options.config import make_config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.in_flight import NO_REQUEST, Ended
+from actorserve.actors.supervisor import liveness
 from actorserve.actors.supervisor.output import Output
 from actorserve.actors.supervisor.processes import child as child_module
 from actorserve.actors.supervisor.processes.child import Child
@@ -61,7 +62,8 @@ async def test_what_a_process_died_of(
 ) -> None:
     """Of real ones; what the kernel says of memory is the test's."""
     said = iter(kills)
-    monkeypatch.setattr(child_module, "oom_kills", lambda: next(said))
+    for module in (child_module, liveness):
+        monkeypatch.setattr(module, "oom_kills", lambda: next(said))
     acts = {
         "kill": "os.kill(os.getpid(), 9)",
         "term": "os.kill(os.getpid(), 15)",

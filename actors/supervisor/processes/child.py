@@ -16,7 +16,7 @@ import msgspec
 from actorserve.shm.board.board import Parked
 
 from ..connections.descriptors import close_all
-from ..liveness import Liveness, oom_kills
+from ..liveness import Liveness, is_killed_by_others, oom_kills
 from ..output import Lines, Output
 from ..restart_policy import WITHIN_S, Death, Intensity
 from .spawn import ACTOR_COMMAND, Process, start_cold
@@ -188,16 +188,9 @@ class Child:
                 last_line=self._last_line.decode(errors="replace"),
                 hung=self.hung,
                 was_busy=self.was_busy,
-                from_outside=self.was_stopped or self._was_killed(returncode),
+                from_outside=self.was_stopped or (not self.hung and is_killed_by_others(returncode, self._oom_kills)),
             )
         )
-
-    def _was_killed(self, returncode: int) -> bool:
-        """By somebody who sent it a signal: not by the kernel, for what it did, nor for its hanging."""
-        asked = -returncode in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        kills = oom_kills()
-        by_hand = returncode == -signal.SIGKILL and kills is not None and kills == self._oom_kills
-        return not self.hung and (asked or by_hand)
 
 
 def memory_file(content: bytes) -> int:

@@ -25,7 +25,7 @@ from ...protocol.sockets.prefork_wire import (
     read_answer,
 )
 from ..connections.descriptors import close_all
-from ..liveness import LOOK_S
+from ..liveness import LOOK_S, is_killed_by_others, is_stopped, oom_kills
 from ..output import Lines, Output
 from ..restart_policy import WITHIN_S, Intensity, describe
 from .first_template import Ends
@@ -41,6 +41,7 @@ ANSWER_S = 3.0  # what it gets then; a fork takes milliseconds
 CHECK_S = 120.0  # and the imports of a worker
 PING_S = 1.0  # after so long without a question it is asked whether it is there
 MOST_RESTARTS = 5  # within WITHIN_S; the next one has to wait, and actors are started cold
+AGAIN_S = 1.0  # between two starts of one that others kill: it is no worse for that, and who dies meanwhile needs it
 END_S = 10.0  # what the kernel gets to end it
 
 
@@ -79,11 +80,15 @@ class Template:
         self._branch = branch
         self._born = born  # until it is taken up
         self._is_shown = not on_trial
-        self._intensity = Intensity(MOST_RESTARTS, WITHIN_S)
+        self._intensity, self._intensity_of_kills = Intensity(MOST_RESTARTS, WITHIN_S), Intensity(1, AGAIN_S)
+        self._oom_kills: int | None = None  # of the machine, when this life began
+        self._was_killed = False  # the last one, by others
         self._status: BoardWriter | None = None  # its words on the board
         self._is_up = False  # it has done its imports
         self._silent_s = 0.0  # for how long, by the supervisor's looks
+        self._stopped_s = 0.0  # before it is up
         self._hung = ""  # why it is being killed, if it does not answer
+        self._dying_s = 0.0  # for how long
         self._paused = False  # there is none, since it has died too often
         self.last_line = ""  # of its output
         self._process: Process | None = None
@@ -135,7 +140,9 @@ class Template:
         control.setblocking(False)
         self._control = control
         self._lines = Lines(said, self._said)
-        self._is_up, self._silent_s, self._hung, self._paused = False, 0.0, "", False
+        self._is_up, self._hung, self._paused = False, "", False
+        self._silent_s = self._stopped_s = 0.0
+        self._oom_kills = oom_kills()
         loop = asyncio.get_running_loop()
         loop.add_reader(control.fileno(), self._answered)
         loop.call_soon(self._ping, control)  # behind what need not wait for its imports
@@ -245,11 +252,20 @@ class Template:
             return
         start_s = START_S if self._branch is None else OWN_START_S
         limit = self._waiting[0].in_s if self._is_up else max(start_s, self._waiting[0].in_s)
-        if self._hung and self._silent_s > limit + ANSWER_S:
-            self._lost()  # what it has forked holds the socket, and is stopped; its answer will fail, and it will end
-        elif self._silent_s > limit and not self._hung and self._process is not None:
-            self._hung = f"it has not answered for {self._silent_s:.1f} s"
+        if self._hung:
+            self._dying_s += LOOK_S
+            if self._dying_s > ANSWER_S:
+                self._lost()  # what it has forked holds the socket, and is stopped; its answer will fail, and it ends
+        elif self._process is not None and (reason := self._why_hung(self._process.pid, limit)):
+            self._hung, self._dying_s = reason, 0.0
             self._process.send_signal(signal.SIGKILL)
+
+    def _why_hung(self, pid: int, limit: float) -> str:
+        """Why it must be killed, or nothing. Its imports may take long, but not those of one that does nothing."""
+        self._stopped_s = self._stopped_s + LOOK_S if not self._is_up and is_stopped(pid) else 0.0
+        if self._stopped_s > ANSWER_S:
+            return f"it was stopped for {self._stopped_s:.1f} s while it started"
+        return f"it has not answered for {self._silent_s:.1f} s" if self._silent_s > limit else ""
 
     def _answered(self) -> None:
         assert self._control is not None
@@ -278,11 +294,13 @@ class Template:
         cause = f"killed, since {hung}" if hung else describe(returncode)
         waiting = list(self._waiting)
         self._waiting.clear()
+        self._was_killed = not hung and returncode is not None and is_killed_by_others(returncode, self._oom_kills)
         again = not self._on_trial and self._may_start()
         self._paused = not again and not self._on_trial
         how = "it is started again" if again else "actors are started without it"
         if self._paused:
-            how = f"it has died too often, and is started again within {WITHIN_S:.0f} s; until then {how}"
+            within_s = AGAIN_S if self._was_killed else WITHIN_S
+            how = f"it has died too often, and is started again within {within_s:.0f} s; until then {how}"
         self._output.say(f"{name} ended (pid {pid}, {cause}); {how}", "error")
         if again:
             self._start_again()
@@ -290,7 +308,8 @@ class Template:
             asked.answered(None)
 
     def _may_start(self) -> bool:
-        return self._intensity.allow(asyncio.get_running_loop().time())
+        intensity = self._intensity_of_kills if self._was_killed else self._intensity
+        return intensity.allow(asyncio.get_running_loop().time())
 
     def _start_again(self) -> None:
         try:

@@ -21,9 +21,12 @@ import pytest
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.fingerprint import fingerprint
 from actorserve.actors.protocol.topology import System
+from actorserve.actors.supervisor import liveness
+from actorserve.actors.supervisor.liveness import LOOK_S
+from actorserve.actors.supervisor.processes import template_process
 from actorserve.actors.supervisor.processes.child import memory_file
 from actorserve.actors.supervisor.processes.first_template import fork_first
-from actorserve.actors.supervisor.processes.template_process import Template
+from actorserve.actors.supervisor.processes.template_process import ANSWER_S, Branch, Template
 from actorserve.actors.supervisor.rolling.preflight import tell_layout
 from actorserve.actors.supervisor.rolling.restart import FINGERPRINT_BYTES
 from actorserve.actors.supervisor.shared_memory import Memory
@@ -33,6 +36,7 @@ from tests.observer.commands import report
 from tests.support.server import WAIT_S, Server
 from tests.support.until import until as wait_until
 
+NO_TEMPLATE: Any = SimpleNamespace(usable=False)
 CPU_ACTORS = ("frontend-0", "renderer-0", "scheduler", "detokenizer-0")
 
 
@@ -200,10 +204,33 @@ def test_after_many_deaths_of_the_template_there_is_none_for_a_while() -> None:
     with Server(*SCRIPTED) as server:  # others' would be left without one
         while "it has died too often, and is started again within 60 s" not in server.output:
             pid = seen(server)["pid"]
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, signal.SIGSEGV)
             server.wait_for(rf"template ended \(pid {pid}, ")
         assert seen(server)["state"] == "dead"
         replace(server, "renderer-0")
+
+
+async def test_one_that_is_stopped_in_its_imports_is_done_without() -> None:
+    """These may take minutes, but not those of one that does nothing, and that an actor waits for."""
+    said: list[str] = []
+    output: Any = SimpleNamespace(say=lambda text, level="": said.append(text), line=lambda name, text, pid: text)
+    memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL))
+    template = Template(output, memory, memory.system.template, branch=Branch("worker", NO_TEMPLATE, []))
+    nothing, forked = os.open(os.devnull, os.O_RDWR), asyncio.get_running_loop().create_future()
+    template.start()
+    try:
+        os.kill(template.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, template.pid, os.WSTOPPED | os.WNOWAIT)
+        template.ask(nothing, nothing, None, forked.set_result)
+        for _ in range(int(ANSWER_S / LOOK_S) + 1):  # by which its clock goes
+            assert not said
+            template.look()
+        assert await asyncio.wait_for(forked, WAIT_S) is None
+    finally:
+        template.close()
+        memory.close()
+        os.close(nothing)
+    assert "killed, since it was stopped for 3.2 s while it started" in said[0]
 
 
 class Allowed:
@@ -226,19 +253,30 @@ async def until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)  # the loop hears of the death of a process
 
 
-async def test_it_is_started_again_once_its_deaths_are_old_enough() -> None:
+@pytest.mark.parametrize("by_others", [True, False])
+async def test_it_is_started_again_once_its_deaths_are_old_enough(
+    by_others: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that it had of itself, and those of others, which count for a moment: nobody can be started warm then."""
+    monkeypatch.setattr(liveness, "oom_kills", lambda: 7)
+    monkeypatch.setattr(template_process, "oom_kills", lambda: 7)
     said: list[str] = []
     output: Any = SimpleNamespace(say=lambda text, level="": said.append(text), line=lambda name, text, pid: text)
     memory = Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL))
     template = Template(output, memory, memory.system.template)
-    template._intensity = Allowed(True, False, False, True)  # type: ignore[assignment]
+    allowed: Any = Allowed(True, False, False, True)
+    if by_others:
+        template._intensity_of_kills = allowed
+    else:
+        template._intensity = allowed
     position = memory.system.template.position
     template.start()
     try:
         for deaths, state in ((1, "it is started again"), (2, "it has died too often")):
-            os.kill(template.pid, signal.SIGKILL)
+            os.kill(template.pid, signal.SIGKILL if by_others else signal.SIGSEGV)
             await until(lambda deaths=deaths: len(said) == deaths)  # type: ignore[misc]
             assert state in said[-1] and is_there(template) == (deaths == 1)
+        assert f"again within {1 if by_others else 60} s" in said[-1]
         assert memory.board.incarnation(position) == 2
         template.look()
         assert not is_there(template)
