@@ -183,6 +183,9 @@ class Settings:
     special_tokens: Callable[[], Mapping[str, int]] = dict  # of the tokenizer, their ids; a file is read for it
     max_num_seqs: int = 1
     response_role: str = "assistant"
+    enable_force_include_usage: bool = False  # in each event of a stream
+    enable_per_request_metrics: bool = False
+    return_tokens_as_token_ids: bool = False
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
     fingerprint: str = ""  # of version, model and what of the options answers depend on
     told_fingerprint: str | None = None  # to clients in its place; "": none

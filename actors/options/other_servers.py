@@ -186,6 +186,7 @@ FIXED: dict[str, tuple[str, bool | str | float]] = {
     "-v": ("log_level", "debug"),
     "--warmup": ("warm_up", True),
     "--skip-server-warmup": ("warm_up", False),
+    "--stream-response-default-include-usage": ("enable_force_include_usage", True),
 }
 
 KEYS = {  # names that set one key of a JSON object: (field, key)

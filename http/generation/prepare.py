@@ -130,25 +130,38 @@ def _thinking(body: ChatRequest, reasoning: str | None) -> tuple[Think | None, i
 
 def _wanted(body: ChatRequest, settings: Settings, forced: bool) -> AnswerOptions:
     """What the answer is to say. `forced`: it is a call of a tool that the request names."""
-    options, continuous = body.stream_options, _continuous(body)
     return AnswerOptions(
-        usage=bool(options and options.include_usage) or continuous,
-        continuous_usage=continuous,
+        **_told_beside(body, settings),
         logprobs=bool(body.logprobs),
         listed=bool(body.logprob_token_ids),
-        as_ids=bool(body.return_tokens_as_token_ids),
+        as_ids=_names_ids(body, settings),
         ids=bool(body.return_token_ids),
         prompt_logprobs=body.prompt_logprobs is not None,
         reasoning=body.include_reasoning is not False,
         echo=[final_text(body)] if body.echo else None,
         forced=forced,
         role=settings.response_role,
-        metrics=bool(body.return_metrics),
-        hands_on=settings.kv if hands_on(body.kv_transfer_params) else None,
-        prompt_text=bool(body.return_prompt_text),
         function=bool(body.functions),
-        padded=bool(options and options.include_obfuscation),
     )
+
+
+def _told_beside(body: GenerationFields, settings: Settings) -> dict[str, Any]:
+    """The fields of AnswerOptions that chat and completions have in common."""
+    options = body.stream_options
+    continuous = settings.enable_force_include_usage or _continuous(body)
+    return {
+        "usage": bool(options and options.include_usage) or continuous,
+        "continuous_usage": continuous,
+        "metrics": bool(body.return_metrics) or settings.enable_per_request_metrics,
+        "hands_on": settings.kv if hands_on(body.kv_transfer_params) else None,
+        "prompt_text": bool(body.return_prompt_text),
+        "padded": bool(options and options.include_obfuscation),
+    }
+
+
+def _names_ids(body: GenerationFields, settings: Settings) -> bool:
+    """Are tokens named by their ids?"""
+    return bool(body.return_tokens_as_token_ids) or settings.return_tokens_as_token_ids
 
 
 def ask_chats(body: ChatRequest, settings: Settings, request_id: str, client: str = "") -> PreparedRequest:
@@ -265,21 +278,15 @@ def ask_completion(body: CompletionRequest, settings: Settings, request_id: str,
     _check_texts(settings, {"prompt": any(isinstance(prompt, TextPrompt) for prompt in prompts)})
     if len(prompts) * len(params) > MAX_SEQUENCES:
         raise bad_request(f"At most {MAX_SEQUENCES} prompts times n are taken in one request.", "prompt")
-    options, continuous = body.stream_options, _continuous(body)
     wants = AnswerOptions(
-        usage=bool(options and options.include_usage) or continuous,
-        continuous_usage=continuous,
+        **_told_beside(body, settings),
         logprobs=body.logprobs is not None and body.logprobs is not False,
-        as_ids=bool(body.return_tokens_as_token_ids) or not settings.has_tokenizer,
+        as_ids=_names_ids(body, settings) or not settings.has_tokenizer,
         ids=bool(body.return_token_ids) or not settings.has_tokenizer,
         prompt_logprobs=body.prompt_logprobs is not None,
         echo=([] if settings.has_tokenizer else [""] * len(prompts)) if body.echo else None,
         nothing=body.max_tokens == 0,
-        metrics=bool(body.return_metrics),
-        hands_on=settings.kv if hands_on(body.kv_transfer_params) else None,
-        prompt_text=bool(body.return_prompt_text),
         best_of=(body.n or 1) if len(params) > (body.n or 1) else 0,
-        padded=bool(options and options.include_obfuscation),
     )
     if wants.nothing and body.min_tokens:
         raise ApiError(400, "min_tokens must be 0 with max_tokens 0.", "min_tokens")

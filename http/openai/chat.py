@@ -40,7 +40,7 @@ class ChatAnswer:
             choices = [choice | self._prompt(choice["index"] // len(job.params)) for choice in choices]
             told = {"prompt_logprobs": None, "prompt_token_ids": None}
         head = self._answer.head(False)
-        return {**head, "choices": choices, "usage": usage(job), **told, **self._answer.metrics()}
+        return {**head, "choices": choices, "usage": usage(job), **told, **self._answer.metrics(job)}
 
     def _prompt(self, prompt: int) -> dict[str, Any]:
         """What is told of a conversation's prompt; its first choice has it."""

@@ -40,7 +40,7 @@ class CompletionAnswer:
             **self._answer.head(False),
             "choices": [self._whole_choice(choice, index) for index, choice in enumerate(choices)],
             "usage": usage(self._job, self._answer.wants.nothing),
-            **self._answer.metrics(),
+            **self._answer.metrics(self._job),
         }
 
     def _best(self) -> list[Choice]:

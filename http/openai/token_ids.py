@@ -55,7 +55,7 @@ class TokensFormat:
             "request_id": self._request_id,
             "choices": [self._choice(choice, choice.take()) for choice in job.choices],
             "usage": usage(job),
-            **self._answer.metrics(),
+            **self._answer.metrics(job),
         }
         if self._answer.wants.prompt_logprobs:
             body["prompt_logprobs"] = prompt_logprobs(job.choices[0].prompt_logprobs, job.choices[0].prompt_tokens)

@@ -45,7 +45,7 @@ class Usage(Said):
 
 
 class Metrics(Said):
-    """Seconds, and what the request has survived."""
+    """Seconds, what the request has survived, and times by vLLM's names, in ms."""
 
     queue_time: float
     time_to_first_token: float
@@ -54,6 +54,11 @@ class Metrics(Said):
     total_time: float
     preemptions: int
     deaths_survived: int
+    queue_time_ms: float
+    time_to_first_token_ms: float
+    generation_time_ms: float
+    mean_itl_ms: float | UnsetType = UNSET
+    tokens_per_second: float | UnsetType = UNSET
 
 
 class LikelyToken(Said):

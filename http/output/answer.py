@@ -18,7 +18,7 @@ from ..generation.times import JobTimes
 from ..settings import KVSharing
 
 encode = msgspec.json.Encoder().encode
-SECOND = 1_000_000_000  # ns
+SECOND, MS = 1_000_000_000, 1_000_000  # ns
 PADDED = 32  # bytes
 DONE = b"data: [DONE]\n\n"  # behind a stream's last event
 EVENTS, NDJSON = "text/event-stream", "application/x-ndjson"  # how a stream is written
@@ -84,9 +84,9 @@ class Answer:
         """That of a prompt, where it is wanted."""
         return {"prompt_text": self.prompt_texts[prompt]} if self.prompt_texts else {}
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self, job: Job) -> dict[str, Any]:
         """When what happened to it, and how it is gone on with, where that is wanted."""
-        told: dict[str, Any] = {"metrics": metrics_of(self.times())} if self.wants.metrics else {}
+        told: dict[str, Any] = {"metrics": metrics_of(self.times(), job)} if self.wants.metrics else {}
         return told | ({FIELD: handed_on(self.fingerprint, self.wants.hands_on)} if self.wants.hands_on else {})
 
     def call_id(self, choice: int, call: int) -> str:
@@ -94,8 +94,13 @@ class Answer:
         return f"call_{self.seed:016x}{self.created:08x}{choice:x}_{call:x}"
 
 
-def metrics_of(times: JobTimes) -> dict[str, Any]:
-    """As they stand in an answer."""
+def metrics_of(times: JobTimes, job: Job) -> dict[str, Any]:
+    """As they stand in an answer: in seconds, and in ms by vLLM's names, whose time to the first token is without that
+    in the queue.
+    """
+    tokens, running = job.completion_tokens, times.prefill + times.decode
+    each = {"mean_itl_ms": times.decode / MS / (tokens - 1)} if tokens > 1 and len(job.choices) == 1 else {}
+    rate = {"tokens_per_second": tokens * SECOND / running} if running else {}
     return {
         "queue_time": times.before / SECOND,
         "time_to_first_token": (times.before + times.prefill) / SECOND,
@@ -104,6 +109,11 @@ def metrics_of(times: JobTimes) -> dict[str, Any]:
         "total_time": times.total / SECOND,
         "preemptions": times.preemptions,
         "deaths_survived": times.deaths,
+        "queue_time_ms": times.before / MS,
+        "time_to_first_token_ms": times.prefill / MS,
+        "generation_time_ms": times.decode / MS,
+        **each,
+        **rate,
     }
 
 
@@ -195,7 +205,7 @@ class Events:
                 self.progress.closed = True
                 lead = self.progress.event_id()
             counted = {"usage": usage(self.job, wants.nothing)} if wants.usage else {}
-            body = encode({**self.answer.head(True), "choices": [], **counted, **self.answer.metrics()})
+            body = encode({**self.answer.head(True), "choices": [], **counted, **self.answer.metrics(self.job)})
             event = b"%sdata: %s\n\n" % (lead, body)
         return event + DONE
 

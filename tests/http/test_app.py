@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from actorserve.actors.protocol.messages import Finish
+from actorserve.actors.protocol.messages import Finish, TokenLogprobs
 from actorserve.actors.protocol.request import Generation
 from actorserve.actors.protocol.topics.prompts import ChatPrompt, TextPrompt
 from actorserve.http.generation.job import Job
@@ -207,9 +207,30 @@ async def test_times_are_told_to_who_asks(stream: bool) -> None:
         assert last["metrics"] == {
             **{"queue_time": 1, "time_to_first_token": 3, "prefill_time": 2, "decode_time": 3, "total_time": 6},
             **{"preemptions": 0, "deaths_survived": 1},
+            **{"queue_time_ms": 1000, "time_to_first_token_ms": 2000, "generation_time_ms": 3000, "mean_itl_ms": 1500},
+            "tokens_per_second": 0.6,
         }
         first = answer.events[0]["choices"][0]["delta"] if stream else answer.json["choices"][0]["message"]
         assert first["role"] == "bot" and ("usage" in last) is not stream
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_the_operator_says_what_all_answers_tell(path: str) -> None:
+    always = {
+        "enable_force_include_usage": True,
+        "enable_per_request_metrics": True,
+        "return_tokens_as_token_ids": True,
+    }
+    body = {"messages": HI, "prompt": "a", "logprobs": 1 if path == "/v1/completions" else True, "stream": True}
+    async with serving(**always) as served:
+        client = await served.client()
+        client.send("POST", path, body | {"stream_options": {"include_usage": False}})
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "a", 1, Finish.STOP, logprobs=[TokenLogprobs(b"a", 7, -1.0, 1)])
+        events = (await client.answer()).events
+        assert all(event["usage"]["prompt_tokens"] for event in events) and events[-1]["metrics"]["total_time"] == 0
+        assert "token_id:7" in json.dumps(events)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -44,6 +44,15 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
     exclude_tools_when_tool_choice_none: Annotated[
         bool, Meta(description='the model is told of no tools where a request says "tool_choice": "none"')
     ] = False
+    enable_force_include_usage: Annotated[
+        bool, Meta(description="each event of a stream tells usage, whether its request asks for that or not")
+    ] = False
+    enable_per_request_metrics: Annotated[
+        bool, Meta(description="answers tell their times, as if each request said return_metrics")
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool, Meta(description="logprobs name tokens token_id:N, as if each request said return_tokens_as_token_ids")
+    ] = False
     response_role: Annotated[str, Meta(min_length=1, max_length=64, description="the role of chat's answers")] = (
         "assistant"
     )

@@ -49,10 +49,8 @@ REFUSED = {  # reason: names
     "--expert-parallel-size -dcp --decode-context-parallel-size "
     "--enable-dp-attention --disaggregation-mode -ts --tensor-split -sm --split-mode --rpc",
     why.CLIENTS: "--sampling-defaults --ignore-eos",
-    why.BY_REQUEST: "--enable-force-include-usage --return-tokens-as-token-ids "
-    "--stream-response-default-include-usage --reasoning-budget --reasoning-effort --grammar --grammar-file "
+    why.BY_REQUEST: "--reasoning-budget --reasoning-effort --grammar --grammar-file "
     "-j --json-schema --prefill-assistant",
-    "clients ask for it by return_metrics with each request": "--enable-per-request-metrics",
     why.SPECULATION: "--speculative-model --num-speculative-tokens -md --model-draft --draft --draft-max --draft-min "
     "--draft-p-min",
     "drafts of a row are a line, and no tree: 1 is how it is": "--speculative-eagle-topk",
