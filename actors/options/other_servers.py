@@ -28,11 +28,16 @@ class Meaning(msgspec.Struct, frozen=True):
     several: bool = False  # or more of them
     refused: str = ""
     harmless: tuple[str, ...] = ()  # values that are so anyway
+    understood: dict[str, tuple[str, object]] = {}  # of a refused one: values, with our field and what it is then
     compiles: bool = False  # vLLM's --compilation-config: some of it is needless (compilation.py)
 
     def allows(self, value: str) -> bool:
         """A refused option says with this value what is so anyway."""
         return value.lower() in self.harmless
+
+    def understands(self, value: str) -> dict[str, object]:
+        """What a refused option with this value sets, by our field; of a JSON object some keys."""
+        return dict([self.understood[value.lower()]]) if value.lower() in self.understood else {}
 
     def is_automatic(self, value: str) -> bool:
         """The value asks for a default."""
@@ -106,10 +111,10 @@ VALUES = {  # of options: other names of the values; case and - for _ do not mat
     "log_level": {"warn": "warning", "critical": "error"},
     "tool_call_parser": {"qwen": "hermes", "qwen25": "hermes", "qwen3": "hermes", "llama3": "llama3_json"}
     | {"deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "gpt_oss": "openai", "glm": "glm45"}
-    | {"deepseekv32": "deepseek_v32", "hunyuan": "hunyuan_a13b", "interns1": "internlm"},
+    | {"deepseekv32": "deepseek_v32", "hunyuan": "hunyuan_a13b", "interns1": "internlm", "trinity": "hermes"},
     "reasoning_parser": {"gpt_oss": "openai_gptoss", "deepseek_v31": "deepseek_v3", "deepseek_v32": "deepseek_v3"}
     | {"glm47": "glm45", "mimo": "qwen3", "holo2": "qwen3", "interns1": "qwen3", "nano_v3": "nemotron_v3"}
-    | {"hunyuan": "hunyuan_a13b", "minimax": "minimax_m2"},
+    | {"hunyuan": "hunyuan_a13b", "minimax": "minimax_m2", "qwen3_thinking": "qwen3", "nemotron_3": "nemotron_v3"},
 }
 
 SAME = {  # field: names that take the same value
@@ -165,6 +170,7 @@ AUTOMATIC = {
 }
 LISTS = ("served_model_name", "allowed_origins", "allowed_methods", "allowed_headers")
 
+NO_MEDIA = '{"image": 0, "video": 0, "audio": 0}'
 FIXED: dict[str, tuple[str, bool | str | float]] = {
     "-ep": ("enable_expert_parallel", True),
     **dict.fromkeys(
@@ -186,6 +192,7 @@ FIXED: dict[str, tuple[str, bool | str | float]] = {
     "-v": ("log_level", "debug"),
     "--warmup": ("warm_up", True),
     "--skip-server-warmup": ("warm_up", False),
+    **dict.fromkeys(("--language-model-only", "--no-mmproj"), ("limit_mm_per_prompt", NO_MEDIA)),
     "--stream-response-default-include-usage": ("enable_force_include_usage", True),
 }
 
@@ -231,6 +238,10 @@ def _spread(table: dict[str, str], make: Callable[[str, str], Meaning]) -> dict[
     return {name.partition("=")[0]: make(key, name) for key, names in table.items() for name in names.split()}
 
 
+def _refused(reason: str, name: str) -> Meaning:
+    return Meaning(refused=reason, harmless=HARMLESS.get(name, ()), understood=UNDERSTOOD.get(name, {}))
+
+
 def _needless(reason: str, name: str) -> Meaning:
     return Meaning(needless=reason, takes="=" in name, several=name.endswith("=+"), compiles=reason is COMPILES)
 
@@ -238,10 +249,11 @@ def _needless(reason: str, name: str) -> Meaning:
 NEEDLESS = _joined(table.NEEDLESS for table in TABLES)
 REFUSED = _joined(table.REFUSED for table in TABLES)
 HARMLESS = {name: values for table in TABLES for name, values in table.HARMLESS.items()}
+UNDERSTOOD = common.UNDERSTOOD | llama_server.UNDERSTOOD
 MEANINGS = {
     **_spread(SAME, lambda field, _: Meaning(field=field, automatic=AUTOMATIC.get(field, ()), lists=field in LISTS)),
     **{name: Meaning(field=field, fixed=value) for name, (field, value) in FIXED.items()},
     **{name: Meaning(field=field, key=key, automatic=UNLIMITED.get(key, ())) for name, (field, key) in KEYS.items()},
     **_spread(NEEDLESS, _needless),
-    **_spread(REFUSED, lambda reason, name: Meaning(refused=reason, harmless=HARMLESS.get(name, ()))),
+    **_spread(REFUSED, _refused),
 }

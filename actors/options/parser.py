@@ -134,6 +134,8 @@ class Parser(argparse.ArgumentParser):
         if meaning.needless:
             print(f"{self.prog}: warning: {name}: not needed: {meaning.needless}", file=sys.stderr)
             return []
+        if value is not None and (understood := meaning.understands(value)):
+            return [_word(field, one) for field, one in understood.items()]
         if meaning.refused:
             if value is None or not meaning.allows(value):
                 troubles.append(f"{name}: not supported: {meaning.refused}")
@@ -179,6 +181,12 @@ class Parser(argparse.ArgumentParser):
         for kind, words in NUMBERS.items():
             message = re.sub(rf"invalid {kind} value: '(.*)'$", rf"\1 is not {words}", message)
         self.exit(USAGE_STATUS, f"{self.prog}: error: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
+
+
+def _word(field: str, value: object) -> str:
+    """Our option with this value, as it is typed."""
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return f"--{field.replace('_', '-')}={text}" if not isinstance(value, bool) else f"--{field.replace('_', '-')}"
 
 
 def is_option(word: str) -> bool:

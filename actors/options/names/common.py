@@ -6,6 +6,7 @@ from ..compilation import COMPILES
 from . import reasons as why
 
 NEEDLESS = {  # reason: names
+    why.ORDER: "--schedule-conservativeness=",
     why.SLEEP: "--enable-sleep-mode",
     why.IN_PARTS: "--enable-chunked-prefill --enable-mixed-chunk",
     why.AHEAD: "--async-scheduling --enable-overlap-schedule -ove --disable-overlap-schedule",
@@ -57,7 +58,6 @@ REFUSED = {  # reason: names
     "the folder of the model has what it sees by; GGUF files are read for their texts": "-mm --mmproj --mmproj-url",
     "--media-memory-bytes sets it, for pictures of running requests and a cache together": "--mm-processor-cache-gb "
     "--disable-mm-preprocessor-cache --mm-processor-cache-type",
-    "--limit-mm-per-prompt '{\"image\": 0}' refuses pictures": "--language-model-only",
     "pictures stand where the client puts them": "--interleave-mm-strings",
     "--runner and --convert say what a model is for, and --pooler-config how it pools": "--task --pooling",
     "weights and running sequences stay where the model is": "--cpu-offload-gb --swap-space",
@@ -91,8 +91,16 @@ REFUSED = {  # reason: names
     "a sequence ends at --max-model-len": "--context-shift",
     why.ONE_DEVICE: "--offload-backend --cpu-moe -cmoe --n-cpu-moe -ncmoe -ot --override-tensor",
     "--shutdown-timeout and --step-timeout are there": "--timeout -to",
-    why.ORDER: "--scheduler-delay-factor --max-num-partial-prefills "
-    "--max-long-partial-prefills --num-scheduler-steps --schedule-conservativeness",
+    why.ORDER: "--scheduler-delay-factor --max-num-partial-prefills --max-long-partial-prefills --num-scheduler-steps",
+}
+UNDERSTOOD: dict[str, dict[str, tuple[str, object]]] = {  # values of the refused that one of our options means
+    "--task": dict.fromkeys(("embed", "embedding"), ("runner", "pooling")),
+    "--pooling": {name: ("pooler_config", {"pooling_type": name.upper()}) for name in ("mean", "cls", "last")},
+    "--sampling-defaults": {"openai": ("generation_config", "none")},
+    **{
+        name: {str(1 << power): ("enable_expert_parallel", True) for power in range(1, 9)}
+        for name in ("--ep", "--ep-size", "--expert-parallel-size")
+    },
 }
 HARMLESS = {  # values of the refused that say what is so anyway
     **dict.fromkeys(REFUSED[why.PARALLEL].split(), ("1",)),
@@ -100,6 +108,8 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--task": ("auto", "generate"),
     "--sampling-defaults": ("model",),
     "--num-scheduler-steps": ("1",),
+    "--base-gpu-id": ("0",),
+    "--gpu-id-step": ("1",),
     "--cpu-offload-gb": ("0", "0.0"),
     "--swap-space": ("0", "0.0", "4"),  # 4 is what vLLM took by itself
     "--max-logprobs": ("20",),

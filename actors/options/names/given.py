@@ -49,6 +49,8 @@ def _as_part(key: str, value: object, troubles: list[str]) -> dict[str, object]:
     meaning = None if name in option_fields() else meaning_of(flag(name))
     if meaning is not None and meaning.key:
         return {} if dot or meaning.is_automatic(str(value)) else {meaning.field: meaning.split(str(value))}
+    if meaning is not None and not dot and (understood := meaning.understands(_plain(value))):
+        return understood
     field = name if meaning is None else meaning.field
     if not dot or field not in OBJECTS:
         return {}
@@ -57,6 +59,11 @@ def _as_part(key: str, value: object, troubles: list[str]) -> dict[str, object]:
             troubles.append(f"{key}: no such key; a list is written as one: {base}: {{key: [1, 2]}}")
         value = {one: value}
     return {field: value}
+
+
+def _plain(value: object) -> str:
+    """As it is typed on a command line, where YAML reads on and off as another thing."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 def _as_whole(

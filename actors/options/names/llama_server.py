@@ -89,7 +89,7 @@ REFUSED = {
     why.LORA: "--lora-init-without-apply",
     why.OWN_LOG: "--log-prompts-dir",
     why.GPUS: "--list-devices",
-    "the folder of the model has what it sees by; GGUF files are read for their texts": "-mmu --no-mmproj",
+    "the folder of the model has what it sees by; GGUF files are read for their texts": "-mmu",
     "a GGUF file is named as the model: the file itself, or ORGANISATION/NAME:TYPE of the hub": "-dr --docker-repo "
     "--embd-gemma-default --fim-qwen-1.5b-default --fim-qwen-3b-default --fim-qwen-7b-default --fim-qwen-7b-spec "
     "--fim-qwen-14b-spec --fim-qwen-30b-default --gpt-oss-20b-default --gpt-oss-120b-default "
@@ -111,6 +111,11 @@ REFUSED = {
     "`actorserve --version` says it": "--version",
     "`actorserve models` lists them": "-cl --cache-list",
     "`actorserve completion` writes it": "--completion-bash",
+}
+THINKING_ON, THINKING_OFF = (("default_chat_template_kwargs", {"enable_thinking": value}) for value in (True, False))
+UNDERSTOOD = {
+    **{name: {"on": THINKING_ON, "off": THINKING_OFF} for name in ("-rea", "--reasoning")},
+    "--reasoning-budget": {"0": THINKING_OFF},
 }
 UNSET, NAUGHT, ONE = ("-1", "-1.0", "-1.00"), ("0", "0.0", "0.00"), ("1", "1.0", "1.00")
 HARMLESS = {  # defaults, which scripts write out: what they say is so anyway, or of what there is not

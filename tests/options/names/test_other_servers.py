@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ from actorserve.actors.options.other_servers import (
     LISTS,
     MEANINGS,
     NEEDLESS,
+    NO_MEDIA,
     REFUSED,
     SAME,
+    UNDERSTOOD,
     VALUES,
 )
 from actorserve.actors.options.sources import read_environment
 
 from .command_lines import read
 
+HERMES = {"tool_call_parser": "hermes"}
 NO_CACHE = {"enable_prefix_caching": False}
 SIZES = {"cudagraph_capture_sizes": [4, 8]}
 
@@ -95,6 +99,14 @@ SIZES = {"cudagraph_capture_sizes": [4, 8]}
         ("--no-enable-lora --no-enable-expert-parallel", {}),
         ("--sse-ping-interval 5", {"sse_keep_alive_interval": 5.0}),
         ("--sse-ping-interval -1 --additional-config {}", {}),
+        ("--reasoning off", {"default_chat_template_kwargs": '{"enable_thinking":false}'}),
+        ("-rea auto --reasoning-budget 0", {"default_chat_template_kwargs": '{"enable_thinking":false}'}),
+        ("--pooling mean --task embed", {"pooler_config": '{"pooling_type":"MEAN"}', "runner": "pooling"}),
+        ("--sampling-defaults openai --schedule-conservativeness 0.3", {"generation_config": "none"}),
+        ("--tp 4 --ep-size 4 --base-gpu-id 0", {"tensor_parallel_size": 4, "enable_expert_parallel": True}),
+        ("--no-mmproj", {"limit_mm_per_prompt": NO_MEDIA}),
+        ("--language-model-only", {"limit_mm_per_prompt": NO_MEDIA}),
+        ("--reasoning-parser qwen3-thinking --tool-call-parser trinity", {"reasoning_parser": "qwen3"} | HERMES),
         ("--device-memory-utilization 0.7 --renderer-num-workers 2", {"gpu_memory_utilization": 0.7, "renderers": 2}),
         ('--limit-mm-data-per-request {"image":1}', {"limit_mm_per_prompt": '{"image":1}'}),
         ("--log-requests-format json", {"log_format": "json"}),
@@ -214,6 +226,10 @@ def test_a_file_and_an_llm_know_the_same_names(tmp_path: Path, capsys: pytest.Ca
     )
     assert read("--config", str(file)) == Config(**options)
     assert "jinja: not needed" in capsys.readouterr().err
+    file.write_text("reasoning: off\nchat-template-kwargs.a: 1\npooling: last\nep-size: 2\n")
+    config = read("--config", str(file))
+    assert json.loads(config.default_chat_template_kwargs or "") == {"enable_thinking": False, "a": 1}
+    assert config.pooler_config == '{"pooling_type":"LAST"}' and config.enable_expert_parallel
     file.write_text("lora: file.gguf\nquite-other: 1\n")
     with pytest.raises(ConfigError, match=r"lora: not supported: .*; quite-other: there is no such option$"):
         read("--config", str(file))
@@ -239,7 +255,8 @@ def test_the_table_fits_the_options() -> None:
     fields = option_fields()
     assert {*SAME, *AUTOMATIC, *LISTS, *VALUES, *(field for field, _ in FIXED.values())} <= fields.keys()
     assert {field for field, _ in KEYS.values()} <= fields.keys()
-    assert all(MEANINGS[name].refused for name in HARMLESS)
+    assert all(MEANINGS[name].refused for name in (*HARMLESS, *UNDERSTOOD))
+    assert {field for values in UNDERSTOOD.values() for field, _ in values.values()} <= fields.keys()
     reasons = [
         name.partition("=")[0] for table in (NEEDLESS, REFUSED) for names in table.values() for name in names.split()
     ]
