@@ -155,6 +155,27 @@ def test_kernels_are_compiled_beside_what_times_nothing(
     assert names["BESIDE"] in [name for name, _, _ in check["PARTS"]]
 
 
+def test_tests_that_fail_are_told_at_once_and_take_no_others_along(check: dict[str, Any], tmp_path: Path) -> None:
+    """A part that is cut has no summary; and whose device has given up would fail all that comes behind."""
+    (tmp_path / "test_some.py").write_text(
+        "import os, signal\n"
+        "broken = []\n"
+        "def test_a():\n    pass\n"
+        "def test_b():\n    broken.append(1)\n    raise RuntimeError('CUDA error: an illegal memory access')\n"
+        "def test_c():\n    assert not broken\n"
+        "def test_d():\n    assert 1 == 2, 'another'\n"
+        "def test_e():\n    os.kill(os.getppid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "test_other.py").write_text("import no_such_module\n")
+    command = ["-m", "pytest", *check["TOLD"], "-n", "1", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path)]
+    lines, well = check["run"]("tests", command, 240, check["prepare"](options(wheels=None), tmp_path / "parts"))
+    told = [line for line in lines if line.startswith("| FAILED")]
+    assert not well and any("ended with -9" in line for line in lines)
+    for name, words in (("other.py", "no_such_module"), ("b", "illegal memory access"), ("d", "another")):
+        assert any(f"test_{name}: " in line and words in line for line in told), told
+    assert not any("test_c" in line for line in told)
+
+
 def test_what_is_missing_or_older_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """By what setup.cfg requires; builds of NVIDIA's are before their release, and have names of their own."""
     there = {one.name: "99" for one in requirements.required()}
