@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 from setproctitle import setproctitle
 
@@ -26,7 +27,7 @@ from ..supervisor.shared_memory import Memory
 from ..supervisor.supervisor import Supervisor
 from ..supervisor.systemd.notify import Manager, find_manager
 from ..telemetry.discovery import socket_name
-from .host_wire import MOST_BYTES, HostBegun, HostEnded, HostMessage, HostReady, decode_config, descriptors_of, encode
+from .host_wire import HostBegun, HostEnded, HostMessage, HostReady, decode_config, descriptors_of, receive, send
 
 FAILED, REFUSED = 1, 2  # exit statuses, as those of `actorserve launch`
 FINISH_S = 1.0  # what a reader of the output gets to take its last lines
@@ -59,7 +60,7 @@ class Host(Supervisor):
 
     def _heard(self) -> None:
         try:
-            data = self._caller.recv(MOST_BYTES)
+            data, _ = receive(self._caller)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -87,10 +88,10 @@ class Host(Supervisor):
         super().end(status, reason)
 
 
-def say(caller: socket.socket, message: HostMessage, descriptors: list[int] | None = None) -> None:
+def say(caller: socket.socket, message: HostMessage, descriptors: Sequence[int] = ()) -> None:
     """Tell the caller, if it is still there."""
     with contextlib.suppress(ConnectionError, BlockingIOError):  # one who reads nothing any more waits for nothing
-        socket.send_fds(caller, [encode(message)], descriptors or [])
+        send(caller, message, descriptors)
 
 
 def main() -> int:
@@ -101,7 +102,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # until there is something to clean up, a signal ends this process
         signal.signal(number, signal.SIG_DFL)
     find_manager(os.environ)  # it is the caller's: nobody here speaks for that service
-    config = decode_config(caller.recv(MOST_BYTES))
+    config = decode_config(receive(caller)[0])
     try:
         system = System(config, find_model(config))
         memory = Memory(system)

@@ -1,20 +1,24 @@
 """What an LLM object and the process that supervises its actors say to each other: both ends of that wire.
 
-One sequenced-packet socket; link.py is the LLM object's end, host.py the other.
+One sequenced-packet socket; link.py is the LLM object's end, host.py the other. A packet has a descriptor of what it
+says: a Config may be longer than packets are, with chat templates, adapters and the like.
     to the host    Config, once; the end of the stream says that it is to stop
     from it        HostBegun with the descriptors of its Boot, HostReady, and HostEnded; or HostEnded at once
 """
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 
 import msgspec
 
 from ..options.config import Config
+from ..runtime.descriptors import memory_file
 from ..runtime.process import Boot
 
-MOST_BYTES = 1 << 17  # of one packet
+MARK = b"."  # what a packet itself has: one without any is the stream's end
 MOST_DESCRIPTORS = 253  # the kernel's limit of one message (SCM_MAX_FD)
 
 
@@ -39,6 +43,25 @@ HostMessage = HostBegun | HostReady | HostEnded
 encode = msgspec.msgpack.Encoder().encode
 decode_config = msgspec.msgpack.Decoder(Config).decode
 decode_message = msgspec.msgpack.Decoder(HostMessage).decode
+
+
+def send(line: socket.socket, said: Config | HostMessage, descriptors: Sequence[int] = ()) -> None:
+    """With these beside it."""
+    content = memory_file(encode(said))
+    try:
+        socket.send_fds(line, [MARK], [content, *descriptors])
+    finally:
+        os.close(content)
+
+
+def receive(line: socket.socket) -> tuple[bytes, list[int]]:
+    """What was sent, and what came beside it; nothing at the end of the stream."""
+    mark, descriptors, _, _ = socket.recv_fds(line, len(MARK), MOST_DESCRIPTORS)
+    if not mark:
+        return b"", []
+    content, *beside = descriptors
+    with open(content, "rb") as file:
+        return file.read(), beside
 
 
 def descriptors_of(boot: Boot) -> list[int]:

@@ -17,16 +17,15 @@ from ..options.kv_offload import plugin_parts, read_tiers
 from ..options.plugins import folder_of
 from ..runtime.process import Boot
 from .host_wire import (
-    MOST_BYTES,
-    MOST_DESCRIPTORS,
     HostBegun,
     HostEnded,
     HostMessage,
     HostReady,
     decode_message,
     descriptors_of,
-    encode,
+    receive,
     renumbered,
+    send,
 )
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "actorserve.actors.llm.host")
@@ -71,7 +70,7 @@ class HostLink:
             theirs.close()
         self.socket = ours
         try:
-            ours.send(encode(config))
+            send(ours, config)
         except ConnectionError:  # it ended at once: `hear` says so
             return
 
@@ -96,7 +95,7 @@ class HostLink:
     def hear(self) -> HostMessage:
         """The next message; HostEnded if there will be none. Blocks if nothing has come."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.socket, MOST_BYTES, MOST_DESCRIPTORS)
+            data, descriptors = receive(self.socket)
         except ConnectionError:
             data, descriptors = b"", []
         if not data:

@@ -15,6 +15,7 @@ import msgspec
 
 from actorserve.shm.board.board import Parked
 
+from ...runtime.descriptors import memory_file
 from ..connections.descriptors import close_all
 from ..liveness import Liveness, is_killed_by_others, oom_kills
 from ..output import Lines, Output
@@ -191,15 +192,3 @@ class Child:
                 from_outside=self.was_stopped or (not self.hung and is_killed_by_others(returncode, self._oom_kills)),
             )
         )
-
-
-def memory_file(content: bytes) -> int:
-    """A descriptor to read `content` from: unlike a pipe it takes any length at once, and unlike argv it is private."""
-    fd = os.memfd_create("boot", os.MFD_CLOEXEC)
-    try:
-        os.write(fd, content)
-    except OSError:
-        os.close(fd)
-        raise
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

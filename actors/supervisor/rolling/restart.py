@@ -27,11 +27,12 @@ from actorserve.shm.journals.response_journal import ResponseJournal
 
 from ...options.config import Config, ConfigError
 from ...protocol.fingerprint import fingerprint
+from ...runtime.descriptors import memory_file
 from ...telemetry.gauges import FrontendGauge
 from ..changes import OperationStopped, raise_mistake
 from ..connections.descriptors import is_scarce
 from ..control.socket import CommandRefused
-from ..processes.child import Child, memory_file
+from ..processes.child import Child
 from ..processes.templates import Templates
 from ..progress import OperationProgress
 from ..restart_policy import Death

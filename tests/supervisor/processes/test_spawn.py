@@ -21,10 +21,10 @@ import pytest
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.fingerprint import fingerprint
 from actorserve.actors.protocol.topology import System
+from actorserve.actors.runtime.descriptors import memory_file
 from actorserve.actors.supervisor import liveness
 from actorserve.actors.supervisor.liveness import LOOK_S
 from actorserve.actors.supervisor.processes import template_process
-from actorserve.actors.supervisor.processes.child import memory_file
 from actorserve.actors.supervisor.processes.first_template import fork_first
 from actorserve.actors.supervisor.processes.template_process import ANSWER_S, Branch, Template
 from actorserve.actors.supervisor.rolling.preflight import tell_layout
