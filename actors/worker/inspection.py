@@ -6,7 +6,8 @@ Sizes and refusals are the worker's own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -121,8 +122,16 @@ def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[s
         shape = read_architecture(native_values(values, spec.base), quantization=config.quantization)
         yield {"parameters": sum(prod(sizes) for sizes in shape.tensors().values()), "layers": shape.layers, **way}
         floats = msgspec.structs.replace(config, quantization=NONE.name)
-        yield from _on_gpu(floats, model, shape) if on_gpu else _on_cpu(config, model, shape, [shape])
+        there = partial(_on_gpu, floats, model, shape)
+        yield from _where_there_is_room(config, on_gpu, there, partial(_on_cpu, config, model, shape, [shape]))
         return
+    yield {"way": f"layers of transformers, whole prompts, {way['way']}"}
+    there, here = (partial(_whole, config, model, values, at) for at in (True, False))
+    yield from _where_there_is_room(config, on_gpu, there, here)
+
+
+def _whole(config: Config, model: ModelInfo, values: dict[str, Any], on_gpu: bool) -> Facts:
+    """Of an encoder, which keeps nothing of prompts."""
     tensors = {} if config.load_format == "dummy" else read_weights(Path(model.folder))
     method = METHODS.get(config.quantization, NONE)
     stored = str(values.get("dtype") or values.get("torch_dtype"))
@@ -130,9 +139,13 @@ def _pooling(config: Config, model: ModelInfo, spec: PoolingSpec, values: dict[s
     dtype = pooled_on_gpu(config, stored, kind) if on_gpu else float_on_cpu(config, stored)
     numbers = sum(prod(tensor.shape) for tensor in tensors.values())
     each = NUMBERS[dtype].itemsize if method.bytes_per_weight is None else method.bytes_per_weight
-    yield {"way": f"layers of transformers, whole prompts, {way['way']}", "dtype": dtype}
-    device = torch.cuda.get_device_name(0) if on_gpu else "cpu"
-    yield {"device": device, "weights_bytes": int(numbers * each), "kv_bytes_per_token": 0}
+    size, device = int(numbers * each), "cpu"
+    if on_gpu:
+        from .gpu.memory import check_weights
+
+        check_weights(size, torch.device("cuda", 0))
+        device = torch.cuda.get_device_name(0)
+    yield {"dtype": dtype, "device": device, "weights_bytes": size, "kv_bytes_per_token": 0}
     yield {"blocks": System(config, model).max_blocks, "kv_bytes": 0, "estimated": False}
 
 
@@ -144,12 +157,32 @@ def _beside_on_gpu(config: Config, model: ModelInfo) -> bool:
     return on_gpu
 
 
+def _where_there_is_room(config: Config, on_gpu: bool, there: Callable[[], Facts], here: Callable[[], Facts]) -> Facts:
+    """Of a GPU, if one is to be; but of the CPU where it is full, as a start does it without --device cuda."""
+    if on_gpu:
+        from .gpu.memory import NoRoom
+
+        try:
+            yield from list(there())
+            return
+        except NoRoom as error:
+            if config.device == "cuda":
+                raise
+            log.warning("computing on the CPU: %s", error)
+    yield from here()
+
+
 def _encoder_decoder(config: Config, model: ModelInfo) -> Facts:
     """Of layers of transformers that read a prompt, and others that write."""
+    on_gpu = _beside_on_gpu(config, model)
+    there, here = (partial(_reading, config, model, at) for at in (True, False))
+    yield from _where_there_is_room(config, on_gpu, there, here)
+
+
+def _reading(config: Config, model: ModelInfo, on_gpu: bool) -> Facts:
     from .adapter.facts import weight_bytes as bytes_of
     from .encoder_decoder.load import describe_encoder_decoder, types_of
 
-    on_gpu = _beside_on_gpu(config, model)
     device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
     found, kv, shell = describe_encoder_decoder(config, model, device)
     dtype, method = types_of(config, model, found, device)

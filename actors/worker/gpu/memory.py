@@ -162,6 +162,16 @@ def await_freed_memory(
     return free
 
 
+def check_weights(size: int, device: torch.device) -> None:
+    """NoRoom if so many bytes of a model of transformers do not fit, who would say less."""
+    free = device_memory(device)[0]
+    if size > free:
+        raise NoRoom(
+            f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free; --device cpu computes "
+            "it on the CPU"
+        )
+
+
 def measure(device: torch.device, try_out: Callable[[], None]) -> tuple[int, int]:
     """(bytes that the largest step takes beside what stays, bytes that all processes have of the device by then)."""
     torch.cuda.synchronize(device)

@@ -126,16 +126,11 @@ def computing_on(config: Config, device: torch.device) -> Iterator[None]:
 
 def moved(model: nn.Module, device: torch.device, dtype: torch.dtype | None = None) -> None:
     """To the device, as it is, or in this type but for what stays in float32. NoRoom if it does not fit."""
-    from ..gpu.memory import NoRoom, device_memory
+    from ..gpu.memory import check_weights
 
     own = tensors_of(model)
     types = {name: _type_of(model, name, one, dtype) for name, one in own.items()}
-    size, free = sum(one.numel() * types[name].itemsize for name, one in own.items()), device_memory(device)[0]
-    if size > free:
-        raise NoRoom(
-            f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free; --device cpu computes "
-            "it on the CPU"
-        )
+    check_weights(sum(one.numel() * types[name].itemsize for name, one in own.items()), device)
     exchange(model, lambda name: own[name].to(device, types[name]))
 
 

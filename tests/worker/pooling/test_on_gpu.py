@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from actorserve.actors.model.checks import device as checks_of_device
+from actorserve.actors.model.info import resolve_model
 from actorserve.actors.model.pooling.spec import METHODS, DenseSpec, PoolingSpec
 from actorserve.actors.options.config import ConfigError, make_config
 from actorserve.actors.protocol.request import CLASSIFY, EMBED, NORMALIZE, SOFTMAX, TOKEN_CLASSIFY, Pooling
 from actorserve.actors.worker import inspection
+from actorserve.actors.worker.gpu import memory
 from actorserve.actors.worker.pooling import load
 from actorserve.actors.worker.pooling.encoder import Encoder, Way
 from actorserve.actors.worker.pooling.grouped import GroupedAttention
@@ -30,6 +33,7 @@ from tests.support.selection import slow
 from .test_encoders import DIVIDED, PAIRS, options, text
 
 QUICK = ("bert", "roberta", "modernbert", "deberta-v2", "t5", "gemma3_text", "qwen2")
+Folders = Callable[..., Path]
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is one that need not be pretended")
 
 
@@ -278,6 +282,7 @@ def test_the_largest_step_is_one_that_a_scheduler_may_plan(
 def test_what_check_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "uses_gpu", lambda config, first: config.device != "cpu")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(memory, "device_memory", lambda device: (1 << 30, 1 << 30))
     write_model("bert", tmp_path)
     numbers = sum(one.numel() for one in load_file(tmp_path / "model.safetensors").values())
     for device, dtype, size in (("auto", "float16", 2), ("cpu", "float32", 4)):
@@ -285,3 +290,24 @@ def test_what_check_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         facts = {key: one for part in inspection.inspect(config, info) for key, one in part.items()}
         assert facts["device"] == ("cpu" if device == "cpu" else "a GPU")
         assert (facts["dtype"], facts["weights_bytes"]) == (dtype, size * numbers)
+
+
+def test_check_goes_on_with_the_cpu_where_a_start_does(
+    checkpoints: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As others have the GPU's memory; --device cuda is refused."""
+    monkeypatch.setattr(beside, "uses_gpu", lambda config, first: config.device != "cpu")
+    monkeypatch.setattr(checks_of_device, "may_have_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(memory, "device_memory", lambda device: (1000, 1 << 30))
+    write_model("bert", tmp_path)
+    for folder, words in ((tmp_path, "its weights take"), (checkpoints("qwen3"), "are left for KV memory")):
+        about = {"model": str(folder), "runner": "pooling", "max_model_len": 96}
+        config = make_config({**about, "device": "auto"})
+        info = resolve_model(config)
+        caplog.clear()
+        facts = {key: one for part in inspection.inspect(config, info) for key, one in part.items()}
+        assert facts["device"] == "cpu" and facts["blocks"] and words in caplog.text
+        assert "computing on the CPU" in caplog.text
+        with pytest.raises(memory.NoRoom, match=words):
+            list(inspection.inspect(make_config({**about, "device": "cuda"}), info))

@@ -19,14 +19,14 @@ from ....model.config_json import weights_method
 from ....model.info import ModelInfo, read_json
 from ....model.quantization import NONE
 from ....model.values import Values
-from ....options.config import Config, ConfigError
+from ....options.config import Config
 from ...adapter.checkpoint.model_class import refused_model
 from ...adapter.hooks import Unfit
 from ...adapter.load import Adapted, WeightTypes, describe_adapted, read_model, stored_dtype
 from ...adapter.probe import Traits
 from ...adapter.rotations import settle
 from ...models.weights import dtype_on_gpu
-from ..memory import check_block_size, device_memory
+from ..memory import check_block_size, check_weights
 from .model import AdaptedGpuModel
 from .shape import AdaptedShape
 from .trial import seen_shape, verify_on_device
@@ -47,7 +47,7 @@ class Described(NamedTuple):
 def load_on_gpu(config: Config, info: ModelInfo, device: torch.device) -> AdaptedGpuModel:
     """The model of `info.folder`, ready to run."""
     known = describe_on_gpu(config, info, device)
-    _check_room(known.parameters * known.types.dtype.itemsize, device)
+    check_weights(known.parameters * known.types.dtype.itemsize, device)
     model: Any
     with torch.inference_mode(), torch.random.fork_rng(devices=[]):
         if config.load_format == "dummy":
@@ -85,16 +85,6 @@ def _count(shell: nn.Module) -> int:
     """Numbers of all weights, those that are shared once."""
     shared: Any = getattr(shell, "all_tied_weights_keys", None) or {}
     return sum(parameter.numel() for name, parameter in shell.named_parameters() if name not in shared)
-
-
-def _check_room(size: int, device: torch.device) -> None:
-    """ConfigError if weights do not fit: transformers would say less."""
-    free = device_memory(device)[0]
-    if size > free:
-        raise ConfigError(
-            f"model: its weights take {size:,} bytes of the GPU's memory, and {free:,} are free; --device cpu computes "
-            "it on the CPU"
-        )
 
 
 def _random(found: Adapted, config: Config, dtype: torch.dtype, device: torch.device) -> Any:
