@@ -20,6 +20,7 @@ from .schemas import (
     Object,
     ThinkingConfig,
 )
+from .tool_changes import tools_now
 from .turns import begins_answer, messages_of
 
 REFUSED = ("compaction", "container", "fallbacks", "inference_geo", "mcp_servers")
@@ -56,7 +57,10 @@ def prompt_of(request: CountRequest) -> Object:
     if request.thinking is not None and request.thinking.type != "adaptive":  # that is for the model to say
         on = request.thinking.type == "enabled"
         chat["chat_template_kwargs"] = dict.fromkeys(THINKING_SWITCHES, on)
-    return chat | _tools(request.tools or [], request.tool_choice) | _output(request)
+    chat |= _tools(_offered(request), request.tool_choice) | _output(request)
+    if request.thinking is not None and request.thinking.type == "disabled":
+        chat.pop("reasoning_effort", None)  # agents send their effort with all requests
+    return chat
 
 
 def renamed(error: ApiError) -> ApiError:
@@ -103,16 +107,15 @@ def _budget(thinking: ThinkingConfig, max_tokens: int) -> int:
     return min(thinking.budget_tokens, max_tokens - 1)  # with thinking between calls, it is of all answers together
 
 
-def _offered(tools: list[AnthropicTool]) -> dict[str, AnthropicTool]:
+def _offered(request: CountRequest) -> dict[str, AnthropicTool]:
     """By their paths; without those that the API's own host would run, where there are others: clients offer them to
     every model, and no model has to call them.
     """
-    placed = {f"tools[{index}]": tool for index, tool in enumerate(tools)}
+    placed = tools_now(request.tools or [], request.messages)
     return {path: tool for path, tool in placed.items() if not (tool.type or "").startswith(HOSTED)} or placed
 
 
-def _tools(given: list[AnthropicTool], choice: AnthropicToolChoice | None) -> Object:
-    offered = _offered(given)
+def _tools(offered: dict[str, AnthropicTool], choice: AnthropicToolChoice | None) -> Object:
     tools = [*offered.values()]
     for path, tool in offered.items():
         if tool.type not in (None, "custom"):

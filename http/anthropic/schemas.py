@@ -54,6 +54,15 @@ class ContentBlock(msgspec.Struct):
     context: str | None = None
     citations: Any = None
     tool_name: str | None = None  # of a tool_reference
+    tool: ToolChange | None = None  # of a tool_addition or a tool_removal
+
+
+class ToolChange(msgspec.Struct):
+    """Which tool may be called from there on, or may not: one of the request's, or one that stands here."""
+
+    type: Literal["tool_reference", "tool_definition"]
+    name: str | None = None
+    definition: AnthropicTool | None = None
 
 
 class AnthropicTurn(msgspec.Struct):
@@ -64,7 +73,7 @@ class AnthropicTurn(msgspec.Struct):
 class ThinkingConfig(msgspec.Struct):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: Literal["summarized", "omitted", "updates"] | None = None
 
 
 class AnthropicTool(msgspec.Struct):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import bad_request
 from ..generation.adapter import checked, encoded
 from .schemas import AnthropicTurn, ContentBlock, MediaSourceBlock, Object
+from .tool_changes import CHANGES
 
 Placed = tuple[str, ContentBlock]  # a block, and its path in the request
 # Claude Code's note to whoever bills. It differs in each request, so that with it no prefix would be found again.
@@ -23,8 +24,8 @@ def messages_of(system: str | list[ContentBlock] | None, messages: list[Anthropi
             chat.append(_assistant(blocks))
         elif role == "user":
             chat += _user(blocks)
-        else:
-            chat += _system(blocks)
+        elif said := [one for one in blocks if one[1].type not in CHANGES]:
+            chat += _system(said)
     return chat
 
 
@@ -135,6 +136,8 @@ def _part(path: str, block: ContentBlock) -> Object:
         return _picture(path, block)
     if block.type == "tool_reference":
         return {"type": "text", "text": _given(path, block, "tool_name")}
+    if block.type in CHANGES:
+        raise bad_request(f"{path}: {block.type} stands in messages of the role system alone.", path)
     if block.type != "text":
         raise bad_request(f"{path}: content of type {block.type!r} is not supported here.", path)
     return {"type": "text", "text": _given(path, block, "text")}

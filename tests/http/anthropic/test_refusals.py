@@ -24,6 +24,8 @@ def refused(**fields: Any) -> ApiError:
 
 
 FOUND = {"type": "search_result", "source": "a", "title": "T", "content": []}
+ADDED: dict[str, Any] = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}
+REMOVED = {"type": "tool_removal", "tool": {"type": "tool_definition", "definition": TOOL}}
 IMAGE: dict[str, Any] = {"type": "image", "source": {"type": "url", "url": "https://x"}}
 
 
@@ -65,6 +67,12 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     (said(text("a"), use(1), role="assistant"), "messages[1]"),
     (said({"type": "thinking", "thinking": "a"}, role="assistant"), "messages[1]"),
     ({"system": [IMAGE]}, "system[0]"),
+    ({"system": [ADDED]}, "system[0]"),
+    (said(ADDED), "messages[1].content[0]"),
+    (said(ADDED, role="system"), "messages[1].content[0].tool.name"),
+    (said(ADDED | {"tool": None}, role="system"), "messages[1].content[0].tool"),
+    (said(ADDED | {"tool": {"type": "tool_definition"}}, role="system"), "messages[1].content[0].tool.definition"),
+    (said(REMOVED, role="system"), "messages[1].content[0].tool.type"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": 1 << 31}, "max_tokens"),
     ({"temperature": 1.1}, "temperature"),

@@ -199,6 +199,32 @@ def test_hosted_tools_beside_functions_are_passed_over() -> None:
     assert chat(tools=[*hosted, TOOL]) == chat(tools=[TOOL])
 
 
+def test_tools_come_and_go_by_what_the_system_says() -> None:
+    def change(kind: str, **tool: Any) -> dict[str, Any]:
+        return {"type": f"tool_{kind}", "tool": tool}
+
+    def named(kind: str, name: str) -> dict[str, Any]:
+        return change(kind, type="tool_reference", name=name)
+
+    def offered(*changes: dict[str, Any]) -> list[str]:
+        said = {"role": "system", "content": [text("Other tools."), *changes]}
+        made = chat(messages=[*HI, said], tools=[TOOL, TOOL | {"name": "bash"}])
+        assert made["messages"][1:] == [{"role": "system", "content": "Other tools."}]
+        return [tool["function"]["name"] for tool in made.get("tools", [])]
+
+    gone, back = named("removal", "bash"), named("addition", "bash")
+    assert offered() == offered(back) == offered(gone, back) == ["weather", "bash"]
+    assert offered(back, gone) == ["weather"] and offered(gone, named("removal", "weather")) == []
+    new = TOOL | {"name": "search", "description": "new"}
+    assert offered(change("addition", type="tool_definition", definition=new), gone) == ["weather", "search"]
+    other = chat(
+        messages=[*HI, {"role": "system", "content": [change("addition", type="tool_definition", definition=new)]}],
+        tools=[TOOL | {"name": "search"}],
+        tool_choice={"type": "tool", "name": "search"},
+    )
+    assert other["messages"] == HI and [tool["function"]["description"] for tool in other["tools"]] == ["new"]
+
+
 @pytest.mark.parametrize(("choice", "chats"), [("auto", "auto"), ("any", "required"), ("none", "none")])
 def test_choices_of_tools(choice: str, chats: str) -> None:
     made = chat(tools=[TOOL], tool_choice={"type": choice})
@@ -223,7 +249,8 @@ def test_thinking() -> None:
     off = chat(thinking={"type": "disabled"}, chat_template_kwargs={"thinking": 1, "x": 2})
     assert "thinking_token_budget" not in off
     assert off["chat_template_kwargs"] == {"enable_thinking": False, "thinking": 1, "x": 2}
-    assert chat(thinking={"type": "adaptive"}) == chat()
+    assert "reasoning_effort" not in chat(thinking={"type": "disabled"}, output_config={"effort": "high"})
+    assert chat(thinking={"type": "adaptive", "display": "updates"}) == chat()
     assert chat(chat_template_kwargs={"x": 2})["chat_template_kwargs"] == {"x": 2}
     assert omits_thinking(request_of(thinking={"type": "adaptive", "display": "omitted"}))
     assert not omits_thinking(request_of(thinking={"type": "adaptive", "display": "summarized"}))

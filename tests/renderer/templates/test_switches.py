@@ -1,4 +1,4 @@
-"""Thinking by the names that Kimi K3's and MiniMax M3's templates have for it."""
+"""Thinking by the names that Kimi K3's and MiniMax M3's templates have for it, and of a model that always thinks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ K3 = """{%- if thinking is undefined -%}{%- set thinking = true -%}{%- endif -%}
 M3 = """{%- if thinking_mode is defined and thinking_mode == "disabled" -%}off
 {%- elif thinking_mode is defined and thinking_mode == "enabled" -%}on{%- else -%}adaptive{%- endif -%}
 {{- messages[0].content }}"""
+ALWAYS = """{{ reasoning_effort | default("medium") }}{{ messages[0].content }}"""
+MISTRAL = """{%- if reasoning_effort not in ["none", "high"] -%}{{- raise_exception("which?") -}}{%- endif -%}
+{{- reasoning_effort }}{{ messages[0].content }}"""
 OTHER_WORDS = """{{ thinking_mode | default("chat") }}{{ messages[0].content }}"""
 OFF = {"enable_thinking": False, "thinking": False}
 
@@ -39,6 +42,12 @@ OFF = {"enable_thinking": False, "thinking": False}
         (M3, {"thinking": False, "thinking_mode": "enabled"}, "on"),
         (M3, {"reasoning_effort": "low"}, "adaptive"),
         (OTHER_WORDS, OFF, "chat"),
+        (ALWAYS, {}, "medium"),
+        (ALWAYS, OFF, "low"),
+        (ALWAYS, {"reasoning_effort": "high", **OFF}, "low"),
+        (ALWAYS, {"reasoning_effort": "none"}, "low"),
+        (ALWAYS, {"reasoning_effort": "high"}, "high"),
+        (MISTRAL, {"reasoning_effort": "none", **OFF}, "none"),
     ],
 )
 def test_a_template_is_told_by_its_own_names(
