@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ MAX_REASON = 400  # characters of llguidance's words in an error
 MISLED = "doesn't satisfy the grammar"  # the mask allowed a token all the same: seen where a vocabulary lacks letters
 CLOSERS = frozenset('"]}')
 KEYWORDS, FORMAT = "Unimplemented keys: ", "Unknown format: "  # how llguidance's warnings begin
+REPEATED = re.compile(r" \(\d+ times\)$")  # and how one ends that it has met more than once
 STRING = ("pattern", "format", "minLength", "maxLength")
 
 
@@ -58,6 +60,7 @@ def _left_out(body: str) -> Iterator[str]:
 
 def _not_enforced(remark: str) -> list[str]:
     """The keywords that llguidance speaks of."""
+    remark = REPEATED.sub("", remark)
     if remark.startswith(KEYWORDS):
         return [str(name) for name in json.loads(remark.removeprefix(KEYWORDS))]
     if remark.startswith(FORMAT):

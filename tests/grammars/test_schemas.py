@@ -147,6 +147,15 @@ def test_not_strict_leaves_out_what_cannot_be_enforced() -> None:
     assert accepts(of, grammar, "[1,1]") and not accepts(of, grammar, "[true]")
 
 
+def test_what_is_not_enforced_is_named_once_however_often_it_stands_there() -> None:
+    of = model("demo")
+    of.grammars.remarks.clear()
+    unique = {"type": "array", "items": {"type": "string", "format": "iri"}, "uniqueItems": True}
+    grammar = of.grammar(json_schema=made({"a": unique, "b": unique}), strict=False)
+    assert accepts(of, grammar, '{"a":["x"],"b":[]}') and not accepts(of, grammar, '{"a":[1],"b":[]}')
+    assert of.grammars.remarks == ["uniqueItems", "format iri"]
+
+
 ZOD_EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
 
 
