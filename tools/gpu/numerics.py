@@ -1,5 +1,5 @@
 """Is it right: greedy tokens and logits of random models against transformers', graphs on and off; and of models that
-are computed step by step, an encoder's vectors and Whisper's logits, there and on the host.
+are computed step by step, an encoder's vectors, and logits of Whisper and T5, there and on the host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSpeechSeq2Seq
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
 from .report import TINY, at_least, at_most, say, surviving
 from .shapes import GREEDY, capture_graphs, compile_kernels
@@ -68,6 +68,7 @@ BESIDE = "step by step"
 ENCODER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 LONGEST_TEXT = 512
 TEXTS = [12, 40, 500, 7, 128, 130, 33, 1]
+READING: dict[str, Any] = {"whisper": AutoModelForSpeechSeq2Seq, "t5": AutoModelForSeq2SeqLM}
 NEAR = {"float32": 0.999999, "float16": 0.9999}  # cosines of vectors with those of float32 on the host
 
 
@@ -223,14 +224,15 @@ def encoders(root: Path) -> None:
             at_least(f"{name}, {model.way.name.lower()}: cosine with the host's vectors", float(near), "", least)
 
 
-def whisper() -> None:
-    """Logits in float32, prompts and decoding, over blocks that lie scattered."""
-    with surviving("Whisper, float32") as name:
+def reading(kind: str, make: Any) -> None:
+    """Logits in float32, prompts and decoding, over blocks that lie scattered: all rows at once, or one by one."""
+    with surviving(f"{kind}, float32") as name:
         register()
-        config: Any = shrink(AutoConfig.for_model("whisper"), 128)
-        config.max_source_positions = 20 if TINY else 300
+        config: Any = shrink(AutoConfig.for_model(kind), 128)
+        if kind == "whisper":
+            config.max_source_positions = 20 if TINY else 300
         torch.manual_seed(0)
-        model = AutoModelForSpeechSeq2Seq.from_config(config).float().eval()
+        model = make.from_config(config).float().eval()
         randomise(model)
         read = _reader(config, 128)
         way = verify(model, read).way
@@ -244,7 +246,8 @@ def check(kind: str) -> None:
         folder = Path(root) / kind
         if kind == BESIDE:
             encoders(folder)
-            whisper()
+            for name, make in READING.items():
+                reading(name, make)
             return
         write_model(kind, folder, **({} if TINY else WIDE | KINDS[kind]))
         with surviving(f"{kind}, float32"):

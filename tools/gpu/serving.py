@@ -157,11 +157,13 @@ def measured(folder: Path, label: str, *options: str) -> bool:
         for line in server.lines:
             if any(words in line for words in ("KV memory", "kernels compiled", "graphs captured")):
                 say("the server says", line.strip())
-        for part in (bursts, steady, beside_grammar, compiled_late):
+        for part in (bursts, beside_grammar, compiled_late):
             with surviving(f"{label}, {part.__name__}"):
                 part(server.base_url, label)
         with surviving(f"{label}, the death of the worker"):
             death(server, label)
+        with surviving(f"{label}, {steady.__name__}"):  # of which nothing is asked: it may be cut
+            steady(server.base_url, label)
     return ready
 
 
