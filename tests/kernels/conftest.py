@@ -6,24 +6,8 @@ import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
-from tests.support.gpu.triton_interpreter import (
-    language_is_patched_once,
-    operands_alike_are_not_compared,
-    operations_are_wrapped_once,
-    products_sum_in_one_order,
-    shapes_are_made_once,
-    sums_are_not_computed_twice,
-    types_are_looked_up_once,
-)
+from tests.support.gpu.triton_interpreter import quick_interpreter
 
-__all__ = [  # fixtures
-    "language_is_patched_once",
-    "operands_alike_are_not_compared",
-    "operations_are_wrapped_once",
-    "products_sum_in_one_order",
-    "shapes_are_made_once",
-    "sums_are_not_computed_twice",
-    "types_are_looked_up_once",
-]
+__all__ = ["quick_interpreter"]  # a fixture
 
 torch.set_num_threads(1)

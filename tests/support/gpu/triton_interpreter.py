@@ -5,6 +5,7 @@ TRITON_INTERPRET must be set by whoever imports this: it is read when Triton is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -16,11 +17,12 @@ import numpy
 import pytest
 import triton.runtime.interpreter as interpreter
 
-MOST_INTEGER = 2**31  # of those that fit into each type of integers that kernels add to
+from .quick_operations import MOST_INTEGER, quick
+
 MOST_KEPT = 4096  # elements of a number's tensor
 
 
-@pytest.fixture(scope="session", autouse=True)
+@contextlib.contextmanager
 def language_is_patched_once() -> Iterator[None]:
     """The interpreter replaces the functions of triton.language anew at each call of a function within a kernel, which
     is 40 % of its time; once for each launch will do. Without the names that this needs, all stays as it is."""
@@ -49,7 +51,7 @@ def language_is_patched_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@contextlib.contextmanager
 def types_are_looked_up_once() -> Iterator[None]:
     """The interpreter makes a table of all types for each that it looks up, and does so at each operation."""
     original: Callable[[Any], Any] | None = getattr(interpreter, "_get_np_dtype", None)
@@ -69,7 +71,7 @@ def types_are_looked_up_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@contextlib.contextmanager
 def sums_are_not_computed_twice() -> Iterator[None]:
     """The interpreter computes each sum of integers in 64 bits as well, compares, and asserts nothing: assertions of
     kernels are for its option `debug`, which nobody sets."""
@@ -83,7 +85,7 @@ def sums_are_not_computed_twice() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@contextlib.contextmanager
 def products_sum_in_one_order() -> Iterator[None]:
     """A GPU's product of tiles sums each row in one order. The interpreter's is BLAS', which on some processors, or by
     some of its kernels (OPENBLAS_CORETYPE), gives a row other bits by its place in the tile."""
@@ -104,7 +106,7 @@ def products_sum_in_one_order() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@contextlib.contextmanager
 def shapes_are_made_once() -> Iterator[None]:
     """Each tensor has a shape, and its type one, of objects that have types of their own: these are the same for all
     tensors of a shape. A compiler's types are left as they are."""
@@ -153,8 +155,8 @@ def shapes_are_made_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def operations_are_wrapped_once(language_is_patched_once: None) -> Iterator[None]:
+@contextlib.contextmanager
+def operations_are_wrapped_once() -> Iterator[None]:
     """The language's operations are looked for at each launch, and at each call of one another dictionary is
     made of its arguments, and passed by a function that asks whether it is complete."""
     core: Any = interpreter.tl.core
@@ -177,7 +179,8 @@ def operations_are_wrapped_once(language_is_patched_once: None) -> Iterator[None
         return call
 
     def operations(package: Any) -> list[tuple[str, Any]]:
-        return [(name, wrapped(one)) for name, one in inspect.getmembers(package) if core.is_builtin(one)]
+        members = [(name, wrapped(one)) for name, one in inspect.getmembers(package) if core.is_builtin(one)]
+        return [(name, quick(name, one, package is core.tensor)) for name, one in members]
 
     places = (interpreter.tl, core, interpreter.tl.math, core.tensor, core.tensor_descriptor_base)
     found = {id(place): operations(place) for place in places}  # now, when none is replaced
@@ -200,8 +203,8 @@ def operations_are_wrapped_once(language_is_patched_once: None) -> Iterator[None
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def operands_alike_are_not_compared(shapes_are_made_once: None) -> Iterator[None]:
+@contextlib.contextmanager
+def operands_alike_are_not_compared() -> Iterator[None]:
     """Which type an operation computes in is asked of each two operands, and each number becomes a tensor twice. Two of
     one type keep it, integers and float32 also where they are divided, and so does a tensor beside a number that fits
     in; such numbers are made once for each shape. All other cases are Triton's to decide.
@@ -250,6 +253,25 @@ def operands_alike_are_not_compared(shapes_are_made_once: None) -> Iterator[None
 
     with pytest.MonkeyPatch.context() as monkey:
         monkey.setattr(kind_of, "binary_op_type_checking_impl", check)
+        yield
+
+
+WAYS = (
+    *(language_is_patched_once, types_are_looked_up_once, sums_are_not_computed_twice, products_sum_in_one_order),
+    *(shapes_are_made_once, operations_are_wrapped_once, operands_alike_are_not_compared),
+)
+begun: list[bool] = []  # by the first of the folders whose tests interpret kernels
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_interpreter() -> Iterator[None]:
+    """All of these ways, once in a run."""
+    with contextlib.ExitStack() as stack:
+        if not begun:
+            stack.callback(begun.clear)
+            begun.append(True)
+            for way in WAYS:
+                stack.enter_context(way())
         yield
 
 
