@@ -15,6 +15,7 @@ from .paths.dialects.cohere import COHERE
 from .paths.dialects.llamacpp import LLAMACPP
 from .paths.dialects.ollama import OLLAMA
 from .paths.dialects.sglang import SGLANG
+from .paths.dialects.sglang_operations import SGLANG_OPERATIONS
 from .paths.dialects.tei import TEI
 from .paths.dialects.tgi import TGI
 from .paths.operations import OPERATIONS
@@ -40,6 +41,7 @@ ROUTES: tuple[Route, ...] = (
     *COHERE,
     *LLAMACPP,
     *SGLANG,
+    *SGLANG_OPERATIONS,
     *TGI,
     *TEI,
     *UNVERSIONED,

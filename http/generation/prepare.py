@@ -36,7 +36,15 @@ from .fields.plugins import plugin_names, plugin_request
 from .fields.sampling import check_fields, max_tokens_of, parameters
 from .infill import infill_ends, infill_tokens
 from .job import NO_WATERMARKS, Job
-from .prompts import chat_prompt, check_template, completion_prompts, final_text, tools_of, with_allowed_tools
+from .prompts import (
+    chat_prompt,
+    check_template,
+    completion_prompts,
+    final_text,
+    tool_schemas,
+    tools_of,
+    with_allowed_tools,
+)
 from .structured_output import constraint_of
 
 Request = TypeVar("Request", bound=GenerationFields)
@@ -82,7 +90,7 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
     think, budget = _thinking(body, reasoning)
-    schemas = {tool.function.name: _schema(tool.function.parameters) for tool in tools_of(body)}
+    schemas = tool_schemas(tools_of(body))
 
     def parser(opened: bool, key: str) -> OutputParser:
         alone = named if tools is None else None
@@ -203,10 +211,6 @@ def _tool_parser(body: ChatRequest, settings: Settings) -> str | None:
         text = "tools: how this model writes tool calls is not known; start the server with --tool-call-parser."
         raise bad_request(text, "tools")
     return settings.tool_parser
-
-
-def _schema(parameters: dict[str, Any] | bool | None) -> dict[str, Any]:
-    return parameters if isinstance(parameters, dict) else {}
 
 
 def _check_texts(settings: Settings, texts: dict[str, Any]) -> None:

@@ -89,12 +89,23 @@ def check_template(request: ChatRequest, trusted: bool) -> None:
 
 def tools_of(request: ChatRequest) -> list[ChatTool]:
     """The tools, checked."""
-    tools = [decode(ChatTool, bytes(raw), f"tools[{index}]") for index, raw in enumerate(request.tools or [])]
+    return checked_tools(request.tools)
+
+
+def checked_tools(given: list[msgspec.Raw] | None) -> list[ChatTool]:
+    """The same of any body with the field `tools`."""
+    tools = [decode(ChatTool, bytes(raw), f"tools[{index}]") for index, raw in enumerate(given or [])]
     if len(tools) > MAX_TOOLS:
         raise bad_request(f"At most {MAX_TOOLS} tools are taken.", "tools")
     for index, tool in enumerate(tools):
         check_tool_name(tool.function.name, f"tools[{index}].function.name")
     return tools
+
+
+def tool_schemas(tools: list[ChatTool]) -> dict[str, dict[str, Any]]:
+    """Of the arguments of each, by its name: empty where it says none."""
+    given = {tool.function.name: tool.function.parameters for tool in tools}
+    return {name: schema if isinstance(schema, dict) else {} for name, schema in given.items()}
 
 
 def check_tool_name(name: str, path: str) -> None:

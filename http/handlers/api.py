@@ -41,6 +41,7 @@ from .dialects.mistral import MistralApi
 from .dialects.ollama import OllamaApi
 from .dialects.rendering import DialectRendering
 from .dialects.sglang import SglangApi
+from .dialects.sglang_operations import SglangOperations
 from .dialects.tei import TeiApi
 from .dialects.tgi import TgiApi
 from .generate import Generator
@@ -99,6 +100,7 @@ class Api:
         self.invocations = Invocations(self, self._body_with_media)
         self.ollama = OllamaApi(self._generator, self.pooling, self._body, self._body_with_media)
         self.adapters = AdaptersApi(engine, settings, self._body)
+        self.sglang_operations = SglangOperations(engine, settings, self.adapters, self._body)
         self.scaling = ScalingApi(engine, self._body)
         self.speech = SpeechApi(self._generator, self._form)
         self.realtime = RealtimeApi(self._generator, self._unfinished)

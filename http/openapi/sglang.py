@@ -46,6 +46,8 @@ class SglangModel(msgspec.Struct):
     weight_version: str
     has_image_understanding: bool
     has_audio_understanding: bool
+    model_type: str | None
+    architectures: list[str] | None
 
 
 class SglangServer(msgspec.Struct):
@@ -55,6 +57,33 @@ class SglangServer(msgspec.Struct):
     context_length: int
     max_running_requests: int
     internal_states: list[Object]
+
+
+class SglangPaused(msgspec.Struct):
+    message: str
+    status: str
+
+
+class SglangAdapters(msgspec.Struct):
+    success: bool
+    error_message: str
+    loaded_adapters: dict[str, str]
+
+
+class SglangCall(msgspec.Struct):
+    tool_index: int
+    name: str
+    parameters: str  # JSON, as the model wrote it
+
+
+class SglangCalls(msgspec.Struct):
+    normal_text: str
+    calls: list[SglangCall]
+
+
+class SglangReasoning(msgspec.Struct):
+    reasoning_text: str
+    text: str
 
 
 class SglangLoads(msgspec.Struct):

@@ -5,7 +5,7 @@ A batch may give a list where one value is enough; here all of such a list have 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -93,6 +93,33 @@ class SglangEncodeRequest(msgspec.Struct, kw_only=True):
     image_data: Any = None  # known, and refused
     video_data: Any = None
     audio_data: Any = None
+
+
+class PauseRequest(msgspec.Struct):
+    """POST /pause_generation. What runs is ended, computed anew later, or goes on from where it is."""
+
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+class MemoryRequest(msgspec.Struct):
+    """POST /release_memory_occupation, which takes both or none, and /resume_memory_occupation."""
+
+    tags: list[str] | None = None  # weights, kv_cache and cuda_graph
+
+
+class ParseCallsRequest(msgspec.Struct):
+    """POST /parse_function_call."""
+
+    text: str
+    tools: list[msgspec.Raw] | None = None
+    tool_call_parser: str | None = None  # that of the server, if left out
+
+
+class SeparateReasoningRequest(msgspec.Struct):
+    """POST /separate_reasoning."""
+
+    text: str
+    reasoning_parser: str | None = None  # that of the server, if left out
 
 
 REFUSED = frozenset(

@@ -81,7 +81,7 @@ class SglangApi:
     async def model_info(self, request: web.Request) -> web.Response:
         """GET /model_info."""
         settings, name = self._settings, self._generator.told_model(request)
-        media = () if settings.media is None else settings.media.most
+        media, card = () if settings.media is None else settings.media.most, settings.card()
         return json_response(
             {
                 "model_path": name,
@@ -91,6 +91,8 @@ class SglangApi:
                 "weight_version": "default",
                 "has_image_understanding": "image" in media,
                 "has_audio_understanding": "audio" in media,
+                "model_type": card.family or None,
+                "architectures": [card.architecture] if card.architecture else None,
             }
         )
 

@@ -6,7 +6,7 @@ from ...openai.schemas import ModelQuery
 from ...openapi import operations, sglang
 from ...route import ASKS, MODEL, TAKES_BODY, TEXT, Route
 from ...sglang.schemas import SglangEncodeRequest, SglangGenerateRequest
-from ..administration import AbortRequests, LoadsQuery, ResetOptions
+from ..administration import AbortRequests, LoadsQuery
 
 SGLANG: tuple[Route, ...] = (
     Route(
@@ -67,16 +67,6 @@ SGLANG: tuple[Route, ...] = (
         operations.Ready,
         open=True,
         others=((503, operations.NotReady),),
-    ),
-    Route(
-        "post",
-        "/flush_cache",
-        "operations.reset_prefix_cache",
-        "Find no prefix again that was computed before",
-        operations.Health,
-        query=ResetOptions,
-        statuses=(*TAKES_BODY, 500, 503),
-        admin=True,
     ),
     Route(
         "post",
