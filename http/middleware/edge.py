@@ -29,6 +29,8 @@ from ..settings import Settings, printable
 from .context import ACCOUNT, CLIENT, GRANT, LIMITS, REPLAYED, REQUEST_ID
 
 ALL = "*"
+LOCALHOST = "localhost"  # as llama-server has it: of any port
+LOCAL = re.compile(r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 METHODS = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 EXPOSED = ", ".join(
     [
@@ -177,7 +179,8 @@ def _key_in_protocols(request: web.Request) -> str:
 
 def allows_origin(settings: Settings, origin: str) -> bool:
     """May pages of this site read answers?"""
-    return ALL in settings.allowed_origins or origin in settings.allowed_origins
+    allowed = settings.allowed_origins
+    return ALL in allowed or origin in allowed or (LOCALHOST in allowed and LOCAL.fullmatch(origin) is not None)
 
 
 def is_known(key: bytes, keys: Sequence[str]) -> bool:

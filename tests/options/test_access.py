@@ -13,6 +13,13 @@ def test_cookies_are_for_named_sites() -> None:
     assert make_config({"allow_credentials": True, "allowed_origins": ["https://chat.example.com"]}).allow_credentials
 
 
+@pytest.mark.parametrize("origin", ["*", "null", "localhost", "http://localhost:3000", "https://chat.example.com"])
+def test_sites(origin: str) -> None:
+    assert make_config({"allowed_origins": [origin]}).allowed_origins == [origin]
+    with pytest.raises(ConfigError, match=r"--allowed-origins: .*/ is neither \*, localhost nor the beginning"):
+        make_config({"allowed_origins": [f"{origin}/"]})
+
+
 @pytest.mark.parametrize("path", ["llm", "/llm/", "/", "/a b", "/a?b", "//a", "/ä"])
 def test_a_root_that_is_no_path(path: str) -> None:
     with pytest.raises(ConfigError, match=r"--root-path: .* no path such as /llm"):

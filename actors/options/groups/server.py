@@ -67,7 +67,11 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Meta(description="the key for administration, which is not there without it")
     ] = None
     allowed_origins: Annotated[
-        list[str], Meta(description="sites whose pages may use the server from a browser; all, *, if left out")
+        list[str],
+        Meta(
+            description="sites whose pages may use the server from a browser, localhost for those of the browser's own "
+            "machine; all, *, if left out"
+        ),
     ] = msgspec.field(default_factory=lambda: ["*"])
     allowed_methods: Annotated[list[str], Meta(description="methods with which they may; all, *, if left out")] = (
         msgspec.field(default_factory=lambda: ["*"])

@@ -88,6 +88,8 @@ def _unpacked(name: str, items: list[str]) -> list[str]:
 def _check_origins(origins: list[str]) -> None:
     """As browsers send them, since they are compared with that."""
     for origin in origins:
-        if not re.fullmatch(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+", origin):
-            text = "is neither * nor the beginning of an address without path, such as https://chat.example.com"
+        if not re.fullmatch(r"\*|null|localhost|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+", origin):
+            text = (
+                "is neither *, localhost nor the beginning of an address without path, such as https://chat.example.com"
+            )
             raise ConfigError(f"--allowed-origins: {origin} {text}")

@@ -120,6 +120,20 @@ async def test_some_sites_only() -> None:
         assert (await served.ask("GET", "/v1/models")).headers["vary"] == "Origin"
 
 
+LOCAL = ("http://localhost", "https://localhost:8443", "http://127.0.0.1:3000", "http://[::1]:3000")
+ELSEWHERE = ("http://notlocalhost", "http://localhost.evil.com", "http://127.0.0.1.evil.com", "null")
+
+
+async def test_pages_of_the_browsers_own_machine() -> None:
+    async with serving(allowed_origins=("localhost", PAGE)) as served:
+        for origin in (*LOCAL, PAGE):
+            answer = await preflight(served, origin)
+            assert answer.status == 204 and answer.headers["access-control-allow-origin"] == origin
+        for origin in ELSEWHERE:
+            answer = await preflight(served, origin)
+            assert answer.status == 403 and "access-control-allow-origin" not in answer.headers
+
+
 async def test_methods_and_headers_that_are_named() -> None:
     async with serving(allowed_methods=("GET", "POST"), allowed_headers=("Authorization", "X-One")) as served:
         answer = await preflight(served, headers="x-two")
