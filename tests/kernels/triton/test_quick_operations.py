@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import pytest
 import torch
+from triton.runtime import interpreter as triton_interpreter
 
 from tests.support.gpu import quick_operations as quick
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is interpreted where there is a GPU")
 
-interpreter, tl, core = quick.interpreter, quick.tl, quick.core
+interpreter: Any = triton_interpreter
+tl, core = quick.tl, quick.core
 NUMBERS = {
     "float32": [[-1.5, 0.0, 2.0, 3.25]],
     "int32": [[-7, 0, 2, 2**31 - 1]],
@@ -41,10 +44,10 @@ def _kernel() -> None:
 
 def block(name: str, shape: tuple[int, ...] = (1, 4)) -> Any:
     dtype = getattr(tl, name)
-    data = quick.numpy.array(NUMBERS[name], interpreter._get_np_dtype(dtype)).reshape(-1)
+    data = numpy.array(NUMBERS[name], interpreter._get_np_dtype(dtype)).reshape(-1)
     if not shape:
         return tl.tensor(interpreter.TensorHandle(data[1:2].copy(), dtype), dtype)
-    data = quick.numpy.resize(data, shape)
+    data = numpy.resize(data, shape)
     return tl.tensor(interpreter.TensorHandle(data, dtype), tl.block_type(dtype, list(shape)))
 
 
@@ -82,7 +85,7 @@ def test_two_of_one_type(name: str) -> None:
     for kind, left, right in PAIRS:
         if (name == "__truediv__" and kind != "float32") or (name in ("__and__", "__or__") and kind == "float32"):
             continue
-        with quick.numpy.errstate(all="ignore"):
+        with numpy.errstate(all="ignore"):
             wanted, found = both(name, True, block(kind, left), block(kind, right))
         assert told(found) == told(wanted), (kind, left, right)
 
@@ -94,7 +97,7 @@ def test_a_number_beside(name: str) -> None:
     for kind, number in [(kind, number) for kind, numbers in kinds.items() for number in numbers]:
         if name == "__truediv__" and kind != "float32":
             continue
-        with quick.numpy.errstate(all="ignore"):
+        with numpy.errstate(all="ignore"):
             for one in (number, tl.constexpr(number)):
                 wanted, found = both(name, True, block(kind), one)
                 assert told(found) == told(wanted), (kind, number)

@@ -15,6 +15,8 @@ import numpy
 import triton.runtime.interpreter as interpreter
 
 Operation = Callable[..., Any]
+Wrap = Callable[[Operation], Operation]  # another, which asks this one where it does not know
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 MOST_INTEGER = 2**31  # of those that fit into each type of integers that kernels add to
 LEAST_FLOAT, MOST_FLOAT = 2.0**-126, 2.0**127  # which float32 has
 EVICTIONS = {"evict_first", "evict_last", ""}
@@ -218,26 +220,28 @@ def item(general: Operation) -> Operation:
     return call
 
 
-def reflected(compute: Operation) -> Operation:
-    return lambda own, other: compute(other, own)
+def with_numbers(compute: Operation, kinds: set[int] = NUMBERS, found: Any = None) -> Wrap:
+    return lambda general: of_two(compute, general, kinds, found)
+
+
+METHODS: dict[str, Wrap] = {
+    **{"__add__": sum_of_two, "__radd__": sum_of_two, "to": cast, "__getitem__": item},
+    **dict.fromkeys(("__mul__", "__rmul__"), with_numbers(numpy.multiply)),
+    "__sub__": with_numbers(numpy.subtract),
+    "__rsub__": with_numbers(lambda own, other: numpy.subtract(other, own)),
+    "__truediv__": with_numbers(numpy.divide, {id(tl.float32)}),
+    "__and__": with_numbers(numpy.bitwise_and, BITS),
+    "__or__": with_numbers(numpy.bitwise_or, BITS),
+    **{f"__{name}__": with_numbers(getattr(operator, name), NUMBERS, tl.int1) for name in COMPARISONS},
+}
+FUNCTIONS: dict[str, Wrap] = {
+    **{"where": where, "load": load, "store": store},
+    "maximum": lambda general: of_one_type(numpy.maximum, general),
+    "minimum": lambda general: of_one_type(numpy.minimum, general),
+}
 
 
 def quick(name: str, general: Operation, of_tensor: bool) -> Operation:
     """An operation by its name, in front of Triton's own, if there is one."""
-    compared = {"lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge}
-    compared |= {"eq": operator.eq, "ne": operator.ne}
-    functions: dict[str, Callable[[Operation], Operation]] = {"where": where, "load": load, "store": store}
-    functions |= {"maximum": lambda own: of_one_type(numpy.maximum, own)}
-    functions |= {"minimum": lambda own: of_one_type(numpy.minimum, own)}
-    methods: dict[str, Callable[[Operation], Operation]] = {
-        **{"__add__": sum_of_two, "__radd__": sum_of_two, "to": cast, "__getitem__": item},
-        **dict.fromkeys(("__mul__", "__rmul__"), lambda own: of_two(numpy.multiply, own, NUMBERS)),
-        "__sub__": lambda own: of_two(numpy.subtract, own, NUMBERS),
-        "__rsub__": lambda own: of_two(reflected(numpy.subtract), own, NUMBERS),
-        "__truediv__": lambda own: of_two(numpy.divide, own, {id(tl.float32)}),
-        "__and__": lambda own: of_two(numpy.bitwise_and, own, BITS),
-        "__or__": lambda own: of_two(numpy.bitwise_or, own, BITS),
-    }
-    for short, compute in compared.items():
-        methods[f"__{short}__"] = lambda own, compute=compute: of_two(compute, own, NUMBERS, tl.int1)  # type: ignore[misc]
-    return (methods if of_tensor else functions).get(name, lambda own: own)(general)
+    wrap = (METHODS if of_tensor else FUNCTIONS).get(name)
+    return general if wrap is None else wrap(general)
