@@ -13,12 +13,13 @@ from actorserve.http.errors import ApiError
 from actorserve.http.generation.fields.prompt_embeds import check_beside_embeds
 from actorserve.http.generation.job import Job
 from actorserve.http.generation.prepare import PreparedRequest, ask_completion
+from actorserve.http.generation.times import JobTimes
 from actorserve.http.settings import Settings
 
 from ..frontend.media import taken_out
 from ..protocol.topics.prompts import EmbedsPrompt, Prompt
 from .inputs.prompts import GivenPrompt
-from .outputs import Logprobs, PromptError, RequestOutput, completions, prompt_logprobs
+from .outputs import Logprobs, PromptError, RequestOutput, completions, prompt_logprobs, stats_of
 from .pooling import PooledPrompt
 from .sampling_params import SamplingParams
 
@@ -43,8 +44,10 @@ class PromptRequest:
         """To be made in the event loop."""
         return Job([self.given.prompt], self.asked.params, self.asked.rendering, wants_ids=True)
 
-    def output(self, job: Job, decode: Decode, made: dict[int, Logprobs] | None = None) -> RequestOutput:
-        """What has come of it. `made`: see outputs.completions."""
+    def output(
+        self, job: Job, decode: Decode, made: dict[int, Logprobs] | None = None, times: JobTimes | None = None
+    ) -> RequestOutput:
+        """What has come of it. `made`: see outputs.completions; `times`: of one that has ended."""
         params, first = self.params, job.choices[0]
         return RequestOutput(
             request_id=self.request_id,
@@ -53,6 +56,7 @@ class PromptRequest:
             prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs(first),
             outputs=completions(job, params.n, _ranked(params), params.detokenize, made),
             num_cached_tokens=first.cached_tokens,
+            metrics=None if times is None else stats_of(times, job.completion_tokens),
         )
 
 
@@ -75,14 +79,18 @@ def make_request(
     request = params.to_request(priority)
     request.model, request.stream = adapter, stream and params.prompt_logprobs is None  # which come with the first
     request.prompt, request.cache_salt = given.like, given.cache_salt
+    if given.cut is not None:
+        request.truncate_prompt_tokens, request.truncation_side = given.cut
     if isinstance(given.prompt, EmbedsPrompt):
         if not settings.prompt_embeds:
             raise ApiError(400, "prompt_embeds: embeddings are taken with enable_prompt_embeds=True.", "prompt_embeds")
         check_beside_embeds(request)
     asked = ask_completion(request, settings, request_id)
     rendering = dict(asked.rendering)
-    if params.max_tokens is None:
-        rendering["max_tokens"] = None
+    if params.max_tokens is not None:
+        rendering["cap"] = max(1, params.max_tokens)
+    if params.max_tokens is None or request.truncate_prompt_tokens != -1:  # which leaves room for all of them
+        rendering["max_tokens"] = None  # as many as the prompt leaves room for, up to the cap
     _check_size(given.prompt, rendering, most_bytes)
     return PromptRequest(
         request_id, given, params, PreparedRequest([given.prompt], asked.params, rendering, asked.wants)

@@ -26,7 +26,7 @@ from .link import EngineDead
 
 CALLS = (
     *("get_default_sampling_params", "get_tokenizer", "generate", "chat", "enqueue", "wait_for_completion"),
-    *("beam_search", "encode", "embed"),
+    *("enqueue_chat", "beam_search", "encode", "embed"),
     *(
         "classify",
         "score",

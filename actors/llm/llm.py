@@ -29,22 +29,24 @@ from .batch import PromptBatch, PromptRequest, make_request
 from .engine import FrontendThread
 from .inputs.lora import LoadedAdapters, LoRARequest, LoRARequests
 from .inputs.media import GivenPictures
-from .inputs.prompts import Conversation, GivenPrompt, PromptType, given_conversations, given_prompts
+from .inputs.prompts import GivenPrompt, PromptType, given_prompts
+from .inputs.tokenization import tokenized
 from .inside import InProcess
 from .launched import Listener, join_launched
 from .link import HostLink
 from .methods.administration import AdministrationMethods
 from .methods.beam_search import BeamSearchMethods
+from .methods.chats import ChatMethods
 from .methods.enqueued import EnqueuedMethods
 from .methods.pooling_models import PoolingMethods
 from .outputs import RequestOutput
 from .pooling import PooledPrompt, PooledPrompts
 from .progress import ProgressBar
-from .sampling_params import Params, RequestOutputKind, SamplingParams
+from .sampling_params import Params, Priorities, RequestOutputKind, SamplingParams
 from .settings import make_settings, read_options
 
 
-class LLM(EnqueuedMethods, PoolingMethods, BeamSearchMethods, AdministrationMethods):
+class LLM(EnqueuedMethods, ChatMethods, PoolingMethods, BeamSearchMethods, AdministrationMethods):
     """One set of actors with one model. `options` are those of `actorserve launch`, by their names with underscores.
     `in_process`: the actors are objects of this process and take turns in one thread, so that a breakpoint stops all.
 
@@ -88,60 +90,26 @@ class LLM(EnqueuedMethods, PoolingMethods, BeamSearchMethods, AdministrationMeth
         prompts: PromptType | Sequence[PromptType],
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., Any] = True,
-        priority: Sequence[int] | None = None,
+        priority: Priorities = None,
         lora_request: LoRARequests = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """The outputs in the order of the prompts: texts, lists of token ids, or dicts of `prompt`, `prompt_token_ids`
         or (with enable_prompt_embeds) a tensor as `prompt_embeds`, with pictures of Pillow as
         `multi_modal_data["image"]`, films as `["video"]`. One SamplingParams for all, or one for each, and so with
-        `lora_request`.
+        `lora_request` and `priority`.
         """
         self._check_generates()
-        given = given_prompts(prompts, self._pictures)
+        given = tokenized(given_prompts(prompts, self._pictures), tokenization_kwargs)
         return self._run(self._batch(given, sampling_params, priority, lora_request), use_tqdm)
 
-    def chat(
-        self,
-        messages: Conversation | Sequence[Conversation],
-        sampling_params: Params = None,
-        use_tqdm: bool | Callable[..., Any] = True,
-        *,
-        chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        mm_processor_kwargs: Mapping[str, Any] | None = None,
-        priority: Sequence[int] | None = None,
-        lora_request: LoRARequests = None,
-    ) -> list[RequestOutput]:
-        """The next turn of a conversation, or of each in a list of them. The text is as the model writes it: thinking
-        and tool calls are not taken out of it.
-        """
-        if chat_template_content_format not in ("auto", self.config.chat_template_content_format):
-            raise ValueError("chat_template_content_format is an option of the LLM object")
-        variables = {
-            "chat_template": chat_template,
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-            "tools": tools,
-            "chat_template_kwargs": chat_template_kwargs,
-            "mm_processor_kwargs": mm_processor_kwargs,
-        }
-        self._check_generates()
-        given, _ = given_conversations(messages, variables, self._pictures, self._settings)
-        return self._run(self._batch(given, sampling_params, priority, lora_request), use_tqdm)
-
-    def _batch(
-        self, given: list[GivenPrompt], params: Params, priority: Sequence[int] | None, lora: LoRARequests
-    ) -> PromptBatch:
+    def _batch(self, given: list[GivenPrompt], params: Params, priority: Priorities, lora: LoRARequests) -> PromptBatch:
         """All prompts, checked as far as that goes before the first of them is begun."""
         self._check_usable()
         if params is None:
             params = self.get_default_sampling_params()
         each = [params] * len(given) if isinstance(params, SamplingParams) else list(params)
-        priorities = [0] * len(given) if priority is None else list(priority)
+        priorities = list(priority) if isinstance(priority, Sequence) else [priority or 0] * len(given)
         if not len(given) == len(each) == len(priorities):
             raise ValueError(
                 f"{len(given)} prompts, {len(each)} sampling_params and {len(priorities)} priorities do not match"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from actorserve.http.generation.choice import Choice
 from actorserve.http.generation.job import Job
+from actorserve.http.generation.times import JobTimes
 
 from ..protocol.messages import TokenLogprobs
 
@@ -21,6 +23,7 @@ class Logprob:
     decoded_token: str | None = None
 
 
+SECOND = 1_000_000_000  # ns
 Logprobs = list[dict[int, Logprob]]  # of each token: its own, and those of the likeliest tokens
 PromptLogprobs = list[dict[int, Logprob] | None]  # None for the first token, which follows nothing
 
@@ -42,6 +45,36 @@ class CompletionOutput:
 
 
 @dataclass(frozen=True)
+class RequestStateStats:
+    """When what happened to a request: `arrival_time` by the clock on the wall, the others in seconds of a monotonic
+    clock, 0 for what never happened. Of several answers the first beginning and the last end.
+    """
+
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+    arrival_time: float = 0.0
+    queued_ts: float = 0.0
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0
+
+
+def stats_of(times: JobTimes, tokens: int) -> RequestStateStats:
+    """Of a request that has ended now."""
+    return RequestStateStats(
+        tokens,
+        times.preemptions,
+        time.time() - (time.monotonic_ns() - times.arrival) / SECOND,
+        times.admitted / SECOND,
+        times.scheduled / SECOND,
+        times.first_token / SECOND,
+        times.last_token / SECOND,
+        (times.before + times.prefill) / SECOND,
+    )
+
+
+@dataclass(frozen=True)
 class RequestOutput:
     """The answers to one prompt. `prompt`: its text, None where token ids were given."""
 
@@ -52,7 +85,7 @@ class RequestOutput:
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = True
     num_cached_tokens: int = 0
-    metrics: None = None  # a server's /metrics and records have times
+    metrics: RequestStateStats | None = None  # of one that has ended
 
 
 class PromptError(ValueError):

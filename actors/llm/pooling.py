@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -30,7 +30,8 @@ from ..model.pooling.spec import PoolingSpec
 from ..protocol.request import BY_TOKEN, EMBED, TOKEN_EMBED, Pooling
 from ..protocol.topics.prompts import Prompt, TextPrompt
 from .inputs.media import GivenPictures
-from .inputs.prompts import GivenPrompt, PromptType, given_prompts
+from .inputs.prompts import Cut, GivenPrompt, PromptType, given_prompts
+from .inputs.tokenization import cut_of, tokenized
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,12 +144,13 @@ class PooledPrompts:
         params: PoolingParams | Each | None,
         task: str | None,
         make: Callable[[str], Callable[[Job], Any]],
+        tokenization: Mapping[str, Any] | None = None,
     ) -> list[PooledPrompt]:
         """One for each prompt; of this task, if that is given, else of the parameters' or the model's first. `make`: an
         output of a task.
         """
         spec = self._spec()
-        given = given_prompts(prompts, self._pictures)
+        given = tokenized(given_prompts(prompts, self._pictures), tokenization)
         each = list(params) if isinstance(params, Sequence) else [params or PoolingParams()] * len(given)
         if len(each) != len(given):
             raise ValueError(f"{len(given)} prompts and {len(each)} pooling_params do not match")
@@ -172,12 +174,16 @@ class PooledPrompts:
             raise ValueError(error.message) from None
 
     def scores(
-        self, data_1: str | list[str], data_2: str | list[str], params: PoolingParams | None
+        self,
+        data_1: str | list[str],
+        data_2: str | list[str],
+        params: PoolingParams | None,
+        tokenization: Mapping[str, Any] | None = None,
     ) -> list[PooledPrompt]:
         """One for each pair of texts."""
         spec = self._spec()
         first, second = ([data] if isinstance(data, str) else data for data in (data_1, data_2))
-        body = _body(params or PoolingParams())
+        body = _body(params or PoolingParams(), cut_of(tokenization))
         try:
             wanted = score_of(body, spec)
             compared = pairs(first, second, ("data_1", "data_2"))
@@ -203,7 +209,7 @@ class PooledPrompts:
         make: Callable[[str], Callable[[Job], Any]],
         spec: PoolingSpec,
     ) -> PooledPrompt:
-        body = _body(params)
+        body = _body(params, given.cut)
         if given.cache_salt is not None:
             raise ValueError(f"prompt {index}: cache_salt is for prompts of which text is generated")
         if task and params.task and task != params.task:
@@ -231,10 +237,13 @@ class PooledPrompts:
             raise ValueError("this model generates text; LLM(..., runner='pooling') makes vectors of it") from None
 
 
-def _body(params: PoolingParams) -> EmbeddingRequest:
+def _body(params: PoolingParams, cut: Cut | None = None) -> EmbeddingRequest:
     """The same as a request has it."""
     names = ("dimensions", "normalize", "use_activation", "truncate_prompt_tokens", "prompt_name")
-    return EmbeddingRequest(**{name: getattr(params, name) for name in names})
+    body = EmbeddingRequest(**{name: getattr(params, name) for name in names})
+    if cut is not None:
+        body.truncate_prompt_tokens, body.truncation_side = cut
+    return body
 
 
 def _wanted(body: EmbeddingRequest, spec: PoolingSpec, task: str) -> Pooling:

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from actorserve.http.errors import ApiError
 from actorserve.http.generation.job import Job
@@ -18,6 +19,7 @@ from ..protocol.messages import Finish
 from ..runtime.process import Context
 from .batch import PromptBatch, PromptRequest
 from .outputs import aborted
+from .pooling import PooledPrompt
 
 
 class PromptQueue:
@@ -70,12 +72,19 @@ class PromptQueue:
         self._sequences -= batch.wanted[index].sequences
         error = done.exception()
         rejected = error is not None and any(self._table.finish(ref) == Finish.REJECTED for ref in job.refs)
+        outcome = str(error) if error is not None else self._output(batch.wanted[index], job)
         self._engine.release(job)
         if rejected:  # cancelled ones are still in the scheduler's queue: again when the next one has ended
             self._waiting.appendleft((batch, index))
             return
-        batch.end(index, batch.wanted[index].output(job, self._decode) if error is None else str(error))
+        batch.end(index, outcome)
         self._turn()
+
+    def _output(self, wanted: PromptRequest | PooledPrompt, job: Job) -> Any:
+        """Of a job that has ended, and still has its slots, where the times stand."""
+        if isinstance(wanted, PromptRequest):
+            return wanted.output(job, self._decode, times=self._engine.times(job))
+        return wanted.output(job, self._decode)
 
     def abort(self, batch: PromptBatch) -> None:
         """Its prompts end with what they have, and the finish_reason abort."""

@@ -115,3 +115,4 @@ class SamplingParams(SamplingFields, kw_only=True):
 
 FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name in CompletionRequest.__struct_fields__)
 Params = SamplingParams | Sequence[SamplingParams] | None  # for all prompts, or one for each
+Priorities = int | Sequence[int] | None  # likewise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
@@ -38,6 +38,13 @@ PromptType = str | list[int] | TextDict | TokensDict | EmbedsDict | Mapping[str,
 Conversation = Sequence[Mapping[str, Any]]
 
 
+class Cut(NamedTuple):
+    """So many of a prompt's tokens are kept, -1: as many as the model takes; those of this side are lost."""
+
+    most: int
+    side: Literal["left", "right"] | None = None
+
+
 class GivenPrompt(NamedTuple):
     """A prompt and the text that its output shows; `is_chat`: the text is known once it is rendered."""
 
@@ -45,6 +52,7 @@ class GivenPrompt(NamedTuple):
     text: str | None = None
     is_chat: bool = False
     cache_salt: str | None = None  # only prompts with the same find its prefix
+    cut: Cut | None = None  # what is kept of a longer one
 
     @property
     def like(self) -> str | list[str | int | list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..batch import PromptBatch
@@ -11,8 +11,9 @@ from ..engine import FrontendThread
 from ..inputs.lora import LoRARequests
 from ..inputs.media import GivenPictures
 from ..inputs.prompts import GivenPrompt, PromptType, given_prompts
+from ..inputs.tokenization import tokenized
 from ..outputs import RequestOutput
-from ..sampling_params import Params
+from ..sampling_params import Params, Priorities
 
 
 class EnqueuedMethods:
@@ -30,9 +31,7 @@ class EnqueuedMethods:
     def _check_usable(self) -> None:
         raise NotImplementedError
 
-    def _batch(
-        self, given: list[GivenPrompt], params: Params, priority: Sequence[int] | None, lora: LoRARequests
-    ) -> PromptBatch:
+    def _batch(self, given: list[GivenPrompt], params: Params, priority: Priorities, lora: LoRARequests) -> PromptBatch:
         raise NotImplementedError
 
     def _wait(self, batch: PromptBatch, deadline: float | None, use_tqdm: bool | Callable[..., Any]) -> None:
@@ -42,12 +41,16 @@ class EnqueuedMethods:
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: Params = None,
-        priority: Sequence[int] | None = None,
+        priority: Priorities = None,
         lora_request: LoRARequests = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
     ) -> list[str]:
         """Begin with prompts as `generate` takes them, and return their request ids at once."""
         self._check_generates()
-        batch = self._batch(given_prompts(prompts, self._pictures), sampling_params, priority, lora_request)
+        given = tokenized(given_prompts(prompts, self._pictures), tokenization_kwargs)
+        return self._enqueue(self._batch(given, sampling_params, priority, lora_request))
+
+    def _enqueue(self, batch: PromptBatch) -> list[str]:
         self._engine.submit(batch)
         self._enqueued.append(batch)
         return [wanted.request_id for wanted in batch.wanted]

@@ -45,11 +45,12 @@ class PoolingMethods:
         *,
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[EmbeddingOutput]]:
         """A vector for each prompt."""
         params = cut_at(pooling_params, truncate_prompt_tokens)
-        made = self._pooled_prompts().of_task(prompts, params, EMBED, embedding_output)
+        made = self._pooled_prompts().of_task(prompts, params, EMBED, embedding_output, tokenization_kwargs)
         return self._pooled(made, use_tqdm)
 
     def classify(
@@ -58,11 +59,12 @@ class PoolingMethods:
         *,
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[ClassificationOutput]]:
         """The probabilities of all labels for each prompt."""
         params = cut_at(pooling_params, truncate_prompt_tokens)
-        made = self._pooled_prompts().of_task(prompts, params, CLASSIFY, classification_output)
+        made = self._pooled_prompts().of_task(prompts, params, CLASSIFY, classification_output, tokenization_kwargs)
         return self._pooled(made, use_tqdm)
 
     def reward(
@@ -78,6 +80,7 @@ class PoolingMethods:
         *,
         pooling_task: str | None = None,
         truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
         """What this task makes, or that of the parameters, or else the model's first, as arrays. Of `{"data": …}` with
@@ -88,7 +91,7 @@ class PoolingMethods:
         if isinstance(prompts, Mapping) and "data" in prompts:
             data = dict(prompts)["data"]
             return [self._of_plugin(data, pooling_params, pooling_task or EMBED, use_tqdm)]
-        made = self._pooled_prompts().of_task(prompts, pooling_params, pooling_task, array_output)
+        made = self._pooled_prompts().of_task(prompts, pooling_params, pooling_task, array_output, tokenization_kwargs)
         return self._pooled(made, use_tqdm)
 
     def score(
@@ -98,11 +101,12 @@ class PoolingMethods:
         *,
         pooling_params: PoolingParams | None = None,
         truncate_prompt_tokens: int | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         use_tqdm: Bar = True,
     ) -> list[PoolingRequestOutput[ScoringOutput]]:
         """How near texts are: one with each of the others, or each with its own."""
         params = cut_at(pooling_params, truncate_prompt_tokens)
-        return self._pooled(self._pooled_prompts().scores(data_1, data_2, params), use_tqdm)
+        return self._pooled(self._pooled_prompts().scores(data_1, data_2, params, tokenization_kwargs), use_tqdm)
 
     def _of_plugin(self, data: Any, params: Params, task: str, use_tqdm: Bar) -> PoolingRequestOutput[Any]:
         made, own, given = self._pooled_prompts(), f"llm-{uuid.uuid4().hex}", msgspec.json.encode(data)

@@ -218,3 +218,16 @@ def test_options_that_cannot_be_are_named(options: dict[str, Any], text: str, tm
     with pytest.raises(ConfigError) as refused:
         make(tmp_path, **options)
     assert text in str(refused.value)
+
+
+def test_how_prompts_are_tokenised(tmp_path: Path) -> None:
+    write_model("bert", tmp_path)
+    with make(tmp_path) as llm:
+        text, how = SENTENCES[2], {"truncation": True, "max_length": 6}
+        whole, cut = (llm.embed(text, use_tqdm=False, tokenization_kwargs=given)[0] for given in ({}, how))
+        assert cut.prompt_token_ids == [*whole.prompt_token_ids[:5], whole.prompt_token_ids[-1]]
+        assert llm.encode(text, use_tqdm=False, tokenization_kwargs=how)[0].prompt_token_ids == cut.prompt_token_ids
+        bare = llm.embed(text, use_tqdm=False, tokenization_kwargs={"add_special_tokens": False})[0]
+        assert bare.prompt_token_ids == whole.prompt_token_ids[1:-1]
+        scored = llm.score(text, SENTENCES[0], use_tqdm=False, tokenization_kwargs=how)[0]
+        assert len(scored.prompt_token_ids) == 12
