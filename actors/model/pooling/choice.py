@@ -71,7 +71,7 @@ def read_pooling(config: Config, whole: Values, text: Values, folder: Path) -> t
     dense = found.dense if found and not head.kind else []
     width = _width(dense, hidden * len(methods))
     spec = PoolingSpec(
-        tasks=_tasks(head.kind, base, not dense or dense[0].inputs == hidden),
+        tasks=_served(options, _tasks(head.kind, base, not dense or dense[0].inputs == hidden)),
         base=base,
         methods=methods,
         normalize=_normalizes(options, found),
@@ -110,7 +110,7 @@ def _of_two(
     if options.method:
         raise ConfigError(f"{OPTION}: pooling_type: {name} pools in its encoders, as these were trained; leave it out")
     return PoolingSpec(
-        tasks=[EMBED],
+        tasks=_served(options, [EMBED]),
         base="",
         methods=[CLS],
         normalize=_normalizes(options, found),
@@ -220,3 +220,12 @@ def _tasks(head: str, base: str, by_token: bool) -> list[str]:
     if head == SEQUENCE:
         return [CLASSIFY, TOKEN_CLASSIFY] if base else [CLASSIFY]
     return [EMBED, TOKEN_EMBED] if by_token else [EMBED]
+
+
+def _served(options: PoolerOptions, tasks: list[str]) -> list[str]:
+    """All that the model has, or the one that is wanted alone."""
+    if options.task is None:
+        return tasks
+    if options.task not in tasks:
+        raise ConfigError(f"{OPTION}: task: {options.task} cannot be had of this model; it has {', '.join(tasks)}")
+    return [options.task]

@@ -17,6 +17,7 @@ BY_TOKEN = {"ALL": "all", "STEP": "step"}
 class PoolerOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may be said. None: as the model's files have it."""
 
+    task: str | None = None  # of those that the model has, the one that is served
     pooling_type: str | None = None  # of seq_pooling_type or tok_pooling_type
     seq_pooling_type: Literal["CLS", "LAST", "MEAN"] | None = None
     tok_pooling_type: Literal["ALL", "STEP"] | None = None

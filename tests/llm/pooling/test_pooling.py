@@ -208,6 +208,10 @@ def test_files_that_cannot_be_are_named(file: str, value: object, text: str, tmp
         ({"device": "cuda", "quantization": "int8"}, "--device cuda"),
         ({"deterministic": True}, "--deterministic"),
         ({"convert": "classify"}, "--convert classify: BertModel has no head"),
+        (
+            {"pooler_config": {"task": "classify"}},
+            "--pooler-config: task: classify cannot be had of this model; it has",
+        ),
         ({"pooler_config": {"dimensions": 33}}, "--pooler-config: dimensions: 33 is more than the 32"),
         ({"pooler_config": {"pooling_type": "BEST"}}, "--pooler-config: pooling_type: BEST is none of"),
         ({"pooler_config": {"step_tag": 3}}, "--pooler-config: step_tag is none of"),
@@ -231,3 +235,12 @@ def test_how_prompts_are_tokenised(tmp_path: Path) -> None:
         assert bare.prompt_token_ids == whole.prompt_token_ids[1:-1]
         scored = llm.score(text, SENTENCES[0], use_tqdm=False, tokenization_kwargs=how)[0]
         assert len(scored.prompt_token_ids) == 12
+
+
+def test_one_of_its_tasks_is_served_alone(tmp_path: Path) -> None:
+    write_model("qwen2", tmp_path, "SequenceClassification", 2)
+    with make(tmp_path, pooler_config={"task": "token_classify"}) as llm:
+        [found] = llm.encode(SENTENCES[1], use_tqdm=False)
+        assert found.outputs.data.shape == (len(found.prompt_token_ids), 2)
+        with pytest.raises(ValueError, match="classify cannot be had of this model; it has token_classify"):
+            llm.classify(SENTENCES[1], use_tqdm=False)
