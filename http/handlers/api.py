@@ -89,7 +89,7 @@ class Api:
         self.decisions = DecisionsApi(self._generator, self._conversation)
         self.pooling = PoolingApi(self._generator, self._body)
         self.cohere = CohereApi(self._generator, self.pooling, self._body, self._body_with_media)
-        self.llamacpp = LlamaApi(self._generator, self.pooling, self._body)
+        self.llamacpp = LlamaApi(self._generator, self.pooling, engine.administration.is_sleeping, self._body)
         self.sglang = SglangApi(self._generator, self.pooling, self._body)
         self.tei = TeiApi(self._generator, self.pooling, self._body, self._body_with_media, self.tokenize)
         self.tgi = TgiApi(self._generator, self._body, self.sglang.generate, self.tei.root)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from actorserve.actors.protocol.messages import TokenLogprobs
+from actorserve.actors.protocol.request import default_of
 
 from ..errors import ApiError
 from ..generation.choice import Choice, ChoiceUpdate
@@ -21,9 +22,12 @@ from .schemas import LlamaCompletionRequest
 Object = dict[str, Any]
 MS = 1_000_000  # ns
 SLOT = (1 << 32) - 1  # the part of a ref that is the slot's number
-SETTINGS = (
-    *("temperature", "top_k", "top_p", "min_p", "typical_p", "presence_penalty", "frequency_penalty", "ignore_eos"),
-)
+SETTINGS = {  # by their names there: ours
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "top_n_sigma", "typical_p")},
+    "repeat_penalty": "repetition_penalty",
+    **{name: name for name in ("presence_penalty", "frequency_penalty")},
+}
+DRAWN_ANEW = (1 << 32) - 1  # a seed
 
 
 class LlamaCompletion:
@@ -161,19 +165,21 @@ def _rate(name: str, count: int, took: int, timed: int) -> Object:
 
 def settings_of(body: LlamaCompletionRequest, given: GenerationFields, defaults: dict[str, float]) -> Object:
     """How it is generated: as the request has it, or the model's generation_config.json."""
-    found: Object = {}
-    for name in SETTINGS:
-        value = getattr(given, name)
-        if value is None:
-            value = defaults.get(name)
-        if value is not None:
-            found[name] = value
+    told = {name: getattr(given, ours) for name, ours in SETTINGS.items()}
+    found = default_settings(defaults) | {name: value for name, value in told.items() if value is not None}
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    most = 0 if body.n_predict == 0 else given.max_tokens or -1
-    found |= {"n_predict": most, "stop": stops, "stream": bool(body.stream)}
+    biases = [{"token": int(token), "bias": bias} for token, bias in (given.logit_bias or {}).items()]
+    found |= {"n_predict": 0 if body.n_predict == 0 else given.max_tokens or found["n_predict"], "stop": stops}
     if given.seed is not None:
         found["seed"] = given.seed
+    found |= {"stream": bool(body.stream), "ignore_eos": bool(given.ignore_eos), "logit_bias": biases}
     return found | {"n_probs": body.n_probs or 0, "grammar": body.grammar or ""}
+
+
+def default_settings(defaults: dict[str, float]) -> Object:
+    """What is so where a request says nothing: by the model's generation_config.json, or as it always is."""
+    found: Object = {name: defaults.get(ours, default_of(ours)) for name, ours in SETTINGS.items()}
+    return found | {"n_predict": int(defaults.get("max_new_tokens", -1)), "seed": DRAWN_ANEW}
 
 
 def _text(pieces: Iterable[object]) -> str:

@@ -48,6 +48,7 @@ class LlamaProps(msgspec.Struct):
     model_path: str
     chat_template: str
     build_info: str
+    is_sleeping: bool
 
 
 class LlamaPrompt(Said):

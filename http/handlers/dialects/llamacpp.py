@@ -17,7 +17,7 @@ from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Engine, Job
 from ...generation.prepare import ask_completion
-from ...llamacpp.answers import LlamaCompletion, settings_of
+from ...llamacpp.answers import LlamaCompletion, default_settings, settings_of
 from ...llamacpp.requests import (
     by_tokens,
     check_scales,
@@ -53,9 +53,14 @@ class LlamaApi:
     """Its handlers, by the names that the table of routes has for them."""
 
     def __init__(
-        self, generator: Generator, pooling: PoolingApi, read_body: Callable[[web.Request], Awaitable[bytes]]
+        self,
+        generator: Generator,
+        pooling: PoolingApi,
+        sleeps: Callable[[], bool],
+        read_body: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        self._pooling = pooling
+        """`sleeps`: has somebody asked for a sleep?"""
+        self._pooling, self._sleeps = pooling, sleeps
         self._generator, self._settings = generator, generator.settings
         self._engine: Engine = generator.engine
         self._read_body = read_body
@@ -143,15 +148,19 @@ class LlamaApi:
         media = () if settings.media is None else settings.media.most
         return json_response(
             {
-                "default_generation_settings": {"params": settings.sampling_defaults, "n_ctx": settings.max_model_len},
+                "default_generation_settings": {
+                    "params": default_settings(settings.sampling_defaults),
+                    "n_ctx": settings.max_model_len,
+                },
                 "total_slots": settings.max_num_seqs,
                 "model_alias": name,
                 "model_path": name,
-                "modalities": {"vision": "image" in media, "audio": "audio" in media},
+                "modalities": {"vision": "image" in media, "video": "video" in media, "audio": "audio" in media},
                 "chat_template": about.get("chat_template", ""),
                 "bos_token": about.get("bos_token") or "",
                 "eos_token": about.get("eos_token") or "",
                 "build_info": f"actorserve {actorserve.__version__}",
+                "is_sleeping": self._sleeps(),
                 "endpoint_slots": True,
                 "endpoint_props": False,
                 "endpoint_metrics": True,

@@ -86,7 +86,9 @@ class SglangOperations:
         """POST /parse_function_call."""
         body = read(ParseCallsRequest, await self._read_body(request))
         name = _known("tool_call_parser", body.tool_call_parser or self._settings.tool_parser, TOOL_PARSERS)
-        turn = _turn(make_parser(reasoning=None, tools=name, schemas=tool_schemas(checked_tools(body.tools))), body.text)
+        turn = _turn(
+            make_parser(reasoning=None, tools=name, schemas=tool_schemas(checked_tools(body.tools))), body.text
+        )
         calls = [
             {"tool_index": index, "name": call.name, "parameters": call.arguments}
             for index, call in enumerate(turn.calls)

@@ -46,6 +46,28 @@ async def test_a_prompt_is_read_and_nothing_said(served: Served, streamed: bool)
     assert '"id_slot":0' in text  # of one, as /props says
 
 
+async def test_how_it_is_generated_by_its_names() -> None:
+    async with serving(
+        sampling_defaults={"temperature": 0.5, "max_new_tokens": 9, "repetition_penalty": 1.5}
+    ) as served:
+        props = (await served.ask("GET", "/props")).json
+        told = props["default_generation_settings"]["params"]
+        assert told | {"temperature": 0.5, "n_predict": 9, "repeat_penalty": 1.5, "top_p": 1, "min_p": 0} == told
+        assert props["is_sleeping"] is False and told["seed"] == 2**32 - 1
+        await served.engine.administration.sleep(1, "keep", False, 1)
+        assert (await served.ask("GET", "/props")).json["is_sleeping"] is True
+        client = await served.client()
+        client.send(
+            "POST", "/completion", {"prompt": "a", "top_p": 0.25, "seed": 7, "logit_bias": [[5, False], [6, 1.5]]}
+        )
+        job = await served.job()
+        rendered(job)
+        say(job, 0, "yes", 1, Finish.STOP)
+        settings = (await client.answer()).json["generation_settings"]
+        assert settings | told | {"top_p": 0.25, "seed": 7, "ignore_eos": False, "n_probs": 0} == settings
+        assert settings["logit_bias"] == [{"token": 5, "bias": -100}, {"token": 6, "bias": 1.5}]
+
+
 async def test_rates_are_those_of_the_time_behind_the_first_token(served: Served) -> None:
     second = 1_000_000_000
     served.engine.job_times = JobTimes(scheduled=second, first_token=2 * second, last_token=6 * second)

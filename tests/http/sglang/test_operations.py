@@ -46,7 +46,9 @@ async def test_memory_is_given_back_as_a_whole_and_taken_in_parts() -> None:
         administration = served.engine.administration
 
         async def ask(what: str, *tags: str) -> Any:
-            return await served.ask("POST", f"/{what}_memory_occupation", {"tags": list(tags)} if tags else None, **ADMIN)
+            return await served.ask(
+                "POST", f"/{what}_memory_occupation", {"tags": list(tags)} if tags else None, **ADMIN
+            )
 
         for tags, text in ((["weights"], "weights and kv_cache, or none"), (["moon"], "not moon")):
             answer = await ask("release", *tags)

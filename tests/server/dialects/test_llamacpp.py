@@ -167,7 +167,7 @@ def test_the_server(client: httpx.Client) -> None:
     props = client.get("/props").json()
     assert props["total_slots"] == 64 and QWEN.mark in props["chat_template"] and props["model_alias"] == "tiny"
     assert client.get("/props?model=tiny").json() == props and client.get("/props?model=nobody").status_code == 404
-    assert props["modalities"] == {"vision": False, "audio": False}
+    assert props["modalities"] == {"vision": False, "video": False, "audio": False} and props["is_sleeping"] is False
     slots = client.get("/slots?fail_on_no_slot=1").json()
     assert len(slots) == 64 and not any(slot["is_processing"] for slot in slots)
     assert client.get("/health").json() == {"status": "ok"}
