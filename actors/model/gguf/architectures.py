@@ -44,7 +44,9 @@ SOFTMAX = 1  # of expert_gating_func
 HYBRID = ("granitehybrid", "jamba", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")  # without heads have states
 BY_KIND = ("gemma4",)  # layers of a kind have heads of their own
 WITHOUT_HEADS = ("mamba", "mamba2")
-LATENT = ("deepseek2", "kimi-linear", "minicpm3")  # keys and values of all heads are made of one latent
+LATENT = (  # keys and values of all heads are made of one latent
+    *("deepseek2", "deepseek32", "glm-dsa", "kimi-linear", "minicpm3", "mistral4"),
+)
 
 
 class Fields(Values):

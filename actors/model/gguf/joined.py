@@ -51,7 +51,7 @@ GATED_VALUES = JoinedTensors(
     How.KEY_HEADS,
 )
 JOINED: dict[str, tuple[JoinedTensors, ...]] = {
-    "deepseek2": (LATENT,),
+    **dict.fromkeys(("deepseek2", "deepseek32", "glm-dsa", "mistral4"), (LATENT,)),
     "granitehybrid": GATED,
     "granitemoe": GATED,
     "kimi-linear": (LATENT,),

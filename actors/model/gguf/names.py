@@ -30,6 +30,9 @@ ARCHITECTURES = {  # general.architecture, and the name in config.json
     "gpt-oss": "GptOssForCausalLM",
     "llama4": "Llama4ForCausalLM",
     "deepseek2": "DeepseekV3ForCausalLM",  # or V2, by its router
+    "deepseek32": "DeepseekV32ForCausalLM",
+    "glm-dsa": "GlmMoeDsaForCausalLM",
+    "mistral4": "Mistral4ForCausalLM",
     **{name: layout.hub for name, layout in LAYOUTS.items()},
 }
 OUTSIDE = {"token_embd": EMBEDDINGS, "output_norm": FINAL_NORM, "output": HEAD}
@@ -57,6 +60,28 @@ EXPERTS = {
     "ffn_gate_exps": "mlp.experts.{expert}.gate_proj",
     "ffn_up_exps": "mlp.experts.{expert}.up_proj",
     "ffn_down_exps": "mlp.experts.{expert}.down_proj",
+}
+LATENT = {
+    **EXPERTS,
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+}
+INDEXERS = ("deepseek32", "glm-dsa")  # choose what is seen
+INDEXED = {
+    **LATENT,
+    "indexer.attn_q_b": "self_attn.indexer.wq_b",
+    "indexer.attn_k": "self_attn.indexer.wk",
+    "indexer.k_norm": "self_attn.indexer.k_norm",
+    "indexer.proj": "self_attn.indexer.weights_proj",
 }
 OWN = {  # what names mean in one architecture alone
     "llama": {  # Mixtral says that it is Llama, and has experts
@@ -94,29 +119,19 @@ OWN = {  # what names mean in one architecture alone
         **{f"ffn_{part}_exps": f"feed_forward.experts.{{expert}}.{part}_proj" for part in PARTS},
         **{f"ffn_{part}_shexp": f"feed_forward.shared_expert.{part}_proj" for part in PARTS},
     },
-    "deepseek2": {
-        **EXPERTS,
-        "attn_q_a": "self_attn.q_a_proj",
-        "attn_q_a_norm": "self_attn.q_a_layernorm",
-        "attn_q_b": "self_attn.q_b_proj",
-        "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-        "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-        "attn_kv_b": "self_attn.kv_b_proj",
-        "attn_k_b": "self_attn.k_b_proj",
-        "attn_v_b": "self_attn.v_b_proj",
-        "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
-        "ffn_up_shexp": "mlp.shared_experts.up_proj",
-        "ffn_down_shexp": "mlp.shared_experts.down_proj",
-    },
+    "deepseek2": LATENT,
+    **dict.fromkeys(INDEXERS, INDEXED),
+    "mistral4": LATENT,
 }
 WHOLE = {  # parts of layers whose names at the hub, or here, end otherwise than with weight or bias
     "gpt-oss": {"attn_sinks.weight": "self_attn.sinks"},
-    "deepseek2": {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+    **{name: {"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"} for name in ("deepseek2", *INDEXERS)},
 }
 PAIRED = ("llama", "mistral3", "granite", "smollm3")
 ONE_ROW = (".moe_statics.e_score_correction_bias", ".token_type_embeddings.weight", "classifier.weight")  # likewise
 ROW = ("ffn_gate_inp_shexp",)  # of one row, which files leave out of the shape
 EXPERT = "{expert}"
+FUSED = "ffn_gate_up_exps"  # of each expert first rows of gate, then as many of up
 MOST_EXPERTS = 1 << 16
 ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # read with the header
 RANKING = "cls.output.weight"
@@ -156,6 +171,9 @@ def hub_tensors(
     part = match[2] if match else ""
     if match is not None and layout is not None and part == layout.thirds:
         yield from _thirds(layout, int(match[1]), kind, tensor)
+        return
+    if match is not None and layout is None and part == FUSED and len(tensor.shape) == 3 and not tensor.shape[1] % 2:
+        yield from _gate_and_up(architecture, int(match[1]), kind, tensor)
         return
     own = _inside(architecture, layout, part, all_names)
     of_all = 3 if kind == "weight" else 2  # dimensions of what all experts have in one
@@ -217,6 +235,16 @@ def _each_expert(hub: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor
             hub.replace(EXPERT, str(number)),
             GgufTensor(tensor.type, tuple(shape), tensor.offset + number * size, size),
         )
+
+
+def _gate_and_up(architecture: str, layer: int, kind: str, tensor: GgufTensor) -> Iterator[tuple[str, GgufTensor]]:
+    """Of each expert, from one tensor of both."""
+    experts, rows, columns = tensor.shape
+    halves = tensor._replace(shape=(2 * experts, rows // 2, columns))
+    for name, half in _each_expert(EXPERT, halves):
+        number, is_up = divmod(int(name), 2)
+        own = OWN.get(architecture, {}).get("ffn_up_exps" if is_up else "ffn_gate_exps", f"{FUSED}.{EXPERT}")
+        yield f"model.layers.{layer}.{own.replace(EXPERT, str(number))}.{kind}", half
 
 
 def scale_names(architecture: str, types: Mapping[str, str]) -> dict[str, str]:

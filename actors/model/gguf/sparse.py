@@ -1,7 +1,8 @@
-"""config.json of GGUF files of gpt-oss, of Llama 4, and of DeepSeek V2 and V3 with all that are built as these."""
+"""config.json of GGUF files of gpt-oss, of Llama 4, and of DeepSeek V2 to V3.2 with all that are built as these."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .architectures import LARGEST, SOFTMAX, Fields, Rule, chosen_experts, layer_types
@@ -12,6 +13,8 @@ SCORINGS = {SOFTMAX: "softmax", SIGMOID: "sigmoid"}
 ONLY_GROUPS = {160: (8, 3), 256: (8, 4)}  # of files that lack them: DeepSeek V2 and V3 alone have so many experts
 LLAMA4_CHUNK = 8192
 UNNORMED_EXPERTS = 128  # of Llama 4 Maverick
+MISTRAL4_GROWTH = 0.1  # of queries, in each model that was published, whether its file says it or not
+SHARED_FROM = 1 << 20  # tokens of context: GLM-5.2, older files of which do not say which layers choose
 PER_SCALE = 10.0  # the field is a tenth of what config.json has
 
 
@@ -63,6 +66,41 @@ def _deepseek(fields: Fields, header: GgufHeader) -> dict[str, Any]:
     kind = {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2"}
     method = "group_limited_greedy" if found["n_group"] > 1 else "greedy"
     return found | kind | {"scoring_func": "softmax", "topk_method": method}
+
+
+def _indexed(model_type: str) -> Callable[[Fields, GgufHeader], dict[str, Any]]:
+    """DeepSeek V3.2, and GLM-5, which is built so."""
+
+    def more(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+        scored_by_sigmoid(fields)
+        return {
+            **latent_sizes(fields),
+            **routed_experts(fields),
+            "num_hidden_layers": without_drafting(fields),
+            "model_type": model_type,
+            "index_topk": fields.counted("attention.indexer.top_k"),
+            "index_n_heads": fields.counted("attention.indexer.head_count"),
+            "index_head_dim": fields.counted("attention.indexer.key_length"),
+            **choosing(fields),
+        }
+
+    return more
+
+
+def choosing(fields: Fields) -> dict[str, Any]:
+    """Which layers choose what is seen, and which see what the one before them has chosen."""
+    kinds = fields[fields.own("attention.indexer.types")]
+    if isinstance(kinds, list) and all(kind in (0, 1) for kind in kinds):
+        return {"indexer_types": ["full" if kind else "shared" for kind in kinds]}
+    if kinds is not None:
+        raise fields.wrong_own("attention.indexer.types", "for each layer true or false")
+    is_shared = fields.architecture == "glm-dsa" and fields.counted("context_length") >= SHARED_FROM
+    return {"index_topk_freq": 4, "index_skip_topk_offset": 3} if is_shared else {}
+
+
+def _mistral4(fields: Fields, header: GgufHeader) -> dict[str, Any]:
+    scores_by(fields, (SOFTMAX,))
+    return latent_sizes(fields) | routed_experts(fields) | {"num_hidden_layers": without_drafting(fields)}
 
 
 def without_drafting(fields: Fields) -> int:
@@ -133,20 +171,25 @@ def stretched(fields: Fields) -> dict[str, Any]:
     if by is None:
         return {}
     longer = float(f"{by * PER_SCALE:.6g}")  # of float32
-    return {"mscale": longer, "mscale_all_dim": longer}
+    found = {"mscale": longer, "mscale_all_dim": longer}
+    if fields.architecture == "mistral4":
+        growth = fields.factor("attention.temperature_scale") or MISTRAL4_GROWTH
+        found["llama_4_scaling_beta"] = float(f"{growth:.6g}")
+    return found
 
 
+OF_LATENT = (
+    "expert_count",
+    "expert_group_used_count",
+    "leading_dense_block_count",
+    "nextn_predict_layers",
+    "rope.scaling.yarn_log_multiplier",
+)
 RULES = {
     "llama4": Rule(_llama4, ("expert_count", "interleave_moe_layer_step", "attention.sliding_window")),
     "gpt-oss": Rule(_gpt_oss, ("expert_count", "attention.sliding_window")),
-    "deepseek2": Rule(
-        _deepseek,
-        (
-            "expert_count",
-            "expert_group_used_count",
-            "leading_dense_block_count",
-            "nextn_predict_layers",
-            "rope.scaling.yarn_log_multiplier",
-        ),
-    ),
+    "deepseek2": Rule(_deepseek, OF_LATENT),
+    "deepseek32": Rule(_indexed("deepseek_v32"), OF_LATENT),
+    "glm-dsa": Rule(_indexed("glm_moe_dsa"), OF_LATENT),
+    "mistral4": Rule(_mistral4, (*OF_LATENT, "attention.temperature_scale")),
 }

@@ -1,4 +1,4 @@
-"""GGUF files of gpt-oss, Llama 4 and DeepSeek: weights are those of their checkpoints, and answers are equal."""
+"""GGUF files of gpt-oss, Llama 4, and DeepSeek and its kin: weights are those of checkpoints, and answers are equal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import torch
 
 from actorserve.actors.model.checks.model import find_model
 from actorserve.actors.model.config_json import read_architecture
+from actorserve.actors.model.families.sparse import choosing_layers
+from actorserve.actors.model.gguf.architectures import Fields
 from actorserve.actors.model.gguf.header import read_header
+from actorserve.actors.model.gguf.sparse import choosing
 from actorserve.actors.model.info import resolve_model
-from actorserve.actors.model.values import read_json
+from actorserve.actors.model.values import Values, read_json
 from actorserve.actors.options.config import ConfigError
 from actorserve.actors.worker.models.weights import open_checkpoint
 from tests.support.compiler import cache_with_kernels
@@ -31,6 +34,7 @@ from .read_back import read_both
 
 Folders = Callable[..., Path]
 YARN = {"rope_parameters": {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 0.7}}  # files have one number for both
+NO_DRAFTS = {"num_nextn_predict_layers": 0}  # what drafts is not read of files
 OSS = {"swiglu_limit": 7.0}  # which files do not say
 LLAMA4 = {  # nor these
     **{"attention_chunk_size": 8192, "no_rope_layer_interval": 4, "floor_scale": 8192, "attn_scale": 0.1},
@@ -42,6 +46,9 @@ FILES: dict[str, tuple[str, dict[str, Any], bool]] = {  # (kind of checkpoint, f
     "deepseek_v2": ("deepseek_v2_groups", YARN, True),
     "deepseek_v3": ("deepseek_v3", YARN, True),
     "deepseek_v3_older": ("deepseek_v3", YARN, False),
+    "deepseek_v32": ("deepseek_v32", YARN | NO_DRAFTS, True),
+    "glm_5": ("glm_moe_dsa", NO_DRAFTS, True),
+    "mistral4": ("mistral4", {}, True),
 }
 
 
@@ -87,7 +94,7 @@ def weight_at(weights: dict[str, torch.Tensor], rows: slice) -> torch.Tensor:
     return weights["model.layers.1.self_attn.o_proj.weight"][rows, 32:64]
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "llama4", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["gpt_oss", "llama4", "deepseek_v3", "glm_5", "mistral4"])
 def test_answers_are_those_of_transformers(name: str, checkpoints: Folders, tmp_path: Path) -> None:
     kind, changes, halves = FILES[name]
     folder = checkpoints(kind, **changes)
@@ -127,6 +134,43 @@ def test_experts_in_mxfp4(checkpoints: Folders, tmp_path: Path) -> None:
     assert len(Driver(runner, seed=1).run([Sequence(prompt(20, 1), 6)])[0]) == 6
 
 
+def test_gates_and_ups_in_one_tensor_may_be_quantised(checkpoints: Folders, tmp_path: Path) -> None:
+    """As files of Mistral 4 have them: the halves of an expert are decoded by themselves."""
+    folder, path = checkpoints("mistral4"), tmp_path / "model.gguf"
+    convert(folder, path, lambda name: "Q8_0" if "gate_up_exps" in name else "F32")
+    wanted, found, _ = read_both(folder, path)
+    for name, weight in wanted.items():
+        assert torch.allclose(found[name], weight, atol=weight.abs().max().item() / 127), name
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, [True] * 9),
+        ({"attention.indexer.types": [True, False, True]}, [True, False, True]),
+        ({"context_length": 1 << 20}, [True, True, True, False, False, False, True, False, False]),
+    ],
+)
+def test_which_layers_choose_what_is_seen(
+    given: dict[str, Any], expected: list[bool], checkpoints: Folders, tmp_path: Path
+) -> None:
+    """Where files do not say it: all, but of GLM-5.2, which has so long texts."""
+    convert(checkpoints("glm_moe_dsa"), path := tmp_path / "model.gguf", lambda name: "F32")
+    header = read_header(path)
+    fields = {name: value for name, value in header.fields.items() if not name.endswith("indexer.types")}
+    fields |= {f"glm-dsa.{name}": value for name, value in given.items()}
+    found = choosing(Fields(header._replace(fields=fields)))
+    assert choosing_layers(Values(path, found), len(expected)) == tuple(expected)
+
+
+def test_layers_that_choose_are_told_by_true_and_false(checkpoints: Folders, tmp_path: Path) -> None:
+    convert(checkpoints("glm_moe_dsa"), path := tmp_path / "model.gguf", lambda name: "F32")
+    header = read_header(path)
+    fields = header.fields | {"glm-dsa.attention.indexer.types": ["full", "shared"]}
+    with pytest.raises(ConfigError, match=r"glm-dsa.attention.indexer.types = .*for each layer true or false"):
+        choosing(Fields(header._replace(fields=fields)))
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -135,6 +179,8 @@ def test_experts_in_mxfp4(checkpoints: Folders, tmp_path: Path) -> None:
         ({"deepseek2.rope.dimension_count": 64}, "rope.dimension_count = 64; less than the width of a head, 24,"),
         ({"llama4.attention.sliding_window": 0}, "llama4.attention.sliding_window = 0; 8192 is needed"),
         ({"gpt-oss.expert_count": 4}, "gpt-oss.expert_used_count = None; a whole number"),
+        ({"mistral4.expert_gating_func": 2}, "mistral4.expert_gating_func = 2; 1 (softmax) is needed"),
+        ({"glm-dsa.expert_gating_func": 1}, "glm-dsa.expert_gating_func = 1; 2 (sigmoid) is needed"),
         ({"gpt-oss.expert_gating_func": 2}, "gpt-oss.expert_gating_func = 2; 1, softmax, is needed"),
     ],
 )

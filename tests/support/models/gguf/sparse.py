@@ -36,7 +36,15 @@ NAMES = {
     "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    "self_attn.indexer.wk": "indexer.attn_k",
+    "self_attn.indexer.k_norm": "indexer.k_norm",
+    "self_attn.indexer.weights_proj": "indexer.proj",
     "input_layernorm": "attn_norm",
+}
+ARCHITECTURES = {
+    **{"gpt_oss": "gpt-oss", "llama4_text": "llama4", "mistral4": "mistral4"},
+    **{"deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa"},
 }
 OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
@@ -61,6 +69,8 @@ def parts(name: str, weight: Array, config: dict[str, Any], halves: bool) -> Ite
         yield blk + known[own], weight
     elif own == "self_attn.kv_b_proj.weight":
         yield from ((blk + part, each) for part, each in of_latent(weight, config, halves))
+    elif config["model_type"] == "mistral4" and own.startswith("mlp.experts."):
+        yield f"{blk}{'ffn_gate_up_exps' if 'gate_up' in own else 'ffn_down_exps'}.weight", weight
     elif own.startswith("mlp.experts.gate_up_proj"):
         by_row = weight if own.endswith("bias") else np.swapaxes(weight, 1, 2)
         end = "bias" if own.endswith("bias") else "weight"
@@ -91,7 +101,7 @@ def latent_fields(config: dict[str, Any], halves: bool) -> dict[str, Any]:
     """Of DeepSeek; older files have the width of a head where newer ones have that of what is kept."""
     rope, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
     width, values = config["qk_nope_head_dim"] + rope, config["v_head_dim"]
-    sigmoid = config["model_type"] == "deepseek_v3"
+    sigmoid = config["model_type"] in ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
     old = {"attention.key_length": width, "attention.value_length": values}
     new = {
         **{"attention.key_length": rank + rope, "attention.value_length": rank},
@@ -112,9 +122,19 @@ def latent_fields(config: dict[str, Any], halves: bool) -> dict[str, Any]:
     }
     if config.get("q_lora_rank"):
         found["attention.q_lora_rank"] = config["q_lora_rank"]
-    if sigmoid or config["topk_method"] == "group_limited_greedy":
+    if sigmoid or config.get("topk_method") == "group_limited_greedy":
         found |= {"expert_group_count": config["n_group"], "expert_group_used_count": config["topk_group"]}
-    return found | ({"expert_weights_norm": True} if sigmoid else {})
+    if config["model_type"] == "mistral4":
+        del found["expert_gating_func"]  # which its converter does not write
+    if "index_topk" in config:
+        found |= {
+            "attention.indexer.head_count": config["index_n_heads"],
+            "attention.indexer.key_length": config["index_head_dim"],
+            "attention.indexer.top_k": config["index_topk"],
+        }
+        kinds = config.get("indexer_types") or []
+        found["attention.indexer.types"] = [kind == "full" for kind in kinds] or None
+    return found | ({"expert_weights_norm": True} if config["norm_topk_prob"] else {})
 
 
 def yarn_fields(rope: dict[str, Any]) -> dict[str, Any]:
@@ -128,6 +148,8 @@ def yarn_fields(rope: dict[str, Any]) -> dict[str, Any]:
     }
     if "mscale_all_dim" in rope:
         found["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]
+    if "llama_4_scaling_beta" in rope:
+        found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     return found
 
 
@@ -140,7 +162,7 @@ def convert(
 ) -> None:
     """A checkpoint of tests as a file. `change` is made of each tensor last."""
     config = json.loads((folder / "config.json").read_text())
-    architecture = {"gpt_oss": "gpt-oss", "llama4_text": "llama4"}.get(config["model_type"], "deepseek2")
+    architecture = ARCHITECTURES.get(config["model_type"], "deepseek2")
     found: dict[str, Array] = {}
     experts: dict[str, dict[int, Array]] = {}
     for name, weight in each_tensor(folder):
@@ -161,7 +183,8 @@ def convert(
     more = {**yarn_fields(rope), **(latent_fields(config, halves) if fields_of is None else fields_of(config))}
     fields = shape_fields(plain | own_rope, architecture)
     fields |= {f"{architecture}.{name}": value for name, value in more.items()}
-    fields |= byte_level_fields(folder, "deepseek-v3" if architecture == "deepseek2" else "gpt-4o")
+    is_oss = fields_of is not None
+    fields |= byte_level_fields(folder, "gpt-4o" if is_oss else "deepseek-v3")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     fields["tokenizer.chat_template"] = settings["chat_template"]
     write(path, {name: value for name, value in fields.items() if value is not None}, tensors)
