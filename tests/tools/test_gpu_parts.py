@@ -136,6 +136,17 @@ def test_a_start_that_finds_no_kernels() -> None:
     assert len(each) <= count <= 22 and 0 < max(each) <= found["CPU time of all kernels together"]
 
 
+@pytest.mark.slow  # the interpreter takes half a minute
+def test_models_that_are_computed_step_by_step() -> None:
+    program = "from tools.gpu.numerics import BESIDE, check; check(BESIDE)"
+    environment = {**os.environ, "GPU_CHECK_TINY": "1", "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True)
+    found = {one["what"]: one for one in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 0 and len(found) == 5 and all(one["ok"] is not False for one in found.values()), found
+    (off,) = (one["value"] for what, one in found.items() if what.startswith("a decoder that pools"))
+    assert 0 < off < 1e-5
+
+
 def test_a_long_row_is_timed_in_both_ways() -> None:
     """With long rows divided, and as if there were no graphs for that; beside steps in which it is short."""
     program = (

@@ -1,5 +1,5 @@
-"""Is it right: greedy tokens and logits of random models against transformers', graphs on and off; and of models that
-are computed step by step, an encoder's vectors, and logits of Whisper and T5, there and on the host.
+"""Is it right: greedy tokens and logits of random models against transformers', graphs on and off; and models that are
+computed step by step (eager.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
+from transformers import AutoModelForCausalLM
 
-from .report import TINY, at_least, at_most, say, surviving
+from .eager import compare
+from .report import TINY, at_most, say, surviving
 from .shapes import GREEDY, capture_graphs, compile_kernels
 
 from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
-from actorserve.actors.model.info import read_json, resolve_model  # isort: skip
+from actorserve.actors.model.info import read_json  # isort: skip
 from actorserve.actors.model.config_json import read_architecture  # isort: skip
 from actorserve.actors.worker.gpu.buffers import Sizes  # isort: skip
 from actorserve.actors.worker.gpu.graphs import mixed_sizes  # isort: skip
@@ -29,20 +30,9 @@ from actorserve.actors.worker.gpu.layers.varied_layers import make_model  # isor
 from actorserve.actors.worker.gpu.libraries import settle_libraries  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
 from actorserve.actors.worker.models.weights import open_checkpoint  # isort: skip
-from actorserve.actors.options.config import make_config  # isort: skip
 from actorserve.actors.protocol.request import Sampling  # isort: skip
-from actorserve.actors.worker.adapter.hooks import register  # isort: skip
-from actorserve.actors.worker.adapter.twin import shrink  # isort: skip
-from actorserve.actors.worker.adapter.verify import randomise  # isort: skip
-from actorserve.actors.worker.eager.trial import BLOCK as TRIAL_BLOCK  # isort: skip
-from actorserve.actors.worker.eager.trial import trial_kv  # isort: skip
-from actorserve.actors.worker.encoder_decoder.load import _reader  # isort: skip
-from actorserve.actors.worker.encoder_decoder.verify import verify, verify_there  # isort: skip
-from actorserve.actors.worker.pooling.encoder import Encoder, Text  # isort: skip
-from actorserve.actors.worker.pooling.load import load_encoder  # isort: skip
 from actorserve.shm.table.logprobs import Logprobs  # isort: skip
 from actorserve.shm.table.table import make_ref  # isort: skip
-from tests.support.models import embedders  # isort: skip
 from tests.support.models.checkpoints import VOCABULARY, write_model  # isort: skip
 
 LENGTH, BLOCK = 256, 16
@@ -65,11 +55,6 @@ NEAR_TIE = 1e-3  # two best logits that lie closer may change places: other sums
 TOLERANCE = 1.5  # of bf16 logits: how far they may be from float32 ones, as a multiple of how far transformers' own are
 
 BESIDE = "step by step"
-ENCODER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-LONGEST_TEXT = 512
-TEXTS = [12, 40, 500, 7, 128, 130, 33, 1]
-READING: dict[str, Any] = {"whisper": AutoModelForSpeechSeq2Seq, "t5": AutoModelForSeq2SeqLM}
-NEAR = {"float32": 0.999999, "float16": 0.9999}  # cosines of vectors with those of float32 on the host
 
 
 def device() -> torch.device:
@@ -199,55 +184,12 @@ def rough(kind: str, folder: Path) -> None:
             say(f"{name}, without", other_bits(folder, dtype, False))
 
 
-def encoder(folder: Path, dtype: str, at: torch.device) -> Encoder:
-    options = {"model": str(folder), "device": "cpu", "runner": "pooling", "model_impl": "transformers"}
-    config = make_config({**options, "dtype": dtype, "max_model_len": LONGEST_TEXT})
-    info = resolve_model(config)
-    assert info.pooling is not None
-    return load_encoder(config, info, info.pooling, at)
-
-
-def vectors(model: Encoder, texts: list[Text]) -> torch.Tensor:
-    return torch.stack([states.float().mean(0).cpu() for states in model.hidden(texts)])
-
-
-def encoders(root: Path) -> None:
-    """All texts of a step at once."""
-    embedders.write_model("bert", root, **({} if TINY else ENCODER), max_position_embeddings=LONGEST_TEXT + 2)
-    random = np.random.default_rng(1)
-    texts = [Text(torch.from_numpy(random.integers(3, 300, size))) for size in TEXTS]
-    wanted = vectors(encoder(root, "float32", torch.device("cpu")), texts)
-    for dtype, least in NEAR.items():
-        with surviving(f"an encoder in {dtype}") as name:
-            model = encoder(root, dtype, device())
-            near = torch.nn.functional.cosine_similarity(vectors(model, texts), wanted).min()
-            at_least(f"{name}, {model.way.name.lower()}: cosine with the host's vectors", float(near), "", least)
-
-
-def reading(kind: str, make: Any) -> None:
-    """Logits in float32, prompts and decoding, over blocks that lie scattered: all rows at once, or one by one."""
-    with surviving(f"{kind}, float32") as name:
-        register()
-        config: Any = shrink(AutoConfig.for_model(kind), 128)
-        if kind == "whisper":
-            config.max_source_positions = 20 if TINY else 300
-        torch.manual_seed(0)
-        model = make.from_config(config).float().eval()
-        randomise(model)
-        read = _reader(config, 128)
-        way = verify(model, read).way
-        verify_there(model, read, way, device(), trial_kv, TRIAL_BLOCK)  # Unfit, a finding, if logits are others
-        say(f"{name}, {way.name.lower()}: logits as transformers'", "yes", "", "yes", True)
-
-
 def check(kind: str) -> None:
     settle_libraries()  # as a worker does
     with tempfile.TemporaryDirectory() as root, torch.inference_mode():
         folder = Path(root) / kind
         if kind == BESIDE:
-            encoders(folder)
-            for name, make in READING.items():
-                reading(name, make)
+            compare(folder, device())
             return
         write_model(kind, folder, **({} if TINY else WIDE | KINDS[kind]))
         with surviving(f"{kind}, float32"):
