@@ -187,6 +187,7 @@ class Settings:
     enable_per_request_metrics: bool = False
     return_tokens_as_token_ids: bool = False
     template_kwargs: dict[str, Any] = field(default_factory=dict)  # of chat templates, where a request says nothing
+    reasoning_closing: str = ""  # of thinking that has used up its budget; its own mark ends it anyway
     fingerprint: str = ""  # of version, model and what of the options answers depend on
     told_fingerprint: str | None = None  # to clients in its place; "": none
     io_processor: bool = False  # requests may give data to a plugin

@@ -13,6 +13,7 @@ from ..model.checks.device import draws_on_gpu
 from ..model.info import ModelInfo
 from ..options.config import Config, ConfigError, make_config
 from ..options.names.given import named_values
+from ..options.objects.reasoning import closing_text
 
 
 def read_options(model: str, options: dict[str, Any]) -> Config:
@@ -50,4 +51,5 @@ def make_settings(config: Config, model: ModelInfo) -> Settings:
         watermarks=not draws_on_gpu(config, model),
         prompt_embeds=config.enable_prompt_embeds,
         template_kwargs=config.json_object("default_chat_template_kwargs"),
+        reasoning_closing=closing_text(config),
     )

@@ -48,6 +48,10 @@ def check_config(config: Config) -> None:
         from .objects.pooler import read_pooler
 
         read_pooler(config)
+    if config.reasoning_config is not None:
+        from .objects.reasoning import closing_text
+
+        closing_text(config)
     if any(getattr(config, name) is not None for name in MEDIA_OBJECTS):
         from .objects.media import check_media
 

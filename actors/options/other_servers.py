@@ -208,6 +208,7 @@ KEYS = {  # names that set one key of a JSON object: (field, key)
     "--spec-tokens": ("speculative_config", "num_speculative_tokens"),
     "--ep-num-redundant-experts": ("eplb_config", "num_redundant_experts"),
     "--eplb-rebalance-num-iterations": ("eplb_config", "step_interval"),
+    "--reasoning-budget-message": ("reasoning_config", "reasoning_end_str"),
 }
 KEYS |= {name: ("override_generation_config", key) for key, names in SAMPLING.items() for name in names.split()}
 ALGORITHMS = {"nextn": "mtp", "standalone": "draft_model"}

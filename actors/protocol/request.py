@@ -248,11 +248,14 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Think(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How a model marks its thinking. `always`: its answers begin inside where the prompt leaves that open."""
+    """How a model marks its thinking. `always`: its answers begin inside where the prompt leaves that open. `closing`:
+    what is written before the end where its budget is used up.
+    """
 
     start: str
     end: str
     always: bool = False
+    closing: str = ""
 
 
 class RepeatLimit(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -289,6 +292,7 @@ class ThinkBudget(msgspec.Struct, array_like=True, frozen=True, gc=False):
     tokens: int
     start: list[int]
     end: list[int]
+    closing: list[int] = []  # what it writes in place of the end alone
 
 
 class Hearing(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -49,7 +49,9 @@ class Renditions:
         opened = bool(think is not None and think.always) if left is None else left
         budget = None
         if think is not None and message.thinking_budget is not None:
-            budget = ThinkBudget(message.thinking_budget, self._ids(think.start), self._ids(think.end))
+            end, closing = self._ids(think.end), think.closing.partition(think.end)[0]
+            closed = [*self._ids(closing), *end] if closing else []
+            budget = ThinkBudget(message.thinking_budget, self._ids(think.start), end, closed)
         bad_words = [tokens for word in message.bad_words for tokens in self._spellings(word)]
         grammar = (
             self._grammar(message.constraint, None if left is False else think, opened) if message.constraint else b""

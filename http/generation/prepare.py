@@ -89,7 +89,7 @@ def _ask_chat(body: ChatRequest, settings: Settings, request_id: str, client: st
     _check_texts(settings, {"messages": True})
     reasoning, tools = settings.reasoning_parser, _tool_parser(body, settings)
     named = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
-    think, budget = _thinking(body, reasoning)
+    think, budget = _thinking(body, reasoning, settings.reasoning_closing)
     schemas = tool_schemas(tools_of(body))
 
     def parser(opened: bool, key: str) -> OutputParser:
@@ -123,7 +123,7 @@ def with_whole_calls(asked: PreparedRequest) -> PreparedRequest:
     return replace(asked, wants=wants, make_parser=lambda opened, key: JoinedCalls(make(opened, key)))
 
 
-def _thinking(body: ChatRequest, reasoning: str | None) -> tuple[Think | None, int | None]:
+def _thinking(body: ChatRequest, reasoning: str | None, closing: str) -> tuple[Think | None, int | None]:
     """(how the model's thinking is marked, of how many tokens it may be)."""
     budget, name = None if body.thinking_token_budget == -1 else body.thinking_token_budget, budget_field(body)
     if reasoning is None and name != BUDGET:
@@ -132,7 +132,7 @@ def _thinking(body: ChatRequest, reasoning: str | None) -> tuple[Think | None, i
         raise bad_request(f"{name}: how this model marks its thinking is not known; see --reasoning-parser.", name)
     think = None
     if reasoning in THINK_MARKERS:
-        think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE)
+        think = Think(*THINK_MARKERS[reasoning], always=reasoning in STARTS_INSIDE, closing=closing)
     return think, budget
 
 

@@ -98,6 +98,15 @@ def test_a_budget_has_its_marks_as_tokens(renditions: Renditions) -> None:
     budget = make(renditions, think=THINK, thinking_budget=7).budget
     assert budget is not None and budget.tokens == 7
     assert TOKENIZER.decode(budget.start) == "<think>" and TOKENIZER.decode(budget.end) == "</think>"
+    assert budget.closing == []
+
+
+@pytest.mark.parametrize("closing", ["Enough.", "Enough.</think>", "Enough.</think>\n"])
+def test_what_closes_thinking_ends_with_its_mark(renditions: Renditions, closing: str) -> None:
+    think = msgspec.structs.replace(THINK, closing=closing)
+    budget = make(renditions, think=think, thinking_budget=7).budget
+    assert budget is not None and TOKENIZER.decode(budget.closing) == "Enough.</think>"
+    assert budget.closing[-len(budget.end) :] == budget.end
 
 
 @pytest.mark.parametrize(

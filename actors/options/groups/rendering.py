@@ -63,6 +63,13 @@ class RenderingOptions(ServerOptions, frozen=True, kw_only=True):
     reasoning_parser: Annotated[
         ReasoningParser, Meta(description="how the model marks its thinking; auto finds it out from the chat template")
     ] = "auto"
+    reasoning_config: Annotated[
+        str | None,
+        Meta(
+            description='JSON such as {"reasoning_end_str": "Enough.</think>"}: what is written where thinking has '
+            "used up its budget; the parser's mark ends it anyway"
+        ),
+    ] = None
     tool_parser_plugin: Annotated[
         str | None,
         Meta(

@@ -112,7 +112,7 @@ HARMLESS = {  # values of the refused that say what is so anyway
     "--gpu-id-step": ("1",),
     "--cpu-offload-gb": ("0", "0.0"),
     "--swap-space": ("0", "0.0", "4"),  # 4 is what vLLM took by itself
-    "--max-logprobs": ("20",),
+    "--max-logprobs": tuple(map(str, range(21))),  # fewer: who asks for more is no harm
     "--additional-config": ("{}",),
     "--speculative-eagle-topk": ("1",),
     "--logprobs-mode": ("raw_logprobs",),

@@ -70,7 +70,7 @@ REFUSED = {
     "--repeat-last-n --dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n --dry-sequence-breaker "
     "--adaptive-target --adaptive-decay --dynatemp-range --dynatemp-exp --mirostat --mirostat-lr --mirostat-ent "
     "-l --logit-bias",
-    why.BY_REQUEST: "-jf --json-schema-file -r --reverse-prompt -sp --special --reasoning-budget-message",
+    why.BY_REQUEST: "-jf --json-schema-file -r --reverse-prompt -sp --special",
     why.SPECULATION: "--spec-type --spec-default --spec-draft-model --spec-draft-hf -hfd -hfrd --hf-repo-draft "
     "--spec-draft-n-max --draft-n --spec-draft-n-min --draft-n-min --spec-draft-p-min --spec-draft-p-split "
     "--draft-p-split --spec-ngram-mod-n-min --spec-ngram-mod-n-max --spec-ngram-mod-n-match --spec-ngram-simple-size-n "

@@ -61,7 +61,6 @@ REFUSED = {
     "--max-num-seqs says how many sequences run, and --max-num-batched-tokens of how many tokens a step is": ""
     "--max-num-active-seqs --max-num-scheduled-tokens",
     "an adapter changes all the parts of a model that it has weights for": "--lora-target-modules",
-    "--reasoning-parser says how the model marks its thinking": "--reasoning-config",
     "the prompt is made by the chat template of the model, or that of --chat-template": "--cohere-format",
     "clients ask for a watermark by watermarking_config with each request": "--watermark-config",
     "models write from the first token to the last, each after those before it": "--diffusion-config -dc",

@@ -51,9 +51,14 @@ class ThinkingState:
         """The token that has to come next, if the model may not choose."""
         if not self.inside or self.used < self.budget.tokens:
             return None
-        end = self.budget.end
-        begun = next(size for size in range(len(end) - 1, -1, -1) if _ends_with(answer, end[:size]))
-        return end[begun]
+        end, closing = self.budget.end, self.budget.closing
+        begun = _begun(answer, end)
+        return closing[_begun(answer, closing)] if closing and not begun else end[begun]
+
+
+def _begun(answer: list[int], tokens: list[int]) -> int:
+    """With how many of these the answer ends already; all of them would be the end."""
+    return next(size for size in range(len(tokens) - 1, -1, -1) if _ends_with(answer, tokens[:size]))
 
 
 def _ends_with(answer: list[int], tokens: list[int]) -> bool:

@@ -221,6 +221,15 @@ def test_thinking_ends_with_its_budget(bench: Bench, end: list[int], preempt: fl
             assert drawn == plain
 
 
+@pytest.mark.parametrize(("end", "closing"), [([300], [301, 301, 302, 300]), ([300, 303], [301, 302, 300, 303])])
+def test_what_closes_thinking_is_written_before_its_end(bench: Bench, end: list[int], closing: list[int]) -> None:
+    (plain,) = bench.run([Sequence(prompt(3), COUNT)])
+    bench.renditions[0] = Rendition(True, budget=ThinkBudget(6, [1], end, closing))
+    (drawn,) = bench.run([Sequence(prompt(3), COUNT)])
+    assert drawn[:6] == plain[:6] and drawn[6 : 6 + len(closing)] == closing
+    assert not set(closing) & set(drawn[6 + len(closing) :]), "once, and then the model goes on"
+
+
 def test_thinking_that_ends_by_itself_is_left_alone(bench: Bench) -> None:
     (plain,) = bench.run([Sequence(prompt(4), COUNT)])
     bench.renditions[0] = Rendition(True, budget=ThinkBudget(10, [1], plain[3:5]))
@@ -228,6 +237,8 @@ def test_thinking_that_ends_by_itself_is_left_alone(bench: Bench) -> None:
     cut = plain[3:5]
     bench.renditions[0] = Rendition(True, budget=ThinkBudget(4, [1], cut))
     assert bench.run([Sequence(prompt(4), COUNT)]) == [plain], "its end has begun when the budget is used up"
+    bench.renditions[0] = Rendition(True, budget=ThinkBudget(4, [1], cut, [301, *cut]))
+    assert bench.run([Sequence(prompt(4), COUNT)]) == [plain], "likewise where something else would close it"
 
 
 def test_a_crowd_changes_nothing(bench: Bench) -> None:
