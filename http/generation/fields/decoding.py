@@ -24,6 +24,7 @@ EXACT = 1 << 53  # from here on, a float's integer need not be the one that was 
 RANK = "X-data-parallel-rank"
 LONGEST_NUMBER = 9  # digits of an engine's
 LONGEST_NAME = 256  # of a model that nobody knows; each event says it
+ADDRESSES = "http://", "https://"  # how a server's begins, which Hugging Face's JavaScript client sends as the model
 log = logging.getLogger("http")
 
 
@@ -119,8 +120,8 @@ def check_model(
     any_name: bool = False,
     going_on: bool = False,
 ) -> str:
-    """The name to answer with. 404 for a model or an adapter that is not served, unless any name is taken; `going_on`:
-    begun when it was, and it may be gone by now.
+    """The name to answer with. 404 for a model or an adapter that is not served, unless any name is taken, or it is an
+    address, which names none; `going_on`: begun when it was, and it may be gone by now.
     """
     if asked is None or asked == "":
         return served[0]
@@ -130,6 +131,8 @@ def check_model(
         return asked
     if any_name and len(asked) <= LONGEST_NAME:
         return asked
+    if asked.startswith(ADDRESSES):
+        return served[0]
     raise no_model(asked)
 
 

@@ -122,6 +122,8 @@ def test_models() -> None:
     assert check_model(None, ["a", "b"]) == check_model("", ["a", "b"]) == "a"
     assert check_model("b", ["a", "b"]) == "b"
     assert check_model("c", ["a", "b"], any_name=True) == "c"
+    assert check_model("http://127.0.0.1:8000", ["a", "b"]) == "a"
+    assert check_model("https://b", ["a", "https://b"]) == "https://b"
     error = refusal(check_model, "c", ["a", "b"])
     assert (error.status, error.param, error.code) == (404, "model", "model_not_found") and "`c`" in error.message
 
