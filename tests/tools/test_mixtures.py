@@ -112,6 +112,8 @@ def test_where_two_answers_differ_is_told() -> None:
     assert said_of.difference([{"a": (1, 2)}], [{"a": (1, 3)}]) == "it[0]['a'][1] is 2, was 3"
     assert said_of.difference([1], [1, 2]) == "it is [1], was [1, 2]"
     assert said_of.difference([{"a": 1}], [{"a": 1}]) == said_of.difference(1, 1) == ""
+    assert said_of.difference([[0.5, 0.25]], [[0.5, 0.26]], within=1e-3) == "it[0][1] is 0.25, was 0.26"
+    assert said_of.difference([[0.5, 0.25]], [[0.5, 0.2501]], within=1e-3) == ""
 
 
 def test_only_a_worker_whose_fellow_was_killed_may_fail_by_itself() -> None:

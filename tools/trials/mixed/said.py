@@ -51,9 +51,11 @@ class Said:
         return [*choices, self.of_prompt]
 
 
-def difference(here: Any, there: Any, path: str = "it") -> str:
-    """Where the first two parts stand that are not the same, and what they are; nothing if all are."""
-    if here == there:
+def difference(here: Any, there: Any, path: str = "it", within: float = 0) -> str:
+    """Where the first two parts stand that are not the same, and what they are; nothing if all are. `within`: so far
+    apart numbers may be.
+    """
+    if here == there or (isinstance(here, float) and isinstance(there, float) and abs(here - there) <= within):
         return ""
     if isinstance(here, dict) and isinstance(there, dict) and here.keys() == there.keys():
         parts: list[tuple[object, Any, Any]] = [(name, here[name], there[name]) for name in here]
@@ -61,4 +63,5 @@ def difference(here: Any, there: Any, path: str = "it") -> str:
         parts = list(zip(range(len(here)), here, there, strict=True))
     else:
         return f"{path} is {here!r:.400}, was {there!r:.400}"
-    return next(difference(one, other, f"{path}[{at!r}]") for at, one, other in parts if one != other)
+    found = (difference(one, other, f"{path}[{at!r}]", within) for at, one, other in parts)
+    return next(filter(None, found), "")
