@@ -53,7 +53,7 @@ class PromptRequest:
             request_id=self.request_id,
             prompt=decode(first.prompt_ids) if self.given.is_chat else self.given.text,
             prompt_token_ids=first.prompt_ids,
-            prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs(first),
+            prompt_logprobs=None if params.prompt_logprobs is None else prompt_logprobs(first, params.detokenize),
             outputs=completions(job, params.n, _ranked(params), params.detokenize, made),
             num_cached_tokens=first.cached_tokens,
             metrics=None if times is None else stats_of(times, job.completion_tokens),

@@ -44,6 +44,7 @@ from .pooling import PooledPrompt, PooledPrompts
 from .progress import ProgressBar
 from .sampling_params import Params, Priorities, RequestOutputKind, SamplingParams
 from .settings import make_settings, read_options
+from .streaming.engine_args import EngineArgs
 
 
 class LLM(EnqueuedMethods, ChatMethods, PoolingMethods, BeamSearchMethods, AdministrationMethods):
@@ -82,6 +83,11 @@ class LLM(EnqueuedMethods, ChatMethods, PoolingMethods, BeamSearchMethods, Admin
         if self._launched is not None:
             weakref.finalize(self, self._launched.close)
             self._launched.take_over(self)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
+        """Of options as an object."""
+        return cls(engine_args.model, **engine_args.options)
 
     # --- generating ----------------------------------------------------------------------------------------------
 

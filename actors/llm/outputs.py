@@ -138,7 +138,7 @@ def _completion(
     choice: Choice, index: int, ranked: bool | None, text: bool, made: dict[int, Logprobs]
 ) -> CompletionOutput:
     logprobs, entries = choice.logprobs if ranked is not None else [], made.setdefault(choice.index, [])
-    entries += [_entries(one, bool(ranked)) for one in logprobs[len(entries) :]]
+    entries += [_entries(one, bool(ranked), text) for one in logprobs[len(entries) :]]
     return CompletionOutput(
         index=index,
         text="".join(choice.text) if text else "",
@@ -150,16 +150,20 @@ def _completion(
     )
 
 
-def prompt_logprobs(choice: Choice) -> PromptLogprobs:
+def prompt_logprobs(choice: Choice, text: bool = True) -> PromptLogprobs:
     """Of the job's first choice, which alone has them."""
     told = choice.prompt_logprobs
     positions: Iterable[int] = range(1, choice.prompt_tokens)
-    return [None, *(_entries(told[position]) if position in told else None for position in positions)]
+    return [None, *(_entries(told[position], True, text) if position in told else None for position in positions)]
 
 
-def _entries(one: TokenLogprobs, ranked: bool = True) -> dict[int, Logprob]:
-    """`ranked`: those beside it are the likeliest ones, in that order."""
-    entries = {one.id: Logprob(one.logprob, one.rank, one.text.decode(errors="replace"))}
-    for rank, (text, token, value) in enumerate(one.best, 1):
-        entries.setdefault(token, Logprob(value, rank if ranked else None, text.decode(errors="replace")))
+def _entries(one: TokenLogprobs, ranked: bool, text: bool) -> dict[int, Logprob]:
+    """`ranked`: those beside it are the likeliest ones, in that order; `text`: their texts are wanted."""
+
+    def decoded(piece: bytes) -> str | None:
+        return piece.decode(errors="replace") if text else None
+
+    entries = {one.id: Logprob(one.logprob, one.rank, decoded(one.text))}
+    for rank, (piece, token, value) in enumerate(one.best, 1):
+        entries.setdefault(token, Logprob(value, rank if ranked else None, decoded(piece)))
     return entries

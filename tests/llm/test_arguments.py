@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorserve import LLM, PromptError, SamplingParams
+from actorserve import LLM, EngineArgs, PromptError, SamplingParams
 from actorserve.actors.llm.inputs.prompts import Cut
 from actorserve.actors.llm.inputs.tokenization import cut_of
 
@@ -101,3 +101,16 @@ def test_conversations_that_are_enqueued(llm: LLM) -> None:
     assert [(one.request_id, one.prompt) for one in outputs] == [(own, "Hello!") for own in ids]
     with pytest.raises(TypeError, match="'tool' is no argument"):
         llm.enqueue_chat(TURNS, SHORT, tool=[])  # type: ignore[call-arg]
+
+
+def test_without_texts_logprobs_have_none(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=2, detokenize=False, logprobs=1, prompt_logprobs=1)
+    [output] = llm.generate("Hello there", params, use_tqdm=False)
+    told = [*(output.prompt_logprobs or [])[1:], *(output.outputs[0].logprobs or [])]
+    assert len(told) > 2 and output.outputs[0].text == ""
+    assert all(one.decoded_token is None for entries in told for one in (entries or {}).values())
+
+
+def test_options_may_come_as_an_object() -> None:
+    with LLM.from_engine_args(EngineArgs(max_num_seqs=2, worker="scripted", max_model_len=64)) as made:
+        assert made.config.max_model_len == 64

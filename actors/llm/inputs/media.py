@@ -1,11 +1,12 @@
-"""Pictures and films that scripts give, in `multi_modal_data` or in a conversation's parts: objects of Pillow, or
-arrays; a film is several of them, or a file's path.
+"""Pictures, films and sounds that scripts give, in `multi_modal_data` or in the parts of a conversation: objects of
+Pillow, or arrays; a film is several of them, or a file's path.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,13 +21,14 @@ from actorserve.http.settings import MediaRules
 from ...media.pictures import Pictures
 from ...media.refused import MediaRefused
 from ...options.config import Config
-from ...protocol.media import BASE64, FRAMES, IMAGE, PIXELS, VIDEO, MediaSource
+from ...protocol.media import AUDIO, BASE64, FRAMES, IMAGE, MODALITIES, PIXELS, VIDEO, MediaSource
 from ...protocol.topics.prompts import ChatPrompt, TextPrompt, TokenPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 DATA = "multi_modal_data"
+WAV = struct.Struct("<4sI4s4sIHHIIHH4sI")  # the header of a file, of which the samples follow
 PICTURE, FILM = "image_pil", "video_pil"  # types of a conversation's parts
 STAND_INS: dict[str, Any] = {  # for them, where JSON is made of a conversation
     PICTURE: {"type": "image_url", "image_url": {"url": "data:image/pil;base64,AA=="}},
@@ -47,11 +49,12 @@ class GivenPictures:
         if data is None or data == {}:
             return prompt
         place = f"prompt {index}: {DATA}"
-        if not isinstance(data, Mapping) or set(data) - {IMAGE, VIDEO} or len(data) > 1:
-            raise ValueError(f"{place}: a dict with the key {IMAGE!r} or {VIDEO!r} is taken")
+        if not isinstance(data, Mapping) or set(data) - set(MODALITIES) or len(data) > 1:
+            raise ValueError(f"{place}: a dict with one of the keys {', '.join(MODALITIES)} is taken")
         ((kind, given),) = data.items()
-        make = self.source if kind == IMAGE else self.film
-        listed = [given] if (kind == VIDEO and _is_film(given)) or not isinstance(given, Sequence) else given
+        make = {IMAGE: self.source, VIDEO: self.film, AUDIO: sound_of}[kind]
+        one = (kind == VIDEO and _is_film(given)) or (kind == AUDIO and isinstance(given, tuple))
+        listed = [given] if one or not isinstance(given, Sequence) else given
         sources = [make(one, f"{place}.{kind}[{number}]") for number, one in enumerate(listed)]
         if self._rules is None or kind not in self._rules.most:
             raise ValueError(f"{place}: this model takes {'text' if self._rules is None else self._rules.names} only")
@@ -124,6 +127,22 @@ class GivenPictures:
         make = self.source if kind == PICTURE else self.film
         found.append(make(part.get(kind), f"{place}.{kind}"))
         return STAND_INS[kind]
+
+
+def sound_of(given: object, place: str) -> MediaSource:
+    """One sound: its samples, of one channel, and how many there are of a second."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise ValueError(f"{place}: a sound is (samples, how many there are of a second)")
+    samples, rate = given
+    samples = np.asarray(samples)
+    if samples.ndim != 1 or not samples.size or samples.dtype.kind not in "if":
+        raise ValueError(f"{place}: the samples of a sound are an array of numbers, of one channel")
+    if samples.dtype.kind == "i":
+        samples = samples / -float(np.iinfo(samples.dtype).min)
+    data = np.ascontiguousarray(samples, "<f4").tobytes()
+    hertz, size = int(rate), len(data)
+    header = WAV.pack(b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 3, 1, hertz, 4 * hertz, 4, 32, b"data", size)
+    return MediaSource(AUDIO, place, data=base64.b64encode(header + data), form=BASE64)
 
 
 def _is_film(given: object) -> bool:
