@@ -125,12 +125,14 @@ HARMLESS = {  # defaults, which scripts write out: what they say is so anyway, o
         UNSET,
     ),
     **dict.fromkeys(
-        "-cram --cache-ram -mg --main-gpu --mirostat --dry-multiplier --dynatemp-range --xtc-probability "
+        "-mg --main-gpu --mirostat --dry-multiplier --dynatemp-range --xtc-probability "
         "--rope-freq-base --rope-freq-scale --yarn-orig-ctx "
         "--spec-draft-n-min --draft-n-min --spec-draft-p-min".split(),
         NAUGHT,
     ),
     "--dynatemp-exp": ONE,
+    **dict.fromkeys(("-cram", "--cache-ram"), (*NAUGHT, "8192")),  # texts are the same without
+    **dict.fromkeys(("-to", "--timeout"), ("600", "3600")),
     **dict.fromkeys(("-sm", "--split-mode"), ("layer", "none")),
     "--spec-type": ("none",),
     **dict.fromkeys(("--spec-draft-n-max", "--draft-n"), ("3", "16")),

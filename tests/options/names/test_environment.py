@@ -108,7 +108,7 @@ def test_what_is_not_asked_for_may_be_there(name: str, capsys: pytest.CaptureFix
         ("IGNORE_EOS", "1", "ignore-eos: not supported"),
         ("CPU_MOE", "1", "cpu-moe: not supported"),
         ("SPLIT_MODE", "row", "split-mode: not supported"),
-        ("CACHE_RAM", "8192", "cache-ram: not supported"),
+        ("CACHE_RAM", "2048", "cache-ram: not supported"),
         ("ENDPOINT_SLOTS", "0", "no-slots: not supported"),
     ],
 )

@@ -114,6 +114,7 @@ SIZES = {"cudagraph_capture_sizes": [4, 8]}
         ("--fingerprint-mode custom --fingerprint-value a", {"fingerprint_mode": "custom", "fingerprint_value": "a"}),
         ("--video-pruning-rate 0.0 --offload-group-size 0 --moe-dense-tp-size 1 --spec-type none --mirostat 0", {}),
         ("-n -1 -sm layer -cram 0 --reasoning-budget -1 --yarn-ext-factor -1.00", {}),
+        ("--cache-ram 8192 --timeout 3600", {}),
     ],
 )
 def test_other_names_of_our_options(argv: str, expected: dict[str, Any]) -> None:
