@@ -9,6 +9,7 @@ from ..generation.adapter import with_names
 from ..generation.fields.ranges import check_ranges
 from ..generation.prompts import check_tool_name
 from ..openai.thinking import THINKING_SWITCHES
+from .client_tools import described
 from .schemas import (
     NAMES,
     OTHERS,
@@ -111,7 +112,7 @@ def _offered(request: CountRequest) -> dict[str, AnthropicTool]:
     """By their paths; without those that the API's own host would run, where there are others: clients offer them to
     every model, and no model has to call them.
     """
-    placed = tools_now(request.tools or [], request.messages)
+    placed = {path: described(tool) for path, tool in tools_now(request.tools or [], request.messages).items()}
     return {path: tool for path, tool in placed.items() if not (tool.type or "").startswith(HOSTED)} or placed
 
 

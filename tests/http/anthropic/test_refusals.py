@@ -89,7 +89,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"speed": "fast"}, "speed"),
     ({"context_management": "a"}, "context_management"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
-    ({"tools": [TOOL, {"type": "bash_20250124", "name": "bash"}]}, "tools[1].type"),
+    ({"tools": [TOOL, {"type": "computer_20250124", "name": "computer"}]}, "tools[1].type"),
     ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
     ({"tools": [{"type": "web_fetch_1", "name": "w"}, {**TOOL, "name": "a b"}]}, "tools[1].name"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"),
