@@ -138,7 +138,7 @@ def test_a_start_that_finds_no_kernels() -> None:
 
 @pytest.mark.slow  # the interpreter takes half a minute
 def test_models_that_are_computed_step_by_step() -> None:
-    program = "from tools.gpu.numerics import BESIDE, check; check(BESIDE)"
+    program = "from tools.gpu.numerics.__main__ import BESIDE, check; check(BESIDE)"
     environment = {**os.environ, "GPU_CHECK_TINY": "1", "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True)
     found = {one["what"]: one for one in map(json.loads, done.stdout.splitlines())}

@@ -13,7 +13,7 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else "1")  # read when kernels are imported
 
 from actorserve.actors.worker.cpu.layers import native
-from actorserve.actors.worker.gpu.libraries import settle_libraries
+from actorserve.actors.worker.start.libraries import settle_libraries
 from tests.support.compiler import need_compiler
 from tests.support.models.checkpoints import checkpoint
 

@@ -35,6 +35,7 @@ from ...telemetry.startup import StartPhase
 from ..cpu.prompt_embeds import RowEmbeds
 from ..kept_memory.device import needed
 from ..models.weights import dtype_on_gpu, open_head, open_weights
+from ..start.libraries import settle_libraries
 from ..start.shared import engines_beside, join_group, request_readers, threads_of, warn_unused_memory
 from ..tensor_parallel import TensorParallelGroup
 from ..torch_import import import_rest
@@ -61,7 +62,6 @@ from .layers.moe import check_experts
 from .layers.scratch import attention_of
 from .layers.sources import check_rounded_inputs, few_bits
 from .layers.varied_layers import make_model
-from .libraries import settle_libraries
 from .lora.sites import GpuLoraSites
 from .lora.start import make_sites, start_adapters
 from .memory import (

@@ -18,8 +18,8 @@ from ...model.info import ModelInfo, read_json
 from ...model.memory.machine import float_on_gpu
 from ...options.config import Config, ConfigError
 from ...runtime.process import Context
-from ..gpu.libraries import settle_libraries
 from ..torch_import import import_rest
+from .libraries import settle_libraries
 from .model import uses_gpu, why_no_gpu
 from .shared import speaks_for_all
 

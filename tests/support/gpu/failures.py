@@ -1,7 +1,7 @@
 """A plugin of pytest for tests on a device: what fails is told at once, since a part that takes too long is cut, and a
 process that the device has given up begins anew: all that it would try from then on fails, however right it is.
 
-    python -m pytest -p tools.gpu.failures -rN …
+    python -m pytest -p tests.support.gpu.failures -rN …
 """
 
 from __future__ import annotations

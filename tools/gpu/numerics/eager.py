@@ -1,5 +1,5 @@
 """Models that are computed step by step, there and on the host: an encoder's vectors, hidden states of a decoder that
-pools, and logits of Whisper and T5. A part of numerics.py.
+pools, and logits of Whisper and T5. A part of `python -m tools.gpu.numerics`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
-from .report import TINY, at_least, at_most, say, surviving
+from ..report import TINY, at_least, at_most, say, surviving
 
 from actorserve.actors.model.info import resolve_model  # isort: skip
 from actorserve.actors.options.config import make_config  # isort: skip

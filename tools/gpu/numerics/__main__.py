@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from ..report import TINY, at_most, say, surviving
+from ..shapes import GREEDY, capture_graphs, compile_kernels
 from .eager import compare
-from .report import TINY, at_most, say, surviving
-from .shapes import GREEDY, capture_graphs, compile_kernels
 
 from actorserve.actors.protocol.step import NewRow, Step  # isort: skip
 from actorserve.actors.model.info import read_json  # isort: skip
@@ -27,7 +27,7 @@ from actorserve.actors.worker.gpu.buffers import Sizes  # isort: skip
 from actorserve.actors.worker.gpu.graphs import mixed_sizes  # isort: skip
 from actorserve.actors.worker.gpu.memory import make_pools  # isort: skip
 from actorserve.actors.worker.gpu.layers.varied_layers import make_model  # isort: skip
-from actorserve.actors.worker.gpu.libraries import settle_libraries  # isort: skip
+from actorserve.actors.worker.start.libraries import settle_libraries  # isort: skip
 from actorserve.actors.worker.gpu.runner import GpuRunner  # isort: skip
 from actorserve.actors.worker.models.weights import open_checkpoint  # isort: skip
 from actorserve.actors.protocol.request import Sampling  # isort: skip
