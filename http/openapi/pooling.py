@@ -98,6 +98,7 @@ class SystemOneAnswers(Said):
     answers: dict[str, dict[str, Any]]
     usage: DecisionUsage
     diagnostics: dict[str, DecisionDiagnostics]
+    joint: None
 
 
 class RerankUsage(Said):

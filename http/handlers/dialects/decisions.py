@@ -96,12 +96,14 @@ class DecisionsApi:
                 "diagnostics": {
                     name: {"label_mass": told.mass, "argmax_is_label": told.is_label} for name, _, told in by_name
                 },
+                "joint": None,  # each question is read by itself
             }
         )
 
     async def _answers(
         self, request: web.Request, body: DecisionFields, questions: list[Question], messages: list[Object], about: str
     ) -> tuple[Job, list[Reading]]:
+        _check_thinking(body.chat_template_kwargs or {})
         model = check_model(body.model, *self._generator.settings.names)
         check_model_of(request.get(ACCOUNT), model)
         await self._generator.engine.want_adapter(body.model)
@@ -153,6 +155,12 @@ class DecisionsApi:
 def _count(questions: Sequence[Any] | dict[str, Any]) -> None:
     if not 1 <= len(questions) <= MAX_QUESTIONS:
         raise bad_request(f"questions: 1 to {MAX_QUESTIONS} are taken, not {len(questions)}.", "questions")
+
+
+def _check_thinking(variables: Object) -> None:
+    if on := next((name for name in THINKING_SWITCHES if variables.get(name)), None):
+        path = f"chat_template_kwargs.{on}"
+        raise bad_request(f"{path}: an answer is the model's first token, so thinking must be off.", path)
 
 
 def _about(given: str | list[Object]) -> list[Object]:

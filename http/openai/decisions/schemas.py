@@ -63,7 +63,7 @@ class DecisionFields(msgspec.Struct, kw_only=True):
     """What both have in common."""
 
     model: str | None = None
-    chat_template_kwargs: Object | None = None  # thinking is off where they do not say else
+    chat_template_kwargs: Object | None = None  # thinking is off, and stays so
     cache_salt: str | None = None
     seed: int | None = None  # draws which labels stand for choices
     priority: Priority = None

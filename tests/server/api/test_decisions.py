@@ -96,6 +96,7 @@ def test_system_one_has_the_same_answers_by_name(client: httpx.Client) -> None:
     for one in (who, urgent):
         assert sum(one["probabilities"].values()) == pytest.approx(1)
     assert answer["usage"]["output_tokens"] == 3 and answer["id"].startswith("decision-")
+    assert answer["joint"] is None
     assert all(0 < one["label_mass"] <= 1 for one in answer["diagnostics"].values())
     drawn = [client.post("/v1/systemone", json=body | {"seed": seed}).json()["answers"] for seed in (1, 1, 2, 3)]
     assert drawn[0] == drawn[1] and len({one["who"]["probabilities"]["sales"] for one in drawn}) > 1
@@ -129,6 +130,11 @@ def test_system_one_has_the_same_answers_by_name(client: httpx.Client) -> None:
         ("systemone", {"state": "a " * 5000}, "state"),
         ("systemone", {"decision_template": "x"}, "decision_template"),
         ("systemone", {"joint": True}, "joint"),
+        (
+            "systemone",
+            {"chat_template_kwargs": {"enable_thinking": True}},
+            "chat_template_kwargs.enable_thinking",
+        ),
         ("systemone", {"images": ["https://example.com/a.png"]}, "images[0]"),
     ],
 )
