@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from actorserve.actors.model.pooling.spec import PoolingSpec
-from actorserve.actors.protocol.request import CLASSIFY, EMBED, Pooling
+from actorserve.actors.protocol.request import BY_TOKEN, CLASSIFY, EMBED, Pooling
 from actorserve.actors.protocol.topics.prompts import Prompt
 
 from ..accounts import check_model_of
@@ -24,6 +24,7 @@ from ..generation.job import Job
 from ..middleware.context import ACCOUNT, CLIENT, NOTED, RequestContext, log_prompts, name_request
 from ..output.answer import Answer
 from ..pooling import answers
+from ..pooling.packed import BYTES, Packed
 from ..pooling.pairs import Pair, documents_of, instruction_of, numbered, pair_prompts, pairs, places
 from ..pooling.plugin import PLUGIN, check_data, task_beside
 from ..pooling.prepare import (
@@ -69,7 +70,10 @@ class PoolingApi:
         """POST /v1/embeddings."""
         body = await self._read(EmbeddingRequest, request)
         answer, job = await self.vectors(request, body)
-        return json_response(answers.embeddings(answer, job, body.encoding_format, body.output_dtype))
+        packed = _packed(body)
+        if body.encoding_format in BYTES:
+            return _bytes(body, *answers.in_bytes(answer, job, packed, by_token=False))
+        return json_response(answers.embeddings(answer, job, body.encoding_format, body.output_dtype, packed))
 
     async def vectors(self, request: web.Request, body: EmbeddingRequest, task: str = EMBED) -> tuple[Answer, Job]:
         """A vector of each input, or of each token of it, whatever the API that asks for them."""
@@ -95,7 +99,10 @@ class PoolingApi:
         wanted = of_task(body, spec)
         prompts, field = inputs(body, self._settings, spec)
         answer, job = await self._answer(request, body, prompts, wanted, field)
-        return json_response(answers.poolings(answer, job, body.encoding_format, wanted.task))
+        packed = _packed(body)
+        if body.encoding_format in BYTES:
+            return _bytes(body, *answers.in_bytes(answer, job, packed, wanted.task in BY_TOKEN))
+        return json_response(answers.poolings(answer, job, body.encoding_format, wanted.task, packed))
 
     async def _of_plugin(self, request: web.Request, body: PoolingRequest, spec: PoolingSpec) -> web.Response:
         """Prompts and answer are those of --io-processor-plugin."""
@@ -187,3 +194,13 @@ def _given(body: ScoreRequest, names: tuple[str, ...]) -> tuple[str, list[str]]:
         raise bad_request(f"One of {', '.join(names)} must be given.", names[0])
     name, value = found[0]
     return name, [value] if isinstance(value, str) else value
+
+
+def _packed(body: EmbeddingRequest) -> Packed:
+    return Packed(body.embed_dtype or "float32", body.endianness or "native")
+
+
+def _bytes(body: EmbeddingRequest, made: bytes, about: dict[str, object]) -> web.Response:
+    """As vLLM tells them; with `bytes` a header says which are whose."""
+    told = {"metadata": msgspec.json.encode(about).decode()} if body.encoding_format == "bytes" else {}
+    return web.Response(body=made, headers=told, content_type="application/octet-stream")

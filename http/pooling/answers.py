@@ -17,9 +17,11 @@ from ..errors import ApiError
 from ..generation.choice import Choice
 from ..generation.job import Job
 from ..output.answer import Answer
+from .packed import Packed
 
 BITS = ("binary", "ubinary")  # types of vectors with one bit a number
 ALL_BITS = 128  # what separates a signed byte from an unsigned one
+PLAIN = Packed()
 COHERE_UNIT = 100  # documents, as Cohere counts what a ranking costs
 
 
@@ -54,22 +56,41 @@ def numbers(choice: Choice) -> list[float]:
     return found.tolist()
 
 
-def embeddings(answer: Answer, job: Job, encoding: str | None, dtype: str | None = None) -> dict[str, Any]:
+def embeddings(
+    answer: Answer, job: Job, encoding: str | None, dtype: str | None = None, packed: Packed = PLAIN
+) -> dict[str, Any]:
     """POST /v1/embeddings."""
     data = [
-        {"index": choice.index, "object": "embedding", "embedding": _vector(choice, encoding, dtype)}
+        {"index": choice.index, "object": "embedding", "embedding": _vector(choice, encoding, packed, dtype)}
         for choice in job.choices
     ]
     return {**head(answer, "embd"), "data": data, "usage": usage(job)}
 
 
-def _vector(choice: Choice, encoding: str | None, dtype: str | None = None) -> list[float] | list[int] | str:
+def _vector(
+    choice: Choice, encoding: str | None, packed: Packed, dtype: str | None = None
+) -> list[float] | list[int] | str:
     if dtype in BITS:
         made = bits(choice, dtype)
         return base64.b64encode(made.tobytes()).decode() if encoding == "base64" else made.tolist()
     if encoding == "base64":
-        return base64.b64encode(matrix(choice)[2]).decode()
+        return base64.b64encode(packed.pack(matrix(choice)[2])).decode()
     return numbers(choice)
+
+
+def in_bytes(answer: Answer, job: Job, packed: Packed, by_token: bool) -> tuple[bytes, dict[str, Any]]:
+    """All vectors, one behind the other, and what a client has to know to tell them apart."""
+    made, data, start = [], [], 0
+    for choice in job.choices:
+        rows, columns, floats = matrix(choice)
+        made.append(packed.pack(floats))
+        end, shape = start + len(made[-1]), [rows, columns] if by_token else [columns]
+        place = {"start": start, "end": end, "shape": shape}
+        data.append({"index": choice.index, "embed_dtype": packed.type, "endianness": packed.order, **place})
+        start = end
+    about = {name: value for name, value in head(answer, "embd").items() if name != "object"}
+    counts = {name: usage(job)[name] for name in ("prompt_tokens", "total_tokens")}
+    return b"".join(made), {**about, "data": data, "usage": counts}
 
 
 def bits(choice: Choice, dtype: str) -> array[int]:
@@ -84,11 +105,11 @@ def bits(choice: Choice, dtype: str) -> array[int]:
     return packed if dtype == "ubinary" else array("b", (byte - ALL_BITS for byte in packed))
 
 
-def poolings(answer: Answer, job: Job, encoding: str | None, task: str) -> dict[str, Any]:
+def poolings(answer: Answer, job: Job, encoding: str | None, task: str, packed: Packed = PLAIN) -> dict[str, Any]:
     """POST /pooling: what is one of each token is a list of lists."""
     data = []
     for choice in job.choices:
-        made: Any = _vector(choice, encoding)
+        made: Any = _vector(choice, encoding, packed)
         if task in BY_TOKEN and encoding != "base64":
             _, columns, _ = matrix(choice)
             made = [made[start : start + columns] for start in range(0, len(made), columns)]

@@ -25,6 +25,7 @@ from ..generation.fields.ranges import check_ranges, check_salt
 from ..generation.prompts import chat_prompt, check_template, check_tokens
 from ..openai.schemas import ChatRequest
 from ..settings import Settings
+from .packed import BYTES
 from .schemas import MAX_INPUTS, UNMADE, EmbeddingRequest, InputFields, PoolingFields, PoolingRequest
 
 SERVED = {EMBED: "embeddings", CLASSIFY: "labels' scores"}
@@ -153,6 +154,8 @@ def _check_dtype(body: EmbeddingRequest) -> None:
     if body.output_dtype in UNMADE:
         text = f"output_dtype: {body.output_dtype} is not supported: take float, binary or ubinary."
         raise bad_request(text, "output_dtype")
+    if body.encoding_format in BYTES and body.output_dtype not in (None, "float"):
+        raise bad_request("output_dtype: numbers are floats in bytes; float and base64 have bits.", "output_dtype")
     if isinstance(body, PoolingRequest) and body.output_dtype not in (None, "float"):
         raise bad_request("output_dtype: numbers are floats here; /v1/embeddings has bits.", "output_dtype")
 

@@ -9,6 +9,7 @@ import msgspec
 from actorserve.actors.protocol.request import Range
 
 from ..openai.schemas import Object, Priority
+from .packed import Order, Type
 
 Texts = str | list[str | int | list[int]]
 Strings = str | list[str]
@@ -49,13 +50,13 @@ class InputFields(PoolingFields, kw_only=True):
 class EmbeddingRequest(InputFields, kw_only=True):
     """POST /v1/embeddings."""
 
-    encoding_format: Literal["float", "base64"] | None = None
+    encoding_format: Literal["float", "base64", "bytes", "bytes_only"] | None = None
     dimensions: Annotated[int | None, Range(1)] = None
     output_dimension: Annotated[int | None, Range(1)] = None  # the same, and what follows: Mistral's and Voyage's
     output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = None
     normalize: bool | None = None
-    embed_dtype: Literal["float32"] | None = None
-    endianness: Literal["native", "little"] | None = None
+    embed_dtype: Type | None = None  # of what is in base64 or bytes, as is the next
+    endianness: Order | None = None
 
 
 class PoolingRequest(EmbeddingRequest, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from typing import Any
 
@@ -42,3 +43,43 @@ async def test_an_input_type_that_no_model_knows() -> None:
         for path, given in (("/v1/embeddings", {"input": "a"}), ("/v2/embed", {"texts": ["a"]})):
             answer = await served.ask("POST", path, {**given, "input_type": "nonsense"})
             assert answer.status == 400 and b"input_type: 'nonsense'" in answer.body
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "shape"),
+    [("/v1/embeddings", {}, [2]), ("/pooling", {"task": "embed"}, [2]), ("/pooling", {"task": "token_embed"}, [1, 2])],
+)
+async def test_vectors_come_as_bytes(path: str, asked: dict[str, Any], shape: list[int]) -> None:
+    async with serving(pooling=EMBEDS) as served:
+        client = await served.client()
+
+        async def ask(form: str, **fields: Any) -> Any:
+            client.send("POST", path, {"input": ["a", "b"], "encoding_format": form, **asked, **fields})
+            job = await served.job()
+            rendered(job)
+            for choice in job.choices:
+                choice.pooled = 1, 2, array("f", [1.0, float(choice.index)]).tobytes()
+                say(job, choice.index, "", 1, Finish.STOP)
+            return await client.answer()
+
+        whole = await ask("bytes", embed_dtype="float16", endianness="big")
+        assert whole.headers["content-type"] == "application/octet-stream"
+        assert whole.body == bytes.fromhex("3c00 0000 3c00 3c00")
+        about = json.loads(whole.headers["metadata"])
+        common = {"embed_dtype": "float16", "endianness": "big", "shape": shape}
+        assert about["data"] == [
+            {"index": 0, "start": 0, "end": 4, **common},
+            {"index": 1, "start": 4, "end": 8, **common},
+        ]
+        assert about["usage"] == {"prompt_tokens": 10, "total_tokens": 10}
+        bare = await ask("bytes_only")
+        assert bare.body == array("f", [1, 0, 1, 1]).tobytes() and "metadata" not in bare.headers
+        text = await ask("base64", embed_dtype="fp8_e5m2")
+        assert [one.get("embedding") or one["data"] for one in text.json["data"]] == ["PAA=", "PDw="]
+
+
+async def test_bits_do_not_come_as_bytes() -> None:
+    async with serving(pooling=EMBEDS) as served:
+        body = {"input": "a", "encoding_format": "bytes", "output_dtype": "binary"}
+        answer = await served.ask("POST", "/v1/embeddings", body)
+        assert answer.status == 400 and answer.error["param"] == "output_dtype"
