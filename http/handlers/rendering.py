@@ -51,10 +51,14 @@ class RenderingApi:
         """POST /v1/chat/completions/render."""
         return await self.chat_as_tokens(request, read(ChatRequest, await self._read_body(request)))
 
-    async def chat_as_tokens(self, request: web.Request, body: ChatRequest, capped: bool = False) -> web.Response:
-        """`capped`: more tokens than the model has room for are no error, but as many as it has."""
+    async def chat_as_tokens(
+        self, request: web.Request, body: ChatRequest, capped: bool = False, kind: str = "chatcmpl-"
+    ) -> web.Response:
+        """`capped`: more tokens than the model has room for are no error, but as many as it has; `kind`: what the id of
+        the request begins with.
+        """
         asked = ask_chat(body, self._settings, name_request(request, body.request_id), request[CLIENT])
-        made = await self._rendered(request, body, asked, capped)
+        made = await self._rendered(request, body, asked, kind, capped)
         return json_response(made[0])
 
     async def count_chat(self, request: web.Request) -> web.Response:
@@ -69,18 +73,20 @@ class RenderingApi:
         """POST /v1/completions/render."""
         body = read(CompletionRequest, await self._read_body(request))
         asked = ask_completion(body, self._settings, name_request(request, body.request_id), request[CLIENT])
-        return json_response(await self._rendered(request, body, asked))
+        return json_response(await self._rendered(request, body, asked, "cmpl-"))
 
     async def _rendered(
-        self, request: web.Request, body: GenerationFields, asked: PreparedRequest, capped: bool = False
+        self, request: web.Request, body: GenerationFields, asked: PreparedRequest, kind: str, capped: bool = False
     ) -> list[dict[str, Any]]:
-        """Of each prompt."""
+        """Of each prompt; several become requests of their own, which have ids of their own."""
         self._model(request, body.model)
+        own, several = f"{kind}{request[REQUEST_ID]}", len(asked.prompts) > 1
         made = []
-        for prompt in asked.prompts:
+        for index, prompt in enumerate(asked.prompts):
             check_renders(body, prompt)
             tokens, _ = await self._engine.tokenize(prompt, False)
-            made.append(rendered(body, tokens, request[REQUEST_ID], self._settings, capped))
+            name = f"{own}-{index}" if several else own
+            made.append(rendered(body, tokens, name, self._settings, capped))
         return made
 
     async def derender_chat(self, request: web.Request) -> web.Response:

@@ -111,7 +111,8 @@ def rendered(
         "token_ids": tokens,
         "sampling_params": msgspec.to_builtins(params),
         "model": body.model or settings.served[0],
-        "stream": False,
+        "stream": bool(body.stream),
+        "stream_options": msgspec.to_builtins(body.stream_options) if body.stream else None,
         "cache_salt": body.cache_salt,
         "priority": body.priority or 0,
     }

@@ -47,7 +47,7 @@ class DialectRendering:
         """POST /v1/responses/render."""
         chat = self._responses.chat_to_render(request, await self._read_body(request))
         try:
-            return await self._rendering.chat_as_tokens(request, chat)
+            return await self._rendering.chat_as_tokens(request, chat, kind="resp_")
         except ApiError as error:
             raise as_response(error) from None
 

@@ -119,3 +119,26 @@ def test_what_forces_a_call_is_no_sampling_parameter(client: httpx.Client) -> No
     body = {"messages": HI, "tools": [tool], "tool_choice": "required"}
     assert post(client, "/v1/chat/completions/render", body, 400)["error"]["param"] == "tool_choice"
     assert post(client, "/v1/chat/completions/render", body | {"tool_choice": "none"})["token_ids"]
+
+
+def test_requests_have_ids_of_their_kind_and_of_their_own(client: httpx.Client) -> None:
+    chat, texts, own = "/v1/chat/completions/render", "/v1/completions/render", {"request_id": "abc"}
+    assert post(client, chat, {"messages": HI, **own})["request_id"] == "chatcmpl-abc"
+    assert [one["request_id"] for one in post(client, texts, {"prompt": "a", **own})] == ["cmpl-abc"]
+    several = post(client, texts, {"prompt": ["a", "b"], **own})
+    assert [one["request_id"] for one in several] == ["cmpl-abc-0", "cmpl-abc-1"]
+    made = {post(client, chat, {"messages": HI})["request_id"] for _ in range(2)}
+    assert len(made) == 2 and all(one.startswith("chatcmpl-") for one in made)
+    named = post(client, "/v1/responses/render", {"model": "actorserve-demo", "input": ASKED})
+    assert named["request_id"].startswith("resp_")
+
+
+def test_a_stream_is_rendered_as_one(client: httpx.Client) -> None:
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    for path, body in (("chat/completions", {"messages": HI}), ("completions", {"prompt": "a"})):
+        made = post(client, f"/v1/{path}/render", {**body, **options, "max_tokens": 2})
+        rendered = made[0] if isinstance(made, list) else made
+        assert rendered["stream"] is True and rendered["stream_options"]["include_usage"] is True
+        answer = client.post("/inference/v1/generate", json=rendered)
+        assert answer.headers["content-type"].startswith("text/event-stream") and '"usage"' in answer.text
+    assert post(client, "/v1/chat/completions/render", {"messages": HI})["stream"] is False
