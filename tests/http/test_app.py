@@ -216,7 +216,7 @@ async def test_times_are_told_to_who_asks(stream: bool) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_the_operator_says_what_all_answers_tell(path: str) -> None:
-    always = {
+    always: dict[str, Any] = {
         "enable_force_include_usage": True,
         "enable_per_request_metrics": True,
         "return_tokens_as_token_ids": True,
