@@ -28,6 +28,7 @@ import asyncio
 import time
 
 from actorserve.shm.kv_map.map import KVMap
+from actorserve.shm.kv_map.pause import PauseState
 from actorserve.shm.kv_map.profile import ProfileWords
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.table.logprobs import Logprobs
@@ -96,7 +97,7 @@ class LinkActor(LoopActor):
         self._ownership = Ownership(context)
         self._giver = LinkGiver(context, self.sequences, self._ownership)
         self._remote = RemoteEngine(context, self._kv, self._gauges)
-        self._was_up = False
+        self._was = False, self._kv.pause.state, self._kv.sleep.state.is_parked  # as others have seen it
         self._patient_until = time.monotonic() + PATIENCE_S
         refs = self._ownership.own(context.table.current_refs(0, context.table.slots), Admit)
         for ref in sorted(refs, key=context.table.arrival_ns):
@@ -107,7 +108,7 @@ class LinkActor(LoopActor):
         self._loop = asyncio.get_running_loop()
         context = self._context
         self.connection = EngineConnection(context, self._heard, self._met, self._lost, turns.turn)
-        asked = self.connection.name, lambda: self.connection.is_parked
+        asked = self.connection.name, lambda: self.connection.is_parked, self.sequences.have_begun
         self.administration = LinkAdministration(context, self._kv, *asked)
         self._turns = turns
         self._connecting = self._loop.create_task(self.connection.run())
@@ -121,7 +122,7 @@ class LinkActor(LoopActor):
         self.administration.look()
         self.adapters.look()
         self._profile.look(channel)
-        if self.sequences.held and (self._unheeded.waits or not self._is_up):
+        if self._is != self._was or (self.sequences.held and (self._unheeded.waits or not self._is_up)):
             self._turns.turn()
 
     # --- messages of this server ---------------------------------------------------------------------------------
@@ -184,6 +185,11 @@ class LinkActor(LoopActor):
     def _is_up(self) -> bool:
         """Does it compute?"""
         return self.connection.channel is not None and self._remote.worker > 0
+
+    @property
+    def _is(self) -> tuple[bool, PauseState, bool]:
+        """Whether the engine computes, and what it was told."""
+        return self._is_up, self._kv.pause.state, self._kv.sleep.state.is_parked
 
     def _met(self, welcome: wire.Welcome) -> None:
         """It is connected. What was asked stands before what is to be computed behind it."""
@@ -264,13 +270,13 @@ class LinkActor(LoopActor):
             self._sender.send(channel)
         done = self._post_moved()
         self._gauges.write(self._is_up, 0 if channel is None else channel.way_ns)
-        if self._is_up != self._was_up:
-            self._was_up = self._is_up
+        if self._is != self._was:
+            self._was = self._is
             self._wake_others()
         return done
 
     def _wake_others(self) -> None:
-        """Who waits for an engine, to give to it or to be ready."""
+        """Who waits for an engine: to give to it, to be ready, or for the end of what has begun there."""
         for name in (SUPERVISOR, *self._context.system.schedulers):
             if name != self._context.name:
                 wake(self._context.eventfds[name])

@@ -69,8 +69,12 @@ class Open:
 class LinkAdministration:
     """Of one link. `is_parked`: nobody wants the engine, so that there is nothing to ask."""
 
-    def __init__(self, context: Context, kv: KVMap, name: str, is_parked: Callable[[], bool]) -> None:
-        self._context, self._kv, self._name, self._is_parked = context, kv, name, is_parked
+    def __init__(
+        self, context: Context, kv: KVMap, name: str, is_parked: Callable[[], bool], has_begun: Callable[[], bool]
+    ) -> None:
+        """`has_begun`: is anything held here that has tokens, and will be given to others if the engine stays away?"""
+        self._context, self._kv, self._name = context, kv, name
+        self._is_parked, self._has_begun = is_parked, has_begun
         self._weights = WeightsRecord(context.files["weights"], context.spec.engine)
         self._open: dict[int, Open] = {}
         self._channel: Channel | None = None
@@ -114,6 +118,8 @@ class LinkAdministration:
             return
         now = time.monotonic()
         for number, one in list(self._open.items()):
+            if isinstance(one.call, Pause) and one.call.mode == "wait" and self._has_begun():
+                continue
             if self._is_parked() or isinstance(one.call, Pause | Resume):
                 self._settle_absent(one.call)
             elif now - max(one.since, self._lost_at) > ABSENT_S:

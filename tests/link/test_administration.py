@@ -30,7 +30,7 @@ class Bench:
         self.posted: list[Any] = []
         self.sent: list[Any] = []
         self.channel: Any = SimpleNamespace(send=self.sent.append)
-        self.parked = False
+        self.parked = self.has_begun = False
         self.now = 100.0
         self.made = self.successor()
 
@@ -41,7 +41,8 @@ class Bench:
             log=logging.getLogger("test"),
             post=lambda name, message: self.posted.append(message),
         )
-        return LinkAdministration(context, self.kv, "10.0.0.2:8100", lambda: self.parked)
+        asked = self.kv, "10.0.0.2:8100", lambda: self.parked, lambda: self.has_begun
+        return LinkAdministration(context, *asked)
 
 
 @pytest.fixture
@@ -114,6 +115,18 @@ def test_a_pause_holds_for_one_that_is_away(bench: Bench) -> None:
     assert bench.sent.pop() == topics.Resume(0)
     other.answered(topics.Paused(0))
     assert state_of(bench) is PauseState.RUNNING
+
+
+def test_a_pause_that_waits_holds_once_what_was_begun_has_gone_elsewhere(bench: Bench) -> None:
+    """Until then others would hold, and be given it."""
+    bench.has_begun = True
+    bench.made.ask(topics.Pause(CALL, "wait"))
+    bench.now += 2 * module.ABSENT_S
+    bench.made.look()
+    assert not bench.posted and state_of(bench) is PauseState.RUNNING
+    bench.has_begun = False
+    bench.made.look()
+    assert bench.posted == [topics.Paused(CALL)] and state_of(bench) is PauseState.PAUSED
 
 
 def test_one_that_comes_while_the_server_sleeps_is_told_to(bench: Bench) -> None:

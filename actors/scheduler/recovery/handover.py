@@ -28,8 +28,8 @@ come back to such a step.
 Where an operator waits for the end of what has begun (/pause and /sleep with mode=wait), each engine computes until all
 of it has ended in all of them: who held before could be given some, by one that has not heard of it yet, or whose
 worker dies. Of who has begun and has no token yet no other engine knows: those stay until they have one, and nobody is
-given to an engine that holds by then, but by one that no worker is wanted in. With engines elsewhere nobody waits for
-others: of those it is not known what they have.
+given to an engine that holds by then, but by one that no worker is wanted in. What an engine elsewhere has begun for
+this server stands in the table, too, as its link writes it, and whether it holds in its link's word.
 
 A sequence that was part of the step at which a worker died may be why. How often that was is in the engine word, too:
 the next engine tries it alone when a single engine would.
@@ -83,7 +83,8 @@ class Handover:
         self._patience = Patience(context, scheduler, context.system.workers_of(self._engine)[0])
         self._num_prefill = context.config.prefill_engines
         self._prefills = self._is_prefill(self._engine)
-        others = [] if context.config.remote_engines else [one for one in self._peers if one != self._engine]
+        self._elsewhere = set(context.system.remote_engines)
+        others = [one for one in self._peers if one != self._engine]
         memory, offsets = context.segment.map, context.system.kv_map_offsets
         self._words = [(one, PauseWord(memory, offsets[one]), SleepWord(memory, offsets[one])) for one in others]
 
@@ -109,7 +110,8 @@ class Handover:
         for engine, pause, sleep in self._words:
             if engine in holding:
                 continue
-            if pause.state is not PauseState.DRAINING and not sleep.state.draining:
+            drains = pause.state is PauseState.DRAINING or sleep.state.draining
+            if not drains and engine not in self._elsewhere:  # a link says only when it is done
                 return False
             draining.add(engine)
         refs = table.current_refs(0, table.slots) if self._words else []

@@ -111,3 +111,38 @@ def test_an_engine_whose_worker_is_away_computes_what_it_may_be_given_while_an_e
     compute_all(first)
     second.turn()
     assert servers.table.finish(ref) and is_paused(first) and is_paused(second)
+
+
+def test_what_has_begun_in_an_engine_elsewhere_is_waited_for(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its machine goes, the engine here computes it; the second one plays the link and the machine."""
+    first, second = servers.engines
+    assert first.actor.handover is not None
+    monkeypatch.setattr(first.actor.handover, "_elsewhere", {1})
+    ref = servers.submit(1, limit=8)
+    second.compute(2)
+    first.turn(Pause(7, "wait", False))
+    assert not is_paused(first) and servers.table.generated(ref)
+    second.kill_worker()
+    second.turn()
+    servers.deliver()
+    assert first.refs == {ref}
+    compute_all(first)
+    assert servers.table.finish(ref) and is_paused(first)
+
+
+def test_an_engine_elsewhere_that_has_nothing_or_holds_keeps_nobody_from_a_pause(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = servers.engines
+    assert first.actor.handover is not None
+    monkeypatch.setattr(first.actor.handover, "_elsewhere", {1})
+    first.turn(Pause(7, "wait", False))
+    assert is_paused(first)
+    first.turn(Resume(8))
+    servers.submit(1, limit=8)
+    second.compute(2)
+    first.turn(Pause(9, "wait", False))
+    assert not is_paused(first)
+    second.turn(Pause(9, "keep", False))
+    first.turn()
+    assert is_paused(first)
