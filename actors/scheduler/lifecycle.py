@@ -52,9 +52,7 @@ class Lifecycle:
         self.ended: list[int] = []
         self.recovers = False  # what is admitted now was a predecessor's
         self.deferred = DeferredEnds()
-        self.read_until: Callable[[Sequence], int | None] = lambda sequence: (
-            None
-        )  # the last step that may read its slot
+        self.read_until: Callable[[Sequence], int | None] = lambda _: None  # the last step that may read its slot
         self.inherits = False  # a group of workers may have steps of a predecessor
         self.arrivals = self.prompted = self.rejected = self.finished = 0
         self._table, self._stats, self._let_go = table, stats, let_go
