@@ -9,6 +9,7 @@ makes it once; where that life is over, or the note too old, nobody can say whet
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
@@ -44,6 +45,7 @@ class TurnRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-turn"):
     usage: tuple[int, int, int, int]  # tokens of prompt and answer, cached, of thinking
     compacts: bool = False  # it is a summary of what was said before
     told: bytes = b""  # its tokens with logprobs, where they are wanted; MessagePack, which has all numbers
+    counts: list[int] = []  # of tokens that were there with each piece
 
     @property
     def tokens(self) -> list[TokenLogprobs]:
@@ -52,6 +54,13 @@ class TurnRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-turn"):
     @property
     def pieces(self) -> list[Piece]:
         return [KINDS[name](*fields) for name, fields in self.packed]  # type: ignore[arg-type]
+
+    def steps(self) -> Iterator[tuple[Piece, list[TokenLogprobs]]]:
+        """Each piece, and the tokens that came with it: a text that none of them has might be found in later ones."""
+        pieces, tokens = self.pieces, self.tokens
+        counts = self.counts or [len(tokens)] * len(pieces)  # servers before wrote none
+        for piece, begin, end in zip(pieces, [0, *counts], counts, strict=False):
+            yield piece, tokens[begin:end]
 
 
 class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag="mcp-call"):

@@ -83,6 +83,7 @@ class ToolRun:
         self._lists: dict[str, list[Tool]] = {}
         self._turn: Job | None = None
         self._pieces: list[Piece] = []
+        self._counts: list[int] = []
         self._tokens: list[TokenLogprobs] = []
         self._limit, self._turns = limit, 0
         self._answers = 0  # turns that are no summaries
@@ -185,8 +186,8 @@ class ToolRun:
             record = await self._generate()
         else:
             self._writer.output.compacts = record.compacts
-            self._writer.add_tokens(record.tokens)
-            for index, piece in enumerate(record.pieces):
+            for index, (piece, tokens) in enumerate(record.steps()):
+                self._writer.add_tokens(tokens)
                 self._tell(self._writer.pieces([piece]))
                 if index % AT_ONCE == AT_ONCE - 1:
                     await asyncio.sleep(0)
@@ -231,7 +232,7 @@ class ToolRun:
         job = self._turn = asked.new_job()
         job.seed = int.from_bytes(self._records.name("seed", self._turns)[:8], "big")
         job.choices[0].grain = GRAIN
-        self._pieces, self._tokens = [], []
+        self._pieces, self._tokens, self._counts = [], [], []
         if refs is not None:
             self._engine.submit(job, refs)
         else:
@@ -268,7 +269,8 @@ class ToolRun:
         usage = (job.prompt_tokens, job.completion_tokens, job.cached_tokens, job.reasoning_tokens)
         record = TurnRecord(packed(self._pieces), reason, usage, self._writer.output.compacts)
         told = msgspec.msgpack.encode(self._tokens) if self._tokens else b""
-        kept = msgspec.structs.replace(record, told=told if len(told) <= MOST_TOLD else b"")
+        counts = self._counts if 0 < len(told) <= MOST_TOLD else []
+        kept = msgspec.structs.replace(record, told=told if counts else b"", counts=counts)
         if not any(self._records.put(one, self._turns) for one in (kept, record)):  # rather without logprobs than not
             raise ApiError(500, LOST)
         self._engine.abort(job, self._slots)
@@ -287,6 +289,7 @@ class ToolRun:
         self._writer.add_tokens(choice.logprobs)
         for piece in choice.take().pieces:
             self._pieces.append(piece)
+            self._counts.append(len(self._tokens))
             self._tell(self._writer.pieces([piece]))
 
     def _said(self) -> list[Object]:

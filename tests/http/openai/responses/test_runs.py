@@ -129,6 +129,25 @@ async def test_messages_have_logprobs_also_where_they_are_made_again() -> None:
         assert await told_by(served, "a", True) == await told_by(served, "a", False) == ["yes,", " it", " is"]
 
 
+async def test_tokens_are_those_of_the_same_texts_where_they_are_made_again() -> None:
+    """Also where half a character was told as one that a later token is."""
+    half, whole, said = "1234567\ufffd", ["1234567", "\ufffd"], []
+    async with serving(tools=Noted(), tool_parser="hermes") as served:
+        for first in (True, False):
+            client = await served.client()
+            body = {"input": "hi", "tools": [TOOL], **LOGPROBS}
+            client.send("POST", "/v1/responses", body, Idempotency_Key="a")
+            if first:
+                job = await served.job()
+                rendered(job)
+                say(job, 0, half, 2, logprobs=[*told("1234567"), TokenLogprobs(b"\xf0", 7, -0.5, 1)])
+                say(job, 0, "abcdefgh", 3, logprobs=told("abcdefgh"))
+                say(job, 0, half, 5, Finish.STOP, logprobs=told(*whole))
+            (part,) = (await client.answer()).json["output"][-1]["content"]
+            said.append([one["token"] for one in part["logprobs"]])
+    assert said == [["abcdefgh", *whole]] * 2
+
+
 @pytest.mark.parametrize("refused", [False, True])
 async def test_a_turn_whose_logprobs_are_too_long_is_kept_without(
     refused: bool, monkeypatch: pytest.MonkeyPatch
