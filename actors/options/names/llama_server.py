@@ -113,7 +113,7 @@ REFUSED = {
     "`actorserve completion` writes it": "--completion-bash",
 }
 THINKING_ON, THINKING_OFF = (("default_chat_template_kwargs", {"enable_thinking": value}) for value in (True, False))
-UNDERSTOOD = {
+UNDERSTOOD: dict[str, dict[str, tuple[str, object]]] = {
     **{name: {"on": THINKING_ON, "off": THINKING_OFF} for name in ("-rea", "--reasoning")},
     "--reasoning-budget": {"0": THINKING_OFF},
 }
