@@ -245,7 +245,7 @@ class Api:
     async def detokenize(self, request: web.Request) -> web.Response:
         body = read(DetokenizeRequest, await self._body(request))
         self._check_model(request, body.model)
-        text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"))
+        text = await self.engine.detokenize(check_tokens(body.tokens, "tokens"), bool(body.skip_special_tokens))
         return json_response({"prompt": text, "content": text})
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:

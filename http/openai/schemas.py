@@ -13,8 +13,8 @@ from msgspec import Meta
 
 from actorserve.actors.protocol.request import INT32, INT64, MOST_LOGPROBS, NamedProcessor, Range
 
-from ..llamacpp.names import LlamaFields
 from ..media.schemas import MediaFields
+from ..sglang.names import SglangFields
 from .thinking import ReasoningOptions, ThinkingBudget, ThinkingOptions, rename_thinking
 
 Object = dict[str, Any]
@@ -55,7 +55,7 @@ class RepetitionDetection(msgspec.Struct):
     min_count: Annotated[int, Meta(ge=0, le=4096)] = 0
 
 
-class GenerationFields(LlamaFields, kw_only=True):
+class GenerationFields(SglangFields, kw_only=True):
     """What chat and completions have in common."""
 
     model: str | None = None
@@ -69,7 +69,6 @@ class GenerationFields(LlamaFields, kw_only=True):
     truncation_side: Literal["left", "right"] | None = None  # what is cut off
     add_special_tokens: bool | None = None
     priority: Priority = None
-    request_id: str | None = None
     user: str | None = None
     metadata: Any = None  # labels for who keeps answers; nobody does here
 
@@ -177,6 +176,7 @@ class ChatRequest(GenerationFields, kw_only=True):
 
     def __post_init__(self) -> None:
         """Names of Mistral and others for what is called otherwise here."""
+        super().__post_init__()
         if self.tool_choice == "any":
             self.tool_choice = "required"
         if self.seed is None:
@@ -268,6 +268,7 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     """POST /detokenize."""
 
     tokens: list[int]
+    skip_special_tokens: bool | None = None  # as SGLang has it
     model: str | None = None
 
 

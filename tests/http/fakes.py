@@ -108,6 +108,7 @@ class FakeEngine:
         self.resets: list[bool] = []
         self.job_times = JobTimes()
         self.forgotten = 0
+        self.skipped = False  # special tokens, where a text was asked for last
         self.scaling = FakeScaling()
         self.charged: list[tuple[str, int, int]] = []
         self.adapters_asked: list[tuple[str, str, bool]] = []
@@ -210,6 +211,7 @@ class FakeEngine:
 
     async def detokenize(self, tokens: list[int], skip_special: bool = False) -> str:
         self.asked.append(tokens)
+        self.skipped = skip_special
         return "text"
 
     async def reset_encoder_cache(self) -> None:

@@ -27,6 +27,12 @@ async def test_detokenize(served: Served) -> None:
     assert served.engine.asked == [[1, 2]]
 
 
+async def test_special_tokens_are_left_out_of_a_text(served: Served) -> None:
+    for skip in (True, False):
+        await served.ask("POST", "/detokenize", {"tokens": [1], "skip_special_tokens": skip})
+        assert served.engine.skipped is skip
+
+
 async def test_prompts_as_token_ids(served: Served) -> None:
     client = await served.client()
     client.send("POST", "/v1/completions", {"prompt": [[1], [2, 3]]})

@@ -1,4 +1,4 @@
-"""What SGLang has beside the paths of answers: its operators', those that read a text, and others' with /v1 before them."""
+"""What SGLang has beside the paths of answers: its operators', those that read a text, some with /v1 before them."""
 
 from __future__ import annotations
 
