@@ -30,6 +30,7 @@ MOST_CHUNKS = 10_000  # that are followed: many small ones cost time, and announ
 LONGEST_SIZE_LINE = 256  # bytes of it that are looked at
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, by their names
+OLDER_NAMES = {"x-gzip": "gzip"}  # RFC 9110, 8.4.1.3
 JSON = ("application/json", "text/json")
 UNSAID = ("application/x-www-form-urlencoded", "application/octet-stream")  # by curl -d, and by aiohttp of bytes
 OF_BROWSERS = ("Origin", "Sec-Fetch-Site")  # a browser sends one of them with each POST of a page
@@ -148,6 +149,7 @@ async def read_body(request: web.Request, limit: int, budget: BodyBudget, json: 
     if json:
         _check_kind(request.headers.get(hdrs.CONTENT_TYPE, ""), any(name in request.headers for name in OF_BROWSERS))
     encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower() or "identity"
+    encoding = OLDER_NAMES.get(encoding, encoding)
     codings = (*WINDOWS, *(["zstd"] if zstd is not None else []))
     if encoding not in ("identity", *codings):
         known = " or ".join([", ".join(codings[:-1]), codings[-1]])

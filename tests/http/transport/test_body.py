@@ -71,7 +71,8 @@ async def test_what_is_said_to_be_no_json_is_not_read(kind: str, more: dict[str,
 
 
 @pytest.mark.parametrize(
-    ("coding", "write"), [("gzip", gzip.compress), ("DEFLATE", zlib.compress), ("identity", bytes)]
+    ("coding", "write"),
+    [("gzip", gzip.compress), ("X-GZip", gzip.compress), ("DEFLATE", zlib.compress), ("identity", bytes)],
 )
 async def test_it_may_be_compressed(coding: str, write: Callable[[bytes], bytes]) -> None:
     sent = write(b"abcd" * 10)
