@@ -1,4 +1,6 @@
-"""Code of whoever runs the server, named by an option: `module:name`, `FILE.py:name`, or the name of an entry point."""
+"""Code of whoever runs the server, named by an option: `module:name`, `FILE.py:name`, or the name of an entry point;
+and `module.name`, as vLLM has it.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,15 @@ REASONING_PARSERS = "actorserve.reasoning_parsers"
 MODULE, ANY = "a module", "*"  # how a source may make a name: by an import of it, or by what is only seen as it runs
 
 
+def _divided(given: str, group: str) -> tuple[str, str, str]:
+    """(module or file, nothing for an entry point, name)."""
+    dotted = ":" not in given and "." in given and not given.endswith(".py")
+    return given.rpartition("." if dotted and not entry_points(group=group, name=given) else ":")
+
+
 def load_plugin(option: str, given: str, group: str) -> Any:
     """What it names. ConfigError says what is wrong with it; whatever its own code raises is raised."""
-    place, mark, name = given.rpartition(":")
+    place, mark, name = _divided(given, group)
     if not mark:
         found = entry_points(group=group, name=given)
         if not found:
@@ -60,7 +68,7 @@ def _no_entry_point(option: str, given: str, group: str) -> str:
 
 def check_plugin(option: str, given: str, group: str) -> None:
     """ConfigError if there is nothing that it names, as far as that is seen without running any code of it."""
-    place, mark, name = given.rpartition(":")
+    place, mark, name = _divided(given, group)
     if not mark:
         if not entry_points(group=group, name=given):
             raise ConfigError(_no_entry_point(option, given, group))
@@ -83,10 +91,10 @@ def check_plugin(option: str, given: str, group: str) -> None:
 
 
 def folder_of(given: str) -> str | None:
-    """The entry of sys.path with the module of `module:name`, where that is none of those that each Python has: the
+    """The entry of sys.path with the module of what is named, where that is none of those that each Python has: the
     folder of a script, for one, which other processes do not look into.
     """
-    place, mark, _ = given.rpartition(":")
+    place, mark, _ = _divided(given, "")
     if not mark or place.endswith(".py"):
         return None
     first = place.partition(".")[0]

@@ -75,7 +75,8 @@ class TokensFormat:
         news = choice.take()
         if not (news.ids or news.logprobs or news.ended):
             return b""
-        return self._events.event(choice, encode(self._choice(choice, news)), ended=news.ended)
+        named = b',"request_id":' + encode(self._request_id)
+        return self._events.event(choice, encode(self._choice(choice, news)), ended=news.ended, beside=named)
 
     def state(self, choice: Choice) -> int:
         return choice.state

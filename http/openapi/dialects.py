@@ -141,6 +141,7 @@ class GeneratedPart(Said):
     created: int
     model: str
     choices: list[GeneratedChoice]
+    request_id: str | UnsetType = UNSET  # not of the event with the usage of all
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET

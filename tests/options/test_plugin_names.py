@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from json import JSONDecoder
 from pathlib import Path
 
 import pytest
 
 from actorserve.actors.options.config import ConfigError, make_config
-from actorserve.actors.options.plugins import LOGITS_PROCESSORS, check_plugin, load_callable
+from actorserve.actors.options.plugins import LOGITS_PROCESSORS, check_plugin, folder_of, load_callable
 
 SOURCE = """
 raise RuntimeError("this is run")
@@ -50,6 +51,8 @@ def test_folders_without_init_are_packages_too(file: Path, monkeypatch: pytest.M
     (inner / "plugin.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(file.parent)
     check_plugin("--x", "outer.inner.plugin:Own", LOGITS_PROCESSORS)
+    check_plugin("--x", "outer.inner.plugin.Own", LOGITS_PROCESSORS)
+    assert folder_of("outer.inner.plugin.Own") == folder_of("outer.inner.plugin:Own") == str(file.parent)
     with pytest.raises(ConfigError, match=r"outer\.inner\.plugin has no Nobody"):
         check_plugin("--x", "outer.inner.plugin:Nobody", LOGITS_PROCESSORS)
 
@@ -60,6 +63,8 @@ def test_folders_without_init_are_packages_too(file: Path, monkeypatch: pytest.M
         ("nowhere", "it is no module:name, and no entry point of the group actorserve.logits_processors"),
         ("nowhere_at_all:Name", "there is no module nowhere_at_all"),
         ("json.decoder:Nobody", "json.decoder has no Nobody"),
+        ("json.decoder.Nobody", "json.decoder has no Nobody"),
+        ("nowhere_at_all.Name", "there is no module nowhere_at_all"),
         ("/nowhere/plugin.py:Name", "there is no file /nowhere/plugin.py of Python"),
         ("{file}:Nobody", "plugin.py has no Nobody"),
         ("os:path", "os:path is a module, and no class"),
@@ -108,3 +113,7 @@ def test_what_is_loaded_can_be_called() -> None:
         load_callable("--x", "os:sep", LOGITS_PROCESSORS)
     with pytest.raises(ConfigError, match=r"^--x: os:path is a module, and no class$"):
         load_callable("--x", "os:path", LOGITS_PROCESSORS)
+
+
+def test_a_name_behind_a_dot_as_vllm_has_it() -> None:
+    assert load_callable("--x", "json.decoder.JSONDecoder", LOGITS_PROCESSORS) is JSONDecoder

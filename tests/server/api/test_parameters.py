@@ -192,10 +192,12 @@ def test_tokens_in_tokens_out(client: httpx.Client, reference: Reference) -> Non
     (choice,) = answer.json()["choices"]
     assert choice["token_ids"] == reference.greedy(ids, 1, 0, 0) and choice["finish_reason"] == "length"
     assert len(choice["logprobs"]["content"]) == COUNT and answer.json()["request_id"] == "me"
-    asked = {"token_ids": ids, "sampling_params": params, "stream": True}
+    asked = {"token_ids": ids, "sampling_params": params, "stream": True, "request_id": "me"}
     with client.stream("POST", "/inference/v1/generate", json=asked) as streamed:
         lines = [line.removeprefix("data: ") for line in streamed.iter_lines() if line]
-    parts = [json.loads(line)["choices"][0] for line in lines[:-1]]
+    events = [json.loads(line) for line in lines[:-1]]
+    assert {event["request_id"] for event in events} == {"me"}
+    parts = [event["choices"][0] for event in events]
     assert [token for part in parts for token in part["token_ids"]] == choice["token_ids"]
     refusal = client.post("/inference/v1/generate", json={"token_ids": []})
     assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "token_ids")
