@@ -72,6 +72,13 @@ def test_what_is_wrong_is_found(of: dict[str, Any], chunks: list[dict[str, Any]]
     assert told.startswith(wrong)
 
 
+def test_a_stop_string_may_stand_before_the_least_tokens_by_any_name_of_theirs() -> None:
+    for field, wrong in (("min_new_tokens", []), ("seed", ["a stop string stands in the text"])):
+        body = {"sampling_params": {"stop": ["ab"], "max_new_tokens": 3, field: 2}}
+        said = said_of.Said(choices={0: said_of.Choice("ab", finish="length")}, prompt=1, tokens=3)
+        assert checks.wrong(asked_of.Asked("sglang", "/generate", body, True, 1, 3), said, 4096) == wrong
+
+
 def test_a_stream_without_its_end_is_wrong() -> None:
     assert found(asked(), END, end="") == ["no [DONE] at its end alone"]
 

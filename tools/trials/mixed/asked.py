@@ -67,10 +67,10 @@ class Asked:
         return self
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A field of sampling, wherever this API has it."""
+        """A field of sampling, wherever this API has it, and by whichever name."""
         inside = {"sglang": "sampling_params", "ids": "sampling_params", "tgi": "parameters"}.get(self.door, "")
         found = self.body.get(inside, {}) if inside else self.body
-        return found.get(name, default)
+        return found.get(name, found.get(NAMES.get(self.door, {}).get(name, name), default))
 
 
 class Mixture:
