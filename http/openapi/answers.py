@@ -178,6 +178,7 @@ class ChatCompletionChunk(Said):
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
     prompt_text: str | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
 
 
 class CompletionLogprobs(Said):
@@ -229,6 +230,7 @@ class CompletionChunk(Said):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET
 
 
 class ModelCard(Said):

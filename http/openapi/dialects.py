@@ -145,3 +145,4 @@ class GeneratedPart(Said):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     metrics: Metrics | UnsetType = UNSET
+    obfuscation: str | UnsetType = UNSET

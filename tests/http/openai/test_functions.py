@@ -14,6 +14,8 @@ from actorserve.http.generation.fields.decoding import decode
 from actorserve.http.generation.prepare import ask_chat
 from actorserve.http.openai.functions import with_tools
 from actorserve.http.openai.schemas import ChatRequest, NamedFunction, NamedTool
+from actorserve.http.openapi.answers import ChatCompletionChunk, CompletionChunk, Said
+from actorserve.http.openapi.dialects import GeneratedPart
 from actorserve.http.output.answer import PADDED
 from tests.http.bodies import HI, body_of, refusal
 from tests.http.fakes import rendered, say
@@ -67,11 +69,20 @@ def test_what_cannot_be(fields: dict[str, Any], param: str) -> None:
     assert (error.status, error.param) == (400, param) and param in error.message
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_events_that_do_not_tell_how_long_their_text_is(served: Served, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/chat/completions", ChatCompletionChunk),
+        ("/v1/completions", CompletionChunk),
+        ("/inference/v1/generate", GeneratedPart),
+    ],
+)
+async def test_events_that_do_not_tell_how_long_their_text_is(served: Served, path: str, kind: type[Said]) -> None:
+    """They are as /openapi.json says."""
     client = await served.client()
     options = {"include_obfuscation": True, "include_usage": True}
-    client.send("POST", path, {"messages": HI, "prompt": "hi", "stream": True, "stream_options": options})
+    prompt = {"messages": HI, "prompt": "hi", "token_ids": [1]}
+    client.send("POST", path, {**prompt, "stream": True, "stream_options": options})
     job = await served.job()
     rendered(job)
     for number, text in enumerate(("a", "bcdefghijklmnop", "q"), 1):
@@ -79,5 +90,6 @@ async def test_events_that_do_not_tell_how_long_their_text_is(served: Served, pa
     answer = await client.answer()
     *events, last = answer.events
     assert all(event["obfuscation"] for event in events) and "obfuscation" not in last
+    assert [msgspec.to_builtins(msgspec.convert(event, kind)) for event in answer.events] == answer.events
     lines = [line for line in answer.body.splitlines() if b'"obfuscation"' in line]
     assert len({len(line) % PADDED for line in lines}) == 1 and len(lines) == len(events)
