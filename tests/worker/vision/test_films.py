@@ -18,7 +18,8 @@ from tests.worker.driver import Sequence, config_for, make_runner
 from .test_pictures import ANSWER, TEXT, Seeing
 
 GRID = (3, 4, 6)  # patches of time, height and width; four of a time are one
-OF_PICTURES = ("internvl", "smolvlm")  # whose frames are pictures
+INTERNVL = [family for family in FAMILIES if family.startswith("internvl")]
+OF_PICTURES = (*INTERNVL, "smolvlm")  # whose frames are pictures
 NUMBERS = 3 * 2 * 4 * 4  # of a patch
 
 
@@ -52,7 +53,7 @@ def with_film(reference: Reference, family: str) -> tuple[Prompt, list[Any]]:
     tensors = film_of(family)
     inputs = {name: value for name, value in plain.inputs.items() if name != "mm_token_type_ids"}
     given = {name: torch.from_numpy(value) for name, value in tensors.items()}
-    if family == "internvl":
+    if family in INTERNVL:
         inputs["pixel_values"] = torch.cat([inputs["pixel_values"], given["pixel_values"]])
     elif family == "smolvlm":  # all of one prompt together
         inputs["pixel_values"] = torch.cat([inputs["pixel_values"], given["pixel_values"][None]], 1)
