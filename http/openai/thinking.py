@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from actorserve.actors.protocol.request import INT31
+
 from ..errors import bad_request
 
 if TYPE_CHECKING:
@@ -21,21 +23,21 @@ TURNED = {"enabled": True, "disabled": False}  # in other cases it is left to th
 EFFORT, MODE = "thinking_effort", "thinking_mode"  # few templates have these names, and are told by them what is said
 MODES = ("enabled", "disabled", "adaptive")  # by the others; of a mode with other words requests say nothing
 BUDGET = "thinking_token_budget"
-ThinkingBudget = Annotated[int, Meta(ge=-1)]  # -1: no limit
+ThinkingBudget = Annotated[int, Meta(ge=-1, le=INT31)]  # -1: no limit
 
 
 class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True):
     effort: str | None = None
     enabled: bool | None = None
     exclude: bool | None = None  # the answer does not tell it
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=INT31)] | None = None
     summary: str | None = None  # none is made: the thinking itself is told
     generate_summary: str | None = None  # its older name
 
 
 class ThinkingOptions(msgspec.Struct, forbid_unknown_fields=True):
     type: Literal["enabled", "disabled", "adaptive", "auto"] | None = None
-    budget_tokens: Annotated[int, Meta(ge=1)] | None = None
+    budget_tokens: Annotated[int, Meta(ge=1, le=INT31)] | None = None
     display: Literal["summarized", "omitted"] | None = None  # the answer tells the thinking itself, or nothing of it
     clear_thinking: bool | None = None  # GLM's template: of earlier turns
     effort: str | None = None
