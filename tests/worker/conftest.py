@@ -1,4 +1,4 @@
-"""Checkpoints are made once a session; torch takes one thread."""
+"""Checkpoints are made once a session; torch takes one thread; kernels are interpreted quickly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if torch.cuda.is_available() else 
 from actorserve.actors.worker.cpu.layers import native
 from actorserve.actors.worker.start.libraries import settle_libraries
 from tests.support.compiler import need_compiler
+from tests.support.gpu.triton_interpreter import quick_interpreter
 from tests.support.models.checkpoints import checkpoint
+
+__all__ = ["quick_interpreter"]  # a fixture
 
 torch.set_num_threads(1)
 settle_libraries()  # as workers of a GPU do, whose convolutions else are rounded

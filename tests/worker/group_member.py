@@ -52,17 +52,23 @@ def main(rank: int, size: int, meeting: str, step_s: float, do: str, go: Path) -
             say(found.tolist())
     if do.startswith(RUNNER):
         sys.path.insert(0, str(Path(__file__).parents[2]))
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+        from tests.support.gpu.triton_interpreter import quickly
         from tests.worker.group_runner import drawn
 
         drafts, folder = do.removeprefix(RUNNER).split(" ", 1)
-        for gather in (False, True):
-            say(drawn(Path(folder), group, int(drafts), gather))
+        with quickly():
+            for gather in (False, True):
+                say(drawn(Path(folder), group, int(drafts), gather))
     if do.startswith(SEES):
         sys.path.insert(0, str(Path(__file__).parents[2]))
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
+        from tests.support.gpu.triton_interpreter import quickly
         from tests.worker.group_runner import seen
 
         family, folder = do.removeprefix(SEES).split(" ", 1)
-        say(seen(Path(folder), family, group))
+        with quickly():
+            say(seen(Path(folder), family, group))
     say("?")
     go.read_bytes()
     if do == "wait":

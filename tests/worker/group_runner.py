@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-
-os.environ["TRITON_INTERPRET"] = "1"  # before kernels are imported
 
 from actorserve.actors.model.config_json import read_architecture
 from actorserve.actors.model.info import read_json, resolve_model

@@ -21,11 +21,14 @@ NUMBERS = {
     "int32": [[-7, 0, 2, 2**31 - 1]],
     "int64": [[-7, 0, 2, 2**40]],
     "uint8": [[0, 1, 200, 255]],
+    "uint32": [[0, 1, 200, 2**32 - 1]],
+    "uint64": [[0, 1, 200, 2**64 - 1]],
     "int1": [[False, True, True, False]],
     "float16": [[-1.5, 0.0, 2.0, 3.25]],
 }
 METHODS = (
-    *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__and__", "__or__"),
+    *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"),
+    *("__floordiv__", "__mod__", "__and__", "__or__", "__xor__"),
     *("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"),
 )
 
@@ -75,37 +78,52 @@ def refuse(*given: Any, **options: Any) -> Any:
 
 SHAPES = (((4,), (2, 4)), ((2, 1), (1, 4)), ((4, 1), (4,)), ((), (4,)), ((2, 4), ()), ((), ()))
 PAIRS = [
-    *((kind, (1, 4), (1, 4)) for kind in ("float32", "int32", "int64", "uint8")),
-    *((kind, left, right) for kind in ("float32", "int32") for left, right in SHAPES),
+    *((kind, kind, (1, 4), (1, 4)) for kind in ("float32", "int32", "int64", "uint8", "uint32", "uint64")),
+    *((kind, kind, left, right) for kind in ("float32", "int32") for left, right in SHAPES),
+    *(("int32", "int64", (4,), (4, 1)), ("int64", "int32", (4,), ())),
 ]
+BESIDE = {"float32": (2, 0.1, float("-inf")), "int32": (3,), "int64": (-3, 1), "uint32": (7,), "uint64": (3 << 40,)}
+ONLY = {
+    "__truediv__": ("float32",),
+    **dict.fromkeys(("__floordiv__", "__mod__"), ("int32", "int64")),
+    **dict.fromkeys(("__and__", "__or__", "__xor__"), ("int32", "int64", "uint8", "uint32", "uint64")),
+}
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_two_of_one_type(name: str) -> None:
-    for kind, left, right in PAIRS:
-        if (name == "__truediv__" and kind != "float32") or (name in ("__and__", "__or__") and kind == "float32"):
-            continue
-        with numpy.errstate(all="ignore"):
-            wanted, found = both(name, True, block(kind, left), block(kind, right))
-        assert told(found) == told(wanted), (kind, left, right)
+    """Or of two signed types of integers."""
+    for kind, other, left, right in PAIRS:
+        if kind in ONLY.get(name, NUMBERS):
+            with numpy.errstate(all="ignore"):
+                wanted, found = both(name, True, block(kind, left), block(other, right))
+            assert told(found) == told(wanted), (kind, other, left, right)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("__and__", "__or__")])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_number_beside(name: str) -> None:
-    """Integers are Triton's to divide."""
-    kinds = {"float32": (2, 0.1, float("-inf")), "int32": (3,), "int64": (-3, 0)}
-    for kind, number in [(kind, number) for kind, numbers in kinds.items() for number in numbers]:
-        if name == "__truediv__" and kind != "float32":
-            continue
-        with numpy.errstate(all="ignore"):
+    for kind, number in [(kind, number) for kind, numbers in BESIDE.items() for number in numbers]:
+        if kind in ONLY.get(name, NUMBERS):
             for one in (number, tl.constexpr(number)):
-                wanted, found = both(name, True, block(kind), one)
+                with numpy.errstate(all="ignore"):
+                    wanted, found = both(name, True, block(kind), one)
                 assert told(found) == told(wanted), (kind, number)
 
 
+@pytest.mark.parametrize("name", ["__lshift__", "__rshift__"])
+def test_bits_that_are_shifted(name: str) -> None:
+    for kind in ("int32", "int64", "uint32", "uint64"):
+        for number in (3, tl.constexpr(31)):
+            wanted, found = both(name, True, block(kind), number)
+            assert told(found) == told(wanted), (kind, number)
+
+
 def test_masks() -> None:
-    for name in ("__and__", "__or__"):
+    for name in ("__and__", "__or__", "__xor__"):
         wanted, found = both(name, True, block("int1", (4, 1)), block("int1"))
+        assert told(found) == told(wanted)
+    for shape in ((2, 4), ()):
+        wanted, found = both("__invert__", True, block("int1", shape))
         assert told(found) == told(wanted)
 
 
@@ -168,7 +186,10 @@ def test_memory_that_is_written_to(kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "of_tensor", "operands"),
     [
-        ("__add__", True, lambda: (block("int32"), block("int64"))),
+        ("__add__", True, lambda: (block("int32"), block("uint64"))),
+        ("__add__", True, lambda: (block("uint64"), -1)),
+        ("__rshift__", True, lambda: (block("int64"), 40)),
+        ("__invert__", True, lambda: (block("int32"),)),
         ("__add__", True, lambda: (block("float16"), block("float16"))),
         ("__add__", True, lambda: (block("uint8"), 1)),
         ("__mul__", True, lambda: (block("int32"), 0.5)),

@@ -17,7 +17,7 @@ import triton.runtime.interpreter as interpreter
 Operation = Callable[..., Any]
 Wrap = Callable[[Operation], Operation]  # another, which asks this one where it does not know
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-MOST_INTEGER = 2**31  # of those that fit into each type of integers that kernels add to
+MOST_INTEGER = 2**31  # of those that fit into each signed type that kernels add to
 LEAST_FLOAT, MOST_FLOAT = 2.0**-126, 2.0**127  # which float32 has
 EVICTIONS = {"evict_first", "evict_last", ""}
 HINTS = {"eviction_policy", "cache_modifier"}
@@ -29,6 +29,8 @@ tensor, block_type, pointer_type, constexpr = core.tensor, core.block_type, core
 Handle: Any = interpreter.TensorHandle
 INTEGERS = {id(one) for one in (tl.int32, tl.int64)}
 NUMBERS = {*INTEGERS, *(id(one) for one in (tl.float32, tl.uint8, tl.uint32, tl.uint64))}
+UNSIGNED = {id(tl.uint32): 2**32, id(tl.uint64): 2**64}
+SHIFTED = INTEGERS | UNSIGNED.keys()
 BITS = {*NUMBERS, id(tl.int1)} - {id(tl.float32)}
 CASTS = {
     *((id(one), id(other)) for one in (tl.int1, tl.int32, tl.int64) for other in (tl.int32, tl.int64, tl.float32)),
@@ -59,12 +61,50 @@ def plain(number: Any, dtype: Any) -> Any:
     """A number beside a tensor of this type that keeps it, else nothing."""
     if type(number) is constexpr:
         number = number.value
-    if type(number) is int and -MOST_INTEGER < number < MOST_INTEGER:
-        return number if id(dtype) in INTEGERS or dtype is tl.float32 else None
+    if type(number) is int:
+        if id(dtype) in INTEGERS or dtype is tl.float32:
+            return number if -MOST_INTEGER < number < MOST_INTEGER else None
+        return number if 0 <= number < UNSIGNED.get(id(dtype), 0) else None
     if type(number) is float and dtype is tl.float32:
         size = abs(number)
         return number if size in (0, math.inf) or LEAST_FLOAT <= size <= MOST_FLOAT else None
     return None
+
+
+def common_type(one: Any, other: Any) -> Any:
+    """Of two of these types that numpy makes the same of as Triton."""
+    if one is other:
+        return one
+    return tl.int64 if id(one) in INTEGERS and id(other) in INTEGERS else None
+
+
+def divided(one: Any, other: Any) -> Any:
+    """Integers, towards 0."""
+    return (one - numpy.fmod(one, other)) // other
+
+
+def shifted(compute: Operation) -> Wrap:
+    """By fewer bits than there are: of others Triton warns."""
+
+    def wrap(general: Operation) -> Operation:
+        by_number = of_two(compute, general, SHIFTED)
+
+        def call(self: Any, other: Any) -> Any:
+            number = other.value if type(other) is constexpr else other
+            return by_number(self, number) if type(number) is int and 0 <= number < 32 else general(self, other)
+
+        return call
+
+    return wrap
+
+
+def invert(general: Operation) -> Operation:
+    def call(self: Any) -> Any:
+        if self.dtype is tl.int1:
+            return tensor_of(~self.handle.data, tl.int1, is_block(self))
+        return general(self)
+
+    return call
 
 
 def of_two(compute: Operation, general: Operation, kinds: set[int], found: Any = None) -> Operation:
@@ -74,9 +114,10 @@ def of_two(compute: Operation, general: Operation, kinds: set[int], found: Any =
         dtype = self.dtype
         if id(dtype) in kinds:
             if type(other) is tensor:
-                if other.dtype is dtype:
+                common = common_type(dtype, other.dtype)
+                if common is not None:
                     whole = is_block(self) or is_block(other)
-                    return tensor_of(compute(self.handle.data, other.handle.data), found or dtype, whole)
+                    return tensor_of(compute(self.handle.data, other.handle.data), found or common, whole)
             elif (number := plain(other, dtype)) is not None:
                 return tensor_of(compute(self.handle.data, number), found or dtype, is_block(self))
         return general(self, other)
@@ -230,6 +271,12 @@ METHODS: dict[str, Wrap] = {
     "__sub__": with_numbers(numpy.subtract),
     "__rsub__": with_numbers(lambda own, other: numpy.subtract(other, own)),
     "__truediv__": with_numbers(numpy.divide, {id(tl.float32)}),
+    "__floordiv__": with_numbers(divided, INTEGERS),
+    "__mod__": with_numbers(numpy.fmod, INTEGERS),
+    "__lshift__": shifted(numpy.left_shift),
+    "__rshift__": shifted(numpy.right_shift),
+    "__invert__": invert,
+    "__xor__": with_numbers(numpy.bitwise_xor, BITS),
     "__and__": with_numbers(numpy.bitwise_and, BITS),
     "__or__": with_numbers(numpy.bitwise_or, BITS),
     **{f"__{name}__": with_numbers(getattr(operator, name), NUMBERS, tl.int1) for name in COMPARISONS},

@@ -260,19 +260,27 @@ WAYS = (
     *(language_is_patched_once, types_are_looked_up_once, sums_are_not_computed_twice, products_sum_in_one_order),
     *(shapes_are_made_once, operations_are_wrapped_once, operands_alike_are_not_compared),
 )
+
+
+@contextlib.contextmanager
+def quickly() -> Iterator[None]:
+    """All of these ways."""
+    with contextlib.ExitStack() as stack:
+        for way in WAYS:
+            stack.enter_context(way())
+        yield
+
+
 begun: list[bool] = []  # by the first of the folders whose tests interpret kernels
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_interpreter() -> Iterator[None]:
-    """All of these ways, once in a run."""
-    with contextlib.ExitStack() as stack:
-        if not begun:
-            stack.callback(begun.clear)
-            begun.append(True)
-            for way in WAYS:
-                stack.enter_context(way())
+    """Once in a run."""
+    with contextlib.nullcontext() if begun else quickly():
+        begun.append(True)
         yield
+        begun.pop()
 
 
 @functools.cache
