@@ -286,5 +286,6 @@ class Rendered(Said):
     sampling_params: dict[str, Any]
     model: str
     stream: bool
+    stream_options: dict[str, bool | None] | None
     cache_salt: str | None
     priority: int

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx2 as httpx
+import msgspec
 import pytest
 
+from actorserve.http.openapi.answers import Rendered
 from tests.support.client import http_client
 from tests.support.server import Server
 
@@ -138,6 +140,7 @@ def test_a_stream_is_rendered_as_one(client: httpx.Client) -> None:
     for path, body in (("chat/completions", {"messages": HI}), ("completions", {"prompt": "a"})):
         made = post(client, f"/v1/{path}/render", {**body, **options, "max_tokens": 2})
         rendered = made[0] if isinstance(made, list) else made
+        assert msgspec.to_builtins(msgspec.convert(rendered, Rendered)) == rendered  # which /openapi.json has
         assert rendered["stream"] is True and rendered["stream_options"]["include_usage"] is True
         answer = client.post("/inference/v1/generate", json=rendered)
         assert answer.headers["content-type"].startswith("text/event-stream") and '"usage"' in answer.text
