@@ -44,8 +44,8 @@ RULES = re.compile(
             "logprob_token_ids goes with logprobs",
             "min_tokens .* must not be more than max_tokens",
             "min_tokens must be 0 with max_tokens 0",
-            "max_(completion_)?tokens must be (-1 or )?at least 1, not 0",  # without echo
-            "repeat_penalty looks back on the whole text",
+            "(max_(completion_)?tokens|n_predict) must be (-1 or )?at least 1, not 0",  # without echo
+            "repeat_penalty looks back on the whole text|^samplers: .* is none of",
             "repetition_detection.(min_pattern_size|min_count) must be at",
             "goes with use_beam_search|use_beam_search (does not go|cannot)|with use_beam_search",
             "best_of is a field of completions|best_of must be at least n|best_of cannot be streamed",
