@@ -6,6 +6,7 @@ It writes only its own line of the board: which incarnation of each actor counts
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 
@@ -20,6 +21,7 @@ from actorserve.shm.kv_map.notes import BlockNotes
 from actorserve.shm.kv_tier.layout import create_tier
 from actorserve.shm.media.arena import MediaArena
 from actorserve.shm.media.inbox import MediaInbox
+from actorserve.shm.pages import can_give_back
 from actorserve.shm.rings.mailbox import wake
 from actorserve.shm.segment import Segment
 from actorserve.shm.table.logprobs import Logprobs
@@ -40,7 +42,13 @@ from ..telemetry.snapshot import phases_of
 from ..telemetry.startup import StartPhase, describe_phases
 from .key_file import PublishedKeys
 
+log = logging.getLogger("memory")
+
 NEEDS_LESS = "a smaller --max-num-queued-reqs, --max-num-seqs or --max-model-len needs less"  # where there is no room
+KEPT = (
+    "this kernel has no MADV_REMOVE (gVisor has none): memory that long requests, logprobs, vectors and pictures have "
+    "taken stays taken, for the next ones"
+)
 
 
 class Memory:
@@ -91,6 +99,8 @@ class Memory:
         self.control = ""  # the name of the control socket, once there is one
         for actor in system.actors:
             self.raise_incarnation(actor)
+        if not can_give_back():
+            log.warning("%s", KEPT)
 
     def describe(self, url: str, port: int) -> None:
         """Let observers find all this through /proc."""

@@ -8,7 +8,8 @@ page of words, then the bytes. Counts are of the connection's whole life, as the
               sends over a WebSocket, of which `rest` says from where on it is wanted
     length    bytes that stand in the record, for its writer
 The kernel puts what it reads into the record itself: its count less rest says how much of it is the request, and no
-death comes between. Memory is taken when it is written, and given back when a long request is over.
+death comes between. Memory is taken when it is written, and given back when a long request is over
+(pages.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import os
 
 from ..fence import load_fence, store_fence
 from ..layout import PAGE, whole
+from ..pages import give_back
 from .byte_ring import data_start, region_bytes, region_words
 
 REST, BEGIN, LENGTH = range(3)
@@ -99,7 +101,7 @@ class RequestJournal:
             self._free(first)
 
     def _free(self, first: int) -> None:
-        self._map.madvise(mmap.MADV_REMOVE, data_start(first), self._room)
+        give_back(self._map, data_start(first), self._room)
 
     def room(self, number: int) -> memoryview | None:
         """Where the kernel is to put what it reads next; None if it shall not be kept."""

@@ -6,7 +6,6 @@ and nothing of a running request lost. Which are held it asks of the slots that 
 
 from __future__ import annotations
 
-import mmap
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 
 from ..fence import store_fence
 from ..layout import CACHE_LINE, HASH_BYTES, WORD_BYTES, make_ref, whole
+from ..pages import give_back
 from .arena import BYTES, CHUNK, DESCRIBED, DIGEST, ENTRIES, HELD, OFFSET, SEQUENCE, USED, MediaArena
 
 IsLive = Callable[[int], bool]
@@ -178,7 +178,7 @@ class MediaEntries:
         idle = [entry for entry in self._by_digest.values() if entry.number not in held]
         for entry in idle:
             self._drop(entry)
-            self._arena.map.madvise(mmap.MADV_REMOVE, entry.offset, entry.size)
+            give_back(self._arena.map, entry.offset, entry.size)
         for entry in list(self._by_digest.values()):  # those in use stay where they are, under a name that nobody seeks
             self._rename(entry, entry.sequence.to_bytes(8, "little") + entry.number.to_bytes(8, "little"))
         return len(idle)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from ..fence import load_fence, store_fence
 from ..layout import CACHE_LINE, PAGE, WORD_BYTES, whole
+from ..pages import give_back
 
 
 class MediaInbox:
@@ -86,7 +87,8 @@ class InboxRegion(MediaInbox):
         """The record is read, or nobody wants it."""
         taken = next(one for one in self._taken if one[0] == offset)
         self._taken.remove(taken)
-        self.map.madvise(mmap.MADV_REMOVE, offset, taken[1] - offset)
+        self.words[offset // WORD_BYTES] = 0  # the next record may begin before it, and leave this word
+        give_back(self.map, offset, taken[1] - offset)
 
     @property
     def used(self) -> int:

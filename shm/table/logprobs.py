@@ -20,6 +20,7 @@ from collections.abc import Callable
 from struct import Struct
 
 from ..layout import PAGE, whole
+from ..pages import give_back
 
 MOST = 20
 MOST_LISTED = 128  # token ids that a request may list
@@ -93,12 +94,12 @@ class Logprobs:
 
     def forget(self, slot: int) -> None:
         """Give the slot's memory back."""
-        self.map.madvise(mmap.MADV_REMOVE, self.start(slot, 0), self.stride)
+        give_back(self.map, self.start(slot, 0), self.stride)
         self.forget_listed(slot)
 
     def forget_listed(self, slot: int) -> None:
         """Give back what the slot's list has taken."""
-        self.map.madvise(mmap.MADV_REMOVE, self.listed_start + slot * self.listed_stride, self.listed_stride)
+        give_back(self.map, self.listed_start + slot * self.listed_stride, self.listed_stride)
 
 
 def _strides(max_tokens: int) -> tuple[int, int]:

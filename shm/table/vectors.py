@@ -20,6 +20,7 @@ import os
 
 from ..fence import load_fence, store_fence
 from ..layout import CACHE_LINE, LOW32, PAGE, WORD_BYTES, generation_of, slot_of, whole
+from ..pages import give_back
 
 CURSOR, COLUMNS = 0, 1
 NUMBER_BYTES = 4
@@ -75,7 +76,7 @@ class Vectors:
         word = start // WORD_BYTES
         rows, columns = self._words[word + CURSOR] & LOW32, self._words[word + COLUMNS]
         if self._stride > KEPT_BYTES and (not rows or NUMBER_BYTES * rows * columns > KEPT_BYTES):
-            self.map.madvise(mmap.MADV_REMOVE, start, self._stride)
+            give_back(self.map, start, self._stride)
 
     def _start(self, ref: int) -> int:
         slot = slot_of(ref)

@@ -12,6 +12,7 @@ from actorserve.actors.model.info import ModelInfo
 from actorserve.actors.options.config import Config
 from actorserve.actors.protocol.topology import System
 from actorserve.actors.runtime.process import Boot, Context
+from actorserve.actors.supervisor import shared_memory
 from actorserve.actors.supervisor.shared_memory import Memory
 from actorserve.actors.telemetry.startup import StartPhase
 from actorserve.shm.board.board import ActorState, BoardWriter
@@ -75,6 +76,16 @@ def test_nobody_waits_for_a_wakeup_that_a_dead_actor_owed(memory: Memory) -> Non
 
 def test_nothing_has_a_name(memory: Memory) -> None:
     assert not os.path.exists(os.readlink(f"/proc/self/fd/{memory.segment.fd}"))
+
+
+@pytest.mark.parametrize("takes_back", [True, False])
+def test_a_kernel_that_takes_no_memory_back_is_told_of_once(
+    takes_back: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shared_memory, "can_give_back", lambda: takes_back)
+    Memory(System(Config(max_num_seqs=2, max_num_queued_reqs=2), MODEL)).close()
+    told = [record.getMessage() for record in caplog.records if record.name == "memory"]
+    assert len(told) == (not takes_back) and all("gVisor" in text for text in told)
 
 
 def test_how_long_a_start_took() -> None:

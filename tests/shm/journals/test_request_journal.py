@@ -124,6 +124,18 @@ def test_a_long_request_gives_its_memory_back(size: int) -> None:
     os.close(fd)
 
 
+@pytest.mark.usefixtures("keeps_pages")
+def test_a_long_request_is_over_where_its_memory_stays(journal: RequestJournal) -> None:
+    journal.rest(1, 0)
+    journal.begin(1)
+    read(journal, 1, b"x" * (ROOM - 1))
+    journal.rest(1, ROOM - 1)
+    assert journal.is_at_rest(1, ROOM - 1) and journal.request(1, ROOM - 1) is None
+    journal.begin(1)
+    read(journal, 1, b"next")
+    assert journal.request(1, ROOM + 3) == b"next"
+
+
 class Scene:
     """A record, and how much the kernel has read."""
 

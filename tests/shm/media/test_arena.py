@@ -148,6 +148,14 @@ def test_whoever_reads_while_a_successor_does_again_what_was_held_is_not_disturb
         scene.close()
 
 
+@pytest.mark.usefixtures("keeps_pages")
+def test_what_is_forgotten_makes_room_where_memory_stays(scene: Scene) -> None:
+    made(scene, 1, 6)
+    assert scene.entries.forget() == 1 and scene.entries.find(digest(1), 9) is None
+    entry = made(scene, 2, 6)
+    assert np.array_equal(scene.seen(entry), numbers(scene.seen(entry).size, 2))
+
+
 def test_reset_forgets_what_nobody_has_and_hides_the_rest(scene: Scene) -> None:
     kept, idle = made(scene, 1, 2), made(scene, 2, 2)
     scene.live.add(OTHER)

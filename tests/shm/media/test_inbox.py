@@ -71,3 +71,14 @@ def test_the_frontend_dies_between_any_two_stores() -> None:
         assert old in (None, b"older") and new in (None, b"newer")
         os.close(scene.fd)
     assert found == {None, b"older", b"newer"}
+
+
+@pytest.mark.usefixtures("keeps_pages")
+def test_a_record_is_nobodys_where_its_memory_stays(scene: Scene) -> None:
+    """One that begins before it lies over its bytes, and not over the word that says whose they are."""
+    first, second = scene.put(OLD, b"first"), scene.put(OLD, b"second")
+    for place in (first, second):
+        scene.region.free(place)
+        assert scene.reader.read(OLD, place, 0, 5) is None
+    assert scene.put(NEW, bytes(PAGE)) == first
+    assert scene.reader.read(OLD, second, 0, 5) is None and scene.reader.read(NEW, first, 0, PAGE) == bytes(PAGE)

@@ -62,6 +62,17 @@ def test_the_memory_of_a_matrix_goes_with_its_slot() -> None:
     assert own.read(NEW) is None and os.fstat(fd).st_blocks <= small
 
 
+@pytest.mark.usefixtures("keeps_pages")
+def test_the_next_use_has_its_own_matrix_where_memory_stays() -> None:
+    own, fd = new_vectors()
+    own.write(OLD, 4, 10_000, numbers(NUMBERS))
+    own.give_back(OLD)
+    assert own.read(NEW) is None
+    own.write(NEW, 2, 2, numbers(4, 9))
+    assert own.read(NEW) == (2, 2, numbers(4, 9))
+    os.close(fd)
+
+
 class Scene:
     """A slot with an earlier use's numbers."""
 
