@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from ..layers import EMBEDDINGS, FINAL_NORM, HEAD, SCORES
 from .header import GgufTensor
-from .layout import PARTS, Layout
+from .layout import MLA, PARTS, Layout
 from .layouts import LAYOUTS, TWO_NORMS
 
 ARCHITECTURES = {  # general.architecture, and the name in config.json
@@ -63,12 +63,7 @@ EXPERTS = {
 }
 LATENT = {
     **EXPERTS,
-    "attn_q_a": "self_attn.q_a_proj",
-    "attn_q_a_norm": "self_attn.q_a_layernorm",
-    "attn_q_b": "self_attn.q_b_proj",
-    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-    "attn_kv_b": "self_attn.kv_b_proj",
+    **MLA,
     "attn_k_b": "self_attn.k_b_proj",
     "attn_v_b": "self_attn.v_b_proj",
     "ffn_gate_shexp": "mlp.shared_experts.gate_proj",

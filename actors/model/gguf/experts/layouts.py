@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..layout import LLAMA, PARTS, Layout, Names
+from ..layout import LLAMA, MLA, PARTS, Layout, Names
 
 
 def experts(gate: str, place: str, shared: str = "") -> Names:
@@ -42,19 +42,7 @@ EXPERTS = {
         | {"attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm"}
         | experts("mlp.gate.wg", "mlp.experts", "mlp.shared_mlp"),
     ),
-    "minicpm3": Layout(
-        "MiniCPM3ForCausalLM",
-        "minicpm3",
-        LLAMA
-        | {
-            "attn_q_a": "self_attn.q_a_proj",
-            "attn_q_a_norm": "self_attn.q_a_layernorm",
-            "attn_q_b": "self_attn.q_b_proj",
-            "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
-            "attn_kv_a_norm": "self_attn.kv_a_layernorm",
-            "attn_kv_b": "self_attn.kv_b_proj",
-        },
-    ),
+    "minicpm3": Layout("MiniCPM3ForCausalLM", "minicpm3", LLAMA | MLA),
     "phimoe": Layout(
         "PhimoeForCausalLM",
         "phimoe",
