@@ -92,7 +92,10 @@ def test_films_are_frames_or_files(llm: LLM, tmp_path: Path) -> None:
             {"prompt": "x", "multi_modal_data": {"image": "x.png"}},
             r"prompt 0: multi_modal_data.image\[0\]: a picture is",
         ),
-        ({"prompt": "x", "multi_modal_data": {"smell": [1]}}, "prompt 0: multi_modal_data: a dict with the key"),
+        (
+            {"prompt": "x", "multi_modal_data": {"smell": [1]}},
+            "prompt 0: multi_modal_data: a dict with one of the keys image, video, audio",
+        ),
         ({"prompt": "x", "multi_modal_data": {"video": "no.mp4"}}, r"video\[0\]: no.mp4 cannot be read: No such file"),
         ({"prompt": "x", "multi_modal_data": {"video": []}}, r"video\[0\]: a film is a list of pictures"),
         ({"prompt": FILM * 3, "multi_modal_data": {"video": [["x"]] * 3}}, r"video\[0\]\[0\]: a picture is"),

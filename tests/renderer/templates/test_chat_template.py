@@ -35,6 +35,7 @@ HAS_SYSTEM_BESIDE_LAST_USER = {"mistral_v3"}
 LEAVES_OUT_LATER_SYSTEM = {"smollm_3", "command_a"}
 KNOWS_DEVELOPERS = {"harmony"}  # to all others they are the system
 LEAVES_OUT_DEVELOPERS = {"nemotron"}  # of those: these name the role
+ALWAYS_THINKS = {"harmony"}  # where that is not wanted, as little as can be
 
 
 class Made(ChatTemplate):
@@ -108,6 +109,8 @@ def expected_of(name: str, messages: list[dict[str, Any]], options: dict[str, An
     refuses system messages amid the others, with the user saying them, or turns that do not alternate, with such, or
     any system message, with the user saying that.
     """
+    if name in ALWAYS_THINKS and options.get("variables", {}).get("enable_thinking") is False:
+        options = options | {"variables": options["variables"] | {"reasoning_effort": "low"}}
     for change in (said_by_user, alternating, first_said_by_user):
         try:
             return filled(name, messages, options)
