@@ -14,6 +14,7 @@ import msgspec
 
 from actorserve.actors.accounts.account import Account
 from actorserve.actors.model.encoder_decoder.spec import EncoderSpec
+from actorserve.actors.protocol.messages import TokenLogprobs
 from actorserve.actors.protocol.request import (
     MOST_LOGPROBS,
     Generation,
@@ -31,14 +32,13 @@ from .structured_output import OTHER_NAMES
 
 MAX_WIDTH = MOST_LOGPROBS // 2
 REFUSED = (
-    *("stream", "stop", "prompt_logprobs", "response_format", "structured_outputs", "tools", "logprobs", "echo"),
+    *("stream", "stop", "prompt_logprobs", "response_format", "structured_outputs", "tools", "echo"),
     *("truncate_prompt_tokens", "thinking_token_budget", "return_token_ids", "repetition_detection", *OTHER_NAMES),
-    *(name for name, parameter in sampling_parameters().items() if parameter.processes),
+    *("logprob_token_ids", *(name for name, parameter in sampling_parameters().items() if parameter.processes)),
 )
 NOTHING: tuple[object, ...] = (None, False, [], {}, 0, "")
 NEUTRAL: dict[str, tuple[object, ...]] = {  # values that ask for nothing, where 0 asks for something
     **{name: (None, default_of(name), [], {}) for name, one in sampling_parameters().items() if one.processes},
-    "logprobs": (None,),
     "prompt_logprobs": (None,),
     "truncate_prompt_tokens": (None,),
     "thinking_token_budget": (None, -1),
@@ -52,6 +52,7 @@ class Beam:
     tokens: list[int] = field(default_factory=list)
     logprob: float = 0.0
     reason: str = "length"
+    told: list[TokenLogprobs] = field(default_factory=list)  # of its tokens, where logprobs are wanted
 
     def score(self, penalty: float) -> float:
         return self.logprob / float(max(1, len(self.tokens)) ** penalty)
@@ -98,7 +99,8 @@ class BeamSearch:
         own = request.stop_token_ids or []
         self._ends = frozenset([*own, *([] if request.ignore_eos else end_tokens)])
         given = msgspec.msgpack.decode(asked.params[0], type=Generation)
-        drawn = Sampling(0, temperature=0.0, logprobs=min(2 * self._width, MOST_LOGPROBS))
+        self._told = given.sampling.logprobs
+        drawn = Sampling(0, temperature=0.0, logprobs=min(max(2 * self._width, self._told), MOST_LOGPROBS))
         self._params = msgspec.msgpack.encode(
             Generation(
                 drawn,
@@ -164,10 +166,12 @@ class BeamSearch:
         for beam, choice in zip(beams, job.choices, strict=True):
             if not choice.logprobs:
                 raise ApiError(500, "The engine could not compute this request.")
-            for _, token, logprob in choice.logprobs[-1].best:
+            best = choice.logprobs[-1].best
+            for rank, (text, token, logprob) in enumerate(best, 1):
                 whole = beam.logprob + logprob
                 if token in self._ends:
                     longer.append(replace(beam, logprob=whole, reason="stop"))
                 else:
-                    longer.append(Beam([*beam.tokens, token], whole))
+                    told = [TokenLogprobs(text, token, logprob, rank, best[: self._told])] if self._told >= 0 else []
+                    longer.append(Beam([*beam.tokens, token], whole, told=beam.told + told))
         return sorted(longer, key=lambda beam: -beam.logprob)[: 2 * self._width]

@@ -156,11 +156,14 @@ class Generator(Answering):
                     job.rendered(choice.index, len(tokens))
                     choice.text.append(await self.engine.detokenize(beam.tokens, True) if beam.tokens else "")
                     choice.tokens, choice.finish_reason = len(beam.tokens), beam.reason
+                    choice.logprobs, choice.logprob_tokens = beam.told, len(beam.told)
         except asyncio.CancelledError:  # its client has gone
             self._charge(account, search.used(wanted))
             raise
         self._charge(account, search.used(wanted))
-        answer = self._new_answer(request, body, model, AnswerOptions(role=asked.wants.role))
+        told = asked.wants
+        wants = AnswerOptions(role=told.role, logprobs=told.logprobs, as_ids=told.as_ids)
+        answer = self._new_answer(request, body, model, wants)
         request[NOTED] = RequestContext(request[REQUEST_ID], model, job, answer.id)
         return json_response(make(answer, job, None).whole())
 

@@ -28,7 +28,7 @@ from tests.http.serving import SETTINGS, Served, serving
 
 ASKING: list[tuple[str, Any]] = [
     *(("repetition_penalty", 1.1), ("frequency_penalty", 0.5), ("min_tokens", 3), ("return_token_ids", True)),
-    *(("logprobs", 0), ("logprobs", 2), ("prompt_logprobs", 0), ("truncate_prompt_tokens", -1)),
+    *(("logprob_token_ids", [5]), ("prompt_logprobs", 0), ("truncate_prompt_tokens", -1)),
     *(("guided_json", {"type": "object"}), ("regex", "a"), ("structured_outputs", {"regex": "a"}), ("stop", ["a"])),
 ]
 
@@ -95,6 +95,31 @@ async def test_who_leaves_is_charged_for_what_was_made() -> None:
         served.engine.refusal = ApiError(503, "no room")
         assert (await served.ask("POST", "/v1/completions", asked)).status == 503
         assert len(served.engine.charged) == 1
+
+
+@pytest.mark.parametrize(("top", "named"), [(0, {}), (1, {}), (7, {"return_tokens_as_token_ids": True})])
+async def test_logprobs_are_those_of_a_beams_tokens(served: Served, top: int, named: dict[str, Any]) -> None:
+    """Without the token that ends it, which is no part of the text; and as many likely ones as are asked for."""
+    asked = {"messages": HI, "use_beam_search": True, "n": 1, "max_tokens": 4, "logprobs": True, "top_logprobs": top}
+    asking = asyncio.create_task(served.ask("POST", "/v1/chat/completions", asked | named))
+    end = SETTINGS.end_tokens[0]
+    steps = [
+        [(b"x", 5, -1.0), (b"y", 6, -2.0)],
+        [(b"z", 7, -0.5), (b"y", 6, -3.0)],
+        [(b"", end, -0.25), (b"x", 5, -4.0)],
+    ]
+    for best in steps:
+        made = await served.job()
+        drawn = msgspec.msgpack.decode(made.params[0], type=Generation).sampling
+        assert drawn.logprobs == max(2, top)
+        for choice in made.choices:
+            choice.logprobs = [TokenLogprobs(best[0][0], best[0][1], best[0][2], 1, best)]
+        finish_all(made)
+        await served.release()
+    content = (await asking).json["choices"][0]["logprobs"]["content"]
+    texts = ("token_id:5", "token_id:7") if named else ("x", "z")
+    assert [(one["token"], one["logprob"]) for one in content] == list(zip(texts, (-1.0, -0.5), strict=True))
+    assert [len(one["top_logprobs"]) for one in content] == [min(top, 2)] * 2
 
 
 async def search(

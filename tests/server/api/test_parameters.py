@@ -226,11 +226,13 @@ def beams(
 @pytest.mark.parametrize(("width", "penalty"), [(1, 1.0), (3, 1.0), (4, 0.0)])
 def test_beam_search(client: httpx.Client, reference: Reference, width: int, penalty: float) -> None:
     asked: dict[str, Any] = {"use_beam_search": True, "length_penalty": penalty, "max_tokens": 6, "n": width}
-    body = ask(client, prompt=PROMPT, **asked)
+    body = ask(client, prompt=PROMPT, logprobs=2, **asked)
     found = beams(reference, reference.ids(PROMPT), width, 6, penalty)
     texts = [reference.tokenizer.decode(tokens, skip_special_tokens=True) for _, tokens in found]
     assert [choice["text"] for choice in body["choices"]] == texts and len(set(texts)) == width
     assert body["usage"]["completion_tokens"] == 6 * width
+    sums = [sum(choice["logprobs"]["token_logprobs"]) / 6**penalty for choice in body["choices"]]
+    assert sums == pytest.approx([score for score, _ in found], abs=1e-3)
     chat = ask(client, messages=HI, use_beam_search=True, n=2, max_tokens=12, ignore_eos=False)
     assert "Paris" in chat["choices"][0]["message"]["content"] and chat["choices"][0]["finish_reason"] == "stop"
     assert refused(client, prompt="a", use_beam_search=True, stream=True) == "stream"
