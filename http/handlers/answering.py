@@ -117,12 +117,10 @@ class Answering:
         self, job: Job, answer: Answer, start: StreamProgress, keep_alive_s: float, stream: EventStream
     ) -> None:
         """Until the stream may begin."""
-        if start.on_wire and start.begun:
-            return
-        if answer.wants.prompt_text:
+        if answer.wants.prompt_text:  # which a response tells at its end
             await _has_started(job, start.on_wire, 0)
             await self._tell_prompts(job, answer)
-        else:
+        elif not (start.on_wire and start.begun):
             if not job.started.done():
                 await stream.prepare()
             await _has_started(job, start.on_wire, keep_alive_s)

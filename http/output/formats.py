@@ -114,6 +114,8 @@ class ResponsesFormat:
 
     def whole(self) -> dict[str, Any]:
         (choice,) = self._job.choices
+        if self.answer.raw is not None:
+            self.answer.raw.add(choice)
         told, pieces = choice.logprobs, choice.take().pieces
         body = self.answer.whole(pieces, choice.finish_reason or "", usage(self._job), int(time.time()), told)
         if self._at_end is not None:
@@ -133,6 +135,8 @@ class ResponsesFormat:
 
     def update(self, choice: Choice) -> bytes:
         self._events.add_tokens(choice.logprobs)  # also what is skipped: the state counts no tokens here
+        if self.answer.raw is not None:
+            self.answer.raw.add(choice)
         news = choice.take()
         if not self._begun:  # a predecessor has
             self._begun = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from aiohttp import web
@@ -19,7 +20,7 @@ from ...generation.idempotency_keys import Background
 from ...generation.job import Job
 from ...generation.prepare import PreparedRequest
 from ...middleware.context import ACCOUNT, CLIENT, GIVEN, NOTED, OWNER, REQUEST_ID, RequestContext, name_request
-from ...openai.responses.answers import answer_to
+from ...openai.responses.answers import RawMessages, answer_to, check_raw
 from ...openai.responses.compaction import may_compact
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
 from ...openai.responses.references import names_items
@@ -67,9 +68,10 @@ class ResponsesApi:
         body = read(ResponsesRequest, raw)
         servers = mcp_servers(body, self.settings)
         in_turns = bool(servers) or may_compact(body)
+        check_raw(body, in_turns or bool(body.background))
         given, moves = request.get(GIVEN), can_move(body, in_turns)
         if given is not None and not moves:
-            raise bad_request("body: one in the background, with tools of servers or with logprobs stays.", "body")
+            raise bad_request("body: one in the background, with tools of servers or with tokens told stays.", "body")
         begun_by = None if given is None else given.origin.owner
         keeper = self.engine.index if begun_by is None else begun_by
         keeps = keeper == self.engine.index or (keeper < self.engine.frontends and not self.engine.alone)
@@ -95,6 +97,8 @@ class ResponsesApi:
             key = response_id(keeper, answer.seed, answer.created)
             own = answer_to(body, key, model, answer.created, self.settings.sampling_defaults)
             request[NOTED].answer_id = own.id
+            if body.enable_response_messages:
+                own = replace(own, raw=RawMessages(lambda: answer.prompt_texts[0]))
             at_end = (lambda ended: self.requests.keep(body, key, ended, request[CLIENT])) if keeps else None
             return ResponsesFormat(own, job, at_end=at_end)
 

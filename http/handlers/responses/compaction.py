@@ -12,7 +12,7 @@ from ...generation.fields.unsupported import read
 from ...generation.idempotency import StreamProgress
 from ...generation.job import Job
 from ...middleware.context import CLIENT, NOTED, name_request
-from ...openai.responses.answers import answer_to
+from ...openai.responses.answers import answer_to, check_raw
 from ...openai.responses.compaction import compacted, remaining, with_trigger
 from ...openai.responses.references import resolved
 from ...openai.responses.requests import input_items, renamed
@@ -33,6 +33,7 @@ class CompactionApi:
         """POST /v1/responses/compact."""
         responses, client = self._responses, request[CLIENT]
         body = resolved(with_trigger(read(ResponsesRequest, raw)), responses.keeping, client)
+        check_raw(body, True)
         await self._generator.want_adapter(request, body.model)
         chat, asked = responses.requests.ask(body, name_request(request, body.request_id), client)
         model = check_model(chat.model, *responses.settings.names, True)  # who comes new is checked where it begins

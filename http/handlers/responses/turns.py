@@ -16,7 +16,7 @@ from ...generation.fields.decoding import check_model
 from ...generation.fields.unsupported import read
 from ...generation.job import Job
 from ...middleware.context import ACCOUNT, CLIENT
-from ...openai.responses.answers import answer_to
+from ...openai.responses.answers import answer_to, check_raw
 from ...openai.responses.compaction import may_compact
 from ...openai.responses.mcp.run_format import ToolRunFormat
 from ...openai.responses.mcp.tools import McpServer, mcp_servers
@@ -81,6 +81,7 @@ class TurnMaker:
         if body.conversation is not None:
             text = "conversation is not supported over a WebSocket: previous_response_id goes on from a response."
             raise bad_request(text, "conversation")
+        check_raw(body, True)
         await api.generator.want_adapter(self._request, body.model)
         earlier = api.requests.earlier(body, self._request[CLIENT], kept)  # at its end it may be forgotten
         making = _Making(self._request, self._session, api, message, body, active, earlier)

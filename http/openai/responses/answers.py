@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from actorserve.actors.protocol.messages import TokenLogprobs
 
+from ...errors import bad_request
+from ...generation.choice import Choice
 from ...output.events import Piece
 from .items import PLAIN, OutputItems, ResponseOptions
 from .requests import echo, wanted
@@ -18,6 +20,39 @@ INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 CODES = {400: "invalid_prompt", 422: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
+@dataclass
+class RawMessages:
+    """What the model read and wrote, as text and as tokens: vLLM's `input_messages` and `output_messages`."""
+
+    prompt_text: Callable[[], str]  # known once something of the answer has come
+    prompt_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    def add(self, choice: Choice) -> None:
+        """What is about to be taken of it, also what its client has from an earlier connection."""
+        self.prompt_ids = choice.prompt_ids
+        self.texts += choice.text
+        self.ids += choice.ids
+
+    def fields(self) -> Object:
+        """Those of the response."""
+        said = _raw_message("".join(self.texts), self.ids)
+        return {"input_messages": [_raw_message(self.prompt_text(), self.prompt_ids)], "output_messages": [said]}
+
+
+def _raw_message(text: str, ids: list[int]) -> Object:
+    return {"type": "raw_message_tokens", "message": text, "tokens": ids}
+
+
+def check_raw(body: ResponsesRequest, elsewhere: bool) -> None:
+    """`elsewhere`: it is more than one answer, or one that another request or connection is told."""
+    if body.enable_response_messages and elsewhere:
+        name = "enable_response_messages"
+        text = "is not for a WebSocket, a compaction, nor with background, context_management or tools of MCP servers."
+        raise bad_request(f"{name} {text}", name)
+
+
 @dataclass(frozen=True)
 class ResponseAnswer:
     """What all states of one response have in common."""
@@ -27,6 +62,7 @@ class ResponseAnswer:
     created: int  # Unix seconds
     echo: Object  # what it says again of the request (requests.echo)
     wants: ResponseOptions = PLAIN
+    raw: RawMessages | None = None  # where they are wanted
 
     @property
     def id(self) -> str:
@@ -77,6 +113,7 @@ class ResponseAnswer:
             completed_at=completed_at if status == "completed" else None,
             incomplete_details={"reason": reason} if reason else None,
             usage=usage_of(usage),
+            **({} if self.raw is None else self.raw.fields()),
         )
 
     def failed(self, output: OutputItems, message: str, status: int) -> Object:

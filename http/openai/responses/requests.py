@@ -69,6 +69,8 @@ def to_chat(request: ResponsesRequest, earlier: Iterable[Object] = ()) -> Object
         chat |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     if request.truncation == "auto":
         chat["truncate_prompt_tokens"] = -1
+    if request.enable_response_messages:
+        chat |= {"return_token_ids": True, "return_prompt_text": True}
     chat |= _reasoning(request.reasoning, request.chat_template_kwargs) | _format(request.text)
     if request.tools:
         chat |= _tools(request.tools, request.tool_choice)
@@ -300,7 +302,7 @@ def _function(tool: ResponsesTool) -> Object:
 
 def can_move(body: ResponsesRequest, in_turns: bool) -> bool:
     """Can another server go on with its stream? Its last events say all of the text again, but nobody has the logprobs
-    of tokens that were drawn elsewhere, and results of tools, summaries and conversations stay where they are.
+    and ids of tokens that were drawn elsewhere, and results of tools, summaries and conversations stay where they are.
     """
     here = in_turns or body.background or body.conversation is not None
-    return not (here or LOGPROBS in (body.include or ()))
+    return not (here or body.enable_response_messages or LOGPROBS in (body.include or ()))

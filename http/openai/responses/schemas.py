@@ -30,6 +30,8 @@ NAMES = {  # the chat request's fields that have another name here
     "reasoning_effort": "reasoning.effort",
     "truncate_prompt_tokens": "truncation",
     "logprobs": "include",
+    "return_token_ids": "enable_response_messages",
+    "return_prompt_text": "enable_response_messages",
 }
 
 
@@ -155,6 +157,7 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     thinking_budget: ThinkingBudget | None = None
     priority: Priority = None
     request_id: str | None = None
+    enable_response_messages: bool | None = None  # the response has what the model read and wrote, as tokens
 
     @property
     def conversation_id(self) -> str | None:

@@ -1,7 +1,8 @@
-"""Logprobs of messages: each text has its own tokens, however the answer is cut and whatever stands between texts."""
+"""Tokens of messages and their logprobs: each text has its own, however the answer is cut."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any, cast
 
@@ -179,3 +180,36 @@ async def test_over_a_socket(served: Served, stream: bool) -> None:
     whole = events_of(answer.body)[-1]["response"] if stream else answer.json
     assert [entry["token"] for entry in whole["output"][0]["content"][0]["logprobs"]] == ["He", "llo"]
     assert whole["top_logprobs"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_model_read_and_wrote_is_told_as_tokens(served: Served, stream: bool) -> None:
+    """Also of what a parser reads as thinking, and of what a stream has told before."""
+    asked = {"input": "hi", "enable_response_messages": True, "stream": stream}
+    asking = asyncio.create_task(served.ask("POST", "/v1/responses", asked))
+    job = await served.job()
+    assert job.wants_ids
+    (choice,) = job.choices
+    choice.prompt_ids = [4, 5]
+    rendered(job, 2)
+    for text, token, finish in (("Hel", 7, 0), ("lo", 8, 0), ("", 2, Finish.STOP)):
+        choice.ids.append(token)
+        say(job, 0, text, choice.tokens + 1, finish)
+    answer = await asking
+    body = events_of(answer.body)[-1]["response"] if stream else answer.json
+    assert body["input_messages"] == [{"type": "raw_message_tokens", "message": "text", "tokens": [4, 5]}]
+    assert body["output_messages"] == [{"type": "raw_message_tokens", "message": "Hello", "tokens": [7, 8, 2]}]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("", {"background": True}),
+        ("", {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}),
+        ("/compact", {}),
+    ],
+)
+async def test_tokens_are_those_of_one_answer(served: Served, path: str, fields: dict[str, Any]) -> None:
+    body = {"input": "hi", "enable_response_messages": True, **fields}
+    answer = await served.ask("POST", f"/v1/responses{path}", body)
+    assert (answer.status, answer.error["param"]) == (400, "enable_response_messages")

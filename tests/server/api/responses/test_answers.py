@@ -141,3 +141,20 @@ def test_a_stream_outlives_its_frontend(client: OpenAI, server: Server) -> None:
     said: Any = final.output[0]
     assert "".join(entry.token for entry in said.content[0].logprobs) == BOTTLES
     assert client.responses.retrieve(final.id).output_text == BOTTLES
+
+
+def test_what_the_model_read_and_wrote_outlives_a_frontend(client: OpenAI, server: Server) -> None:
+    """Its markup, too; the prompt is the whole one."""
+    asked: dict[str, Any] = {"model": "gpt", "tools": FUNCTIONS, "extra_body": {"enable_response_messages": True}}
+    whole = client.responses.create(input="<think>", **asked).to_dict()
+    (read,), (wrote,) = whole["input_messages"], whole["output_messages"]
+    assert read["message"].endswith("<think>") and len(read["tokens"]) == whole["usage"]["input_tokens"]
+    assert wrote["message"].startswith("<think>") and "<tool_call>" in wrote["message"]
+    long: Any = client.responses.create(input="<long>", **asked).to_dict()
+    with client.responses.stream(input="<long>", **asked) as stream:
+        for number, _ in enumerate(stream):
+            if number == 50:
+                kill_frontends(server)
+        final: Any = stream.get_final_response().to_dict()
+    assert final["output_messages"] == long["output_messages"] and final["input_messages"] == long["input_messages"]
+    assert long["output_messages"][0]["message"] == BOTTLES
